@@ -1,0 +1,91 @@
+# `make` alone prints what there is. Every target that needs the environment makes it first (`setup`, instant when
+# nothing changed). Variables are given on the command line: make demo DATASET=ml-100k DATA_DIR=path/to/it
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types imports check bench lock openapi clean distclean
+
+BIN := .venv/bin
+BENCH_OUT := bench/results/local
+
+# --- make demo: each is passed on only when given -------------------------------------------------------------------
+DATASET ?=
+DATA_DIR ?=
+RECIPE ?=
+ROUNDS ?=
+DEMO_ARGS ?=
+# --- make test -------------------------------------------------------------------------------------------------------
+PYTEST_ARGS ?=
+# --- make lock -------------------------------------------------------------------------------------------------------
+LOCK_ARGS ?=
+
+help:
+	@echo 'HushRec: the server of a federated recommender learns sums, and nothing else.'
+	@echo
+	@echo 'Start here (nothing but Python 3.11+ and make is needed; the first run makes .venv):'
+	@echo '  make demo       train a recommender over an encrypted round trip, about two minutes, offline'
+	@echo '                    DATASET=ml-100k DATA_DIR=dir   real data; also ml-1m'
+	@echo '                    RECIPE=colr  ROUNDS=n          what is trained, and for how long'
+	@echo '                    DEMO_ARGS="..."                any other option of: hushrec demo --help'
+	@echo '  make test       run the whole test suite'
+	@echo '                    PYTEST_ARGS="-x tests/protocols"   a part of it'
+	@echo
+	@echo 'While you work:'
+	@echo '  make setup      make or refresh .venv   (PYTHON=python3.12 chooses the interpreter)'
+	@echo '  make format     let ruff fix and format the code'
+	@echo '  make lint       ruff: rules and format'
+	@echo '  make types      mypy, strict, on the three packages'
+	@echo '  make imports    the import rules between and inside the packages'
+	@echo '  make check      lint, types, imports and test, one after the other'
+	@echo '  make openapi    write openapi/openapi.json from the service'
+	@echo '  make bench      every benchmark, the quick way, into $(BENCH_OUT)/'
+	@echo '  make lock       resolve requirements.lock again   (LOCK_ARGS=--upgrade takes the newest)'
+	@echo '  make clean      remove caches, build output, demo output and local benchmark results'
+	@echo '  make distclean  clean, and remove .venv too'
+
+setup:
+	@PYTHON='$(PYTHON)' sh scripts/setup.sh
+
+demo: setup
+	@$(BIN)/hushrec demo $(if $(DATASET),--dataset '$(DATASET)') $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') \
+		$(if $(RECIPE),--recipe '$(RECIPE)') $(if $(ROUNDS),--rounds '$(ROUNDS)') $(DEMO_ARGS)
+
+test: setup
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: setup
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: setup
+	@$(BIN)/mypy
+
+imports: setup
+	@$(BIN)/lint-imports
+
+check: lint types imports test
+
+bench: setup
+	@mkdir -p $(BENCH_OUT)
+	$(BIN)/python bench/ckks.py --quick --json $(BENCH_OUT)/ckks.json
+	$(BIN)/python bench/memory.py --quick --json $(BENCH_OUT)/memory.json
+	$(BIN)/python bench/fidelity.py --system colr --quick $(if $(DATA_DIR),--data-dir $(DATA_DIR)) --json $(BENCH_OUT)/fidelity-colr.json
+
+lock:
+	@PYTHON='$(PYTHON)' sh scripts/lock.sh $(LOCK_ARGS)
+
+openapi: setup
+	@mkdir -p openapi
+	@$(BIN)/hushrec-server export-openapi > openapi/openapi.json.new
+	@mv openapi/openapi.json.new openapi/openapi.json
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .hypothesis .schemathesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf hushrec-demo $(BENCH_OUT)
+	find . -path ./.venv -prune -o -path ./.git -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv .venv-lock

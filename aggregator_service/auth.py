@@ -1,0 +1,115 @@
+"""Who asks: operators and enrolled clients, by bearer token. Only hashes of tokens are stored or compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from aggregator_service.problems import Problem
+from aggregator_service.services import Services, ServicesOf
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.schema import ClientRow, OperatorRow, TaskRow
+from aggregator_service.tokens import hash_token, matches, new_token
+from protocols.messages import Role
+
+__all__ = [
+    "Enrolled",
+    "Operator",
+    "OperatorOnly",
+    "Principal",
+    "PrincipalOf",
+    "create_operator",
+    "member_of",
+    "task_of",
+]
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="bearer",
+    description="An operator token (`hro_...`), or a client's token from its enrolment (`hrc_...`), bound to one task.",
+)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Somebody who runs the aggregator."""
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """A client of one task."""
+
+    client_id: str
+    task_id: str
+    role: Role
+
+
+Principal = Operator | Enrolled
+
+
+def _principal(
+    services: ServicesOf, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+) -> Principal:
+    if credentials is None:
+        raise Problem("unauthenticated", "send a token in the header Authorization: Bearer <token>")
+    found = _find(services, hash_token(credentials.credentials))
+    if found is None:
+        raise Problem("unauthenticated", "the token is not known, or was replaced by a later enrolment")
+    return found
+
+
+def _find(services: Services, token_hash: str) -> Principal | None:
+    if services.operator_token_hash is not None and matches(token_hash, services.operator_token_hash):
+        return Operator()
+    with services.database.read() as session:
+        client = session.scalars(select(ClientRow).where(ClientRow.token_hash == token_hash)).one_or_none()
+        if client is not None and matches(token_hash, client.token_hash):
+            return Enrolled(client.id, client.task_id, "holder" if client.role == "holder" else "member")
+        operator = session.get(OperatorRow, token_hash)
+        return Operator() if operator is not None and matches(token_hash, operator.token_hash) else None
+
+
+PrincipalOf = Annotated[Principal, Depends(_principal)]
+
+
+def _operator(principal: PrincipalOf) -> Operator:
+    if not isinstance(principal, Operator):
+        raise Problem("forbidden", "this needs an operator's token")
+    return principal
+
+
+OperatorOnly = Depends(_operator)
+
+
+def task_of(session: Session, principal: Principal, task_id: str) -> TaskRow:
+    """The task, if there is one that this principal may see; another task's token learns nothing more than that."""
+    task = session.get(TaskRow, task_id)
+    if task is None or (isinstance(principal, Enrolled) and principal.task_id != task_id):
+        raise Problem("not-found", "there is no such task")
+    return task
+
+
+def member_of(principal: Principal, task_id: str, client_id: str | None = None) -> Enrolled:
+    """The client that asks: of this task (else 404) and, when the path names one, this very client (else 403)."""
+    if not isinstance(principal, Enrolled):
+        raise Problem("forbidden", "this needs a client's token")
+    if principal.task_id != task_id:
+        raise Problem("not-found", "there is no such task")
+    if client_id is not None and principal.client_id != client_id:
+        raise Problem("forbidden", "the token belongs to another client")
+    return principal
+
+
+def create_operator(database: Database, now: float, *, only_first: bool = False) -> str | None:
+    """A new operator token, to be shown once; None when `only_first` and there is an operator already."""
+    with database.write() as session:
+        if only_first and session.scalar(select(func.count()).select_from(OperatorRow)):
+            return None
+        token = new_token("hro")
+        session.add(OperatorRow(token_hash=hash_token(token), created_at=now))
+    return token

@@ -1,0 +1,383 @@
+"""The command `hushrec-server`.
+
+Its task and invite commands work on the database itself, through the functions that the routes use: they need the data
+directory (or --database-url), not a token, and may be used while the server runs, which notices within a second.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Literal, NoReturn
+
+import typer
+import uvicorn
+from fastapi import FastAPI
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from aggregator_service.app import create_app
+from aggregator_service.auth import create_operator
+from aggregator_service.clock import SystemClock
+from aggregator_service.connections import BoundedHttp
+from aggregator_service.housekeeping import DataDirectoryInUseError, own_data_directory
+from aggregator_service.logs import configure_logging
+from aggregator_service.openapi import document_text
+from aggregator_service.problems import Problem
+from aggregator_service.rounds.operations import close_task
+from aggregator_service.rounds.table import diagram
+from aggregator_service.services import Services
+from aggregator_service.settings import Settings
+from aggregator_service.storage.blobs import DirectoryBlobs
+from aggregator_service.storage.database import Database, Effects
+from aggregator_service.storage.migrate import migrate
+from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks import create_invitation, create_task, list_tasks, task_view
+from protocols.errors import HushRecError
+from protocols.faults import first_fault
+from protocols.messages import InvitationRequest, Role, Schedule, TaskRequest
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Run a HushRec aggregator: the server of a federated recommender that learns sums, and nothing else.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    rich_markup_mode=None,
+)
+tasks = typer.Typer(help="Make, list, show and close tasks.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(tasks, name="task")
+
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Directory of database and blobs [HUSHREC_DATA_DIR; hushrec-data]")
+]
+DatabaseUrl = Annotated[
+    str | None, typer.Option("--database-url", help="SQLAlchemy URL instead of SQLite [HUSHREC_DATABASE_URL]")
+]
+
+
+class _Server(uvicorn.Server):
+    """Told to stop, it answers those who wait for news first: they would hold it up, and be cut off."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End every long poll, then the connections."""
+        services: Services = self._app.state.services
+        services.notifier.close()
+        await super().shutdown(sockets)
+
+
+class CommandError(Exception):
+    """What goes wrong is told in one line."""
+
+
+@contextmanager
+def _session(settings: Settings) -> Iterator[Session]:
+    """A transaction on the server's database, which is brought up to date first; `CommandError` when there is none."""
+    if settings.database_url is None and not settings.data_dir.joinpath("hushrec.db").exists():
+        raise CommandError(
+            f"no server's database is in {settings.data_dir.resolve()}: --data-dir names the server's data directory, "
+            f"and hushrec-server init makes one"
+        )
+    database = Database(settings.database, connections=1)
+    database.listeners.append(_delete_orphans(DirectoryBlobs(settings.blob_dir), settings.upload_dir))
+    try:
+        migrate(database)
+        with database.write() as session:
+            yield session
+    finally:
+        database.close()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hushrec-server {metadata.version('hushrec')}")
+        raise typer.Exit
+
+
+def _delete_orphans(blobs: DirectoryBlobs, uploads: Path) -> Callable[[Effects], None]:
+    def delete(effects: Effects) -> None:
+        for key in effects.orphans:
+            blobs.delete(key)
+        for name in effects.bodies:
+            (uploads / name).unlink(missing_ok=True)
+
+    return delete
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Run a HushRec aggregator: the server of a federated recommender that learns sums, and nothing else."""
+    del version  # read by the callback
+
+
+def _print(message: Any) -> None:
+    typer.echo(json.dumps(message, indent=2))
+
+
+@app.command()
+def init(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Make the data directory and the database, and print a new operator token, once.
+
+    Example: hushrec-server init --data-dir /var/lib/hushrec
+    """
+    settings = Settings.load(data_dir=data_dir, database_url=database_url)
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    database = Database(settings.database, connections=1)
+    try:
+        migrate(database)
+        typer.echo(create_operator(database, SystemClock().now()))
+    finally:
+        database.close()
+
+
+@app.command()
+def serve(
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [HUSHREC_HOST; 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one [HUSHREC_PORT; 8000]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Fold worker processes [HUSHREC_WORKERS; 1]")] = None,
+    fold_batch: Annotated[int | None, typer.Option(help="Contributions a fold [HUSHREC_FOLD_BATCH; 32]")] = None,
+    body_idle_seconds: Annotated[
+        float | None, typer.Option(help="Pause after which a body is given up [HUSHREC_BODY_IDLE_SECONDS; 30]")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="Log lines as text or json [HUSHREC_LOG_FORMAT; text]")] = None,
+) -> None:
+    """Run the aggregator until it is told to stop. The first start prints an operator token, once.
+
+    Example: hushrec-server serve --data-dir /var/lib/hushrec --host 0.0.0.0 --port 8000
+    """
+    settings = Settings.load(
+        data_dir=data_dir,
+        database_url=database_url,
+        host=host,
+        port=port,
+        workers=workers,
+        fold_batch=fold_batch,
+        body_idle_seconds=body_idle_seconds,
+        log_format=log_format,
+    )
+    configure_logging(settings.log_format)
+    with own_data_directory(settings.data_dir.resolve()):  # says so in one line when another server runs on it
+        service = create_app(settings)
+        config = _uvicorn(settings, service)
+        try:
+            listening = config.bind_socket()
+        except SystemExit:  # uvicorn has told what the system said, without the address
+            raise CommandError(
+                f"cannot listen on {settings.host}:{settings.port}; --host and --port choose another address, "
+                f"and port 0 takes a free one"
+            ) from None
+        if settings.operator_token is None:
+            _first_token(settings)
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it is done: then end in good order
+        signal.signal(number, _end)
+    _Server(config, service).run(sockets=[listening])
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _uvicorn(settings: Settings, app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=BoundedHttp,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,  # clients train between calls: do not make them connect anew each time
+        timeout_graceful_shutdown=5,
+    )
+
+
+def _first_token(settings: Settings) -> None:
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    database = Database(settings.database, connections=1)
+    try:
+        migrate(database)
+        token = create_operator(database, SystemClock().now(), only_first=True)
+    finally:
+        database.close()
+    if token is not None:
+        typer.echo(f"operator token (shown once, only its hash is kept): {token}")
+        sys.stdout.flush()
+
+
+def _parameters(pairs: list[str]) -> dict[str, Any]:
+    """`name=value` pairs; a value is read as JSON where it is, and as text otherwise."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise CommandError(f"a parameter has the form name=value, not {pair!r}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _schedule(pairs: list[str]) -> Schedule:
+    try:
+        return Schedule.model_validate(_parameters(pairs))
+    except ValidationError as error:
+        raise CommandError(f"schedule: {first_fault(error, Schedule.model_fields)}") from None
+
+
+@tasks.command("create")
+def task_create(
+    name: Annotated[str, typer.Argument(help="Name of the task.")],
+    recipe: Annotated[str, typer.Option(help="What is summed: fedmf, colr, scolr.")],
+    mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, plain.")] = "ckks",
+    recipe_parameter: Annotated[list[str] | None, typer.Option("-r", help="Recipe parameter, name=value.")] = None,
+    mechanism_parameter: Annotated[
+        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value.")
+    ] = None,
+    schedule: Annotated[list[str] | None, typer.Option("-s", help="Schedule entry, name=value.")] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Make a task and print it as JSON.
+
+    Example: hushrec-server task create movies --recipe colr -r items=3706 -r rank=4 -s cohort_size=20 -s rounds=100
+    """
+    request = TaskRequest.model_validate(
+        {
+            "name": name,
+            "recipe": {"name": recipe, "parameters": _parameters(recipe_parameter or [])},
+            "mechanism": {"name": mechanism, "parameters": _parameters(mechanism_parameter or [])},
+            "schedule": _schedule(schedule or []),
+        }
+    )
+    with _session(Settings.load(data_dir=data_dir, database_url=database_url)) as session:
+        view = task_view(session, create_task(session, request, SystemClock().now()))
+    _print(view.model_dump(mode="json"))
+
+
+@tasks.command("list")
+def task_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """One line a task: name, id, state, rounds, members.
+
+    Example: hushrec-server task list --data-dir /var/lib/hushrec
+    """
+    with _session(Settings.load(data_dir=data_dir, database_url=database_url)) as session:
+        views = [task_view(session, task) for task in list_tasks(session)]
+    for view in views:
+        done = f"{view.completed_rounds}/{view.schedule.rounds} rounds"
+        typer.echo(f"{view.name}  {view.task_id}  {view.state}  {done}  {view.members} members")
+
+
+def _named(session: Session, name: str) -> TaskRow:
+    found = list_tasks(session, name)
+    row = found[0] if found else session.get(TaskRow, name)
+    if row is None:
+        raise CommandError(f"there is no task {name!r}; see: hushrec-server task list")
+    return row
+
+
+@tasks.command("show")
+def task_show(
+    task: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDir = None, database_url: DatabaseUrl = None
+) -> None:
+    """A task as JSON.
+
+    Example: hushrec-server task show movies
+    """
+    with _session(Settings.load(data_dir=data_dir, database_url=database_url)) as session:
+        _print(task_view(session, _named(session, task)).model_dump(mode="json"))
+
+
+@tasks.command("close")
+def task_close(
+    task: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDir = None, database_url: DatabaseUrl = None
+) -> None:
+    """End a task for good: a round under way fails and its contributions are deleted.
+
+    Example: hushrec-server task close movies
+    """
+    with _session(Settings.load(data_dir=data_dir, database_url=database_url)) as session:
+        row = _named(session, task)
+        close_task(session, row)
+        typer.echo(f"{row.name}  {row.id}  {row.state}")
+
+
+@app.command()
+def invite(
+    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    role: Annotated[Literal["member", "holder"], typer.Option(help="holder: makes the keys; one a task.")] = "member",
+    uses: Annotated[int, typer.Option(help="How many clients may use it.")] = 1,
+    expires_seconds: Annotated[float, typer.Option(help="How long it is good for.")] = 86_400.0,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Print an invitation, once: hand it to the clients over a channel that they trust.
+
+    Example: hushrec-server invite movies --uses 100
+    """
+    as_role: Role = role
+    request = InvitationRequest(role=as_role, uses=uses, expires_seconds=expires_seconds)
+    with _session(Settings.load(data_dir=data_dir, database_url=database_url)) as session:
+        typer.echo(create_invitation(session, _named(session, task), request, SystemClock().now()).invitation)
+
+
+@app.command("export-openapi")
+def export_openapi(
+    output: Annotated[Path | None, typer.Option(help="File to write; standard output when it is not given.")] = None,
+) -> None:
+    """Write the OpenAPI document of this version.
+
+    Example: hushrec-server export-openapi --output openapi/openapi.json
+    """
+    text = document_text(create_app(Settings()))
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+@app.command("diagram")
+def show_diagram() -> None:
+    """Print the life of a round as a mermaid diagram, drawn from the transition table.
+
+    Example: hushrec-server diagram
+    """
+    typer.echo(diagram())
+
+
+def main() -> None:
+    """The console script: faults of the caller are told in one line, without a traceback."""
+    try:
+        app()
+    except Problem as problem:
+        _fail(problem.detail)
+    except ValidationError as error:
+        _fail(first_fault(error))
+    except (CommandError, DataDirectoryInUseError, HushRecError, OSError) as error:
+        _fail(str(error))
+
+
+def _fail(text: str) -> None:
+    typer.echo(f"hushrec-server: {text}", err=True)
+    raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""The first tables. Revision: 0001."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "operators",
+        sa.Column("token_hash", sa.String(length=64), nullable=False),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("token_hash", name=op.f("pk_operators")),
+    )
+    op.create_table(
+        "tasks",
+        sa.Column("id", sa.String(length=40), nullable=False),
+        sa.Column("name", sa.String(length=63), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("recipe_name", sa.String(length=63), nullable=False),
+        sa.Column("recipe_parameters", sa.JSON(), nullable=False),
+        sa.Column("mechanism_name", sa.String(length=63), nullable=False),
+        sa.Column("mechanism_parameters", sa.JSON(), nullable=False),
+        sa.Column("schedule", sa.JSON(), nullable=False),
+        sa.Column("seed", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("opened_by", sa.String(length=16), nullable=False),
+        sa.Column("needs_keyring", sa.Boolean(), nullable=False),
+        sa.Column("repeatable", sa.Boolean(), nullable=False),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("completed_rounds", sa.Integer(), nullable=False),
+        sa.Column("failed_rounds", sa.Integer(), nullable=False),
+        sa.Column("failures_in_a_row", sa.Integer(), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_tasks")),
+        sa.UniqueConstraint("name", name=op.f("uq_tasks_name")),
+    )
+    with op.batch_alter_table("tasks", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_tasks_state"), ["state"], unique=False)
+
+    op.create_table(
+        "clients",
+        sa.Column("id", sa.String(length=40), nullable=False),
+        sa.Column("task_id", sa.String(length=40), nullable=False),
+        sa.Column("sequence", sa.Integer(), nullable=False),
+        sa.Column("role", sa.String(length=16), nullable=False),
+        sa.Column("identity_key", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("mailbox_key", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("membership_proof", sa.LargeBinary(length=32), nullable=True),
+        sa.Column("token_hash", sa.String(length=64), nullable=False),
+        sa.Column("enrolled_at", sa.Float(), nullable=False),
+        sa.Column("turn", sa.BigInteger(), nullable=False),
+        sa.Column("times_asked", sa.Integer(), nullable=False),
+        sa.Column("envelope_key", sa.String(length=200), nullable=True),
+        sa.Column("envelope_digest", sa.String(length=64), nullable=True),
+        sa.Column("envelope_bytes", sa.Integer(), nullable=True),
+        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_clients_task_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_clients")),
+        sa.UniqueConstraint("task_id", "identity_key", name=op.f("uq_clients_task_id_identity_key")),
+        sa.UniqueConstraint("task_id", "sequence", name=op.f("uq_clients_task_id_sequence")),
+        sa.UniqueConstraint("token_hash", name=op.f("uq_clients_token_hash")),
+    )
+    with op.batch_alter_table("clients", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_clients_one_holder",
+            ["task_id"],
+            unique=True,
+            sqlite_where=sa.text("role = 'holder'"),
+            postgresql_where=sa.text("role = 'holder'"),
+        )
+
+    op.create_table(
+        "invitations",
+        sa.Column("token_hash", sa.String(length=64), nullable=False),
+        sa.Column("task_id", sa.String(length=40), nullable=False),
+        sa.Column("role", sa.String(length=16), nullable=False),
+        sa.Column("uses", sa.Integer(), nullable=False),
+        sa.Column("used", sa.Integer(), nullable=False),
+        sa.Column("expires_at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_invitations_task_id")),
+        sa.PrimaryKeyConstraint("token_hash", name=op.f("pk_invitations")),
+    )
+    with op.batch_alter_table("invitations", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_invitations_task_id"), ["task_id"], unique=False)
+
+    op.create_table(
+        "rounds",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("task_id", sa.String(length=40), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("seed", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("opened_at", sa.Float(), nullable=False),
+        sa.Column("deadline", sa.Float(), nullable=False),
+        sa.Column("cohort", sa.Integer(), nullable=False),
+        sa.Column("folded", sa.Integer(), nullable=False),
+        sa.Column("survivors", sa.Integer(), nullable=False),
+        sa.Column("partial_key", sa.String(length=200), nullable=True),
+        sa.Column("partial_digest", sa.String(length=64), nullable=True),
+        sa.Column("aggregate_key", sa.String(length=200), nullable=True),
+        sa.Column("aggregate_digest", sa.String(length=64), nullable=True),
+        sa.Column("aggregate_bytes", sa.BigInteger(), nullable=True),
+        sa.Column("failure", sa.String(length=400), nullable=True),
+        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_rounds_task_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_rounds")),
+        sa.UniqueConstraint("task_id", "number", name=op.f("uq_rounds_task_id_number")),
+    )
+    op.create_table(
+        "snapshots",
+        sa.Column("task_id", sa.String(length=40), nullable=False),
+        sa.Column("round_number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("author", sa.String(length=40), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("blob_key", sa.String(length=200), nullable=True),
+        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_snapshots_task_id")),
+        sa.PrimaryKeyConstraint("task_id", "round_number", name=op.f("pk_snapshots")),
+    )
+    op.create_table(
+        "cohorts",
+        sa.Column("round_id", sa.Integer(), nullable=False),
+        sa.Column("client_id", sa.String(length=40), nullable=False),
+        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_cohorts_client_id")),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_cohorts_round_id")),
+        sa.PrimaryKeyConstraint("round_id", "client_id", name=op.f("pk_cohorts")),
+    )
+    op.create_table(
+        "contributions",
+        sa.Column("round_id", sa.Integer(), nullable=False),
+        sa.Column("client_id", sa.String(length=40), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("stored_at", sa.Float(), nullable=False),
+        sa.Column("blob_key", sa.String(length=200), nullable=True),
+        sa.Column("folded", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_contributions_client_id")),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_contributions_round_id")),
+        sa.PrimaryKeyConstraint("round_id", "client_id", name=op.f("pk_contributions")),
+    )
+    op.create_table(
+        "uploads",
+        sa.Column("round_id", sa.Integer(), nullable=False),
+        sa.Column("client_id", sa.String(length=40), nullable=False),
+        sa.Column("upload_offset", sa.BigInteger(), nullable=False),
+        sa.Column("file_name", sa.String(length=200), nullable=False),
+        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_uploads_client_id")),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_uploads_round_id")),
+        sa.PrimaryKeyConstraint("round_id", "client_id", name=op.f("pk_uploads")),
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("uploads")
+    op.drop_table("contributions")
+    op.drop_table("cohorts")
+    op.drop_table("snapshots")
+    op.drop_table("rounds")
+    with op.batch_alter_table("invitations", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_invitations_task_id"))
+
+    op.drop_table("invitations")
+    with op.batch_alter_table("clients", schema=None) as batch_op:
+        batch_op.drop_index(
+            "ix_clients_one_holder",
+            sqlite_where=sa.text("role = 'holder'"),
+            postgresql_where=sa.text("role = 'holder'"),
+        )
+
+    op.drop_table("clients")
+    with op.batch_alter_table("tasks", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_tasks_state"))
+
+    op.drop_table("tasks")
+    op.drop_table("operators")

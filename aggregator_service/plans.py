@@ -1,0 +1,90 @@
+"""Recipe, mechanism and sum plan of a task, rebuilt from its parameters and kept: lengths never come from the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from aggregator_service.storage.schema import RoundRow, TaskRow
+from protocols.layout import Route
+from protocols.messages import Schedule
+from protocols.recipes.base import Recipe, RoundSpec
+from protocols.recipes.registry import check_combination, recipe
+from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.registry import mechanism
+
+__all__ = ["TaskPlan", "TaskTerms", "plan_task", "round_spec", "row_terms", "task_terms"]
+
+
+@dataclass(frozen=True)
+class TaskTerms:
+    """What fixes a plan, as plain values that travel to a fold worker; parameters are canonical JSON."""
+
+    recipe_name: str
+    recipe_parameters: str
+    mechanism_name: str
+    mechanism_parameters: str
+    cohort_size: int
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What is summed, how, and with which lengths."""
+
+    recipe: Recipe
+    mechanism: Mechanism
+    plan: SumPlan
+
+    def route(self, spec: RoundSpec, client_id: str) -> Route:
+        """The blocks that this client feeds in this round."""
+        return self.recipe.route(spec, client_id)
+
+    def contribution_bytes(self, spec: RoundSpec, client_id: str) -> int:
+        """Exact length of this client's contribution in this round."""
+        return self.plan.contribution_bytes(self.route(spec, client_id))
+
+
+def _canonical(parameters: Mapping[str, Any]) -> str:
+    return json.dumps(parameters, sort_keys=True, separators=(",", ":"))
+
+
+def task_terms(
+    recipe_name: str,
+    recipe_parameters: Mapping[str, Any],
+    mechanism_name: str,
+    mechanism_parameters: Mapping[str, Any],
+    schedule: Schedule,
+) -> TaskTerms:
+    """The terms of a task; equal terms share one plan."""
+    return TaskTerms(
+        recipe_name,
+        _canonical(recipe_parameters),
+        mechanism_name,
+        _canonical(mechanism_parameters),
+        schedule.cohort_size,
+    )
+
+
+def row_terms(task: TaskRow) -> TaskTerms:
+    """The terms of a stored task."""
+    schedule = Schedule.model_validate(task.schedule)
+    return task_terms(
+        task.recipe_name, task.recipe_parameters, task.mechanism_name, task.mechanism_parameters, schedule
+    )
+
+
+@lru_cache(maxsize=64)
+def plan_task(terms: TaskTerms) -> TaskPlan:
+    """Recipe, mechanism and plan; `ParameterError`, `BudgetError` or `CombinationError` says what cannot work."""
+    what = recipe(terms.recipe_name, json.loads(terms.recipe_parameters))
+    how = mechanism(terms.mechanism_name)
+    check_combination(what.name, how.name)
+    return TaskPlan(what, how, how.plan(json.loads(terms.mechanism_parameters), what.layout(), terms.cohort_size))
+
+
+def round_spec(round_: RoundRow) -> RoundSpec:
+    """The broadcast of a stored round."""
+    return RoundSpec(round_.number, round_.seed)

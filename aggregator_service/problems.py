@@ -1,0 +1,175 @@
+"""Every way to say no, in one file: exceptions become problem documents (RFC 9457) that never echo the request."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
+from starlette.exceptions import HTTPException
+
+from aggregator_service.logs import fields
+from aggregator_service.storage.blobs import BlobDamagedError
+from protocols.errors import CodecError, ContributionError, ParameterError
+from protocols.messages import ProblemDocument
+from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+
+__all__ = ["PROBLEM_MEDIA_TYPE", "Problem", "document", "install_problem_handlers", "responses"]
+
+PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
+
+_LOG = logging.getLogger(__name__)
+_PLAIN_NAME: Final = re.compile(r"^[a-z][a-z0-9_]{0,40}$")
+_OF_STATUS: Final = {
+    400: "bad-request",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "body-too-long",
+    415: "unsupported-media-type",
+    429: "too-many-requests",
+    503: "unavailable",
+}
+
+
+class Problem(Exception):
+    """A refusal. `detail` says what is wrong and what to do, in words of ours; `extensions` carry numbers to act on."""
+
+    def __init__(
+        self, slug: str, detail: str, *, headers: Mapping[str, str] | None = None, **extensions: int | str
+    ) -> None:
+        super().__init__(slug)
+        self.slug = slug
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.extensions = extensions
+
+
+def document(
+    slug: str, detail: str, errors: Sequence[Mapping[str, Any]] | None = None, **extensions: int | str
+) -> ProblemDocument:
+    """The problem document of a type."""
+    status, title = PROBLEM_TYPES[slug]
+    return ProblemDocument(
+        type=problem_uri(slug),
+        title=title,
+        status=status,
+        detail=detail,
+        fault="server" if status >= 500 else "client",
+        errors=[dict(error) for error in errors] if errors else None,
+        **extensions,
+    )
+
+
+def responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses=` argument of a route: its problem types by status, each with an example."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for slug in slugs:
+        status, title = PROBLEM_TYPES[slug]
+        entry = found.setdefault(
+            status,
+            {
+                "description": title,
+                "content": {
+                    PROBLEM_MEDIA_TYPE: {
+                        "schema": {"$ref": "#/components/schemas/ProblemDocument"},
+                        "examples": {},
+                    }
+                },
+            },
+        )
+        if title not in entry["description"]:
+            entry["description"] += f"; or: {title}"
+        example = document(slug, f"{title}.").model_dump(exclude_none=True)
+        entry["content"][PROBLEM_MEDIA_TYPE]["examples"][slug] = {"summary": title, "value": example}
+    return found
+
+
+def _answer(body: ProblemDocument, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    content = body.model_dump(mode="json", exclude_none=True)
+    return JSONResponse(content, body.status, headers=dict(headers or {}), media_type=PROBLEM_MEDIA_TYPE)
+
+
+def _refused(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem)  # noqa: S101 - registered for this type alone
+    headers = dict(error.headers)
+    if error.slug == "unauthenticated":
+        headers["WWW-Authenticate"] = 'Bearer realm="hushrec"'
+    return _answer(document(error.slug, error.detail, None, **error.extensions), headers)
+
+
+def _field(location: Sequence[Any]) -> str:
+    """Where the fault lies; whatever is not plainly a field name of ours or an index stays unnamed."""
+    parts = [str(part) if isinstance(part, int) or _PLAIN_NAME.match(str(part)) else "(unnamed)" for part in location]
+    return ".".join(parts)
+
+
+def _invalid(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type alone
+    found = error.errors()
+    if any(item["type"] in ("json_invalid", "unicode_error") for item in found):
+        return _answer(document("bad-request", "the body is not well-formed JSON"))
+    # An error's text names the rule; only our own validators' texts are free, and they hold no input either.
+    listed = [
+        {"field": _field(item["loc"]), "rule": item["type"], "message": item["msg"].removeprefix("Value error, ")}
+        for item in found[:20]
+    ]
+    return _answer(document("invalid-parameters", "some fields are missing, unknown or out of range", listed))
+
+
+def _http(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type alone
+    slug = _OF_STATUS.get(error.status_code, "internal-error" if error.status_code >= 500 else "bad-request")
+    return _answer(document(slug, PROBLEM_TYPES[slug][1] + "."), error.headers)
+
+
+def _parameter(_request: Request, error: Exception) -> JSONResponse:
+    return _answer(document("invalid-parameters", str(error)))
+
+
+def _contribution(_request: Request, error: Exception) -> JSONResponse:
+    return _answer(document("bad-contribution", str(error)))
+
+
+def _codec(_request: Request, error: Exception) -> JSONResponse:
+    return _answer(document("bad-request", str(error)))
+
+
+def _damaged(request: Request, error: Exception) -> JSONResponse:
+    _LOG.error("stored blob damaged: %s", error, extra=fields(route=_route_of(request)))
+    return _answer(document("internal-error", "stored bytes are damaged; the operator has been told"))
+
+
+def _unavailable(request: Request, error: Exception) -> JSONResponse:
+    # The statement's parameters may hold hashes: the type of the driver's error is enough.
+    cause = getattr(error, "orig", None)
+    _LOG.error("database unavailable: %s", type(cause).__name__, extra=fields(route=_route_of(request)))
+    return _answer(document("unavailable", "the database does not answer; try again"), {"Retry-After": "2"})
+
+
+def _crashed(request: Request, error: Exception) -> JSONResponse:
+    _LOG.error("unhandled %s", type(error).__name__, exc_info=error, extra=fields(route=_route_of(request)))
+    return _answer(document("internal-error", "the request failed inside the server; the operator has been told"))
+
+
+def _route_of(request: Request) -> str:
+    return getattr(request.scope.get("route"), "path", "")
+
+
+def install_problem_handlers(app: FastAPI) -> None:
+    """Map every exception that can leave a route."""
+    app.add_exception_handler(Problem, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ContributionError, _contribution)
+    app.add_exception_handler(ParameterError, _parameter)
+    app.add_exception_handler(CodecError, _codec)
+    app.add_exception_handler(BlobDamagedError, _damaged)
+    app.add_exception_handler(OperationalError, _unavailable)
+    app.add_exception_handler(Exception, _crashed)

@@ -1,0 +1,96 @@
+"""Folds and releases as pure functions from blob keys to new blob keys: what runs in the worker processes.
+
+A job names everything by value; a worker opens one contribution at a time, so its memory is O(vector). It never
+touches the database: a job that is lost, or done twice, changes nothing until the engine commits its outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aggregator_service.plans import TaskPlan, TaskTerms, plan_task
+from aggregator_service.storage.blobs import BlobStore
+from protocols.layout import Route
+from protocols.recipes.base import RoundSpec
+
+__all__ = ["BlobRef", "FoldJob", "Released", "ReleaseJob", "fold_batch", "release_sum"]
+
+
+@dataclass(frozen=True)
+class BlobRef:
+    """A blob and the SHA-256 (hex) that its bytes must have."""
+
+    key: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class FoldJob:
+    """Add a batch of contributions to a partial sum (None: an empty one) and write the result under `output`."""
+
+    blobs: BlobStore
+    terms: TaskTerms
+    spec: RoundSpec
+    partial: BlobRef | None
+    contributions: tuple[tuple[str, BlobRef], ...]
+    output: str
+
+
+@dataclass(frozen=True)
+class ReleaseJob:
+    """Turn a partial into the aggregate. With `state_output`, anyone can open it: absorb it into the model state too.
+
+    `state` is the newest snapshot and its round (None: the initial state), `survivors` how many were folded.
+    """
+
+    blobs: BlobStore
+    terms: TaskTerms
+    task_seed: bytes
+    spec: RoundSpec
+    partial: BlobRef
+    survivors: int
+    output: str
+    state: tuple[int, BlobRef] | None
+    state_output: str | None
+
+
+@dataclass(frozen=True)
+class Released:
+    """The aggregate, its length, and the new model state where the server can see one."""
+
+    aggregate: BlobRef
+    aggregate_bytes: int
+    state: BlobRef | None
+    state_bytes: int
+
+
+def fold_batch(job: FoldJob) -> BlobRef:
+    """The new partial. Raises `BlobDamagedError` when the storage lost or altered a blob."""
+    task = plan_task(job.terms)
+    partial = None if job.partial is None else job.blobs.view(job.partial.key, job.partial.digest)
+    folded = task.mechanism.fold(task.plan, partial, _contributions(job, task))
+    return BlobRef(job.output, job.blobs.put(job.output, folded))
+
+
+def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[tuple[Route, memoryview]]:
+    for client_id, blob in job.contributions:
+        yield task.route(job.spec, client_id), job.blobs.view(blob.key, blob.digest)
+
+
+def release_sum(job: ReleaseJob) -> Released:
+    """The aggregate as clients download it; the next model state, too, when anyone can open the sum."""
+    task = plan_task(job.terms)
+    aggregate = task.mechanism.release(task.plan, job.blobs.view(job.partial.key, job.partial.digest))
+    released = BlobRef(job.output, job.blobs.put(job.output, aggregate))
+    if job.state_output is None:
+        return Released(released, len(aggregate), None, 0)
+    if job.state is None:
+        state = task.recipe.initial_state(job.task_seed)
+    else:
+        number, blob = job.state
+        state = task.recipe.decode_state(number, bytes(job.blobs.view(blob.key, blob.digest)))
+    total = task.mechanism.open(task.plan, aggregate, job.survivors, None)
+    body = task.recipe.encode_state(task.recipe.absorb(state, job.spec, total, job.survivors))
+    digest = job.blobs.put(job.state_output, body)
+    return Released(released, len(aggregate), BlobRef(job.state_output, digest), len(body))

@@ -1,0 +1,202 @@
+"""The transactions of a round. Each one is all or nothing, and asks the table before it moves a round."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from aggregator_service.logs import fields
+from aggregator_service.plans import plan_task, row_terms
+from aggregator_service.rounds.cohorts import draw_cohort, eligible_count, members_needed, write_cohort
+from aggregator_service.rounds.folding import BlobRef, Released
+from aggregator_service.rounds.table import ACTIVE, RoundEvent, RoundState, next_state
+from aggregator_service.storage.database import announce, changed_rows, discard, discard_body
+from aggregator_service.storage.rounds import last_completed, last_round, lock_round, received_count
+from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, UploadRow
+from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot, find_snapshot
+from protocols.messages import Schedule
+
+__all__ = [
+    "LostRaceError",
+    "close_task",
+    "fail_round",
+    "open_round",
+    "record_fold",
+    "record_release",
+    "stop_collecting",
+]
+
+_LOG = logging.getLogger(__name__)
+_BATCH: Final = 500
+_UNSYNCHRONISED: Final = {"synchronize_session": False}
+
+
+class LostRaceError(Exception):
+    """Another engine, or a closed task, moved the round meanwhile: the outcome at hand must be thrown away."""
+
+
+def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
+    """The next round, when nothing stands in its way; None otherwise."""
+    previous = last_round(session, task.id)
+    if task.state != "open" or (previous is not None and previous.state in ACTIVE):
+        return None
+    schedule = Schedule.model_validate(task.schedule)
+    if eligible_count(session, task) < members_needed(schedule, first=previous is None):
+        return None
+    if task.opened_by == "holder" and not _holder_is_up_to_date(session, task):
+        return None
+    clients = draw_cohort(session, task, schedule)
+    number = 1 if previous is None else previous.number + 1
+    round_ = RoundRow(
+        task_id=task.id,
+        number=number,
+        state=RoundState.COLLECTING.value,
+        seed=plan_task(row_terms(task)).recipe.plan(task.seed, number).seed,
+        opened_at=now,
+        deadline=now + schedule.collect_seconds,
+        cohort=len(clients),
+        folded=0,
+        survivors=0,
+    )
+    session.add(round_)
+    session.flush()
+    write_cohort(session, round_, clients)
+    announce(session, task.id, "round")
+    _LOG.info("round opened", extra=fields(task=task.id, round=number, cohort=len(clients)))
+    return round_
+
+
+def _holder_is_up_to_date(session: Session, task: TaskRow) -> bool:
+    """Members cannot open a public-key sum: they need the holder's snapshot of the last one before they train on."""
+    completed = last_completed(session, task.id)
+    return completed is None or find_snapshot(session, task.id, completed.number) is not None
+
+
+def stop_collecting(session: Session, round_id: int, now: float) -> RoundRow:
+    """Move a collecting round on when everybody delivered or its time is over; the round as it then is."""
+    round_ = lock_round(session, round_id)
+    if round_.state != RoundState.COLLECTING:
+        return round_
+    task = session.get_one(TaskRow, round_.task_id)
+    received = received_count(session, round_id)
+    floor = Schedule.model_validate(task.schedule).min_clients
+    if received == round_.cohort:
+        _move(round_, RoundEvent.ALL_RECEIVED)
+        announce(session, task.id, "round")
+    elif now >= round_.deadline and received >= floor:
+        _move(round_, RoundEvent.DEADLINE_MET)
+        announce(session, task.id, "round")
+    elif now >= round_.deadline:
+        reason = f"{received} of {round_.cohort} clients delivered in time, and {floor} are needed"
+        fail_round(session, task, round_, RoundEvent.DEADLINE_MISSED, reason)
+    return round_
+
+
+def record_fold(
+    session: Session, round_id: int, batch: Sequence[str], previous: BlobRef | None, folded: BlobRef
+) -> None:
+    """Mark the batch folded and swing the pointer, in one transaction: this is what makes the fold exactly once.
+
+    Raises `LostRaceError` unless every contribution of the batch was still unfolded and the pointer still stood
+    where the fold began.
+    """
+    round_ = lock_round(session, round_id)
+    if round_.state not in ACTIVE or round_.partial_key != (previous.key if previous else None):
+        raise LostRaceError
+    for start in range(0, len(batch), _BATCH):
+        some = batch[start : start + _BATCH]
+        mark = (
+            update(ContributionRow)
+            .where(ContributionRow.round_id == round_id, ContributionRow.client_id.in_(some))
+            .where(ContributionRow.folded.is_(False))
+            .values(folded=True)
+        )
+        if changed_rows(session, mark) != len(some):
+            raise LostRaceError
+    _move(round_, RoundEvent.BATCH_FOLDED)
+    discard(session, round_.partial_key)
+    round_.partial_key, round_.partial_digest = folded.key, folded.digest
+    round_.folded += len(batch)
+
+
+def record_release(session: Session, round_id: int, partial: BlobRef, released: Released) -> RoundRow:
+    """Publish the aggregate (once, unchangeable from here on), and the model state where the server has one."""
+    round_ = lock_round(session, round_id)
+    if round_.state != RoundState.FOLDING or round_.partial_key != partial.key:
+        raise LostRaceError
+    task = session.get_one(TaskRow, round_.task_id)
+    schedule = Schedule.model_validate(task.schedule)
+    if round_.folded < schedule.min_clients or round_.folded != received_count(session, round_id):
+        raise LostRaceError  # never publish a sum below the floor, nor one that misses an acknowledged contribution
+    _move(round_, RoundEvent.RELEASED)
+    round_.survivors = round_.folded
+    round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
+    round_.aggregate_bytes = released.aggregate_bytes
+    if released.state is not None:
+        add_snapshot(
+            session,
+            SnapshotRow(
+                task_id=task.id,
+                round_number=round_.number,
+                author=SERVER_AUTHOR,
+                digest=released.state.digest,
+                bytes=released.state_bytes,
+                blob_key=released.state.key,
+            ),
+        )
+    _scrub(session, round_)
+    task.completed_rounds += 1
+    task.failures_in_a_row = 0
+    if task.completed_rounds >= schedule.rounds:
+        task.state = "complete"
+    session.flush()
+    announce(session, task.id, "round", "snapshot")
+    return round_
+
+
+def fail_round(session: Session, task: TaskRow, round_: RoundRow, event: RoundEvent, reason: str) -> None:
+    """End a round without releasing anything; its contributions and partial are scrubbed."""
+    _move(round_, event)
+    round_.failure = reason
+    _scrub(session, round_)
+    task.failed_rounds += 1
+    task.failures_in_a_row += 1
+    if task.state == "open" and task.failures_in_a_row >= Schedule.model_validate(task.schedule).max_failed_rounds:
+        task.state = "failed"
+    session.flush()
+    announce(session, task.id, "round")
+    _LOG.warning("round failed", extra=fields(task=task.id, round=round_.number, event=event.value))
+
+
+def close_task(session: Session, task: TaskRow) -> None:
+    """End a task for good; a round under way fails. Nothing happens when the task is over already."""
+    if task.state != "open":
+        return
+    task.state = "closed"
+    newest = last_round(session, task.id)
+    if newest is not None and newest.state in ACTIVE:
+        fail_round(session, task, lock_round(session, newest.id), RoundEvent.TASK_CLOSED, "the task was closed")
+    session.flush()
+    announce(session, task.id, "round", "members", "snapshot")
+    _LOG.info("task closed", extra=fields(task=task.id))
+
+
+def _move(round_: RoundRow, event: RoundEvent) -> None:
+    round_.state = next_state(round_.state, event).value
+
+
+def _scrub(session: Session, round_: RoundRow) -> None:
+    """Let go of every byte that clients sent and of the partial; the rows stay, so that retries are still answered."""
+    held = ContributionRow.round_id == round_.id
+    for key in session.scalars(select(ContributionRow.blob_key).where(held, ContributionRow.blob_key.is_not(None))):
+        discard(session, key)
+    session.execute(update(ContributionRow).where(held).values(blob_key=None), execution_options=_UNSYNCHRONISED)
+    for name in session.scalars(select(UploadRow.file_name).where(UploadRow.round_id == round_.id)):
+        discard_body(session, name)
+    session.execute(delete(UploadRow).where(UploadRow.round_id == round_.id), execution_options=_UNSYNCHRONISED)
+    discard(session, round_.partial_key)
+    round_.partial_key = round_.partial_digest = None

@@ -1,0 +1,71 @@
+"""Where folds run: a pool of worker processes, so that no encryption library ever holds the API's interpreter lock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+from typing import Final, TypeVar
+
+__all__ = ["FoldPool"]
+
+_LOG = logging.getLogger(__name__)
+_ATTEMPTS: Final = 3
+
+Job = TypeVar("Job")
+Outcome = TypeVar("Outcome")
+
+
+def _prepare_worker() -> None:
+    """A worker ends with its server, also when that is killed: it could otherwise wait on its queue for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
+
+
+class FoldPool:
+    """Runs jobs on an executor of its own making, or on one that was handed in (which it never replaces)."""
+
+    def __init__(self, workers: int, executor: Executor | None = None) -> None:
+        self._workers = workers
+        self._given = executor
+        self._pool: Executor | None = executor
+
+    async def run(self, work: Callable[[Job], Outcome], job: Job) -> Outcome:
+        """`work(job)`. A worker that dies breaks the pool: a new one is made and the job, being pure, done again."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            pool = self._executor()
+            try:
+                return await asyncio.get_running_loop().run_in_executor(pool, work, job)
+            except BrokenProcessPool:
+                _LOG.warning("a fold worker died; its job is done again (attempt %d of %d)", attempt, _ATTEMPTS)
+                if pool is self._pool:
+                    self._pool = self._given
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _executor(self) -> Executor:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")  # forking a process with threads and TenSEAL is unsafe
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_prepare_worker)
+        return self._pool
+
+    def close(self) -> None:
+        """Stop the workers of our own pool; a job under way is abandoned, which loses nothing."""
+        if self._pool is not None and self._pool is not self._given:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None

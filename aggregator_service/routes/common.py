@@ -1,0 +1,96 @@
+"""What the routes share: typed path and query parameters, digests, streams of stored bytes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import Header, Path, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from aggregator_service.problems import responses
+from aggregator_service.services import Services
+from aggregator_service.uploads import digest_header
+
+__all__ = [
+    "OCTETS",
+    "ClientId",
+    "IfNoneMatch",
+    "RoundNumber",
+    "TaskId",
+    "Wait",
+    "binary_request",
+    "binary_response",
+    "blob_response",
+    "guarded",
+    "not_modified",
+    "wait_seconds",
+]
+
+OCTETS: Final = "application/octet-stream"
+_MOST: Final = 2**31 - 1
+
+TaskId = Annotated[str, Path(description="Task id.", max_length=40, examples=["t_0f3a9c5b7d1e2f4a6b8c"])]
+ClientId = Annotated[str, Path(description="Client id.", max_length=40, examples=["c_9b1d3f5a7c2e4f6a8b0d"])]
+RoundNumber = Annotated[int, Path(description="Round number, from 1.", ge=1, le=_MOST, examples=[1])]
+Wait = Annotated[float, Query(description="Long poll: seconds to wait for an answer.", ge=0, le=30, examples=[20])]
+IfNoneMatch = Annotated[str | None, Header(description="ETag of the version that is known already.")]
+
+
+def guarded(*slugs: str) -> dict[int | str, dict[str, Any]]:
+    """Problem responses of a route that needs a token."""
+    return responses(
+        "unauthenticated", "forbidden", "not-found", "invalid-parameters", "internal-error", "unavailable", *slugs
+    )
+
+
+def wait_seconds(services: Services, asked: float) -> float:
+    """How long this server lets a client wait."""
+    return min(asked, services.settings.wait_max_seconds)
+
+
+def binary_request(description: str, media_type: str = OCTETS, headers: dict[str, str] | None = None) -> dict[str, Any]:
+    """The `openapi_extra=` of a route that takes raw bytes: the body, and the headers that go with it."""
+    named = headers if headers is not None else {"Content-Digest": "sha-256=:<base64 of the SHA-256>: (RFC 9530)"}
+    schema = {"type": "string", "format": "binary"}
+    return {
+        "requestBody": {"required": True, "description": description, "content": {media_type: {"schema": schema}}},
+        "parameters": [
+            {"name": name, "in": "header", "required": True, "description": text, "schema": {"type": "string"}}
+            for name, text in named.items()
+        ],
+    }
+
+
+def binary_response(description: str) -> dict[int | str, dict[str, Any]]:
+    """The 200 of a route that answers with raw bytes."""
+    return {
+        200: {
+            "description": description,
+            "content": {OCTETS: {"schema": {"type": "string", "format": "binary"}}},
+            "headers": {
+                "Content-Digest": {"description": "SHA-256 of the body (RFC 9530).", "schema": {"type": "string"}},
+                "ETag": {"description": "The digest, as a strong validator.", "schema": {"type": "string"}},
+            },
+        }
+    }
+
+
+def not_modified(if_none_match: str | None, etag: str) -> bool:
+    """Whether the client knows this version (RFC 9110, weak comparison)."""
+    known = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}
+    return "*" in known or etag.removeprefix("W/") in known
+
+
+def blob_response(
+    services: Services, request: Request, key: str, digest: str, length: int, if_none_match: str | None
+) -> Response:
+    """Stored bytes, streamed in constant memory after their digest was checked; 304 when the client has them."""
+    etag = f'"{digest}"'
+    headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
+    if not_modified(if_none_match, etag):
+        return Response(status_code=304, headers={"ETag": etag})
+    services.blobs.verify(key, digest)
+    headers["Content-Length"] = str(length)
+    if request.method == "HEAD":
+        return Response(media_type=OCTETS, headers=headers)
+    return StreamingResponse(services.blobs.stream(key), media_type=OCTETS, headers=headers)

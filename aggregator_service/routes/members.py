@@ -1,0 +1,139 @@
+"""Members and the keyring mailbox."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
+from aggregator_service.auth import Enrolled, PrincipalOf, member_of, task_of
+from aggregator_service.members import mailbox_topic, member_page, store_envelope
+from aggregator_service.problems import Problem
+from aggregator_service.routes.common import (
+    ClientId,
+    IfNoneMatch,
+    TaskId,
+    Wait,
+    binary_request,
+    binary_response,
+    blob_response,
+    guarded,
+    wait_seconds,
+)
+from aggregator_service.services import Services, ServicesOf
+from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.schema import ClientRow
+from aggregator_service.uploads import content_digest, content_length, receive_body
+from protocols.messages import MemberPage
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/tasks/{task}", tags=["members"])
+
+
+@router.get("/members", summary="List members", responses=guarded())
+async def list_members(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    after: Annotated[
+        str, Query(description="`next` of the page before.", pattern=r"^[0-9]{1,9}$", examples=["100"])
+    ] = "0",
+    limit: Annotated[int, Query(description="Members a page.", ge=1, le=1000)] = 100,
+    unkeyed: Annotated[bool, Query(description="Only members whose envelope is missing.")] = False,
+    wait: Wait = 0.0,
+) -> MemberPage:
+    """Members in order of enrolment, for the key holder and operators. `unkeyed` and `wait`: until there is one."""
+
+    def look() -> MemberPage | None:
+        with services.database.read() as session:
+            task_of(session, principal, task)
+            if isinstance(principal, Enrolled) and principal.role != "holder":
+                raise Problem("forbidden", "only the key holder and operators see the members")
+            page = member_page(session, task, int(after), limit, unkeyed)
+            return page if page.members or not unkeyed else None
+
+    found = await services.notifier.poll(task, "members", wait_seconds(services, wait), look)
+    return found or MemberPage(members=[])
+
+
+@router.put(
+    "/keyring/{client}",
+    status_code=201,
+    summary="Leave a keyring envelope",
+    response_class=Response,
+    openapi_extra=binary_request("The envelope, sealed to the client's mailbox key; at most 256 KiB."),
+    responses={
+        201: {"description": "Stored."},
+        200: {"description": "The same envelope is there already."},
+        **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
+    },
+)
+async def put_envelope(
+    services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId, client: ClientId
+) -> Response:
+    """The key holder leaves the keys for a member; the server stores the envelope and cannot open it."""
+    await run_in_threadpool(_check_recipient, services, principal, task, client)
+    length = content_length(request, most=services.settings.envelope_limit)
+    digest = content_digest(request)
+    path = services.settings.upload_dir / new_key("body", "envelope").replace("/", "-")
+    await receive_body(request, services.settings, path, length, digest)
+
+    def store() -> bool:
+        key = new_key("envelopes", task, client)
+        services.blobs.adopt(path, key)
+        try:
+            with services.database.write() as session:
+                stored = store_envelope(session, task, client, key, digest, length)
+        except Problem:  # nothing else: a commit may take effect and its answer be lost
+            services.blobs.delete(key)
+            raise
+        if not stored:
+            services.blobs.delete(key)
+        return stored
+
+    return Response(status_code=201 if await run_in_threadpool(store) else 200)
+
+
+def _check_recipient(services: Services, principal: PrincipalOf, task_id: str, client_id: str) -> None:
+    holder = member_of(principal, task_id)
+    if holder.role != "holder":
+        raise Problem("forbidden", "only the key holder leaves envelopes")
+    with services.database.read() as session:
+        if not task_of(session, principal, task_id).needs_keyring:
+            raise Problem("conflict", "this task's mechanism needs no keys")
+        client = session.get(ClientRow, client_id)
+        if client is None or client.task_id != task_id:
+            raise Problem("not-found", "there is no such member")
+
+
+@router.get(
+    "/keyring",
+    summary="Fetch one's keyring envelope",
+    response_class=Response,
+    responses={**binary_response("The envelope."), 304: {"description": "Not modified."}, **guarded()},
+)
+async def get_envelope(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    request: Request,
+    task: TaskId,
+    wait: Wait = 0.0,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """The envelope that the key holder left for the asking client; 404 while there is none."""
+    member = member_of(principal, task)
+
+    def look() -> ClientRow | None:
+        with services.database.read() as session:
+            row = session.get_one(ClientRow, member.client_id)
+            return row if row.envelope_key is not None else None
+
+    row = await services.notifier.poll(task, mailbox_topic(member.client_id), wait_seconds(services, wait), look)
+    if row is None or row.envelope_key is None or row.envelope_digest is None or row.envelope_bytes is None:
+        raise Problem("not-found", "the key holder has left no envelope for this client yet")
+    return await run_in_threadpool(
+        blob_response, services, request, row.envelope_key, row.envelope_digest, row.envelope_bytes, if_none_match
+    )

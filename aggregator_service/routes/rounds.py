@@ -1,0 +1,151 @@
+"""Rounds, their cohorts and their aggregates."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from sqlalchemy.orm import Session
+
+from aggregator_service.auth import Operator, PrincipalOf, task_of
+from aggregator_service.problems import Problem
+from aggregator_service.routes.common import (
+    IfNoneMatch,
+    RoundNumber,
+    TaskId,
+    Wait,
+    binary_response,
+    blob_response,
+    guarded,
+    not_modified,
+    wait_seconds,
+)
+from aggregator_service.services import ServicesOf
+from aggregator_service.storage.rounds import cohort_clients, find_round, last_round, list_rounds
+from aggregator_service.storage.schema import RoundRow
+from aggregator_service.views import compact_round, round_etag, round_view
+from protocols.messages import CohortView, RoundPage, RoundView
+from protocols.messages.rounds import RoundState
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/tasks/{task}/rounds", tags=["rounds"])
+
+
+def _round(session: Session, task_id: str, number: int) -> RoundRow:
+    found = find_round(session, task_id, number)
+    if found is None:
+        raise Problem("not-found", "there is no such round")
+    return found
+
+
+@router.get(
+    "/current",
+    summary="Follow the current round",
+    response_model=RoundView,
+    responses={
+        200: {
+            "headers": {
+                "ETag": {
+                    "description": "Send it back as If-None-Match with `wait` to be told of the next change.",
+                    "schema": {"type": "string"},
+                }
+            }
+        },
+        304: {"description": "Nothing changed within `wait` seconds."},
+        **guarded(),
+    },
+)
+async def current(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    response: Response,
+    task: TaskId,
+    wait: Wait = 0.0,
+    if_none_match: IfNoneMatch = None,
+) -> RoundView | Response:
+    """The newest round; 404 while there is none. With If-None-Match and `wait`: as soon as it changes."""
+
+    known: list[str] = []
+
+    def look() -> tuple[RoundView, str] | None:
+        with services.database.read() as session:
+            row = task_of(session, principal, task)
+            newest = last_round(session, task)
+            if newest is None:
+                return None
+            view = round_view(session, row, newest, principal, services.clock.now())
+        etag = round_etag(row, view)
+        known[:] = [etag]
+        return None if not_modified(if_none_match, etag) else (view, etag)
+
+    # Operators watch the counts, which wake nobody: they look once a second.
+    every = services.settings.recheck_seconds if isinstance(principal, Operator) else None
+    found = await services.notifier.poll(task, "round", wait_seconds(services, wait), look, every)
+    if found is not None:
+        view, response.headers["ETag"] = found
+        return view
+    if not known:
+        raise Problem("not-found", "no round has been opened yet")
+    return Response(status_code=304, headers={"ETag": known[0]})
+
+
+@router.get("", summary="List rounds", responses=guarded())
+def list_all(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    after: Annotated[int, Query(description="Only rounds numbered over this.", ge=0, le=2**31 - 1)] = 0,
+    limit: Annotated[int, Query(description="Rounds a page.", ge=1, le=1000)] = 100,
+    state: Annotated[RoundState | None, Query(description="Only rounds in this state.")] = None,
+) -> RoundPage:
+    """Rounds in order, compact: what a client needs to replay those it missed."""
+    with services.database.read() as session:
+        task_of(session, principal, task)
+        rows = list_rounds(session, task, after, limit + 1, state)
+        now = services.clock.now()
+        return RoundPage(rounds=[compact_round(session, row, now) for row in rows[:limit]], more=len(rows) > limit)
+
+
+@router.get("/{number}", summary="Show a round", responses=guarded())
+def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber) -> RoundView:
+    """One round, with what it asks of the client that looks."""
+    with services.database.read() as session:
+        row = task_of(session, principal, task)
+        return round_view(session, row, _round(session, task, number), principal, services.clock.now())
+
+
+@router.get("/{number}/cohort", summary="Show a cohort", responses=guarded())
+def cohort(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber) -> CohortView:
+    """Who is asked in a round; client ids are pseudonyms."""
+    with services.database.read() as session:
+        task_of(session, principal, task)
+        row = _round(session, task, number)
+        return CohortView(round=row.number, clients=cohort_clients(session, row.id))
+
+
+@router.get(
+    "/{number}/aggregate",
+    summary="Fetch an aggregate",
+    response_class=Response,
+    responses={
+        **binary_response("The aggregate, as the mechanism releases it. It never changes."),
+        304: {"description": "Not modified."},
+        **guarded(),
+    },
+)
+def aggregate(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    request: Request,
+    task: TaskId,
+    number: RoundNumber,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """The sum of a completed round; 404 until it is released, and for ever when the round failed."""
+    with services.database.read() as session:
+        task_of(session, principal, task)
+        row = _round(session, task, number)
+    if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
+        raise Problem("not-found", "this round has released no aggregate")
+    return blob_response(services, request, row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, if_none_match)

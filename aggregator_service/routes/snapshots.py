@@ -1,0 +1,190 @@
+"""Snapshots: how those who joined late, or cannot open sums, get the model state."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from aggregator_service.auth import Enrolled, Principal, PrincipalOf, member_of, task_of
+from aggregator_service.logs import fields
+from aggregator_service.members import is_keyed
+from aggregator_service.plans import plan_task, row_terms
+from aggregator_service.problems import Problem
+from aggregator_service.routes.common import (
+    IfNoneMatch,
+    RoundNumber,
+    TaskId,
+    Wait,
+    binary_request,
+    binary_response,
+    blob_response,
+    guarded,
+    wait_seconds,
+)
+from aggregator_service.services import Services, ServicesOf
+from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.database import announce
+from aggregator_service.storage.rounds import find_round, newest_snapshot
+from aggregator_service.storage.schema import ClientRow, SnapshotRow, TaskRow
+from aggregator_service.storage.snapshots import KEPT_SNAPSHOTS, add_snapshot, find_snapshot
+from aggregator_service.uploads import content_digest, content_length, receive_body
+from aggregator_service.views import snapshot_view
+from protocols.envelope import sealed_bytes
+from protocols.messages import SnapshotView
+
+__all__ = ["router"]
+
+_LOG = logging.getLogger(__name__)
+router = APIRouter(prefix="/v1/tasks/{task}/snapshots", tags=["snapshots"])
+
+
+@router.get("/latest", summary="Find the newest snapshot", responses=guarded())
+async def latest(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    at_least: Annotated[int, Query(description="Of this round or a later one.", ge=0, le=2**31 - 1)] = 0,
+    wait: Wait = 0.0,
+) -> SnapshotView:
+    """The newest snapshot that is kept; 404 while there is none, after `wait` seconds."""
+    member_of(principal, task)
+
+    def look() -> SnapshotView | None:
+        with services.database.read() as session:
+            row = newest_snapshot(session, task, at_least)
+            return None if row is None else snapshot_view(row)
+
+    found = await services.notifier.poll(task, "snapshot", wait_seconds(services, wait), look)
+    if found is None:
+        raise Problem("not-found", "there is no such snapshot yet")
+    return found
+
+
+@router.get(
+    "/{number}",
+    summary="Fetch a snapshot",
+    response_class=Response,
+    responses={
+        **binary_response("The model state: sealed by a member, or in the clear where the server can open the sum."),
+        304: {"description": "Not modified."},
+        **guarded(),
+    },
+)
+def fetch(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    request: Request,
+    task: TaskId,
+    number: RoundNumber,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """The model state after a round; the newest two are kept."""
+    member_of(principal, task)
+    with services.database.read() as session:
+        row = find_snapshot(session, task, number)
+    if row is None or row.blob_key is None:
+        raise Problem("not-found", "there is no snapshot of this round, or it is no longer kept")
+    return blob_response(services, request, row.blob_key, row.digest, row.bytes, if_none_match)
+
+
+@router.put(
+    "/{number}",
+    status_code=201,
+    summary="Leave a snapshot",
+    response_model=SnapshotView,
+    openapi_extra=binary_request("The model state after this round, sealed under the task's state key."),
+    responses={
+        201: {"description": "Stored."},
+        200: {"model": SnapshotView, "description": "The same snapshot is there already."},
+        **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
+    },
+)
+async def put(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    request: Request,
+    response: Response,
+    task: TaskId,
+    number: RoundNumber,
+) -> SnapshotView:
+    """A member (the key holder, where only that one can open sums) leaves the state; the first one wins."""
+    content_length(request)
+    digest = content_digest(request)
+    known, expected = await run_in_threadpool(_admit, services, principal, task, number, digest)
+    if known is not None:
+        response.status_code = 200
+        return known
+    length = content_length(request, exact=expected)
+    path = services.settings.upload_dir / new_key("body", "snapshot").replace("/", "-")
+    await receive_body(request, services.settings, path, length, digest)
+    return await run_in_threadpool(_store, services, principal, task, number, path, digest, length)
+
+
+def _admit(
+    services: Services, principal: Principal, task_id: str, number: int, digest: str
+) -> tuple[SnapshotView | None, int]:
+    """The snapshot that is there already, or None; and the length that a snapshot must have."""
+    member = member_of(principal, task_id)
+    with services.database.read() as session:
+        task = task_of(session, principal, task_id)
+        _check_author(session, task, member)
+        round_ = find_round(session, task_id, number)
+        if round_ is None:
+            raise Problem("not-found", "there is no such round")
+        if round_.state != "complete":
+            raise Problem("conflict", "the round is not complete")
+        known = find_snapshot(session, task_id, number)
+        if known is not None:
+            return _same_or_conflict(known, digest), 0
+        newest = newest_snapshot(session, task_id)
+        if newest is not None and newest.round_number > number + KEPT_SNAPSHOTS:
+            raise Problem("conflict", "newer snapshots are there already")
+        return None, sealed_bytes(plan_task(row_terms(task)).recipe.state_bytes)
+
+
+def _check_author(session: Session, task: TaskRow, member: Enrolled) -> None:
+    if task.opened_by == "anyone":
+        raise Problem("conflict", "the server makes this task's snapshots itself")
+    if member.role == "holder":
+        return
+    if task.opened_by == "holder":
+        raise Problem("forbidden", "only the key holder can open this task's sums, so only it makes snapshots")
+    if not is_keyed(session.get_one(ClientRow, member.client_id)):
+        raise Problem("forbidden", "only members that were given the keys make snapshots")
+
+
+def _same_or_conflict(known: SnapshotRow, digest: str) -> SnapshotView:
+    if known.digest != digest:
+        raise Problem("conflict", "another snapshot of this round is stored, and it stands")
+    return snapshot_view(known)
+
+
+def _store(
+    services: Services, principal: Principal, task_id: str, number: int, path: Path, digest: str, length: int
+) -> SnapshotView:
+    member = member_of(principal, task_id)
+    key = new_key("snapshots", task_id, number)
+    row = SnapshotRow(
+        task_id=task_id, round_number=number, author=member.client_id, digest=digest, bytes=length, blob_key=key
+    )
+    services.blobs.adopt(path, key)
+    try:
+        with services.database.write() as session:
+            add_snapshot(session, row)
+            announce(session, task_id, "snapshot", "round")
+    except IntegrityError:  # somebody was quicker: the first one stands
+        services.blobs.delete(key)
+        with services.database.read() as session:
+            known = find_snapshot(session, task_id, number)
+        if known is None:
+            raise
+        return _same_or_conflict(known, digest)
+    _LOG.info("snapshot stored", extra=fields(task=task_id, round=number, bytes=length, digest=digest))
+    return SnapshotView(round=number, bytes=length, digest=digest, author=member.client_id)

@@ -1,0 +1,40 @@
+"""What every route needs, gathered once at start."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from aggregator_service.clock import Clock
+from aggregator_service.longpoll import Notifier
+from aggregator_service.rounds.engine import RoundEngine
+from aggregator_service.settings import Settings
+from aggregator_service.storage.blobs import BlobStore
+from aggregator_service.storage.database import Database
+
+__all__ = ["Services", "ServicesOf"]
+
+
+@dataclass(frozen=True)
+class Services:
+    """One aggregator: settings, storage, time, waiting and the engine."""
+
+    settings: Settings
+    clock: Clock
+    database: Database
+    blobs: BlobStore
+    notifier: Notifier
+    engine: RoundEngine
+    operator_token_hash: str | None
+    # Checks map a whole body; two at a time keep the memory of a burst of uploads flat.
+    checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+
+
+def _services(request: Request) -> Services:
+    return cast(Services, request.app.state.services)
+
+
+ServicesOf = Annotated[Services, Depends(_services)]

@@ -1,0 +1,71 @@
+"""How one server is set up: each field is an environment variable HUSHREC_<FIELD>, most are flags of `serve` too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+__all__ = ["Settings"]
+
+_PREFIX = "HUSHREC_"
+
+
+class Settings(BaseModel):
+    """Settings of one aggregator process. Explicit values win over the environment, which wins over the defaults."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data_dir: Path = Field(default=Path("hushrec-data"), description="Directory of the database and the blobs.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    database_url: str | None = Field(
+        default=None, description="SQLAlchemy URL; None: SQLite, in the file hushrec.db of the data directory."
+    )
+    operator_token: SecretStr | None = Field(
+        default=None, description="An operator token that is not stored anywhere, besides those in the database."
+    )
+    body_idle_seconds: float = Field(default=30.0, gt=0, description="A body may pause this long before a 408.")
+    min_upload_rate: int = Field(
+        default=1024,
+        ge=1,
+        description="Bytes a second: a body that takes longer than its length at this rate gets 408.",
+    )
+    wait_max_seconds: float = Field(default=30.0, ge=0, le=30.0, description="Longest long poll.")
+    recheck_seconds: float = Field(
+        default=1.0, gt=0, description="How often changes made by other processes are looked for."
+    )
+    fold_batch: int = Field(default=32, ge=1, le=10_000, description="Contributions folded at once while collecting.")
+    workers: int = Field(default=1, ge=1, le=64, description="Fold worker processes.")
+    threads: int = Field(default=16, ge=2, le=256, description="Threads for the database and blob calls.")
+    json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON body, bytes.")
+    envelope_limit: int = Field(default=256 * 1024, ge=1024, description="Longest keyring envelope, bytes.")
+    log_format: Literal["text", "json"] = Field(default="text", description="Log lines for people or for machines.")
+
+    @classmethod
+    def load(cls, environment: Mapping[str, str] | None = None, **explicit: Any) -> Settings:
+        """Settings from HUSHREC_* variables and explicit values (None means not given)."""
+        source = os.environ if environment is None else environment
+        values: dict[str, Any] = {
+            name: source[_PREFIX + name.upper()] for name in cls.model_fields if source.get(_PREFIX + name.upper())
+        }
+        values.update({name: value for name, value in explicit.items() if value is not None})
+        return cls.model_validate(values)
+
+    @property
+    def database(self) -> str:
+        """The SQLAlchemy URL that is used."""
+        return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'hushrec.db'}"
+
+    @property
+    def blob_dir(self) -> Path:
+        """Where the directory blob store lives."""
+        return self.data_dir.resolve() / "blobs"
+
+    @property
+    def upload_dir(self) -> Path:
+        """Where bodies lie while they arrive; on the same file system as the blobs, so that a rename is atomic."""
+        return self.data_dir.resolve() / "uploads"

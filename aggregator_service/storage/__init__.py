@@ -1,0 +1,1 @@
+"""What the service keeps: rows (SQLAlchemy) and blobs."""

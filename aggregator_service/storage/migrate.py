@@ -1,0 +1,28 @@
+"""Bring a database to the newest schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+
+import aggregator_service.migrations
+from aggregator_service.storage.database import Database
+
+__all__ = ["alembic_config", "migrate"]
+
+
+def alembic_config(connection: Connection) -> Config:
+    """Alembic's configuration, bound to one connection; there is no ini file."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(aggregator_service.migrations.__file__).parent))
+    config.attributes["connection"] = connection
+    return config
+
+
+def migrate(database: Database) -> None:
+    """Run every step that this database has not seen, in one transaction."""
+    with database.engine.execution_options(hushrec_writes=True).begin() as connection:
+        command.upgrade(alembic_config(connection), "head")

@@ -1,0 +1,91 @@
+"""Rounds, cohorts and contributions in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from aggregator_service.storage.schema import CohortRow, ContributionRow, RoundRow, SnapshotRow
+
+__all__ = [
+    "cohort_clients",
+    "find_contribution",
+    "find_round",
+    "in_cohort",
+    "last_completed",
+    "last_round",
+    "list_rounds",
+    "lock_round",
+    "newest_snapshot",
+    "received_count",
+    "unfolded",
+]
+
+
+def find_round(session: Session, task_id: str, number: int) -> RoundRow | None:
+    """Round `number` of a task."""
+    return session.scalars(select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.number == number)).one_or_none()
+
+
+def lock_round(session: Session, round_id: int) -> RoundRow:
+    """A round, held against other writers until the transaction ends (SQLite has only one writer anyway)."""
+    query = select(RoundRow).where(RoundRow.id == round_id).with_for_update()
+    return session.scalars(query.execution_options(populate_existing=True)).one()
+
+
+def last_round(session: Session, task_id: str) -> RoundRow | None:
+    """The newest round of a task."""
+    query = select(RoundRow).where(RoundRow.task_id == task_id).order_by(RoundRow.number.desc()).limit(1)
+    return session.scalars(query).one_or_none()
+
+
+def last_completed(session: Session, task_id: str) -> RoundRow | None:
+    """The newest round that released an aggregate."""
+    query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
+    return session.scalars(query.order_by(RoundRow.number.desc()).limit(1)).one_or_none()
+
+
+def list_rounds(session: Session, task_id: str, after: int, limit: int, state: str | None) -> Sequence[RoundRow]:
+    """Rounds numbered over `after`, in order."""
+    query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.number > after)
+    if state is not None:
+        query = query.where(RoundRow.state == state)
+    return session.scalars(query.order_by(RoundRow.number).limit(limit)).all()
+
+
+def cohort_clients(session: Session, round_id: int) -> list[str]:
+    """Client ids of a cohort, sorted."""
+    query = select(CohortRow.client_id).where(CohortRow.round_id == round_id).order_by(CohortRow.client_id)
+    return list(session.scalars(query))
+
+
+def in_cohort(session: Session, round_id: int, client_id: str) -> bool:
+    """Whether a client is asked in this round."""
+    return session.get(CohortRow, (round_id, client_id)) is not None
+
+
+def find_contribution(session: Session, round_id: int, client_id: str) -> ContributionRow | None:
+    """The stored contribution of a client, its bytes perhaps scrubbed."""
+    return session.get(ContributionRow, (round_id, client_id))
+
+
+def received_count(session: Session, round_id: int) -> int:
+    """Contributions stored."""
+    query = select(func.count()).select_from(ContributionRow).where(ContributionRow.round_id == round_id)
+    return session.execute(query).scalar_one()
+
+
+def unfolded(session: Session, round_id: int, limit: int) -> Sequence[ContributionRow]:
+    """At most `limit` contributions that no partial holds yet, oldest first."""
+    query = select(ContributionRow).where(ContributionRow.round_id == round_id, ContributionRow.folded.is_(False))
+    return session.scalars(query.order_by(ContributionRow.stored_at, ContributionRow.client_id).limit(limit)).all()
+
+
+def newest_snapshot(session: Session, task_id: str, at_least: int = 0) -> SnapshotRow | None:
+    """The newest snapshot that is kept, of round `at_least` or later."""
+    query = select(SnapshotRow).where(
+        SnapshotRow.task_id == task_id, SnapshotRow.blob_key.is_not(None), SnapshotRow.round_number >= at_least
+    )
+    return session.scalars(query.order_by(SnapshotRow.round_number.desc()).limit(1)).one_or_none()

@@ -1,0 +1,198 @@
+"""The tables. Rows outlive the bytes they describe: `blob_key` is null once a blob is scrubbed.
+
+The database alone says which blobs are alive: a blob that no row names is an orphan of a crash and is collected.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Float,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+__all__ = [
+    "Base",
+    "ClientRow",
+    "CohortRow",
+    "ContributionRow",
+    "InvitationRow",
+    "OperatorRow",
+    "RoundRow",
+    "SnapshotRow",
+    "TaskRow",
+    "UploadRow",
+]
+
+
+class Base(DeclarativeBase):
+    """Base of the tables; constraint names are fixed, so that migrations can name them."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class OperatorRow(Base):
+    """An operator token, hashed."""
+
+    __tablename__ = "operators"
+
+    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+class TaskRow(Base):
+    """A task. `version` counts changes that waiting clients may want to see, across processes."""
+
+    __tablename__ = "tasks"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(63), unique=True)
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    recipe_name: Mapped[str] = mapped_column(String(63))
+    recipe_parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
+    mechanism_name: Mapped[str] = mapped_column(String(63))
+    mechanism_parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
+    schedule: Mapped[dict[str, Any]] = mapped_column(JSON)
+    seed: Mapped[bytes] = mapped_column(LargeBinary(32))
+    opened_by: Mapped[str] = mapped_column(String(16))
+    needs_keyring: Mapped[bool] = mapped_column(Boolean)
+    repeatable: Mapped[bool] = mapped_column(Boolean)
+    created_at: Mapped[float] = mapped_column(Float)
+    completed_rounds: Mapped[int] = mapped_column(default=0)
+    failed_rounds: Mapped[int] = mapped_column(default=0)
+    failures_in_a_row: Mapped[int] = mapped_column(default=0)
+    version: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+class InvitationRow(Base):
+    """An invitation, hashed, and how often it was used."""
+
+    __tablename__ = "invitations"
+
+    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), index=True)
+    role: Mapped[str] = mapped_column(String(16))
+    uses: Mapped[int]
+    used: Mapped[int] = mapped_column(default=0)
+    expires_at: Mapped[float] = mapped_column(Float)
+
+
+class ClientRow(Base):
+    """An enrolled client. `sequence` is the order of enrolment, `turn` its place for round-robin."""
+
+    __tablename__ = "clients"
+    __table_args__ = (
+        UniqueConstraint("task_id", "identity_key"),
+        UniqueConstraint("task_id", "sequence"),
+        Index(
+            "ix_clients_one_holder",
+            "task_id",
+            unique=True,
+            sqlite_where=text("role = 'holder'"),
+            postgresql_where=text("role = 'holder'"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"))
+    sequence: Mapped[int]
+    role: Mapped[str] = mapped_column(String(16))
+    identity_key: Mapped[bytes] = mapped_column(LargeBinary(32))
+    mailbox_key: Mapped[bytes] = mapped_column(LargeBinary(32))
+    membership_proof: Mapped[bytes | None] = mapped_column(LargeBinary(32))
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    enrolled_at: Mapped[float] = mapped_column(Float)
+    turn: Mapped[int] = mapped_column(BigInteger)
+    times_asked: Mapped[int] = mapped_column(default=0)
+    envelope_key: Mapped[str | None] = mapped_column(String(200))
+    envelope_digest: Mapped[str | None] = mapped_column(String(64))
+    envelope_bytes: Mapped[int | None]
+
+
+class RoundRow(Base):
+    """A round. `partial_key` is the pointer that a fold swings; `folded` counts what the partial holds."""
+
+    __tablename__ = "rounds"
+    __table_args__ = (UniqueConstraint("task_id", "number"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"))
+    number: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))
+    seed: Mapped[bytes] = mapped_column(LargeBinary(32))
+    opened_at: Mapped[float] = mapped_column(Float)
+    deadline: Mapped[float] = mapped_column(Float)
+    cohort: Mapped[int]
+    folded: Mapped[int] = mapped_column(default=0)
+    survivors: Mapped[int] = mapped_column(default=0)
+    partial_key: Mapped[str | None] = mapped_column(String(200))
+    partial_digest: Mapped[str | None] = mapped_column(String(64))
+    aggregate_key: Mapped[str | None] = mapped_column(String(200))
+    aggregate_digest: Mapped[str | None] = mapped_column(String(64))
+    aggregate_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    failure: Mapped[str | None] = mapped_column(String(400))
+
+
+class CohortRow(Base):
+    """A client that is asked in a round."""
+
+    __tablename__ = "cohorts"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
+
+
+class ContributionRow(Base):
+    """A durable contribution: unique by (round, client), so that nothing is ever counted twice."""
+
+    __tablename__ = "contributions"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    stored_at: Mapped[float] = mapped_column(Float)
+    blob_key: Mapped[str | None] = mapped_column(String(200))
+    folded: Mapped[bool] = mapped_column(Boolean, default=False)
+
+
+class UploadRow(Base):
+    """A resumable upload under way: how many bytes of its file are verified."""
+
+    __tablename__ = "uploads"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
+    offset: Mapped[int] = mapped_column("upload_offset", BigInteger)
+    file_name: Mapped[str] = mapped_column(String(200))
+
+
+class SnapshotRow(Base):
+    """A model state after a round: sealed by a member, or plain by the server itself for tasks anyone can open."""
+
+    __tablename__ = "snapshots"
+
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    author: Mapped[str] = mapped_column(String(40))
+    digest: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    blob_key: Mapped[str | None] = mapped_column(String(200))

@@ -1,0 +1,140 @@
+"""Tasks: made, shown and closed. The same functions serve the routes and the command line."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from aggregator_service.logs import fields
+from aggregator_service.plans import TaskPlan, plan_task, row_terms, task_terms
+from aggregator_service.problems import Problem
+from aggregator_service.rounds.cohorts import eligible_count
+from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
+from aggregator_service.tokens import hash_token, new_id, new_token
+from protocols.codec import b64decode, b64encode
+from protocols.messages import (
+    Invitation,
+    InvitationRequest,
+    MechanismChoice,
+    RecipeChoice,
+    Schedule,
+    TaskRequest,
+    TaskView,
+)
+
+__all__ = ["create_invitation", "create_task", "list_tasks", "task_view"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def create_task(session: Session, request: TaskRequest, now: float) -> TaskRow:
+    """A new, open task; `ParameterError` and its kin when recipe, mechanism and numbers do not go together."""
+    recipe, mechanism = request.recipe, request.mechanism
+    terms = task_terms(recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule)
+    plan = plan_task(terms)
+    task = TaskRow(
+        id=new_id("t"),
+        name=request.name,
+        state="open",
+        recipe_name=recipe.name,
+        recipe_parameters=dict(recipe.parameters),
+        mechanism_name=mechanism.name,
+        mechanism_parameters=dict(mechanism.parameters),
+        schedule=request.schedule.model_dump(),
+        seed=os.urandom(32) if request.seed is None else b64decode(request.seed, 32),
+        repeatable=request.seed is not None,
+        opened_by=plan.plan.opened_by,
+        needs_keyring=plan.mechanism.needs_keyring,
+        created_at=now,
+        completed_rounds=0,
+        failed_rounds=0,
+        failures_in_a_row=0,
+        version=0,
+    )
+    session.add(task)
+    try:
+        session.flush()
+    except IntegrityError:
+        raise Problem("conflict", "there is a task of this name already") from None
+    _LOG.info("task created", extra=fields(task=task.id, recipe=recipe.name, mechanism=mechanism.name))
+    return task
+
+
+def list_tasks(session: Session, name: str | None = None) -> Sequence[TaskRow]:
+    """Tasks, newest first; only the one called `name` when it is given."""
+    query = select(TaskRow).order_by(TaskRow.created_at.desc(), TaskRow.id)
+    return session.scalars(query if name is None else query.where(TaskRow.name == name)).all()
+
+
+def task_view(session: Session, task: TaskRow) -> TaskView:
+    """A task as everyone may see it."""
+    plan = plan_task(row_terms(task))
+    counted = select(func.count()).select_from(ClientRow).where(ClientRow.task_id == task.id)
+    members = session.execute(counted).scalar_one()
+    return TaskView.model_validate(
+        {
+            "task_id": task.id,
+            "name": task.name,
+            "state": task.state,
+            "recipe": RecipeChoice(name=task.recipe_name, parameters=task.recipe_parameters),
+            "mechanism": MechanismChoice(name=task.mechanism_name, parameters=task.mechanism_parameters),
+            "schedule": Schedule.model_validate(task.schedule),
+            "seed": b64encode(task.seed),
+            "plan": plan.plan.describe(),
+            "opened_by": task.opened_by,
+            "members": members,
+            "keyed_members": eligible_count(session, task) if task.needs_keyring else 0,
+            "completed_rounds": task.completed_rounds,
+            "failed_rounds": task.failed_rounds,
+            "warnings": _warnings(plan, task.repeatable),
+        }
+    )
+
+
+def _warnings(plan: TaskPlan, repeatable: bool) -> list[str]:
+    """What this choice reveals, and to whom."""
+    found = {
+        "anyone": "The server sees every contribution in the clear.",
+        "members": "Members share one secret key: any member together with the server can open every contribution.",
+        "holder": "The key holder together with the server can open every contribution.",
+    }[plan.plan.opened_by]
+    warnings = [found]
+    if repeatable:
+        warnings.append(
+            "Whose turn it is follows from public values, so clients could choose their company: an experiment."
+        )
+    if plan.recipe.name == "scolr":
+        warnings.append(
+            "Which columns a client trains is public: it follows from the round's seed and the client's id."
+        )
+    return warnings
+
+
+def create_invitation(session: Session, task: TaskRow, request: InvitationRequest, now: float) -> Invitation:
+    """An invitation, to be shown once; only its hash is kept."""
+    if task.state != "open":
+        raise Problem("conflict", "the task is over: nobody can join it any more")
+    token = new_token("hri")
+    session.add(
+        InvitationRow(
+            token_hash=hash_token(token),
+            task_id=task.id,
+            role=request.role,
+            uses=request.uses,
+            used=0,
+            expires_at=now + request.expires_seconds,
+        )
+    )
+    _LOG.info("invitation made", extra=fields(task=task.id, role=request.role, uses=request.uses))
+    return Invitation(
+        task_id=task.id,
+        invitation=token,
+        role=request.role,
+        uses=request.uses,
+        expires_seconds=request.expires_seconds,
+    )

@@ -1,0 +1,74 @@
+"""Rows as messages: what an operator or a client may see of a round."""
+
+from __future__ import annotations
+
+import hashlib
+
+from sqlalchemy.orm import Session
+
+from aggregator_service.auth import Enrolled, Principal
+from aggregator_service.plans import plan_task, round_spec, row_terms
+from aggregator_service.storage.rounds import find_contribution, in_cohort, received_count
+from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow
+from protocols.codec import b64encode
+from protocols.messages import RoundView, SnapshotView, UploadReceipt
+
+__all__ = ["compact_round", "receipt", "round_etag", "round_view", "snapshot_view"]
+
+
+def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
+    """A round as operators, and clients that replay, see it."""
+    collecting = round_.state == "collecting"
+    return RoundView.model_validate(
+        {
+            "task_id": round_.task_id,
+            "number": round_.number,
+            "state": round_.state,
+            "seed": b64encode(round_.seed),
+            "cohort": round_.cohort,
+            "received": received_count(session, round_.id),
+            "survivors": round_.survivors,
+            "folded": round_.folded,
+            "seconds_left": max(0.0, round_.deadline - now) if collecting else None,
+            "aggregate_bytes": round_.aggregate_bytes,
+            "aggregate_digest": round_.aggregate_digest,
+            "failure": round_.failure,
+        }
+    )
+
+
+def round_view(session: Session, task: TaskRow, round_: RoundRow, principal: Principal, now: float) -> RoundView:
+    """A round, with what it asks of the client that looks."""
+    view = compact_round(session, round_, now)
+    if not isinstance(principal, Enrolled):
+        return view
+    asked = in_cohort(session, round_.id, principal.client_id)
+    length = plan_task(row_terms(task)).contribution_bytes(round_spec(round_), principal.client_id)
+    return view.model_copy(
+        update={
+            "in_cohort": asked,
+            "contributed": find_contribution(session, round_.id, principal.client_id) is not None,
+            "contribution_bytes": length if asked else None,
+        }
+    )
+
+
+def round_etag(task: TaskRow, view: RoundView) -> str:
+    """A weak ETag that changes when there is something new to do.
+
+    For clients that is not every contribution of somebody else, or each one would wake them all; operators, who
+    watch, see those too. The task's state is part of it, so that its end wakes everybody.
+    """
+    ignored = {"seconds_left", "received", "folded"} if view.in_cohort is not None else {"seconds_left"}
+    body = f"{task.state} {view.model_dump_json(exclude=ignored)}"
+    return f'W/"{hashlib.sha256(body.encode()).hexdigest()[:24]}"'
+
+
+def receipt(round_: RoundRow, row: ContributionRow) -> UploadReceipt:
+    """The acknowledgement of a durable contribution."""
+    return UploadReceipt(round=round_.number, client_id=row.client_id, bytes=row.bytes, digest=row.digest)
+
+
+def snapshot_view(row: SnapshotRow) -> SnapshotView:
+    """A snapshot that is kept."""
+    return SnapshotView(round=row.round_number, bytes=row.bytes, digest=row.digest, author=row.author)

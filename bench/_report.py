@@ -1,0 +1,122 @@
+"""What the benchmarks share: their arguments, the machine's facts, timing in turn, and one flat JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+__all__ = ["Figure", "Timing", "arguments", "bars", "machine_facts", "show", "time_in_turn", "write_figures"]
+
+Figure = int | float | str | bool | None
+_PACKAGES = ("hushrec", "numpy", "scipy", "tenseal", "cryptography", "zstandard")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds that one move took, every repetition kept in the order measured."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The figure to compare."""
+        return median(self.seconds)
+
+    def figures(self, prefix: str, per: int = 1) -> dict[str, Figure]:
+        """Median, minimum and maximum in milliseconds, each divided by `per`, under `prefix`."""
+        values = {"median": self.median, "min": min(self.seconds), "max": max(self.seconds)}
+        return {f"{prefix}_ms_{name}": 1e3 * value / per for name, value in values.items()}
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """A parser that knows `--quick` and `--json FILE`; scripts add their own."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="a minute or two instead of the full run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as one flat JSON object")
+    return parser
+
+
+def bars() -> Progress:
+    """The progress display of every benchmark."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def time_in_turn(
+    moves: Mapping[str, Callable[[], object]],
+    repetitions: int,
+    tick: Callable[[], object] = lambda: None,
+    calls: Mapping[str, int] | None = None,
+) -> dict[str, Timing]:
+    """Time every move once a repetition, one after the other, so that what slows the machine slows them all alike.
+
+    `calls` says how often a short move is called within a repetition (once unless told), so that it lasts about as long
+    as the others and meets as much of the machine's noise; its time is that of one call. One repetition more goes first
+    and is not counted.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in moves}
+    for repetition in range(repetitions + 1):
+        for name, move in moves.items():
+            times = (calls or {}).get(name, 1)
+            start = time.perf_counter()
+            for _ in range(times):
+                move()
+            elapsed = time.perf_counter() - start
+            if repetition:
+                seconds[name].append(elapsed / times)
+        tick()
+    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def machine_facts() -> dict[str, Figure]:
+    """Processor, cores, system, load average and versions, under keys that start with `machine.` and `version.`.
+
+    One measuring process alone brings the load to about 1; much more means that something else slowed the figures.
+    """
+    facts: dict[str, Figure] = {
+        "machine.processor": _processor(),
+        "machine.cores": os.cpu_count(),
+        "machine.system": platform.platform(),
+        "machine.load_1m": os.getloadavg()[0],
+        "version.python": platform.python_version(),
+    }
+    for package in _PACKAGES:
+        try:
+            facts[f"version.{package}"] = version(package)
+        except PackageNotFoundError:
+            facts[f"version.{package}"] = None
+    return facts
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def write_figures(path: Path | None, figures: Mapping[str, Figure]) -> None:
+    """Write `figures` and the machine's facts as one flat JSON object, keys sorted; nothing when `path` is None."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(dict(figures) | machine_facts(), indent=2, sort_keys=True) + "\n")
+
+
+def show(title: str, rows: Mapping[str, Figure]) -> None:
+    """Print `rows` as a table."""
+    table = Table("figure", "value", title=title)
+    for name, value in rows.items():
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+    Console().print(table)

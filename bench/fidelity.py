@@ -1,0 +1,141 @@
+"""How faithful the recipes are: train each published system on real data and put the paper's number beside ours.
+
+    python -m bench.fidelity --system colr --quick                 a few minutes, shorter runs, smaller claims
+    python -m bench.fidelity --system colr --data-dir DATA         the full table; resumable, results kept as they come
+    python -m bench.fidelity --system colr --list                  which runs there are
+
+Every run is one federation in one process (`client_sdk.simulation`): training, sealing, folding and opening are real,
+only HTTP is left out. A finished run is kept in the work folder and not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from bench._report import write_figures
+from bench.systems import SYSTEMS
+from bench.systems.base import Run, RunResult, execute
+from client_sdk.data.loaders import load_dataset
+from protocols.errors import HushRecError
+
+console = Console()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the chosen system's table; exit code 0 when every run finished."""
+    options = parse(arguments)
+    runs = [
+        run
+        for seed in options.seeds
+        for run in SYSTEMS[options.system](quick=options.quick, protocol=options.protocol, seed=seed)
+    ]
+    runs = [run for run in runs if not options.only or any(part in run.key for part in options.only)]
+    if options.list:
+        for run in runs:
+            console.print(f"{run.key}  {run.rounds} rounds")
+        return 0
+    folder = options.work / ("quick" if options.quick else "full") / options.protocol
+    if options.finished:
+        runs = [run for run in runs if run.path(folder).exists()]
+    if not runs:
+        console.print("no run matches; see --list", style="red")
+        return 2
+    try:
+        load_dataset(runs[0].dataset, options.data_dir)
+        results = list(run_all(runs, options.data_dir, folder, options.jobs))
+    except HushRecError as error:
+        console.print(f"error: {error}", style="red", highlight=False)
+        return 1
+    console.print(table(results))
+    if options.json:
+        write_figures(options.json, flat(results))
+    return 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Command line of the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--system", choices=sorted(SYSTEMS), default="colr")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder that holds the data sets")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and runs: checks the path, not the paper")
+    parser.add_argument(
+        "--protocol", choices=["clean", "paper"], default="clean",
+        help="training negatives: from everything outside the training items, or as the released code draws them",
+    )  # fmt: skip
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="other seeds than 0 get keys of their own")
+    parser.add_argument("--only", nargs="*", default=[], help="only runs whose key contains one of these")
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
+    parser.add_argument("--work", type=Path, default=Path("bench/results/local/fidelity"), help="where runs are kept")
+    parser.add_argument("--json", type=Path, help="write the figures as one flat JSON object")
+    parser.add_argument("--finished", action="store_true", help="run nothing: the table of the runs that are finished")
+    parser.add_argument("--list", action="store_true", help="name the runs and stop")
+    return parser.parse_args(arguments)
+
+
+def run_all(runs: list[Run], data_dir: Path, folder: Path, jobs: int) -> Iterator[RunResult]:
+    """Every run's result, finished ones from the folder; a bar a run and one for the rounds of all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, progress_bars() as progress:
+        ticks = manager.dict()
+        waiting = [run for run in runs if not run.path(folder).exists()]
+        bars = {run.key: progress.add_task(run.key, total=run.rounds) for run in waiting}
+        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+            pending: set[Future[None]] = {pool.submit(execute, run, data_dir, folder, ticks) for run in waiting}
+            while pending:
+                done, pending = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
+                for key, number in ticks.items():
+                    progress.update(bars[key], completed=number)
+                for future in done:
+                    future.result()
+    for run in runs:
+        yield RunResult(run, json.loads(run.path(folder).read_text()))
+
+
+def progress_bars() -> Progress:
+    """Bars with the time taken and left."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )  # fmt: skip
+
+
+def table(results: list[RunResult]) -> Table:
+    """The paper's figures beside ours."""
+    made = Table(title="Fidelity: last round, leave-one-out with 99 negatives")
+    for heading in ("run", "HR@10", "paper", "diff", "NDCG@10", "paper", "diff", "KiB up", "clipped", "minutes"):
+        made.add_column(heading, justify="left" if heading == "run" else "right")
+    for result in results:
+        cells = [result.run.key]
+        for metric in ("hr10", "ndcg10"):
+            ours, theirs = result.figures[metric], result.run.published.get(metric)
+            cells += [f"{ours:.4f}", "" if theirs is None else f"{theirs:.4f}"]
+            cells.append("" if theirs is None else f"{ours - theirs:+.4f}")
+        figures = result.figures
+        cells += [f"{figures['bytes_up'] / 1024:.1f}", f"{figures['clipped']}", f"{figures['seconds'] / 60:.1f}"]
+        made.add_row(*cells)
+    return made
+
+
+def flat(results: list[RunResult]) -> dict[str, Any]:
+    """`<run key>.<figure>`, the published figures under `.paper.`; curves stay in the work folder."""
+    figures: dict[str, Any] = {}
+    for result in results:
+        figures |= {f"{result.run.key}.{name}": value for name, value in result.figures.items() if name != "curve"}
+        figures |= {f"{result.run.key}.paper.{name}": value for name, value in result.run.published.items()}
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""Server memory does not grow with the cohort: the same encrypted round with 50 and with 500 contributions.
+
+    .venv/bin/python bench/memory.py [--quick] [--json FILE]
+
+A real `hushrec-server` takes the item matrix of ML-1M (FedMF, 3706 x 64, CKKS `standard`, seeded: 1.24 MB a
+contribution; `--quick`: d=16) from 8 clients at a time and folds in a worker process. What counts is the peak of the
+resident memory of both processes together, sampled every 20 ms; shared pages count in each, so it is an upper bound.
+bench/README.md lists the keys.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import DEVNULL, Popen
+from sys import executable
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import numpy as np
+import psutil
+from _report import Figure, arguments, bars, show, write_figures
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from protocols.codec import b64encode
+from protocols.envelope import enrolment_message
+from protocols.keyring import Keyring
+from protocols.layout import whole_route
+from protocols.recipes.registry import recipe
+from protocols.sums.base import SumPlan
+from protocols.sums.ckks.mechanism import CKKS
+
+ITEMS, CLIP = 3706, 0.1
+SIZES = (50, 500)
+UPLOADERS = 8
+BODIES = 4
+MIB = 2**20
+OPERATOR = {"Authorization": "Bearer hro_memory-benchmark"}
+
+
+@dataclass
+class Watch:
+    """Samples the resident memory of a process and its children until it is left; keeps the peaks, in bytes."""
+
+    pid: int
+    total: int = 0
+    api: int = 0
+    workers: int = 0
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        server = psutil.Process(self.pid)
+        while not self._stop.wait(0.02):
+            api = server.memory_info().rss
+            workers = 0
+            for child in server.children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    workers += child.memory_info().rss
+            self.api, self.workers = max(self.api, api), max(self.workers, workers)
+            self.total = max(self.total, api + workers)
+
+
+@dataclass(frozen=True)
+class Member:
+    """An enrolled client."""
+
+    client_id: str
+    headers: dict[str, str]
+
+
+class Bench:
+    """One server, one task, one round."""
+
+    def __init__(self, root: Path, dim: int, cohort: int) -> None:
+        self.cohort = cohort
+        self.parameters = {"items": ITEMS, "dim": dim, "clip": CLIP}
+        with_port = f"{20_000 + os.getpid() % 20_000}"
+        self.url = f"http://127.0.0.1:{with_port}"
+        settings = {"HUSHREC_DATA_DIR": str(root), "HUSHREC_PORT": with_port, "HUSHREC_RECHECK_SECONDS": "0.2"}
+        token = {"HUSHREC_OPERATOR_TOKEN": OPERATOR["Authorization"].removeprefix("Bearer ")}
+        command = [executable, "-m", "aggregator_service.cli", "serve"]
+        self.server = Popen(command, env={**os.environ, **settings, **token}, stdout=DEVNULL, stderr=DEVNULL)
+        self.http = httpx.Client(base_url=self.url, timeout=120, limits=httpx.Limits(max_connections=UPLOADERS))
+        self.plan: SumPlan = CKKS.plan({"set": "standard"}, recipe("fedmf", self.parameters).layout(), cohort)
+
+    def close(self) -> None:
+        self.http.close()
+        self.server.terminate()
+        self.server.wait(timeout=30)
+
+    def wait_ready(self) -> None:
+        for _ in range(600):
+            try:
+                if self.http.get("/readyz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+        raise SystemExit("the server did not start")
+
+    def call(self, method: str, path: str, headers: dict[str, str], **body: Any) -> httpx.Response:
+        answer = self.http.request(method, path, headers=headers, **body)
+        answer.raise_for_status()
+        return answer
+
+    def enrol(self, task: str, role: str, count: int) -> list[Member]:
+        wanted = {"role": role, "uses": count}
+        invitation = self.call("POST", f"/v1/tasks/{task}/invitations", OPERATOR, json=wanted).json()["invitation"]
+        return [self._enrol_one(invitation) for _ in range(count)]
+
+    def _enrol_one(self, invitation: str) -> Member:
+        identity = Ed25519PrivateKey.generate()
+        keys = [
+            key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+            for key in (identity, X25519PrivateKey.generate())
+        ]
+        body = {
+            "invitation": invitation,
+            "identity_key": b64encode(keys[0]),
+            "mailbox_key": b64encode(keys[1]),
+            "signature": b64encode(identity.sign(enrolment_message(invitation, *keys))),
+            "membership_proof": b64encode(bytes(32)),
+        }
+        answer = self.call("POST", "/v1/enrolments", {}, json=body).json()
+        return Member(answer["client_id"], {"Authorization": f"Bearer {answer['token']}"})
+
+    def start_round(self) -> tuple[str, list[Member]]:
+        """A task whose members all have an envelope; its round 1 is open."""
+        request = {
+            "name": "memory",
+            "recipe": {"name": "fedmf", "parameters": self.parameters},
+            "mechanism": {"name": "ckks", "parameters": {"set": "standard"}},
+            "schedule": {"rounds": 1, "cohort_size": self.cohort, "min_clients": 2, "collect_seconds": 3600},
+        }
+        task = self.call("POST", "/v1/tasks", OPERATOR, json=request).json()["task_id"]
+        (holder,) = self.enrol(task, "holder", 1)
+        members = self.enrol(task, "member", self.cohort - 1)
+        for member in [holder, *members]:
+            headers = {**holder.headers, "Content-Digest": _digest(b"envelope")}
+            self.call("PUT", f"/v1/tasks/{task}/keyring/{member.client_id}", headers, content=b"envelope")
+        return task, [holder, *members]
+
+    def bodies(self, keyring: Keyring) -> list[bytes]:
+        """A few real contributions: the server cannot tell that several clients send the same one."""
+        random = np.random.default_rng(1)
+        block = self.plan.layout.blocks[0]
+        bounds, counts = block.bounds(), block.integral_mask()
+        vectors = [np.where(counts, 1.0, random.uniform(-bounds, bounds)) for _ in range(BODIES)]
+        return [CKKS.seal(self.plan, whole_route(self.plan.layout), [vector], keyring) for vector in vectors]
+
+    def upload(self, task: str, members: list[Member], bodies: list[bytes]) -> None:
+        """All contributions, UPLOADERS at a time."""
+
+        def put(index: int) -> None:
+            member, body = members[index], bodies[index % BODIES]
+            path = f"/v1/tasks/{task}/rounds/1/contributions/{member.client_id}"
+            self.call("PUT", path, {**member.headers, "Content-Digest": _digest(body)}, content=body)
+
+        with ThreadPoolExecutor(UPLOADERS) as pool:
+            list(pool.map(put, range(len(members))))
+
+    def wait_round(self, task: str, state: str) -> None:
+        while True:
+            answer = self.http.get(f"/v1/tasks/{task}/rounds/1", headers=OPERATOR)
+            if answer.status_code == 200 and answer.json()["state"] == state:
+                return
+            time.sleep(0.05)
+
+
+def _digest(body: bytes) -> str:
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+
+
+def measure(dim: int, cohort: int) -> dict[str, Figure]:
+    """One round of `cohort` contributions through a fresh server; its peaks in MiB and the time it took."""
+    with tempfile.TemporaryDirectory() as root:
+        bench = Bench(Path(root), dim, cohort)
+        try:
+            bench.wait_ready()
+            task, members = bench.start_round()
+            bodies = bench.bodies(CKKS.generate_keyring(bench.plan))
+            bench.wait_round(task, "collecting")
+            started = time.perf_counter()
+            with Watch(bench.server.pid) as watch:
+                bench.upload(task, members, bodies)
+                bench.wait_round(task, "complete")
+            seconds = time.perf_counter() - started
+        finally:
+            bench.close()
+    return {
+        f"peak_rss_mib_{cohort}": watch.total / MIB,
+        f"peak_rss_api_mib_{cohort}": watch.api / MIB,
+        f"peak_rss_workers_mib_{cohort}": watch.workers / MIB,
+        f"seconds_{cohort}": seconds,
+        "contribution_bytes": len(bodies[0]),
+    }
+
+
+def main() -> None:
+    """Measure both cohorts and print the ratio."""
+    options = arguments(__doc__ or "").parse_args()
+    dim = 16 if options.quick else 64
+    figures: dict[str, Figure] = {}
+    with bars() as progress:
+        bar = progress.add_task("rounds", total=len(SIZES))
+        for cohort in SIZES:
+            figures |= measure(dim, cohort)
+            progress.advance(bar)
+    small, large = (figures[f"peak_rss_mib_{cohort}"] for cohort in SIZES)
+    figures["peak_rss_ratio"] = float(large or 0) / float(small or 1)
+    show("Server memory, one encrypted round", figures)
+    write_figures(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()

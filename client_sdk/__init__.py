@@ -1,0 +1,69 @@
+"""The Python SDK: join a task, train locally, contribute under encryption, recommend on the device.
+
+from client_sdk import Client, Identity
+
+with Client(url, identity=Identity.load("me.key")) as client:
+    task = client.join("movies", invitation=..., group_code=...)
+    task.take_part(interactions)
+    print(task.recommend(10))
+"""
+
+from __future__ import annotations
+
+from client_sdk.client import AsyncClient, Client, ClientOptions
+from client_sdk.core.retry import RetryPolicy
+from client_sdk.errors import (
+    ApiError,
+    ClientFault,
+    ClientSDKError,
+    ConnectionFailed,
+    GaveUp,
+    NotEnrolled,
+    PolicyRefused,
+    ServerFault,
+)
+from client_sdk.fleet import Fleet, FleetRound
+from client_sdk.identity import Identity
+from client_sdk.keys import new_group_code
+from client_sdk.operators import Operator, task_request
+from client_sdk.participant import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
+from client_sdk.policy import Policy
+from client_sdk.recommendation import Recommendations
+from client_sdk.reports import RoundMissed, RoundReport
+from client_sdk.store import DirectoryStore, Membership, MemoryStore
+from client_sdk.training.mf import MFConfig
+from client_sdk.transport import Timeouts
+
+__all__ = [
+    "ApiError",
+    "AsyncClient",
+    "AsyncKeyHolder",
+    "AsyncParticipant",
+    "Client",
+    "ClientFault",
+    "ClientOptions",
+    "ClientSDKError",
+    "ConnectionFailed",
+    "DirectoryStore",
+    "Fleet",
+    "FleetRound",
+    "GaveUp",
+    "Identity",
+    "KeyHolder",
+    "MFConfig",
+    "Membership",
+    "MemoryStore",
+    "NotEnrolled",
+    "Operator",
+    "Participant",
+    "Policy",
+    "PolicyRefused",
+    "Recommendations",
+    "RetryPolicy",
+    "RoundMissed",
+    "RoundReport",
+    "ServerFault",
+    "Timeouts",
+    "new_group_code",
+    "task_request",
+]

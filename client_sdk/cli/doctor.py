@@ -1,0 +1,158 @@
+"""`hushrec doctor`: what is here, what is missing, and the command that brings it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.markup import escape
+
+from client_sdk.cli.console import console, fail, table
+from client_sdk.core.calls import base_url
+from client_sdk.errors import ConnectionFailed
+from client_sdk.transport import download
+
+__all__ = ["Finding", "doctor", "examine"]
+
+_PACKAGES: Final = (
+    ("numpy", True, "the arithmetic of every sum", "pip install hushrec"),
+    ("scipy", True, "sparse recommenders", "pip install hushrec"),
+    ("tenseal", True, "CKKS sums (Microsoft SEAL)", "pip install hushrec"),
+    ("cryptography", True, "keys and envelopes", "pip install hushrec"),
+    ("httpx", True, "talking to a server", "pip install hushrec"),
+    ("fastapi", True, "running a server", "pip install hushrec"),
+    ("matplotlib", False, "plots of the demo's report and the benchmarks", "pip install 'hushrec[bench]'"),
+    ("phe", False, "Paillier keys (GPL)", "pip install 'hushrec[paillier]'"),
+    ("psycopg", False, "PostgreSQL", "pip install 'hushrec[postgres]'"),
+    ("obstore", False, "S3-compatible blob stores", "pip install 'hushrec[s3]'"),
+    ("distributed", False, "a Dask cluster", "pip install 'hushrec[cluster]'"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `needed`: whether HushRec cannot do its main job without it."""
+
+    name: str
+    ok: bool
+    needed: bool
+    found: str
+    remedy: str = ""
+
+
+def examine(data_dir: Path | None = None) -> list[Finding]:
+    """Look at the interpreter, the processor, the packages, CKKS itself and, when given, a data directory."""
+    return [_python(), _processor(), _memory_files(), *_packages(), _ckks(), *_folders(data_dir)]
+
+
+def _python() -> Finding:
+    found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    remedy = "apt-get install python3 python3-venv, or a newer Debian or Ubuntu"
+    return Finding("Python >= 3.11", sys.version_info >= (3, 11), True, found, remedy)
+
+
+def _processor() -> Finding:
+    flags: set[str] = set()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
+        flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
+    have = [flag for flag in ("aes", "avx2", "avx512f", "bmi2", "sha_ni") if flag in flags]
+    found = f"{platform.machine()}, {os.cpu_count()} cores, {' '.join(have) or 'flags unknown'}"
+    return Finding("processor", True, False, found)
+
+
+def _memory_files() -> Finding:
+    ok = hasattr(os, "memfd_create")
+    return Finding("memory files", ok, False, "memfd" if ok else "none: SEAL's streams go through temporary files")
+
+
+def _packages() -> Iterator[Finding]:
+    for name, needed, purpose, remedy in _PACKAGES:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            yield Finding(name, False, needed, f"missing ({purpose}): {type(error).__name__}", remedy)
+        else:
+            yield Finding(name, True, needed, f"{metadata.version(name)} ({purpose})")
+
+
+def _ckks() -> Finding:
+    """Sum two small vectors for real: a wheel may import and still not run on this processor."""
+    import numpy as np
+
+    from protocols.layout import Block, Segment, VectorLayout, whole_route
+    from protocols.sums.registry import mechanism
+
+    try:
+        ckks = mechanism("ckks")
+        layout = VectorLayout((Block("probe", (Segment("values", 8, 1.0),)),))
+        plan = ckks.plan({}, layout, 2)
+        keyring = ckks.generate_keyring(plan)
+        route = whole_route(layout)
+        bodies = [ckks.seal(plan, route, [np.linspace(-1, 1, 8)], keyring) for _ in range(2)]
+        partial = ckks.fold(plan, None, [(route, body) for body in bodies])
+        total = ckks.open(plan, ckks.release(plan, partial), 2, keyring)
+    except ImportError as error:
+        return Finding("CKKS sum", False, True, f"cannot run: {error.name} is missing", "pip install hushrec")
+    error_size = float(np.abs(total - 2 * np.linspace(-1, 1, 8)).max())
+    return Finding(
+        "CKKS sum", error_size <= plan.predicted_error, True, f"two ciphertexts added, error {error_size:.1e}"
+    )
+
+
+def _folders(data_dir: Path | None) -> Iterator[Finding]:
+    for name, folder in (("temporary folder", Path(tempfile.gettempdir())), ("data folder", data_dir)):
+        if folder is None:
+            continue
+        ok = folder.is_dir() and os.access(folder, os.W_OK)
+        free = f"{shutil.disk_usage(folder).free / 2**30:.1f} GiB free" if folder.is_dir() else "not there"
+        yield Finding(name, ok, name == "temporary folder", f"{folder}: {free}", f"mkdir -p {folder}")
+
+
+def server(url: str) -> Finding:
+    """Whether the server at `url` says that it is ready; `ParameterError` for what is no address."""
+    base = base_url(url)
+    try:
+        b"".join(download(f"{base}/readyz"))
+    except ConnectionFailed as error:
+        return Finding("server", False, True, str(error), "start it with: hushrec-server serve")
+    return Finding("server", True, True, f"{base} is ready")
+
+
+def doctor(
+    data_dir: Annotated[Path | None, typer.Option(help="A folder of data sets to look at, too.")] = None,
+    url: Annotated[str | None, typer.Option(help="A server to ask whether it is ready.")] = None,
+) -> None:
+    """Say what is here, what is missing and what brings it; exit code 1 when something needed is missing.
+
+    Example: hushrec doctor --url http://127.0.0.1:8000
+    """
+    findings = examine(data_dir) + ([] if url is None else [server(url)])
+    marks = {True: "[green]ok[/]", False: "[yellow]optional[/]"}
+    rows = [
+        (
+            finding.name,
+            "[red]missing[/]" if finding.needed and not finding.ok else marks[finding.ok],
+            escape(finding.found),
+            "" if finding.ok else escape(finding.remedy),
+        )
+        for finding in findings
+    ]
+    made = table("hushrec doctor", ("", "", "found", "remedy"), rows)
+    for column in made.columns:
+        column.justify, column.overflow = "left", "fold"
+    console.print(made)
+    missing = [finding.name for finding in findings if finding.needed and not finding.ok]
+    if missing:
+        fail(f"needed and not there: {', '.join(missing)}")

@@ -1,0 +1,101 @@
+"""Which identity and which membership a command is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import platformdirs
+import typer
+
+from client_sdk.cli.console import stderr
+from client_sdk.client import ClientOptions
+from client_sdk.core.retry import RetryPolicy
+from client_sdk.errors import LocalFileError, NotEnrolled
+from client_sdk.identity import Identity
+from client_sdk.policy import Policy
+from client_sdk.store import Membership, Shelf, default_store
+from protocols.errors import ParameterError
+
+__all__ = [
+    "PATIENT",
+    "READING",
+    "GroupCode",
+    "IdentityFile",
+    "TaskName",
+    "interactions_file",
+    "kept_membership",
+    "load_identity",
+    "open_identity",
+    "remember_interactions",
+]
+
+PATIENT: Final = ClientOptions(retry=RetryPolicy(attempts=40))
+"""For commands that run for days: a server may be away for minutes, to be restarted or brought up to date."""
+
+READING: Final = Policy(min_cohort=2, mechanisms=frozenset({"ckks", "plain"}))
+"""For commands that contribute nothing: they reveal nothing, whatever the task's conditions."""
+
+_INTERACTIONS: Final = "interactions.path"
+
+IdentityFile = Annotated[
+    Path | None,
+    typer.Option("--identity", envvar="HUSHREC_IDENTITY", help="Identity file; one in the user's data directory."),
+]
+TaskName = Annotated[str | None, typer.Option("--task", help="Name or id of the task; not needed when there is one.")]
+GroupCode = Annotated[
+    str | None,
+    typer.Option("--group-code", envvar="HUSHREC_GROUP_CODE", help="What the members of an encrypted task share."),
+]
+
+
+def _identity_path(path: Path | None) -> Path:
+    return path or platformdirs.user_data_path("hushrec") / "identity.key"
+
+
+def open_identity(path: Path | None) -> Identity:
+    """The identity in `path`, made (mode 0600) and told where there is none; `LocalFileError`."""
+    place = _identity_path(path)
+    fresh = not place.exists()
+    identity = Identity.load_or_create(place)
+    if fresh:
+        stderr.print(f"made a new identity, {identity.fingerprint}, in {place} (mode 0600): keep it", soft_wrap=True)
+    return identity
+
+
+def load_identity(path: Path | None) -> Identity:
+    """The identity in `path`; `LocalFileError`, also when there is none."""
+    return Identity.load(_identity_path(path))
+
+
+def kept_membership(identity: Identity, task: str | None) -> Membership:
+    """The membership kept for `task` (its name or id; the only one when None), at whatever server.
+
+    Raises `NotEnrolled`, or `ParameterError` when several fit.
+    """
+    kept = Shelf(default_store(), identity.fingerprint).memberships()
+    found = [membership for membership in kept if task in (None, membership.task_name, membership.task_id)]
+    if not found:
+        names = ", ".join(sorted(membership.task_name for membership in kept)) or "none"
+        wanted = "any task" if task is None else f"task {task!r}"
+        raise NotEnrolled(f"identity {identity.fingerprint} is no member of {wanted} (kept: {names})")
+    if len(found) > 1:
+        choices = ", ".join(f"{membership.task_name} is {membership.task_id}" for membership in found)
+        raise ParameterError(f"several tasks fit; name one with --task and its id ({choices})")
+    return found[0]
+
+
+def remember_interactions(identity: Identity, membership: Membership, path: Path) -> None:
+    """Keep where the interactions of this membership are: the place, not a copy of what is in it."""
+    place = str(path.absolute()).encode("utf-8", "surrogateescape")
+    default_store().write(identity.fingerprint, membership.task_id, _INTERACTIONS, place)
+
+
+def interactions_file(identity: Identity, membership: Membership, given: Path | None) -> Path:
+    """`given`, else the file that was joined with; `LocalFileError` when neither is known."""
+    if given is not None:
+        return given
+    place = default_store().read(identity.fingerprint, membership.task_id, _INTERACTIONS)
+    if place is None:
+        raise LocalFileError("whose interactions? name their file with --interactions")
+    return Path(place.decode("utf-8", "surrogateescape"))

@@ -1,0 +1,108 @@
+"""`hushrec join` and `hushrec recommend`: a task from the side of one user's device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from client_sdk.cli.console import console, fail, table
+from client_sdk.cli.item_files import read_items, read_titles
+from client_sdk.cli.membership import (
+    PATIENT,
+    READING,
+    GroupCode,
+    IdentityFile,
+    TaskName,
+    interactions_file,
+    kept_membership,
+    load_identity,
+    open_identity,
+    remember_interactions,
+)
+from client_sdk.cli.monitor import Monitor
+from client_sdk.client import Client
+from client_sdk.participant import Participant
+from client_sdk.policy import Policy
+
+__all__ = ["join", "recommend"]
+
+
+def join(
+    url: Annotated[str, typer.Argument(help="The server's address.")],
+    interactions: Annotated[
+        Path, typer.Option(help="Your items: one item number a line, or a CSV file with a column named item.")
+    ],
+    invitation: Annotated[
+        str | None, typer.Option(envvar="HUSHREC_INVITATION", help="From the operator; not needed a second time.")
+    ] = None,
+    group_code: GroupCode = None,
+    identity: IdentityFile = None,
+    task: TaskName = None,
+    allow_plain: Annotated[
+        bool, typer.Option("--allow-plain", help="Agree to a plain task: the server sees your contributions.")
+    ] = False,
+    min_cohort: Annotated[int, typer.Option(help="Refuse sums of fewer clients.")] = Policy.min_cohort,
+) -> None:
+    """Enrol in a task and take part in its rounds until it ends. Training stays here; only sealed updates leave.
+
+    Stopped and started again, it goes on where it was; the invitation is needed once.
+
+    Example: hushrec join https://recs.example.org --invitation hri_... --group-code CODE --interactions items.txt
+    """
+    items = read_items(interactions)  # before anything is sent
+    policy = Policy(min_cohort=min_cohort, mechanisms=frozenset({"ckks", "plain"} if allow_plain else {"ckks"}))
+    who = open_identity(identity)
+    with Client(url, who, policy=policy) as client:  # a wrong address is told soon
+        task_id = client.join(task, invitation=invitation, group_code=group_code).terms.task_id
+    with Client(url, who, policy=policy, options=PATIENT) as client:
+        part = client.join(task_id)
+        remember_interactions(who, part.membership, interactions)
+        monitor = Monitor(f"task {part.terms.name}")
+        try:
+            console.print(escape(_greeting(part, items.size)), highlight=False, soft_wrap=True)
+            with monitor:
+                part.take_part(items, monitor)
+        finally:
+            console.print(monitor.summary())
+    if monitor.ended == "failed":
+        fail(f"task {part.terms.name!r} failed: too many rounds in a row did not complete")
+
+
+def _greeting(part: Participant, items: int) -> str:
+    terms = part.terms
+    opened = {"anyone": "anyone, the server included", "members": "its members", "holder": "its key holder"}
+    return (
+        f"task {terms.name}: client {part.membership.client_id}, {terms.recipe.name} over {terms.mechanism.name}, "
+        f"{terms.schedule.rounds} rounds of {terms.schedule.cohort_size} clients; sums can be opened by "
+        f"{opened[terms.opened_by]}; training on {items} items"
+    )
+
+
+def recommend(
+    task: TaskName = None,
+    k: Annotated[int, typer.Option("-k", help="How many items.")] = 10,
+    interactions: Annotated[
+        Path | None, typer.Option(help="Your items; the file that was joined with when not given.")
+    ] = None,
+    titles: Annotated[Path | None, typer.Option(help="CSV file with the columns item and title.")] = None,
+    identity: IdentityFile = None,
+) -> None:
+    """Recommend items, computed here from the newest model. Items that you have are left out.
+
+    Example: hushrec recommend --task movies -k 10 --titles titles.csv
+    """
+    who = load_identity(identity)
+    membership = kept_membership(who, task)
+    seen = read_items(interactions_file(who, membership, interactions))
+    names = {} if titles is None else read_titles(titles)
+    with Client(membership.url, who, policy=READING) as client:
+        found = client.join(membership.task_id).recommend(k, seen)
+    rows = [
+        (str(place), str(item), *([escape(names.get(item, "-"))] if titles else []), f"{score:.3f}")
+        for place, (item, score) in enumerate(found, start=1)
+    ]
+    headings = ("", "item", *(["title"] if titles else []), "score")
+    console.print(table(f"for you, from task {membership.task_name}", headings, rows))

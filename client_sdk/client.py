@@ -1,0 +1,190 @@
+"""The front door: `Client` and `AsyncClient` join tasks as one identity.
+
+with Client(url, identity=Identity.load("me.key")) as client:
+    task = client.join("movies", invitation=..., group_code=...)
+    task.take_part(interactions)
+    print(task.recommend(10))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from client_sdk.core.calls import Calls
+from client_sdk.core.requests import Program, Traffic
+from client_sdk.core.retry import RetryPolicy
+from client_sdk.core.upload import DEFAULT_CHUNK_BYTES
+from client_sdk.enrolling import join
+from client_sdk.identity import Identity
+from client_sdk.keys import parse_group_code
+from client_sdk.model import ModelCache, ModelFollower
+from client_sdk.participant import AsyncParticipant, Participant
+from client_sdk.participation import Participation
+from client_sdk.policy import Policy
+from client_sdk.store import Membership, Shelf, Store, default_store
+from client_sdk.training.mf import MFConfig
+from client_sdk.transport import AsyncDriver, SyncDriver, Timeouts
+
+__all__ = ["AsyncClient", "Client", "ClientOptions"]
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """How a client behaves on the wire. chunk_bytes: larger contributions are uploaded in resumable pieces."""
+
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES
+
+
+class Enroller:
+    """What both clients have in common: one identity, its shelf, and its conditions."""
+
+    def __init__(
+        self, url: str, identity: Identity, store: Store | None, policy: Policy | None, options: ClientOptions
+    ) -> None:
+        self.identity = identity
+        self.policy = policy or Policy()
+        self.options = options
+        self.shelf = Shelf(default_store() if store is None else store, identity.fingerprint)
+        self.calls = Calls(url, None, options.retry, options.chunk_bytes)
+
+    def participation(
+        self,
+        task: str | None,
+        invitation: str | None,
+        group_code: str | bytes | None,
+        training: MFConfig | None,
+        seed: int | Sequence[int] | None,
+        shared: ModelCache | None = None,
+    ) -> Program[Participation]:
+        """Join, check the task against the policy, and be ready to take part."""
+        code = parse_group_code(group_code)
+        membership, terms = yield from join(self.calls, self.identity, self.shelf, task, invitation, code)
+        self.policy.check_task(terms)
+        calls = Calls(self.calls.url, membership.token, self.options.retry, self.options.chunk_bytes)
+        shelf = None if shared else self.shelf
+        return Participation(
+            calls,
+            terms,
+            membership,
+            self.identity,
+            self.shelf,
+            self.policy,
+            ModelFollower(calls, terms, shelf, shared=shared),
+            training or MFConfig(),
+            np.random.default_rng(seed),
+        )
+
+
+class Client:
+    """One identity at one server.
+
+    url: `https://host[:port][/path]`. identity: see `Identity.load` and `Identity.generate`. store: where memberships
+    and keys are kept, the user's data directory by default. policy: this client's own conditions.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        identity: Identity,
+        store: Store | None = None,
+        policy: Policy | None = None,
+        options: ClientOptions | None = None,
+        driver: SyncDriver | None = None,
+    ) -> None:
+        options = options or ClientOptions()
+        self._enroller = Enroller(url, identity, store, policy, options)
+        self._driver = driver or SyncDriver(options.timeouts)
+
+    def join(
+        self,
+        task: str | None = None,
+        *,
+        invitation: str | None = None,
+        group_code: str | bytes | None = None,
+        training: MFConfig | None = None,
+        seed: int | None = None,
+    ) -> Participant:
+        """Enrol with `invitation`, or take up the membership of `task` (its name or id) kept from before.
+
+        group_code: what the members of an encrypted task share. training: how this client trains. seed: fixes the
+        training draws; fresh randomness by default. Raises `PolicyRefused`, `NotEnrolled`, `Gone`, `Forbidden`, ...
+        """
+        program = self._enroller.participation(task, invitation, group_code, training, seed)
+        return Participant(self._driver.run(program), self._driver)
+
+    def memberships(self) -> list[Membership]:
+        """The tasks this identity is enrolled in, as far as the store knows."""
+        return self._enroller.shelf.memberships()
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of bodies sent and received so far."""
+        return self._driver.traffic.copy()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncClient:
+    """`Client` on an event loop."""
+
+    def __init__(
+        self,
+        url: str,
+        identity: Identity,
+        store: Store | None = None,
+        policy: Policy | None = None,
+        options: ClientOptions | None = None,
+        driver: AsyncDriver | None = None,
+    ) -> None:
+        options = options or ClientOptions()
+        self._enroller = Enroller(url, identity, store, policy, options)
+        self._driver = driver or AsyncDriver(options.timeouts)
+
+    async def join(
+        self,
+        task: str | None = None,
+        *,
+        invitation: str | None = None,
+        group_code: str | bytes | None = None,
+        training: MFConfig | None = None,
+        seed: int | None = None,
+    ) -> AsyncParticipant:
+        """See `Client.join`."""
+        program = self._enroller.participation(task, invitation, group_code, training, seed)
+        return AsyncParticipant(await self._driver.run(program), self._driver)
+
+    def memberships(self) -> list[Membership]:
+        """See `Client.memberships`."""
+        return self._enroller.shelf.memberships()
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of bodies sent and received so far."""
+        return self._driver.traffic.copy()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._driver.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()

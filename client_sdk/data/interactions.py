@@ -1,0 +1,254 @@
+"""Who interacted with what, and the leave-one-out split that recommenders are measured on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from client_sdk.data.errors import DataError
+
+__all__ = ["Duplicates", "HoldOut", "Interactions", "LeaveOneOut", "leave_one_out"]
+
+MOST: Final = 2**31 - 1
+"""Users or items that can be numbered in int32."""
+
+Duplicates = Literal["error", "last"]
+"""A (user, item) pair that comes twice: refuse it, or keep its last occurrence and count the others as `merged`."""
+
+HoldOut = Literal["time", "file", "random"]
+"""Which interaction of a user is held out: the latest, the last in file order, or a random one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """Distinct (user, item) pairs, grouped by user, each user's in the order of their file.
+
+    User u's items are `items[indptr[u]:indptr[u + 1]]`. Raises `DataError` when the arrays do not fit each other.
+    """
+
+    n_users: int
+    """Users are numbered 0..n_users-1; one may have no interaction."""
+    n_items: int
+    """Items are numbered 0..n_items-1; one may have no interaction."""
+    indptr: NDArray[np.int64]
+    """int64 (n_users + 1,), ascending from 0 to the number of interactions."""
+    items: NDArray[np.int32]
+    """int32 (interactions,)."""
+    ratings: NDArray[np.float32] | None = None
+    """float32 (interactions,), in the file's own scale."""
+    timestamps: NDArray[np.int64] | None = None
+    """int64 (interactions,), seconds or any other unit that grows with time."""
+    user_ids: NDArray[Any] | None = None
+    """(n_users,): the ids that the file uses, integers or text."""
+    item_ids: NDArray[Any] | None = None
+    """(n_items,): the ids that the file uses, integers or text."""
+    merged: int = 0
+    """Repeated pairs of the file that were merged into one (see `Duplicates`)."""
+
+    def __post_init__(self) -> None:
+        if self.indptr.shape != (self.n_users + 1,) or self.indptr[0] != 0 or np.any(np.diff(self.indptr) < 0):
+            raise DataError(f"indptr must ascend from 0 and have {self.n_users + 1} entries")
+        if self.items.shape != (self.indptr[-1],):
+            raise DataError(f"{self.indptr[-1]} items were expected, got shape {self.items.shape}")
+        if self.items.size and not (self.items.min() >= 0 and self.items.max() < self.n_items):
+            raise DataError(f"an item lies outside 0..{self.n_items - 1}")
+        for name, length in (
+            ("ratings", self.items.size),
+            ("timestamps", self.items.size),
+            ("user_ids", self.n_users),
+            ("item_ids", self.n_items),
+        ):
+            values = getattr(self, name)
+            if values is not None and values.shape != (length,):
+                raise DataError(f"{name} needs {length} entries, got shape {values.shape}")
+
+    @property
+    def size(self) -> int:
+        """Number of interactions."""
+        return int(self.items.size)
+
+    @property
+    def users(self) -> NDArray[np.int32]:
+        """The user of every interaction, int32 (interactions,)."""
+        return np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.indptr))
+
+    def positives(self, user: int) -> NDArray[np.int32]:
+        """The user's items, int32 view, in file order."""
+        if not 0 <= user < self.n_users:
+            raise DataError(f"user {user} lies outside 0..{self.n_users - 1}")
+        return self.items[self.indptr[user] : self.indptr[user + 1]]
+
+    def item_degrees(self) -> NDArray[np.int64]:
+        """How many users have each item, int64 (n_items,)."""
+        return np.bincount(self.items, minlength=self.n_items).astype(np.int64)
+
+    def user_degrees(self) -> NDArray[np.int64]:
+        """How many items each user has, int64 (n_users,)."""
+        return np.diff(self.indptr)
+
+    @classmethod
+    def from_pairs(
+        cls,
+        users: ArrayLike,
+        items: ArrayLike,
+        *,
+        n_users: int | None = None,
+        n_items: int | None = None,
+        ratings: ArrayLike | None = None,
+        timestamps: ArrayLike | None = None,
+        user_ids: NDArray[Any] | None = None,
+        item_ids: NDArray[Any] | None = None,
+        duplicates: Duplicates = "error",
+    ) -> Interactions:
+        """Interactions from parallel arrays of numbers counted from 0; counts default to the largest number + 1."""
+        user, item = np.asarray(users, dtype=np.int64), np.asarray(items, dtype=np.int64)
+        if user.ndim != 1 or user.shape != item.shape:
+            raise DataError(f"users and items must be arrays of one length, got {user.shape} and {item.shape}")
+        n_users = int(user.max(initial=-1)) + 1 if n_users is None else n_users
+        n_items = int(item.max(initial=-1)) + 1 if n_items is None else n_items
+        for name, values, count in (("user", user, n_users), ("item", item, n_items)):
+            if count > MOST:
+                raise DataError(f"{name} numbers up to {count - 1} do not fit in 32 bits; number them from 0 on")
+            if values.size and not (values.min() >= 0 and values.max() < count):
+                raise DataError(f"{name} numbers must lie in 0..{count - 1}, got {values.min()}..{values.max()}")
+        kept = _distinct(user * n_items + item, duplicates, n_items)
+        order = kept[np.argsort(user[kept], kind="stable")]
+        indptr = np.zeros(n_users + 1, dtype=np.int64)
+        np.cumsum(np.bincount(user[order], minlength=n_users), out=indptr[1:])
+        return cls(
+            n_users,
+            n_items,
+            indptr,
+            item[order].astype(np.int32),
+            None if ratings is None else _column("ratings", ratings, user.size).astype(np.float32)[order],
+            None if timestamps is None else _column("timestamps", timestamps, user.size).astype(np.int64)[order],
+            user_ids,
+            item_ids,
+            user.size - order.size,
+        )
+
+    @classmethod
+    def from_ids(
+        cls,
+        user_ids: NDArray[Any],
+        item_ids: NDArray[Any],
+        *,
+        ratings: ArrayLike | None = None,
+        timestamps: ArrayLike | None = None,
+        duplicates: Duplicates = "error",
+    ) -> Interactions:
+        """Interactions from any ids: users and items are numbered in the ascending order of their ids."""
+        known_users, users = np.unique(user_ids, return_inverse=True)
+        known_items, items = np.unique(item_ids, return_inverse=True)
+        return cls.from_pairs(
+            users,
+            items,
+            n_users=known_users.size,
+            n_items=known_items.size,
+            ratings=ratings,
+            timestamps=timestamps,
+            user_ids=known_users,
+            item_ids=known_items,
+            duplicates=duplicates,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """A training set and, for each user, one held-out item (He et al., WWW 2017, section 4.1).
+
+    Raises `DataError` when a held-out item is also in its user's training set, or the shapes do not fit.
+    """
+
+    train: Interactions
+    test_items: NDArray[np.int32]
+    """int32 (n_users,): the held-out item, -1 for a user that has none."""
+    test_negatives: NDArray[np.int32] | None = None
+    """int32 (n_users, 99), as the data's file lists them (faults included), None when there is no such file."""
+
+    def __post_init__(self) -> None:
+        shape = (self.train.n_users,)
+        if self.test_items.shape != shape:
+            raise DataError(f"test_items needs shape {shape}, got {self.test_items.shape}")
+        for name, values in (("test item", self.test_items), ("test negative", self.test_negatives)):
+            if values is not None and values.size and not (values.min() >= -1 and values.max() < self.train.n_items):
+                raise DataError(f"a {name} lies outside 0..{self.train.n_items - 1}")
+        if self.test_negatives is not None and self.test_negatives.shape[:1] != shape:
+            raise DataError(f"test_negatives needs {shape[0]} rows, got {self.test_negatives.shape}")
+        leaked = np.flatnonzero(self.train.items == self.test_items[self.train.users])
+        if leaked.size:
+            raise DataError(f"the held-out item of user {self.train.users[leaked[0]]} is in the training set too")
+
+    @property
+    def tested_users(self) -> NDArray[np.intp]:
+        """The users that have a held-out item, ascending."""
+        return np.flatnonzero(self.test_items >= 0)
+
+
+def leave_one_out(
+    interactions: Interactions,
+    rng: np.random.Generator | int = 0,
+    order: HoldOut | None = None,
+) -> LeaveOneOut:
+    """Hold out one interaction of every user that has at least two; the others keep everything for training.
+
+    order: "time" holds out the latest (of equal times the last in the file) and needs timestamps; "file" the last in
+    file order; "random" a uniform one, drawn by `rng` (a generator or a seed). None means "time" where there are
+    timestamps and "random" where not, since files without them are often sorted by item.
+    """
+    chosen: HoldOut = order or ("time" if interactions.timestamps is not None else "random")
+    counts = interactions.user_degrees()
+    position = _held_out(interactions, counts, chosen, rng)
+    tested = np.flatnonzero(counts >= 2)
+    test_items = np.full(interactions.n_users, -1, dtype=np.int32)
+    test_items[tested] = interactions.items[position[tested]]
+    keep = np.ones(interactions.size, dtype=bool)
+    keep[position[tested]] = False
+    indptr = np.zeros_like(interactions.indptr)
+    np.cumsum(counts - (counts >= 2), out=indptr[1:])
+    train = Interactions(
+        interactions.n_users,
+        interactions.n_items,
+        indptr,
+        interactions.items[keep],
+        None if interactions.ratings is None else interactions.ratings[keep],
+        None if interactions.timestamps is None else interactions.timestamps[keep],
+        interactions.user_ids,
+        interactions.item_ids,
+        interactions.merged,
+    )
+    return LeaveOneOut(train, test_items)
+
+
+def _held_out(
+    interactions: Interactions, counts: NDArray[np.int64], order: HoldOut, rng: np.random.Generator | int
+) -> NDArray[np.int64]:
+    """Where each user's held-out interaction stands; meaningless for users without one."""
+    if order == "file":
+        return interactions.indptr[1:].astype(np.int64) - 1
+    if order == "random":
+        return interactions.indptr[:-1] + np.random.default_rng(rng).integers(0, np.maximum(counts, 1))
+    if interactions.timestamps is None:
+        raise DataError("a hold-out by time needs timestamps, which this data does not have")
+    by_time = np.lexsort((interactions.timestamps, interactions.users))
+    return by_time[np.maximum(interactions.indptr[1:] - 1, 0)] if by_time.size else np.zeros(counts.size, np.int64)
+
+
+def _distinct(keys: NDArray[np.int64], duplicates: Duplicates, n_items: int) -> NDArray[np.int64]:
+    """Ascending positions of the last occurrence of every key; `DataError` for a repeat unless they are merged."""
+    _, from_the_end = np.unique(keys[::-1], return_index=True)
+    if from_the_end.size < keys.size and duplicates == "error":
+        known, counts = np.unique(keys, return_counts=True)
+        user, item = divmod(int(known[np.argmax(counts > 1)]), n_items)
+        raise DataError(f"user {user} has item {item} more than once")
+    return np.sort(keys.size - 1 - from_the_end)
+
+
+def _column(name: str, values: ArrayLike, length: int) -> NDArray[Any]:
+    column = np.asarray(values)
+    if column.shape != (length,):
+        raise DataError(f"{name} needs {length} entries, got shape {column.shape}")
+    return column

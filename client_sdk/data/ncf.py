@@ -1,0 +1,89 @@
+"""The files of Neural Collaborative Filtering (He et al., WWW 2017): train ratings, test ratings, test negatives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.data.errors import DataError
+from client_sdk.data.files import read_id_lists, read_table, require_ids
+from client_sdk.data.interactions import Interactions, LeaveOneOut
+
+__all__ = ["read_ncf", "read_ncf_negatives"]
+
+COLUMNS: Final = ("user", "item", "rating", "timestamp")
+
+
+def read_ncf(train: Path, test: Path, negatives: Path | None = None) -> LeaveOneOut:
+    """The published split; ids are the files' own, from 0. At most one held-out item a user.
+
+    Raises `DataError` naming file and line, also when the files contradict each other.
+    """
+    rows, held_out = _read_ratings(train), _read_ratings(test)
+    listed = None if negatives is None else read_ncf_negatives(negatives)
+    n_users = int(max(rows[0].max(), held_out[0].max())) + 1
+    n_items = int(max(rows[1].max(), held_out[1].max(), 0 if listed is None else listed[1].max())) + 1
+    try:
+        interactions = Interactions.from_pairs(
+            rows[0], rows[1], n_users=n_users, n_items=n_items, ratings=rows[2], timestamps=rows[3]
+        )
+    except DataError as error:
+        raise DataError(error.problem, train) from error
+    test_items = _held_out_items(test, held_out[0], held_out[1], n_users)
+    table = None if listed is None or negatives is None else _negatives_by_user(negatives, listed, test_items)
+    try:
+        return LeaveOneOut(interactions, test_items, table)
+    except DataError as error:
+        raise DataError(error.problem, test) from error
+
+
+def read_ncf_negatives(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Lines `(user,item)` and sampled items: int64 (lines, 2) and (lines, negatives), exactly as the file has them."""
+    numbers, lengths = read_id_lists(path, " \t(),")
+    uneven = np.flatnonzero(lengths != lengths[0])
+    if uneven.size or lengths[0] < 3:
+        bad = int(uneven[0]) if uneven.size else 0
+        problem = f"{lengths[bad] - 2} negatives after (user,item), but {lengths[0] - 2} in the first line"
+        raise DataError(problem if uneven.size else "no negatives after (user,item)", path, bad + 1)
+    table = numbers.reshape(lengths.size, int(lengths[0]))
+    return table[:, :2], table[:, 2:]
+
+
+def _read_ratings(
+    path: Path,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64] | None]:
+    table = read_table(path, "\t", COLUMNS, optional=1)
+    times = require_ids(path, "timestamp", table[:, 3]) if table.shape[1] == 4 else None
+    return require_ids(path, "user", table[:, 0]), require_ids(path, "item", table[:, 1]), table[:, 2], times
+
+
+def _held_out_items(path: Path, users: NDArray[np.int64], items: NDArray[np.int64], n_users: int) -> NDArray[np.int32]:
+    """int32 (n_users,), -1 for users without a line; a user with two lines is refused."""
+    _, first = np.unique(users, return_index=True)
+    if first.size < users.size:
+        again = int(np.setdiff1d(np.arange(users.size), first)[0])
+        raise DataError(f"user {users[again]} already has a held-out item", path, again + 1)
+    test_items = np.full(n_users, -1, dtype=np.int32)
+    test_items[users] = items
+    return test_items
+
+
+def _negatives_by_user(
+    path: Path, listed: tuple[NDArray[np.int64], NDArray[np.int64]], test_items: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """int32 (n_users, negatives), -1 for users without a line; each line's (user, item) must be the held-out one."""
+    pairs, negatives = listed
+    unknown = np.flatnonzero(pairs[:, 0] >= test_items.size)
+    wrong = unknown if unknown.size else np.flatnonzero(test_items[pairs[:, 0]] != pairs[:, 1])
+    if wrong.size:
+        user, item = pairs[wrong[0]]
+        raise DataError(f"({user},{item}) is not the held-out pair of user {user}", path, int(wrong[0]) + 1)
+    table = np.full((test_items.size, negatives.shape[1]), -1, dtype=np.int32)
+    table[pairs[:, 0]] = negatives
+    missing = np.flatnonzero((test_items >= 0) & (table[:, 0] < 0))
+    if missing.size:
+        raise DataError(f"no line for user {missing[0]}, who has a held-out item", path)
+    return table

@@ -1,0 +1,102 @@
+"""The demo's plots as inline SVG that reads in light and in dark (matplotlib, no display needed)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from client_sdk.demo.results import ArmResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["bytes_plot", "phases_plot", "quality_plot"]
+
+COLOURS: Final = ("#3b82f6", "#0d9488", "#d97706", "#a855f7", "#6b7280")
+_INK: Final = "#64748b"  # only a place holder: the page's own text colour takes its place
+_PHASES: Final = {"catch_up": "catch up", "train": "train", "seal": "seal", "upload": "upload"}
+"""What a client spends time on, in the order in which it does it."""
+
+
+def quality_plot(arms: Sequence[ArmResult], metric: str) -> str:
+    """HR@10 or NDCG@10 by round; arms without a curve are level lines."""
+
+    def draw(axes: Axes) -> None:
+        for arm, colour in zip(arms, COLOURS, strict=False):
+            if arm.curve:
+                rounds = [point.round_number for point in arm.curve]
+                # the first arm lies under its plain twin: wide and pale, so that both can be seen
+                width, alpha = (5.0, 0.5) if arm is arms[0] else (1.6, 1.0)
+                points = [getattr(p, metric) for p in arm.curve]
+                axes.plot(rounds, points, label=arm.name, color=colour, lw=width, alpha=alpha)
+            else:
+                axes.axhline(getattr(arm, metric), label=arm.name, color=colour, ls="--", lw=1.2)
+        axes.set_xlabel("round")
+        axes.set_ylabel(name)
+        axes.set_ylim(bottom=0)
+
+    name = "HR@10" if metric == "hr" else "NDCG@10"
+    return _svg(draw, f"{name} by round", columns=2)
+
+
+def bytes_plot(arms: Sequence[ArmResult]) -> str:
+    """Mean KiB up and down a participation."""
+    trained = [arm for arm in arms if arm.curve]
+
+    def draw(axes: Axes) -> None:
+        directions = (
+            ("up", -0.2, [arm.bytes_up for arm in trained]),
+            ("down", 0.2, [arm.bytes_down for arm in trained]),
+        )
+        for (label, shift, sizes), colour in zip(directions, COLOURS, strict=False):
+            places = [place + shift for place in range(len(trained))]
+            bars = axes.barh(places, [size / 1024 for size in sizes], 0.36, label=label, color=colour)
+            axes.bar_label(bars, fmt="{:,.1f}", padding=3, color=_INK, fontsize="small")
+        axes.set_yticks(range(len(trained)), [arm.name for arm in trained])
+        axes.margins(x=0.14)
+        axes.invert_yaxis()
+        axes.set_xlabel("KiB per client and round")
+
+    return _svg(draw, "KiB a client sends and receives in a round")
+
+
+def phases_plot(arms: Sequence[ArmResult]) -> str:
+    """Where a client's time goes: milliseconds a participation by phase, stacked."""
+    trained = [arm for arm in arms if arm.phases]
+
+    def draw(axes: Axes) -> None:
+        left = [0.0] * len(trained)
+        for (phase, label), colour in zip(_PHASES.items(), COLOURS, strict=False):
+            widths = [arm.phases.get(phase, 0.0) for arm in trained]
+            axes.barh([arm.name for arm in trained], widths, left=left, label=label, color=colour, height=0.55)
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        axes.invert_yaxis()
+        axes.set_xlabel("milliseconds per client and round")
+
+    return _svg(draw, "Milliseconds a client spends in a round, by phase")
+
+
+def _svg(draw: Callable[[Axes], None], title: str, columns: int = 4) -> str:
+    """What `draw` draws, with its legend above the axes, where it covers nothing, and `title` for screen readers."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.4, 3.3), layout="constrained")
+    FigureCanvasSVG(figure)
+    figure.patch.set_alpha(0)
+    axes = figure.add_subplot()
+    axes.patch.set_alpha(0)
+    for spine in axes.spines.values():
+        spine.set_color(_INK)
+    axes.tick_params(colors=_INK, which="both")
+    axes.xaxis.label.set_color(_INK)
+    axes.yaxis.label.set_color(_INK)
+    axes.grid(color=_INK, alpha=0.2)
+    axes.set_axisbelow(True)
+    draw(axes)
+    figure.legend(loc="outside upper left", ncols=columns, frameon=False, labelcolor=_INK, fontsize="small")
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue().replace(_INK, "currentColor")
+    return text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{title}"', 1)

@@ -1,0 +1,51 @@
+"""The demo's HTML report: one self-contained file, plots inline, readable in light and in dark, on a phone and wide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from client_sdk.demo.plots import bytes_plot, phases_plot, quality_plot
+from client_sdk.demo.results import DemoResult
+
+__all__ = ["render_report", "write_report"]
+
+
+def render_report(result: DemoResult) -> str:
+    """The page as HTML text. Needs matplotlib (the `bench` extra)."""
+    environment = Environment(
+        loader=PackageLoader("client_sdk.demo", "."),
+        autoescape=select_autoescape(["html", "j2"]),
+        undefined=StrictUndefined,
+    )
+    plots = {
+        "hr": quality_plot(result.arms, "hr"),
+        "ndcg": quality_plot(result.arms, "ndcg"),
+        "bytes": bytes_plot(result.arms),
+        "phases": phases_plot(result.arms),
+    }
+    trained = [arm for arm in result.arms if arm.curve]
+    plain = next((arm for arm in trained[1:] if "plain" in arm.name), None)
+    page = environment.get_template("report.html.j2")
+    return page.render(result=result, plots=plots, first=trained[0], plain=plain, facts=_facts(result.plan))
+
+
+def _facts(plan: Mapping[str, object]) -> list[tuple[str, str]]:
+    """The plan's entries in words: nothing that is not there, and numbers of a length that can be read."""
+    shown = []
+    for name, value in plan.items():
+        parts = value if isinstance(value, dict) else {"": value}
+        for part, entry in parts.items():
+            if entry is not None:
+                label = f"{name} {part}".replace("_", " ").strip()
+                shown.append((label, f"{entry:.4g}" if isinstance(entry, float) else str(entry)))
+    return shown
+
+
+def write_report(result: DemoResult, path: Path) -> Path:
+    """Write the page, making folders as needed; returns its absolute path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render_report(result), encoding="utf-8")
+    return path.resolve()

@@ -1,0 +1,143 @@
+"""The main job on one page: data, server, fleet, four ways of training, a table and a report."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from client_sdk.data.loaders import load_dataset
+from client_sdk.demo.arms import Arm, Federation, run_arm
+from client_sdk.demo.display import Display
+from client_sdk.demo.results import ArmResult, DemoResult
+from client_sdk.demo.server import run_server
+from client_sdk.demo.settings import DEMO_RECIPES, DemoSettings, settings_for
+from client_sdk.evaluation.controls import popularity_control
+from client_sdk.evaluation.leave_one_out import candidates_of
+from client_sdk.identity import Identity
+from protocols.errors import ParameterError
+from protocols.messages import TaskView
+
+__all__ = ["DemoRequest", "arms_of", "chosen_settings", "federation", "run_demo"]
+
+
+@dataclass(frozen=True)
+class DemoRequest:
+    """What the user asked for; None takes the data set's own setting."""
+
+    dataset: str = "synthetic"
+    data_dir: Path | None = None
+    recipe: str = "colr"
+    rounds: int | None = None
+    cohort: int | None = None
+    rank: int | None = None
+    parameter_set: str = "standard"
+    dropout: float = 0.0
+    seed: int = 0
+    server_dir: Path = Path("hushrec-demo/server")
+
+
+def run_demo(request: DemoRequest, console: Console, watch: Callable[[str], None] | None = None) -> DemoResult:
+    """Run every arm through one server process; `watch` is told the server's URL once it listens.
+
+    Raises `ParameterError` for a recipe or data set the demo does not know, `DataError` for files that are missing.
+    """
+    if request.recipe not in DEMO_RECIPES:
+        raise ParameterError(f"the demo runs {' or '.join(DEMO_RECIPES)}; got {request.recipe!r}")
+    settings = chosen_settings(request)
+    shared, replaced = federation(request, settings)
+    arms = arms_of(request, settings)
+    with run_server(request.server_dir) as server, Display(console, arms, settings.rounds, settings.cohort) as display:
+        if watch:
+            watch(server.url)
+        done = [run_arm(arm, shared, server, display.tell) for arm in arms]
+    results = [result for result, _ in done]
+    control = popularity_control(shared.data, shared.candidates)
+    results.append(ArmResult("popularity", control.hr, control.ndcg, note="everyone gets the same list"))
+    return _result(request, settings, shared, results, done[0][1], replaced)
+
+
+def chosen_settings(request: DemoRequest) -> DemoSettings:
+    """The data set's settings with what the user asked for in their place."""
+    settings = settings_for(request.dataset)
+    rank = request.rank or settings.rank
+    if rank > settings.dim:
+        raise ParameterError(f"rank {rank} is over {settings.dim}, the dimension of the demo on {request.dataset}")
+    return replace(
+        settings, rounds=request.rounds or settings.rounds, cohort=request.cohort or settings.cohort, rank=rank
+    )
+
+
+def federation(request: DemoRequest, settings: DemoSettings) -> tuple[Federation, int]:
+    """The data and the clients every arm shares, and how many faulty published negatives were replaced."""
+    data = load_dataset(request.dataset, request.data_dir, request.seed)
+    negatives, replaced = candidates_of(data, np.random.default_rng(request.seed))
+    clients = int(np.count_nonzero(np.diff(data.train.indptr) > 0))
+    if settings.cohort > clients:
+        raise ParameterError(f"a cohort of {settings.cohort} is over the {clients} users with interactions")
+    shared = Federation(
+        data=data,
+        candidates=negatives,
+        identities=[Identity.generate() for _ in range(clients)],
+        training=settings.training,
+        rounds=settings.rounds,
+        cohort=settings.cohort,
+        # With dropouts every round waits for its deadline, so it is kept near what a round takes.
+        collect_seconds=120.0 if request.dropout == 0 else 5.0,
+        dropout=request.dropout,
+        seed=request.seed,
+        evaluate_every=min(settings.evaluate_every, max(1, settings.rounds // 10)),
+    )
+    return shared, replaced
+
+
+def arms_of(request: DemoRequest, settings: DemoSettings) -> list[Arm]:
+    """Encrypted, the same in plain, and full FedMF."""
+    low = {"dim": settings.dim, "rank": settings.rank, "clip": settings.clip}
+    full = {"dim": settings.dim, "clip": settings.clip}
+    name = {"colr": "CoLR", "scolr": "SCoLR"}[request.recipe]
+    encrypted = {"set": request.parameter_set}
+    return [
+        Arm(f"{name}-{settings.rank} encrypted", request.recipe, low, "ckks", encrypted),
+        Arm(f"{name}-{settings.rank} plain", request.recipe, low, "plain", {}),
+        Arm("FedMF encrypted", "fedmf", full, "ckks", encrypted),
+    ]
+
+
+def _result(
+    request: DemoRequest,
+    settings: DemoSettings,
+    shared: Federation,
+    arms: list[ArmResult],
+    task: TaskView,
+    replaced: int,
+) -> DemoResult:
+    train = shared.data.train
+    protocol = "leave-one-out against 99 negatives, training negatives from everything outside the training items"
+    if replaced:
+        protocol += f", {replaced} faulty negatives of the published file replaced"
+    return DemoResult(
+        dataset=request.dataset,
+        users=train.n_users,
+        items=train.n_items,
+        interactions=int(train.items.size) + int((shared.data.test_items >= 0).sum()),
+        rounds=settings.rounds,
+        cohort=settings.cohort,
+        recipe=request.recipe,
+        plan=task.plan,
+        arms=arms,
+        evaluation=protocol,
+        machine={
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "Python": platform.python_version(),
+            **{name: version(name) for name in ("numpy", "tenseal")},
+        },
+        warnings=task.warnings,
+    )

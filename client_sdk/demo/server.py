@@ -1,0 +1,105 @@
+"""The demo's aggregator: `hushrec-server serve` as a process of its own, with its own data directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocols.errors import HushRecError
+
+__all__ = ["DemoServer", "ServerDidNotStart", "is_in_use", "run_server"]
+
+
+class ServerDidNotStart(HushRecError):
+    """The aggregator process ended or did not answer; the text holds the end of its log."""
+
+
+@dataclass(frozen=True, repr=False)
+class DemoServer:
+    """A running aggregator: where it listens, the operator's token, its data directory and its process id."""
+
+    url: str
+    operator_token: str
+    data_dir: Path
+    pid: int
+
+
+@contextmanager
+def run_server(data_dir: Path, patience: float = 30.0) -> Iterator[DemoServer]:
+    """Start an aggregator on a free port of this machine, wait until it is ready, and stop it at the end.
+
+    Raises `ServerDidNotStart` with the end of `data_dir/server.log` when it does not come up within `patience` seconds.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    port, token = _free_port(), secrets.token_urlsafe(32)
+    command = [
+        sys.executable, "-m", "aggregator_service.cli", "serve",
+        "--data-dir", str(data_dir), "--host", "127.0.0.1", "--port", str(port),
+    ]  # fmt: skip
+    log = data_dir / "server.log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command, stdout=stream, stderr=stream, env={**os.environ, "HUSHREC_OPERATOR_TOKEN": token}
+        )
+    try:
+        _wait_until_ready(process, port, log, patience)
+        yield DemoServer(f"http://127.0.0.1:{port}", token, data_dir, process.pid)
+    finally:
+        _stop(process)
+
+
+def is_in_use(data_dir: Path) -> bool:
+    """Whether a server holds the lock of this data directory: the kernel lets go of it when the server dies."""
+    lock = data_dir / "server.lock"
+    if not lock.exists():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise ServerDidNotStart(f"the aggregator ended with code {process.returncode}:\n{_tail(log)}")
+        with socket.socket() as probe:
+            probe.settimeout(0.2)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise ServerDidNotStart(f"the aggregator did not listen within {patience:.0f} seconds:\n{_tail(log)}")
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask nicely, then insist: a demo must not leave a server behind."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

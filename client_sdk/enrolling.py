@@ -1,0 +1,77 @@
+"""Becoming a member of a task, and finding the tasks one is a member of."""
+
+from __future__ import annotations
+
+from client_sdk.core.calls import Calls
+from client_sdk.core.requests import Program
+from client_sdk.errors import NotEnrolled
+from client_sdk.identity import Identity
+from client_sdk.store import Membership, Shelf
+from client_sdk.terms import AgreedTerms, TaskTerms
+from protocols.errors import ParameterError
+from protocols.messages import TaskView
+
+__all__ = ["enrol", "find_membership", "join"]
+
+
+def find_membership(shelf: Shelf, url: str, task: str | None) -> Membership:
+    """The membership of the task with that name or id (the only one when None) on the server at `url`.
+
+    Raises `NotEnrolled` when none is kept, `ParameterError` when the name fits several.
+    """
+    here = [membership for membership in shelf.memberships() if membership.url == url]
+    found = [membership for membership in here if task in (None, membership.task_name, membership.task_id)]
+    if not found:
+        known = ", ".join(sorted(membership.task_name for membership in here)) or "none"
+        raise NotEnrolled(f"no membership of task {task or ''!r} on this server is kept here (kept: {known})")
+    if len(found) > 1:
+        choices = ", ".join(f"{membership.task_name}: {membership.task_id}" for membership in found)
+        raise ParameterError(f"several tasks fit; name one by its id ({choices})")
+    return found[0]
+
+
+def enrol(calls: Calls, identity: Identity, invitation: str, group_code: bytes | None) -> Program[Membership]:
+    """Enrol with an invitation; the same identity may do so again and gets the same client id with a new token."""
+    enrolment = yield from calls.enrol(identity.enrolment(invitation, group_code))
+    view: TaskView = yield from Calls(calls.url, enrolment.token, calls.retry).task(enrolment.task_id)
+    return Membership(
+        calls.url, enrolment.task_id, view.name, enrolment.client_id, enrolment.role, enrolment.token, group_code
+    )
+
+
+def join(
+    calls: Calls, identity: Identity, shelf: Shelf, task: str | None, invitation: str | None, group_code: bytes | None
+) -> Program[tuple[Membership, TaskTerms]]:
+    """The membership, enrolled with `invitation` or kept from before, and the task's terms.
+
+    A kept group code is used where none is given. Raises `ParameterError` when the invitation is for another task
+    than the one named: the enrolment is kept all the same. Raises `ContractBroken` when the task's terms are not those
+    of the first time.
+    """
+    if invitation is None:
+        membership = find_membership(shelf, calls.url, task)
+        if group_code is not None and group_code != membership.group_code:
+            membership = Membership(**{**vars(membership), "group_code": group_code})
+            shelf.keep_membership(membership)
+        view = yield from _agreed_view(calls, shelf, membership)
+    else:
+        membership = yield from enrol(calls, identity, invitation, group_code)
+        kept = shelf.membership(membership.task_id)
+        if group_code is None and kept is not None:
+            membership = Membership(**{**vars(membership), "group_code": kept.group_code})
+        view = yield from _agreed_view(calls, shelf, membership)
+        shelf.keep_membership(membership)
+        if task not in (None, membership.task_name, membership.task_id):
+            raise ParameterError(f"the invitation is for task {membership.task_name!r}, not for {task!r}")
+    return membership, TaskTerms.of(view)
+
+
+def _agreed_view(calls: Calls, shelf: Shelf, membership: Membership) -> Program[TaskView]:
+    """The task as the server states it, compared with what was agreed on when this client first saw it."""
+    view = yield from Calls(calls.url, membership.token, calls.retry).task(membership.task_id)
+    agreed = shelf.agreed(membership.task_id)
+    if agreed is None:
+        shelf.keep_agreed(membership.task_id, AgreedTerms.of(view))
+    else:
+        agreed.require(view)
+    return view

@@ -1,0 +1,33 @@
+"""How good a model is: leave-one-out against sampled negatives or all items, and the controls to compare with."""
+
+from __future__ import annotations
+
+from client_sdk.evaluation.controls import popularity_control, popularity_full_control, random_control
+from client_sdk.evaluation.leave_one_out import (
+    Candidates,
+    EvaluationResult,
+    candidates_of,
+    evaluate,
+    evaluate_full,
+    evaluate_full_scores,
+    evaluate_scores,
+    sample_candidates,
+)
+from client_sdk.evaluation.metrics import hit_ratio, ndcg, ranks_of
+
+__all__ = [
+    "Candidates",
+    "EvaluationResult",
+    "candidates_of",
+    "evaluate",
+    "evaluate_full",
+    "evaluate_full_scores",
+    "evaluate_scores",
+    "hit_ratio",
+    "ndcg",
+    "popularity_control",
+    "popularity_full_control",
+    "random_control",
+    "ranks_of",
+    "sample_candidates",
+]

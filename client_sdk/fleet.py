@@ -1,0 +1,361 @@
+"""Hundreds of participants in one process, over real HTTP: for demos, tests and benchmarks.
+
+Every client has its own identity, token, user factor and random numbers, and sends its own contribution through its own
+requests. What they share, because one process plays them all:
+
+- a few worker threads, each with one small connection pool (against one server process the fastest way);
+- one watcher's long poll and its list of completed rounds and snapshots (JSON) a round, on client 0's token and on
+  nobody's account;
+- the model: an aggregate is decrypted and absorbed once. With `downloads="each"` every client downloads and checks
+  all that it would need alone; with `"once"` only the watcher does, and a report's `bytes_spared` says what the
+  client would have downloaded.
+- with keys, one decoded copy of the keyring (every client fetched and opened its own envelope).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from client_sdk.client import ClientOptions, Enroller
+from client_sdk.core.requests import Program
+from client_sdk.errors import ClientSDKError, PolicyRefused
+from client_sdk.identity import Identity
+from client_sdk.keys import KeyService
+from client_sdk.model import Catalogue, ModelCache, ModelFollower, fetch_catalogue
+from client_sdk.participant import key_service
+from client_sdk.participation import Participation, Stop
+from client_sdk.policy import Policy
+from client_sdk.reports import RoundMissed, RoundReport
+from client_sdk.store import MemoryStore
+from client_sdk.training.mf import MFConfig, init_user_factor
+from client_sdk.transport import SyncDriver
+from protocols.errors import ParameterError
+from protocols.messages import RoundView
+from protocols.recipes.base import ModelState
+
+__all__ = ["Fleet", "FleetRound"]
+
+T = TypeVar("T")
+Told = Callable[[int], None]
+_ANY_MECHANISM = Policy(mechanisms=frozenset({"ckks", "plain"}))
+
+
+@dataclass(frozen=True)
+class FleetRound:
+    """What one round did and cost, all clients of the cohort together.
+
+    seconds: wall clock from the round's opening being seen to the new model being known. The phases are sums over the
+    clients, which run side by side. bytes: of bodies. missed: dropped out on purpose, refused or too late.
+    """
+
+    number: int
+    state: Literal["complete", "failed"]
+    failure: str | None
+    asked: int
+    survivors: int
+    reports: tuple[RoundReport, ...]
+    missed: tuple[RoundMissed, ...]
+    seconds: float
+
+    def _sum(self, name: str) -> float:
+        return float(sum(getattr(report, name) for report in self.reports))
+
+    @property
+    def loss(self) -> float:
+        """Mean training loss of the clients that delivered; NaN when none did."""
+        return self._sum("loss") / len(self.reports) if self.reports else float("nan")
+
+    @property
+    def clipped(self) -> int:
+        """Values that were clipped."""
+        return int(self._sum("clipped"))
+
+    @property
+    def values(self) -> int:
+        """Values that were uploaded."""
+        return int(self._sum("values"))
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes sent by the cohort."""
+        return int(self._sum("bytes_up"))
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes received by the cohort."""
+        return int(self._sum("bytes_down"))
+
+    @property
+    def bytes_spared(self) -> int:
+        """Bytes that the cohort would have received without a shared cache."""
+        return int(self._sum("bytes_spared"))
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase, summed over the clients: catch_up, train, seal, upload."""
+        return {name: self._sum(f"{name}_seconds") for name in ("catch_up", "train", "seal", "upload")}
+
+
+class Fleet:
+    """Many participants of one task.
+
+    interactions: one list of item numbers a client. seed: fixes every client's training draws; fresh randomness by
+    default. dropout: share of a cohort that never answers, drawn with `dropout_rng`; the round then waits for its
+    deadline. identities: fresh ones by default; the same ones in a task of the same seed get the same turns. Client 0
+    watches the rounds for all, and is the key holder where there is one.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        interactions: Sequence[ArrayLike],
+        *,
+        training: MFConfig | None = None,
+        policy: Policy | None = None,
+        seed: int | None = None,
+        workers: int = 2,
+        downloads: Literal["each", "once"] = "each",
+        dropout: float = 0.0,
+        dropout_rng: np.random.Generator | None = None,
+        options: ClientOptions | None = None,
+        identities: Sequence[Identity] | None = None,
+    ) -> None:
+        if not interactions:
+            raise ParameterError("a fleet needs at least one client")
+        if not 0.0 <= dropout < 1.0:
+            raise ParameterError(f"dropout is a share below 1, got {dropout}")
+        self._url, self._interactions = url, [np.asarray(items) for items in interactions]
+        self._training, self._policy, self._seed = training, policy or _ANY_MECHANISM, seed
+        if identities is not None and len(identities) != len(interactions):
+            raise ParameterError(f"{len(interactions)} clients need as many identities, got {len(identities)}")
+        self._identities = list(identities or (Identity.generate() for _ in interactions))
+        self._dropout, self._dropout_rng = dropout, dropout_rng or np.random.default_rng()
+        self._options = options or ClientOptions()
+        self._cache = ModelCache(downloads)
+        self._driver = SyncDriver(self._options.timeouts)
+        self._local = threading.local()
+        self._drivers: list[SyncDriver] = [self._driver]
+        self._pool = ThreadPoolExecutor(workers, "hushrec-fleet", self._start_worker)
+        self._clients: list[Participation] = []
+        self._positives: list[NDArray[np.int32]] = []
+        self._by_id: dict[str, int] = {}
+        self._holder: KeyService | None = None
+        self._follower: ModelFollower | None = None
+
+    def _start_worker(self) -> None:
+        self._local.driver = SyncDriver(self._options.timeouts, connections=1)
+        self._drivers.append(self._local.driver)
+
+    def _spread(self, programs: Iterable[Callable[[], Program[T]]], told: Told | None = None) -> list[T]:
+        """Run one program a client on the workers; the first error ends it. `told` hears how many are done."""
+        done: list[T] = []
+        for result in self._pool.map(lambda make: self._local.driver.run(make()), programs):
+            done.append(result)
+            if told:
+                told(len(done))
+        return done
+
+    # --- enrolment and keys --------------------------------------------------------------------------------------
+
+    def enrol(
+        self,
+        invitation: str,
+        holder_invitation: str | None = None,
+        group_code: str | None = None,
+        told: Told | None = None,
+    ) -> None:
+        """Enrol every client; with `holder_invitation` client 0 becomes the key holder and makes the keyring.
+
+        `told` hears how many are enrolled, as they come.
+        """
+        store = MemoryStore()
+
+        def program(index: int) -> Callable[[], Program[Participation]]:
+            enroller = Enroller(self._url, self._identities[index], store, self._policy, self._options)
+            ticket = holder_invitation if index == 0 and holder_invitation else invitation
+            seed = None if self._seed is None else (self._seed, index)
+            return lambda: enroller.participation(None, ticket, group_code, self._training, seed, self._cache)
+
+        first = self._spread([program(0)])
+        self._clients = first + self._spread((program(index) for index in range(1, len(self._interactions))), told)
+        self._positives = [
+            client.positives(items) for client, items in zip(self._clients, self._interactions, strict=True)
+        ]
+        self._by_id = {client.membership.client_id: index for index, client in enumerate(self._clients)}
+        if holder_invitation:
+            self._holder = key_service(self._clients[0])
+            self._holder.create()
+
+    def give_keys(self, told: Told | None = None) -> None:
+        """Have the holder key every client, and every client open its envelope. Nothing to do for plain tasks.
+
+        `told` hears how many envelopes were sealed, as they are.
+        """
+        if self._holder is not None:
+            sealed = count(1)
+            delivered = self._driver.run(self._holder.deliver(lambda _: told(next(sealed)) if told else None))
+            if delivered.refused:
+                raise ParameterError(f"the key holder refused {len(delivered.refused)} members: false proofs")
+        if self._clients[0].terms.mechanism.needs_keyring:
+            self._spread(client.ready for client in self._clients)
+            self._share_keyring()
+
+    def _share_keyring(self) -> None:
+        keyring = self._clients[-1].follower.keyring
+        for client in self._clients[1:]:
+            if client.follower.keyring == keyring:
+                client.follower.keyring = keyring
+
+    # --- rounds --------------------------------------------------------------------------------------------------
+
+    def run(
+        self, on_round: Callable[[FleetRound], None] | None = None, stop: Stop | None = None, rounds: int | None = None
+    ) -> list[FleetRound]:
+        """Take part in every round until the task ends, `stop()` is true, or `rounds` rounds are over.
+
+        Each round's report goes to `on_round` once its model is known (`model`, `user_factors`).
+        """
+        if not self._clients:
+            raise ParameterError("enrol the fleet first")
+        watcher, done = self._clients[0], list[FleetRound]()
+        etag: str | None = None
+        while not (stop and stop()) and (rounds is None or len(done) < rounds):
+            fresh = self._driver.run(watcher.calls.current_round(watcher.terms.task_id, etag, 20.0))
+            if fresh is None or fresh.round.state != "collecting":
+                etag = fresh.etag if fresh else etag
+                if (fresh is None or fresh.round.state != "folding") and not self._is_open():
+                    break
+                continue
+            report = self._play(fresh.round)
+            done.append(report)
+            if on_round:
+                on_round(report)
+        return done
+
+    def _is_open(self) -> bool:
+        watcher = self._clients[0]
+        return self._driver.run(watcher.calls.task(watcher.terms.task_id)).state == "open"
+
+    def _play(self, view: RoundView) -> FleetRound:
+        started = perf_counter()
+        watcher = self._clients[0]
+        self._sync(view.number - 1)
+        cohort = self._driver.run(watcher.calls.cohort(watcher.terms.task_id, view.number)).clients
+        dropped = self._dropout_rng.random(len(cohort)) < self._dropout
+        members = [client_id for client_id in cohort if client_id in self._by_id]
+        gone = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
+        outcomes = self._spread(self._part(self._by_id[client_id], view, client_id in gone) for client_id in members)
+        end = self._await_end(view.number)
+        if end.state == "complete":
+            self._sync(view.number)
+        return FleetRound(
+            number=view.number,
+            state="complete" if end.state == "complete" else "failed",
+            failure=end.failure,
+            asked=len(cohort),
+            survivors=end.survivors,
+            reports=tuple(outcome for outcome in outcomes if isinstance(outcome, RoundReport)),
+            missed=tuple(outcome for outcome in outcomes if isinstance(outcome, RoundMissed)),
+            seconds=perf_counter() - started,
+        )
+
+    def _part(self, index: int, view: RoundView, drops: bool) -> Callable[[], Program[RoundReport | RoundMissed]]:
+        def program() -> Program[RoundReport | RoundMissed]:
+            if drops:
+                return RoundMissed(view.number, "dropped out on purpose")
+            # What the watcher sees of its own contribution is not what this client is asked for.
+            mine = view.model_copy(update={"contribution_bytes": None, "in_cohort": True, "contributed": False})
+            try:
+                return (yield from self._clients[index].once(mine, self._positives[index]))
+            except PolicyRefused:
+                raise
+            except ClientSDKError as error:
+                return RoundMissed(view.number, str(error))
+
+        return program
+
+    def _await_end(self, number: int) -> RoundView:
+        """The round once it is over."""
+        watcher, etag = self._clients[0], None
+        while True:
+            fresh = self._driver.run(watcher.calls.current_round(watcher.terms.task_id, etag, 20.0))
+            if fresh is None:
+                continue
+            if fresh.round.number > number:
+                return self._driver.run(watcher.calls.round(watcher.terms.task_id, number))
+            if fresh.round.state in ("complete", "failed"):
+                return fresh.round
+            etag = fresh.etag
+
+    def _sync(self, upto: int) -> None:
+        """Bring the shared catalogue and model to the end of round `upto`, and publish a snapshot when one is due."""
+        watcher = self._clients[0]
+        task_id = watcher.terms.task_id
+        if self._cache.catalogue(task_id, upto) is not None:
+            return
+        if self._holder is not None and watcher.terms.opened_by == "holder" and upto:
+            self._driver.run(self._holder.publish_newest(upto))
+        follower = self._model_follower()
+        news = self._driver.run(fetch_catalogue(watcher.calls, watcher.terms, follower.known, upto))
+        snapshot = self._driver.run(watcher.calls.latest_snapshot(task_id)) if upto else None
+        self._cache.extend_catalogue(task_id, Catalogue(upto, news.completed, snapshot))
+        state = self._driver.run(follower.follow(upto)).state
+        if self._driver.run(follower.publish_when_due(state, self._policy.snapshot_every)):
+            snapshot = self._driver.run(watcher.calls.latest_snapshot(task_id))
+            self._cache.extend_catalogue(task_id, Catalogue(upto, (), snapshot))
+
+    def _model_follower(self) -> ModelFollower:
+        """The fleet's own copy of the model, apart from client 0's: what that client needs is counted like anyone's."""
+        first = self._clients[0]
+        if self._follower is None:
+            self._follower = ModelFollower(first.calls, first.terms, shared=self._cache)
+        self._follower.keyring = first.follower.keyring
+        return self._follower
+
+    # --- what it learned -----------------------------------------------------------------------------------------
+
+    @property
+    def clients(self) -> tuple[Participation, ...]:
+        """Every client, in the order of `interactions`."""
+        return tuple(self._clients)
+
+    def model(self) -> ModelState:
+        """The newest model the fleet knows; before the first round the initial one."""
+        if self._follower is None:
+            self._sync(0)
+        return self._model_follower().at_hand()
+
+    def user_factors(self) -> NDArray[np.float32]:
+        """Every client's own factor, float32 (clients, dim); a fresh random one for a client that never trained."""
+        rng = np.random.default_rng(self._seed)
+        rows = [
+            client.user_factor() if client.user_factor() is not None else init_user_factor(client.terms.dim, rng)
+            for client in self._clients
+        ]
+        return np.stack([row for row in rows if row is not None])
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of bodies sent and received by everyone so far: enrolment, keys, polls and snapshots included."""
+        return sum(d.traffic.up for d in self._drivers), sum(d.traffic.down for d in self._drivers)
+
+    def close(self) -> None:
+        """End the workers and close the connections."""
+        self._pool.shutdown()
+        for driver in self._drivers:
+            driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

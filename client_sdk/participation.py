@@ -1,0 +1,293 @@
+"""A client's part in a task, as programs: catch up, train, seal, upload, and again until the task ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.core.calls import Calls
+from client_sdk.core.requests import Pause, Program, Traffic, metered, work
+from client_sdk.errors import (
+    ContractBroken,
+    ContributionConflict,
+    GaveUp,
+    ModelUnavailable,
+    NotInCohort,
+    PolicyRefused,
+    RoundClosed,
+)
+from client_sdk.identity import Identity
+from client_sdk.keys import enter_rounds, receive_keyring
+from client_sdk.model import CaughtUp, ModelFollower
+from client_sdk.policy import Policy
+from client_sdk.recommendation import Recommendations, item_ids, top_items
+from client_sdk.reports import (
+    ClipWarning,
+    ModelBehind,
+    Progress,
+    RoundMissed,
+    RoundReport,
+    SnapshotPublished,
+    TaskEnded,
+    Waiting,
+    waiting_to_start,
+)
+from client_sdk.store import Membership, Shelf
+from client_sdk.terms import TaskTerms
+from client_sdk.training.local import train_locally
+from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor
+from protocols.errors import KeyringError, ParameterError
+from protocols.messages import RoundView
+from protocols.recipes.base import ModelState, RoundSpec, Update
+
+__all__ = ["Participation", "Stop"]
+
+Stop = Callable[[], bool]
+_SNAPSHOT_VOLUNTEERS = 3.0
+"""Cohort members that look, on average, whether a snapshot is due: all of them would upload for one to win."""
+
+
+@dataclass
+class Participation:
+    """One client of one task. `rng` is for training alone: keys and ciphertexts take the system's randomness."""
+
+    calls: Calls
+    terms: TaskTerms
+    membership: Membership
+    identity: Identity
+    shelf: Shelf
+    policy: Policy
+    follower: ModelFollower
+    training: MFConfig = field(default_factory=MFConfig)
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    seen: NDArray[np.int32] | None = None
+    _factor: NDArray[np.float32] | None = field(default=None, repr=False)
+
+    # --- keys ----------------------------------------------------------------------------------------------------
+
+    def ready(self, progress: Progress | None = None, stop: Stop | None = None, wait: float = 20.0) -> Program[bool]:
+        """Have the keyring, waiting in the mailbox for it; False when `stop()` said so first."""
+        task_id = self.terms.task_id
+        if not self.terms.mechanism.needs_keyring or self.follower.keyring is not None:
+            return True
+        kept = self.shelf.keyring(task_id)
+        if kept is None and self.membership.role == "holder":
+            raise KeyringError(f"this client holds the keys of task {self.terms.name!r}: create the keyring first")
+        told = False
+        while kept is None:
+            kept = yield from receive_keyring(
+                self.calls, self.terms, self.identity, self.membership.group_code, wait if told else 0.0
+            )
+            if kept is None:
+                if stop and stop():
+                    return False
+                if progress and not told:
+                    progress(Waiting("the keyring"))
+                told = True
+                yield Pause(0.05)
+            else:
+                self.shelf.keep_keyring(task_id, kept)
+        self.follower.keyring = kept
+        if self.membership.role == "holder":
+            yield from enter_rounds(self.calls, self.terms, self.identity, self.membership, kept)
+        return True
+
+    # --- one round -----------------------------------------------------------------------------------------------
+
+    def once(
+        self, view: RoundView, positives: NDArray[np.int32], progress: Progress | None = None
+    ) -> Program[RoundReport]:
+        """Take part in the round `view`: what `take_part` does for each round it is asked in.
+
+        Raises `PolicyRefused`, the upload's problems, `ParameterError` when training diverged.
+        """
+        return self._once(view, positives, progress, Traffic())
+
+    def _once(
+        self, view: RoundView, positives: NDArray[np.int32], progress: Progress | None, traffic: Traffic
+    ) -> Program[RoundReport]:
+        self.policy.check_round(view)
+        spec = self._spec(view)
+        started = perf_counter()
+        yield from self.ready(progress)
+        caught_up = yield from metered(self.follower.follow(view.number - 1, patience=60.0), traffic)
+        current = perf_counter()
+        local = yield from work(lambda: self._train(spec, caught_up.state, positives))
+        trained = perf_counter()
+        body, values, clipped = yield from work(lambda: self._seal(spec, local))
+        sealed = perf_counter()
+        if progress and self.policy.too_much_clipped(clipped, local.values.size):
+            progress(ClipWarning(view.number, clipped, local.values.size))
+        client_id = self.membership.client_id
+        yield from metered(self.calls.contribute(self.terms.task_id, view.number, client_id, body), traffic)
+        uploaded = perf_counter()
+        self._keep_factor(local.user_factor)
+        yield from metered(self._offer_snapshot(view, caught_up, progress), traffic)
+        return RoundReport(
+            round=view.number,
+            client_id=client_id,
+            loss=local.loss,
+            samples=local.samples,
+            values=values,
+            clipped=clipped,
+            contribution_bytes=len(body),
+            bytes_up=traffic.up,
+            bytes_down=traffic.down,
+            bytes_spared=caught_up.bytes_spared,
+            catch_up_seconds=current - started,
+            train_seconds=trained - current,
+            seal_seconds=sealed - trained,
+            upload_seconds=uploaded - sealed,
+            caught_up=caught_up.plan.kind,
+        )
+
+    def _spec(self, view: RoundView) -> RoundSpec:
+        """The round's broadcast, after what the server says of it was compared with what follows from the terms."""
+        spec = self.terms.round_spec(view)
+        route = self.terms.recipe.route(spec, self.membership.client_id)
+        implied = self.terms.plan.contribution_bytes(route)
+        if view.contribution_bytes not in (None, implied):
+            detail = f"round {view.number} asks for {view.contribution_bytes} bytes, the plan says {implied}"
+            raise ContractBroken("GET", f"/v1/tasks/{self.terms.task_id}/rounds/{view.number}", 200, detail)
+        return spec
+
+    def _train(self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32]) -> LocalUpdate:
+        factor = self.user_factor()
+        if factor is None:
+            factor = init_user_factor(state.item_factors.shape[1], self.rng)
+        client_id = self.membership.client_id
+        return train_locally(self.terms.recipe, spec, client_id, state, factor, positives, self.training, self.rng)
+
+    def _seal(self, spec: RoundSpec, local: LocalUpdate) -> tuple[bytes, int, int]:
+        """The contribution, how many values it holds, and how many of them were clipped."""
+        recipe, client_id = self.terms.recipe, self.membership.client_id
+        blocks, clipped = recipe.contribute(spec, client_id, Update(local.items, local.values))
+        route = recipe.route(spec, client_id)
+        body = self.terms.mechanism.seal(self.terms.plan, route, blocks, self.follower.keyring)
+        return body, sum(block.size for block in blocks), clipped
+
+    def _offer_snapshot(self, view: RoundView, caught_up: CaughtUp, progress: Progress | None) -> Program[None]:
+        if self.terms.opened_by != "members" or not self.policy.snapshot_every:
+            return
+        if np.random.default_rng().random() * view.cohort > _SNAPSHOT_VOLUNTEERS:
+            return
+        if (yield from self.follower.publish_when_due(caught_up.state, self.policy.snapshot_every)) and progress:
+            progress(SnapshotPublished(caught_up.state.round_number))
+
+    # --- the user's own factor -----------------------------------------------------------------------------------
+
+    def user_factor(self) -> NDArray[np.float32] | None:
+        """This user's factor, float32 (dim,); None before the first training."""
+        if self._factor is None:
+            self._factor = self.shelf.user_factor(self.terms.task_id, self.terms.dim)
+        return self._factor
+
+    def _keep_factor(self, factor: NDArray[np.float32]) -> None:
+        self._factor = factor
+        self.shelf.keep_user_factor(self.terms.task_id, factor)
+
+    # --- until the task ends -------------------------------------------------------------------------------------
+
+    def positives(self, interactions: object) -> NDArray[np.int32]:
+        """The interactions as item numbers; `ParameterError` for what is no list of distinct items of the task."""
+        items = item_ids(interactions, self.terms.n_items)
+        if not items.size:
+            raise ParameterError("a client without interactions has nothing to train on")
+        return items
+
+    def loop(
+        self,
+        interactions: object,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        poll_seconds: float = 20.0,
+    ) -> Program[list[RoundReport]]:
+        """Take part in every round this client is asked in, until the task ends or `stop()` says so.
+
+        A round that closes early or that the policy refuses is told as `RoundMissed`, and the next one awaited.
+        `stop` is asked between long polls of `poll_seconds`.
+        """
+        self.seen = self.positives(interactions)
+        reports: list[RoundReport] = []
+        etag: str | None = None
+        waiting: Waiting | None = None
+        handled = 0
+        if not (yield from self.ready(progress, stop, poll_seconds)):
+            return reports
+        while not (stop and stop()):
+            patience = poll_seconds if etag or waiting else 0.0  # what is waited for is told at once
+            fresh = yield from self.calls.current_round(self.terms.task_id, etag, patience)
+            if fresh is not None:
+                etag, view = fresh.etag, fresh.round
+                if view.number > handled and view.state == "collecting" and view.in_cohort and not view.contributed:
+                    handled = view.number
+                    report = yield from self._attempt(view, self.seen, progress)
+                    if report is not None:
+                        reports.append(report)
+                if view.state in ("collecting", "folding"):
+                    continue
+            task = yield from self.calls.task(self.terms.task_id)
+            if task.state != "open":
+                yield from self._finish(progress)
+                if progress:
+                    progress(TaskEnded(task.state))
+                break
+            if etag is None:
+                told, waiting = waiting, waiting_to_start(task, self.terms.mechanism.needs_keyring)
+                if progress and waiting != told:
+                    progress(waiting)
+                yield Pause(0.2)
+        return reports
+
+    def _attempt(
+        self, view: RoundView, positives: NDArray[np.int32], progress: Progress | None
+    ) -> Program[RoundReport | None]:
+        try:
+            report = yield from self.once(view, positives, progress)
+        except (PolicyRefused, RoundClosed, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable) as error:
+            if progress:
+                progress(RoundMissed(view.number, str(error)))
+            return None
+        if progress:
+            progress(report)
+        return report
+
+    def _finish(self, progress: Progress | None) -> Program[None]:
+        try:
+            yield from self.newest(patience=60.0)
+        except ModelUnavailable as error:
+            if progress:
+                progress(ModelBehind(str(error)))
+
+    def newest(self, patience: float = 0.0) -> Program[ModelState]:
+        """The model after the last completed round."""
+        yield from self.ready()
+        fresh = yield from self.calls.current_round(self.terms.task_id)
+        upto = 0 if fresh is None else fresh.round.number - (fresh.round.state in ("collecting", "folding"))
+        return (yield from self.follower.follow(upto, patience)).state
+
+    # --- recommending --------------------------------------------------------------------------------------------
+
+    def recommend(self, k: int, interactions: object | None, refresh: bool) -> Program[Recommendations]:
+        """The `k` best items for this user among those not in `interactions` (those of `loop` when None).
+
+        With `refresh` the model is brought up to date first; without, the newest known here is used and no request
+        made. A user that never trained gets its factor from local training, of which nothing is sent.
+        """
+        seen = self.seen if interactions is None else item_ids(interactions, self.terms.n_items)
+        if seen is None:
+            raise ParameterError("whose interactions? pass them: recommend(k, interactions=...)")
+        if refresh:
+            state = yield from self.newest()
+        else:
+            state = self.follower.at_hand()
+        factor = self.user_factor()
+        if factor is None:
+            spec = self.terms.recipe.plan(self.terms.seed, max(1, state.round_number))
+            factor = (yield from work(lambda: self._train(spec, state, seen))).user_factor
+            self._keep_factor(factor)
+        return top_items(state.item_factors, factor, seen, k)

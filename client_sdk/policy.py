@@ -1,0 +1,60 @@
+"""What this client agrees to, whatever the server says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from client_sdk.errors import PolicyRefused
+from client_sdk.terms import TaskTerms
+from protocols.errors import ParameterError
+from protocols.messages import RoundView
+
+__all__ = ["Policy"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A client's own conditions.
+
+    min_cohort: a sum of fewer clients says too much about each of them.
+    mechanisms: `plain` shows every contribution to the server, so it must be allowed by name:
+    `Policy(mechanisms=frozenset({"ckks", "plain"}))`.
+    max_clip_share: share of an update's values that may be clipped before progress is told with a warning.
+    snapshot_every: this client offers a sealed snapshot after rounds whose number is a multiple of it; 0: never.
+    """
+
+    min_cohort: int = 3
+    mechanisms: frozenset[str] = field(default_factory=lambda: frozenset({"ckks"}))
+    max_clip_share: float = 0.01
+    snapshot_every: int = 10
+
+    def __post_init__(self) -> None:
+        if self.min_cohort < 2:
+            raise ParameterError(f"min_cohort must be at least 2: a sum of one is that one; got {self.min_cohort}")
+        if self.snapshot_every < 0 or not 0 <= self.max_clip_share <= 1:
+            raise ParameterError("snapshot_every must not be negative, and max_clip_share lies in 0..1")
+
+    def check_task(self, terms: TaskTerms) -> None:
+        """Raise `PolicyRefused` unless this client may take part in the task at all."""
+        if terms.mechanism.name not in self.mechanisms:
+            allowed = ", ".join(sorted(self.mechanisms)) or "nothing"
+            raise PolicyRefused(
+                f"task {terms.name!r} sums with {terms.mechanism.name!r}; this client's policy allows {allowed} "
+                f"(Policy(mechanisms=...) changes that)"
+            )
+        if terms.schedule.min_clients < self.min_cohort:
+            raise PolicyRefused(
+                f"task {terms.name!r} releases sums of {terms.schedule.min_clients} clients; "
+                f"this client's policy wants at least {self.min_cohort}"
+            )
+
+    def check_round(self, view: RoundView) -> None:
+        """Raise `PolicyRefused` unless this client may contribute to the round."""
+        if view.cohort < self.min_cohort:
+            raise PolicyRefused(
+                f"round {view.number} asks {view.cohort} clients; this client's policy wants at least {self.min_cohort}"
+            )
+
+    def too_much_clipped(self, clipped: int, values: int) -> bool:
+        """Whether `clipped` of `values` uploaded values is worth a warning."""
+        return clipped > self.max_clip_share * values

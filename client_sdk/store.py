@@ -1,0 +1,203 @@
+"""What a client keeps of its tasks: memberships, keyrings, its user factor and the item state it knows.
+
+`DirectoryStore` keeps them in files of mode 0600, written atomically; `MemoryStore` serves fleets and tests. Both are
+small key-value stores under one set of typed methods.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import platformdirs
+from numpy.typing import NDArray
+
+from client_sdk.errors import LocalFileError
+from client_sdk.files import ensure_private_directory, read_private, write_private
+from client_sdk.terms import AgreedTerms
+from protocols.codec import b64decode, b64encode
+from protocols.envelope import GROUP_CODE_BYTES
+from protocols.errors import CodecError, ParameterError
+from protocols.keyring import Keyring, decode_keyring, encode_keyring
+from protocols.messages import Role
+from protocols.recipes.base import ModelState, Recipe
+
+__all__ = ["DirectoryStore", "Membership", "MemoryStore", "Shelf", "Store", "default_store"]
+
+_ROUND: Final = struct.Struct("<Q")
+_MEMBERSHIP: Final = "membership.json"
+_TERMS: Final = "terms.json"
+_KEYRING: Final = "keyring.bin"
+_USER_FACTOR: Final = "user_factor.f32"
+_ITEM_STATE: Final = "item_state.bin"
+
+
+@dataclass(frozen=True, repr=False)
+class Membership:
+    """One client's place in one task. token and group_code are secrets, so it shows ids only."""
+
+    url: str
+    task_id: str
+    task_name: str
+    client_id: str
+    role: Role
+    token: str
+    group_code: bytes | None
+
+    def __repr__(self) -> str:
+        return f"<Membership {self.client_id} of {self.task_name} ({self.task_id})>"
+
+
+class Store(Protocol):
+    """Bytes by owner (an identity's fingerprint), task and name."""
+
+    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
+        """What was written, None when nothing was."""
+
+    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
+        """Keep `body`, replacing what was there, wholly or not at all."""
+
+    def tasks(self, owner: str) -> Iterable[str]:
+        """Ids of the tasks that something is kept of."""
+
+
+class MemoryStore:
+    """Keeps everything in this process, and forgets it with it."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[tuple[str, str, str], bytes] = {}
+
+    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
+        """What was written, None when nothing was."""
+        return self._bodies.get((owner, task_id, name))
+
+    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
+        """Keep `body`."""
+        self._bodies[owner, task_id, name] = body
+
+    def tasks(self, owner: str) -> list[str]:
+        """Ids of the tasks that something is kept of."""
+        return sorted({task for kept, task, _ in self._bodies if kept == owner})
+
+
+class DirectoryStore:
+    """Keeps everything under one directory: <identity>/<task>/<name>, mode 0600."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def _folder(self, owner: str, task_id: str) -> Path:
+        for part in (owner, task_id):
+            if not part or part in (".", "..") or not all(c.isalnum() or c in "._-" for c in part):
+                raise ParameterError(f"{part!r} cannot name a folder: is it an id that the server made?")
+        return self.path / owner / task_id
+
+    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
+        """What was written, None when nothing was; `LocalFileError` when others can read the file."""
+        path = self._folder(owner, task_id) / name
+        return read_private(path, "the client's file") if path.exists() else None
+
+    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
+        """Keep `body` in a file of mode 0600."""
+        folder = self._folder(owner, task_id)
+        ensure_private_directory(folder)
+        write_private(folder / name, body)
+
+    def tasks(self, owner: str) -> list[str]:
+        """Ids of the tasks that something is kept of."""
+        folder = self.path / owner
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+
+
+def default_store() -> DirectoryStore:
+    """The store in the user's data directory (`~/.local/share/hushrec` on Linux)."""
+    return DirectoryStore(platformdirs.user_data_path("hushrec"))
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """One identity's part of a store, typed. Every reader raises `LocalFileError` for what is damaged."""
+
+    store: Store
+    owner: str
+
+    def memberships(self) -> list[Membership]:
+        """Every task this identity is enrolled in, as far as it is kept here."""
+        found = (self.membership(task_id) for task_id in self.store.tasks(self.owner))
+        return [membership for membership in found if membership is not None]
+
+    def membership(self, task_id: str) -> Membership | None:
+        """The membership of one task."""
+        body = self.store.read(self.owner, task_id, _MEMBERSHIP)
+        if body is None:
+            return None
+        try:
+            content = json.loads(body)
+            code = content.pop("group_code")
+            return Membership(**content, group_code=None if code is None else b64decode(code, GROUP_CODE_BYTES))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise LocalFileError(f"the membership kept for task {task_id} is damaged") from error
+
+    def keep_membership(self, membership: Membership) -> None:
+        """Keep a membership, its token and group code included."""
+        code = membership.group_code
+        content = {**vars(membership), "group_code": None if code is None else b64encode(code)}
+        self.store.write(self.owner, membership.task_id, _MEMBERSHIP, json.dumps(content, indent=1).encode())
+
+    def agreed(self, task_id: str) -> AgreedTerms | None:
+        """The terms of one task as they were when this client first joined it."""
+        body = self.store.read(self.owner, task_id, _TERMS)
+        try:
+            return None if body is None else AgreedTerms.model_validate_json(body)
+        except ValueError as error:
+            raise LocalFileError(f"the terms kept for task {task_id} are damaged") from error
+
+    def keep_agreed(self, task_id: str, terms: AgreedTerms) -> None:
+        """Keep the terms that this client agreed to."""
+        self.store.write(self.owner, task_id, _TERMS, terms.model_dump_json(indent=1).encode())
+
+    def keyring(self, task_id: str) -> Keyring | None:
+        """The keyring of one task."""
+        body = self.store.read(self.owner, task_id, _KEYRING)
+        try:
+            return None if body is None else decode_keyring(body)
+        except CodecError as error:
+            raise LocalFileError(f"the keyring kept for task {task_id} is damaged") from error
+
+    def keep_keyring(self, task_id: str, keyring: Keyring) -> None:
+        """Keep a keyring."""
+        self.store.write(self.owner, task_id, _KEYRING, encode_keyring(keyring))
+
+    def user_factor(self, task_id: str, dim: int) -> NDArray[np.float32] | None:
+        """This user's factor, float32 (dim,)."""
+        body = self.store.read(self.owner, task_id, _USER_FACTOR)
+        if body is None:
+            return None
+        if len(body) != 4 * dim:
+            raise LocalFileError(f"the user factor kept for task {task_id} does not have {dim} values")
+        return np.frombuffer(body, dtype="<f4").astype(np.float32)
+
+    def keep_user_factor(self, task_id: str, factor: NDArray[np.float32]) -> None:
+        """Keep this user's factor: float32, little endian."""
+        self.store.write(self.owner, task_id, _USER_FACTOR, factor.astype("<f4").tobytes())
+
+    def item_state(self, task_id: str, recipe: Recipe) -> ModelState | None:
+        """The newest model state that was known here."""
+        body = self.store.read(self.owner, task_id, _ITEM_STATE)
+        if body is None:
+            return None
+        try:
+            (number,) = _ROUND.unpack_from(body)
+            return recipe.decode_state(number, body[_ROUND.size :])
+        except (struct.error, CodecError) as error:
+            raise LocalFileError(f"the item state kept for task {task_id} is damaged") from error
+
+    def keep_item_state(self, task_id: str, recipe: Recipe, state: ModelState) -> None:
+        """Keep a model state behind its round number."""
+        body = _ROUND.pack(state.round_number) + recipe.encode_state(state)
+        self.store.write(self.owner, task_id, _ITEM_STATE, body)

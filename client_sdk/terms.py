@@ -1,0 +1,106 @@
+"""A task as the client understands it: recipe, mechanism and plan computed here, never taken from the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client_sdk.errors import ContractBroken
+from protocols.codec import b64decode, b64encode
+from protocols.envelope import sealed_bytes
+from protocols.errors import ParameterError
+from protocols.messages import MechanismChoice, RecipeChoice, RoundView, Schedule, TaskView
+from protocols.messages.base import Key32, Message
+from protocols.recipes.base import Recipe, RoundSpec
+from protocols.recipes.factors import FactorParameters
+from protocols.recipes.registry import check_combination
+from protocols.recipes.registry import recipe as make_recipe
+from protocols.sums.base import Mechanism, OpenedBy, SumPlan
+from protocols.sums.registry import mechanism as find_mechanism
+
+__all__ = ["AgreedTerms", "TaskTerms"]
+
+
+class AgreedTerms(Message):
+    """What a task may never change once a client has joined it: the same words, kept from the first time on."""
+
+    recipe: RecipeChoice
+    mechanism: MechanismChoice
+    schedule: Schedule
+    seed: Key32
+
+    @classmethod
+    def of(cls, view: TaskView) -> AgreedTerms:
+        """The terms that a `TaskView` states."""
+        return cls(recipe=view.recipe, mechanism=view.mechanism, schedule=view.schedule, seed=view.seed)
+
+    def require(self, view: TaskView) -> None:
+        """`ContractBroken` when `view` states others: a server may not weaken a task that is under way."""
+        now = AgreedTerms.of(view)
+        changed = [name for name in type(self).model_fields if getattr(self, name) != getattr(now, name)]
+        if changed:
+            detail = f"the task's {' and '.join(changed)} changed since this client joined it, which no task may do"
+            raise ContractBroken("GET", f"/v1/tasks/{view.task_id}", 200, detail)
+
+
+@dataclass(frozen=True)
+class TaskTerms:
+    """What was agreed on. `seed`: 32 public bytes that the initial state and every round's seed follow from."""
+
+    task_id: str
+    name: str
+    seed: bytes
+    schedule: Schedule
+    recipe: Recipe
+    mechanism: Mechanism
+    plan: SumPlan
+
+    @classmethod
+    def of(cls, view: TaskView) -> TaskTerms:
+        """The terms behind a `TaskView`.
+
+        Raises `ParameterError` for a recipe or mechanism that is not known here or does not fit, and
+        `ContractBroken` when the server claims another opener than the parameters imply.
+        """
+        check_combination(view.recipe.name, view.mechanism.name)
+        recipe = make_recipe(view.recipe.name, view.recipe.parameters)
+        mechanism = find_mechanism(view.mechanism.name)
+        plan = mechanism.plan(view.mechanism.parameters, recipe.layout(), view.schedule.cohort_size)
+        if plan.opened_by != view.opened_by:
+            detail = f"the server says that {view.opened_by} can open the sum, the parameters say {plan.opened_by}"
+            raise ContractBroken("GET", f"/v1/tasks/{view.task_id}", 200, detail)
+        return cls(view.task_id, view.name, b64decode(view.seed, 32), view.schedule, recipe, mechanism, plan)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items; `ParameterError` for a recipe without item factors."""
+        return self._shape()[0]
+
+    @property
+    def dim(self) -> int:
+        """Length of a factor; `ParameterError` for a recipe without item factors."""
+        return self._shape()[1]
+
+    def _shape(self) -> tuple[int, int]:
+        parameters = self.recipe.parameters
+        if not isinstance(parameters, FactorParameters):
+            raise ParameterError(f"recipe {self.recipe.name!r} learns no item factors")
+        return parameters.items, parameters.dim
+
+    @property
+    def opened_by(self) -> OpenedBy:
+        """Who can open the aggregates."""
+        return self.plan.opened_by
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Length of a snapshot as it is downloaded: raw when anyone can open the sum, else sealed."""
+        raw = self.recipe.state_bytes
+        return raw if self.opened_by == "anyone" else sealed_bytes(raw)
+
+    def round_spec(self, view: RoundView) -> RoundSpec:
+        """The broadcast of a round, computed here; `ContractBroken` when the server announces another seed."""
+        spec = self.recipe.plan(self.seed, view.number)
+        if b64encode(spec.seed) != view.seed:
+            detail = f"round {view.number} is announced with a seed that does not follow from the task's"
+            raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail)
+        return spec

@@ -1,0 +1,18 @@
+"""Local training on one client: matrix factorisation in numpy, full or low-rank, and the negatives it needs."""
+
+from __future__ import annotations
+
+from client_sdk.training.local import train_locally
+from client_sdk.training.lowrank import train_lowrank
+from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor, train_full
+from client_sdk.training.negatives import draw_negatives
+
+__all__ = [
+    "LocalUpdate",
+    "MFConfig",
+    "draw_negatives",
+    "init_user_factor",
+    "train_full",
+    "train_locally",
+    "train_lowrank",
+]

@@ -1,0 +1,51 @@
+"""CoLR and SCoLR on one client: the item factors stay frozen, a low-rank change of them is trained.
+
+Nguyen et al. (WWW 2024), eq. 5: the effective row of item i is q_i + A_i B with B (r, d) given and A from zero. The
+gradient of A is G B^T; the released code scales it by sqrt(r/d) in a backward hook that the paper does not mention.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.training.mf import LocalUpdate, MFConfig, check_shapes, draw_samples, steps
+from protocols.errors import ParameterError
+
+__all__ = ["train_lowrank"]
+
+
+def train_lowrank(
+    item_factors: NDArray[np.float32],
+    user_factor: NDArray[np.float32],
+    projection: NDArray[np.float32],
+    positives: NDArray[np.int32],
+    n_items: int,
+    config: MFConfig,
+    rng: np.random.Generator,
+    excluded: NDArray[np.int32] | None = None,
+) -> LocalUpdate:
+    """Train the user factor and rows of A; the update holds A's touched rows (k, r).
+
+    item_factors: float32 (n_items, d), frozen. projection: B, float32 (r, d); for SCoLR the rows of B that belong to
+    the client's columns, so that r is the client's own rank. Raises `ParameterError` when B does not fit the factors.
+    """
+    rank, dim = projection.shape
+    if item_factors.shape[1] != dim:
+        raise ParameterError(f"a projection to {dim} values does not fit factors of {item_factors.shape[1]}")
+    check_shapes(item_factors, user_factor, n_items)
+    samples = draw_samples(positives, n_items, config, rng, excluded)
+    rows, user = item_factors[samples.items], user_factor.copy()
+    low = np.zeros((samples.items.size, rank), dtype=np.float32)
+    rate = np.float32(config.learning_rate * np.sqrt(rank / dim))
+    decay = np.float32(2 * config.weight_decay)
+    losses: dict[int, list[float]] = {}
+    for epoch, step in steps(samples, rows, user, config, rng):
+        gradient = step.residuals[:, None] * (projection @ user) + decay * (rows[step.rows] @ projection.T)
+        change = -rate * gradient
+        low[step.rows] += change
+        rows[step.rows] += change @ projection
+        user -= step.user_step
+        losses.setdefault(epoch, []).append(step.loss)
+    loss = float(np.mean(losses[config.epochs - 1]))
+    return LocalUpdate(user, samples.items, low, loss, samples.rows.size)

@@ -1,0 +1,1 @@
+"""The protocols of HushRec: values in, new values out; no HTTP, no database, no clock, no global randomness."""

@@ -1,0 +1,47 @@
+"""The one place where keys, seeds and digests are bound to what they are for. No bare KDF call anywhere else."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from protocols.codec import pack
+from protocols.errors import ParameterError
+
+__all__ = ["SEED_BYTES", "derive_key", "derive_seed", "digest", "domain_tag"]
+
+SEED_BYTES: Final = 32
+_PREFIX: Final = b"hushrec/1"
+
+
+def domain_tag(purpose: str, *context: str | int | bytes) -> bytes:
+    """An injective byte string for `purpose` in `context` (task, round, pair): other inputs, other tags."""
+    if not purpose:
+        raise ParameterError("a domain tag needs a purpose")
+    return _PREFIX + pack(purpose.encode(), *(_part(part) for part in context))
+
+
+def _part(part: str | int | bytes) -> bytes:
+    if isinstance(part, bytes):
+        return b"b" + part
+    if isinstance(part, int):
+        return b"i" + str(part).encode()
+    return b"s" + part.encode()
+
+
+def derive_key(secret: bytes, purpose: str, *context: str | int | bytes, length: int = 32) -> bytes:
+    """A key of `length` bytes from `secret` by HKDF-SHA256 (RFC 5869), bound to purpose and context."""
+    return HKDF(hashes.SHA256(), length, salt=None, info=domain_tag(purpose, *context)).derive(secret)
+
+
+def derive_seed(seed: bytes, purpose: str, *context: str | int | bytes) -> bytes:
+    """32 bytes from a PUBLIC seed, bound to purpose and context: for broadcasts, not for secrets."""
+    return digest(purpose, seed, *context)
+
+
+def digest(purpose: str, *parts: str | int | bytes) -> bytes:
+    """SHA-256 over an injective encoding of `parts` under `purpose`."""
+    return hashlib.sha256(domain_tag(purpose, *parts)).digest()

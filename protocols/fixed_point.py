@@ -1,0 +1,119 @@
+"""Fixed point: floats as elements of the ring Z_{2^bits}, where sums wrap around and only the total must fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor, isfinite, log2
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.errors import BudgetError, ParameterError
+
+__all__ = ["FixedPoint"]
+
+_EXACT_BITS: Final = 53
+"""Whole numbers up to 2^53 are exact in float64, which values pass through."""
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """A value x is the ring element round(x * scale) mod 2^bits.
+
+    bits: 16 to 64, size of the ring; arrays are the narrowest of uint16, uint32 and uint64 that hold it.
+    bound: no coordinate of the TRUE SUM exceeds it in size. Intermediate sums may wrap: wrap-around cancels.
+    scale: ring steps in 1.0.
+
+    The budget: bound * scale < 2^(bits-1), with `headroom` steps left for what rounding adds to a sum. A recipe may
+    prove a bound on the sum that is far below contributions * clip; so the budget is set by the bound alone.
+    """
+
+    bits: int
+    bound: float
+    scale: float
+
+    def __post_init__(self) -> None:
+        if not 16 <= self.bits <= 64:
+            raise ParameterError(f"a ring has 16 to 64 bits, got {self.bits}")
+        if not (isfinite(self.bound) and self.bound > 0 and isfinite(self.scale) and self.scale > 0):
+            raise ParameterError(f"bound and scale must be finite and positive, got {self.bound} and {self.scale}")
+        if self.bound * self.scale >= 2.0 ** (self.bits - 1):
+            raise BudgetError(self._refusal("does not fit"))
+
+    @classmethod
+    def widest(cls, bits: int, bound: float, contributions: int = 0) -> FixedPoint:
+        """The finest power-of-two scale for sums of up to `contributions` encodings; `BudgetError` if none fits.
+
+        Room is left for the rounding of every contribution (up to one step each, as stochastic rounding has).
+        """
+        if not 16 <= bits <= 64 or not (isfinite(bound) and bound > 0):
+            raise ParameterError(f"a ring has 16 to 64 bits and a positive bound, got {bits} and {bound}")
+        if contributions < 0 or contributions >= 2 ** (bits - 1) - 1:
+            raise BudgetError(f"{contributions} roundings alone fill a ring of {bits} bits")
+        room = min(2 ** (bits - 1) - 1 - contributions, 2**_EXACT_BITS)
+        scale = 2.0 ** floor(log2(room / bound))
+        return cls(bits, bound, scale if bound * scale <= room else scale / 2)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint16, uint32 or uint64."""
+        return np.dtype(np.uint16 if self.bits == 16 else np.uint32 if self.bits <= 32 else np.uint64)
+
+    @property
+    def headroom(self) -> int:
+        """Steps between the largest sum and the edge of the ring: so many contributions may each round by a step."""
+        return int(2 ** (self.bits - 1) - 1 - np.ceil(self.bound * self.scale))
+
+    def require(self, contributions: int) -> None:
+        """`BudgetError` unless the rounding of so many contributions fits beside the bound."""
+        if contributions > self.headroom:
+            raise BudgetError(self._refusal(f"leaves no room for the rounding of {contributions} contributions"))
+
+    def _refusal(self, problem: str) -> str:
+        needed = log2(self.bound) + log2(self.scale) + 1
+        largest_scale = floor(self.bits - 1 - log2(self.bound)) - 1
+        fitting = f"{floor(needed) + 1} bits, or " if needed < 64 else ""
+        return (
+            f"a sum of up to {self.bound:g} at scale {self.scale:g} {problem} in {self.bits} bits: it would fit with "
+            f"{fitting}a scale of 2^{largest_scale}"
+        )
+
+    def encode(
+        self, values: NDArray[np.floating[Any]], clip: float, rng: np.random.Generator | None = None
+    ) -> tuple[NDArray[np.unsignedinteger[Any]], int]:
+        """Ring elements of `values` (any shape) and how many were moved to +-`clip`: report it, never hide it.
+
+        Rounds to nearest, or stochastically with the caller's `rng` (unbiased: up with the fraction's probability).
+        `ParameterError` for values that are not finite; `BudgetError` when `clip` is beyond float64's exact steps.
+        """
+        exact = np.asarray(values, dtype=np.float64)
+        if not np.isfinite(exact).all():
+            raise ParameterError("values that are not finite have no fixed-point form")
+        if not (isfinite(clip) and clip > 0):
+            raise ParameterError(f"a clip must be finite and positive, got {clip}")
+        if clip * self.scale > 2.0**_EXACT_BITS:
+            raise BudgetError(f"clip {clip:g} at scale {self.scale:g} is over 2^53 steps: float64 is not exact there")
+        clipped = int(np.count_nonzero(np.abs(exact) > clip))
+        steps = np.clip(exact, -clip, clip) * self.scale
+        steps = np.rint(steps) if rng is None else np.floor(steps + rng.random(steps.shape))
+        return self.reduce(steps.astype(np.int64).view(np.uint64)), clipped
+
+    def reduce(self, elements: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
+        """Elements modulo 2^bits, in the ring's dtype: needed after additions only where bits is not 16, 32 or 64."""
+        if self.bits < 8 * elements.dtype.itemsize:
+            elements = elements & elements.dtype.type((1 << self.bits) - 1)
+        return elements.astype(self.dtype, copy=False)
+
+    def decode(self, total: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float64]:
+        """The sum as float64, of the same shape: elements from 2^(bits-1) on are negative. Exact up to 2^53 steps.
+
+        `ParameterError` for another dtype; `BudgetError` for an element that is not below 2^bits.
+        """
+        if total.dtype != self.dtype:
+            raise ParameterError(f"a sum in this ring is {self.dtype}, got {total.dtype}")
+        if self.bits < 8 * total.dtype.itemsize and bool((total >> total.dtype.type(self.bits)).any()):
+            raise BudgetError(f"the sum holds elements that are not below 2^{self.bits}: reduce it first")
+        shift = np.uint64(64 - self.bits)
+        signed = (total.astype(np.uint64) << shift).view(np.int64) >> np.int64(shift)
+        return signed / self.scale

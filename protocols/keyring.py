@@ -1,0 +1,78 @@
+"""The keys that the clients of a task share and the server never holds, in one container for all mechanisms."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, replace
+from typing import Final
+
+from protocols.codec import Reader, pack
+from protocols.errors import CodecError, KeyringError
+
+__all__ = ["Keyring", "decode_keyring", "encode_keyring"]
+
+_MAGIC: Final = b"hushrec keyring 1\n"
+STATE_KEY_BYTES: Final = 32
+
+
+@dataclass(frozen=True, repr=False)
+class Keyring:
+    """HE keys and the state key of one task.
+
+    mechanism: whose keys these are. parameter_id: 32 bytes that name the HE parameters (ring degree and modulus).
+    public_key: serialised, b"" where the mode has none. secret_key: serialised, b"" on a member of a public-key task.
+    state_key: 32 bytes that seal model snapshots (AES-256-GCM); every member has it, the server does not.
+    """
+
+    mechanism: str
+    parameter_id: bytes
+    public_key: bytes
+    secret_key: bytes
+    state_key: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.state_key) != STATE_KEY_BYTES:
+            raise KeyringError(f"a state key has {STATE_KEY_BYTES} bytes")
+
+    def __repr__(self) -> str:
+        return f"<Keyring {self.mechanism} {self.fingerprint} {'holder' if self.secret_key else 'public'}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Keyring):
+            return NotImplemented
+        return hmac.compare_digest(encode_keyring(self), encode_keyring(other))
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that members may compare aloud: the same for holder and public-only copies of one keyring."""
+        digest = hashlib.sha256(b"hushrec keyring fingerprint 1\n" + self.state_key).digest()
+        return hashlib.sha256(digest + self.parameter_id).hexdigest()[:16]
+
+    def without_secret_key(self) -> Keyring:
+        """The copy for members of a public-key task: they can contribute, not open."""
+        return replace(self, secret_key=b"")
+
+
+def encode_keyring(keyring: Keyring) -> bytes:
+    """Canonical bytes: what is sealed into an envelope and written to a keyring file."""
+    return _MAGIC + pack(
+        keyring.mechanism.encode(), keyring.parameter_id, keyring.public_key, keyring.secret_key, keyring.state_key
+    )
+
+
+def decode_keyring(body: bytes) -> Keyring:
+    """The inverse of `encode_keyring`; `CodecError` for anything else, trailing bytes included."""
+    if not body.startswith(_MAGIC):
+        raise CodecError("this is not a keyring of a version that is known here")
+    reader = Reader(memoryview(body)[len(_MAGIC) :])
+    name, parameter_id, public_key, secret_key, state_key = (reader.chunk(1 << 24) for _ in range(5))
+    reader.finish()
+    try:
+        mechanism = name.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise CodecError("a keyring names its mechanism in ASCII") from error
+    return Keyring(mechanism, parameter_id, public_key, secret_key, state_key)

@@ -1,0 +1,148 @@
+"""What a contribution's vector looks like: segments of values, held together in blocks, sent along a route.
+
+A *segment* is a run of values that share one bound. A *block* is a run of segments that is sealed, sent and
+folded as one piece. A recipe lays out the blocks of the AGGREGATE; a *route* says which of them a client's
+contribution feeds, and lets one uploaded block be added to several (SCoLR: one touch vector counts for every
+column that the client trains).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.errors import ParameterError, RoutingError
+
+__all__ = ["Block", "Route", "Segment", "VectorLayout", "clip_to_bounds", "whole_route"]
+
+Route = tuple[tuple[int, ...], ...]
+"""For each block of a contribution, in the order sent: the aggregate blocks it is added to."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """`length` values of one kind, each at most `clip` in size in ONE contribution.
+
+    `integral` marks counts: the opened sum is rounded to whole numbers.
+    """
+
+    name: str
+    length: int
+    clip: float
+    integral: bool = False
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ParameterError(f"segment {self.name!r}: length must be at least 1, got {self.length}")
+        if not (np.isfinite(self.clip) and self.clip > 0):
+            raise ParameterError(f"segment {self.name!r}: clip must be finite and positive, got {self.clip}")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Segments that are sealed, sent and folded as one piece."""
+
+    name: str
+    segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        if not self.segments:
+            raise ParameterError(f"block {self.name!r} has no segments")
+
+    @property
+    def length(self) -> int:
+        """Number of values."""
+        return sum(segment.length for segment in self.segments)
+
+    @property
+    def shape(self) -> tuple[tuple[int, float, bool], ...]:
+        """What two blocks must share so that one can be added to the other."""
+        return tuple((s.length, s.clip, s.integral) for s in self.segments)
+
+    def bounds(self) -> NDArray[np.float64]:
+        """The bound of each value in one contribution, float64 of shape (length,)."""
+        return np.repeat([s.clip for s in self.segments], [s.length for s in self.segments])
+
+    def integral_mask(self) -> NDArray[np.bool_]:
+        """True where a value is a count, bool of shape (length,)."""
+        return np.repeat([s.integral for s in self.segments], [s.length for s in self.segments])
+
+    def split(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Views of `values` (length,) by segment name."""
+        edges = [0, *accumulate(s.length for s in self.segments)]
+        return {s.name: values[a:b] for s, (a, b) in zip(self.segments, pairwise(edges), strict=True)}
+
+    def join(self, parts: Mapping[str, NDArray[np.floating]]) -> NDArray[np.float64]:
+        """One float64 vector (length,) from the parts by segment name; `ParameterError` when a part does not fit."""
+        if set(parts) != {s.name for s in self.segments}:
+            raise ParameterError(f"block {self.name!r} needs {[s.name for s in self.segments]}, got {sorted(parts)}")
+        for segment in self.segments:
+            if parts[segment.name].size != segment.length:
+                raise ParameterError(
+                    f"segment {segment.name!r} needs {segment.length} values, got {parts[segment.name].size}"
+                )
+        return np.concatenate([np.asarray(parts[s.name], dtype=np.float64).ravel() for s in self.segments])
+
+
+@dataclass(frozen=True)
+class VectorLayout:
+    """The blocks of an aggregate, in the order in which they lie in the opened vector."""
+
+    blocks: tuple[Block, ...]
+
+    def __post_init__(self) -> None:
+        if not self.blocks:
+            raise ParameterError("a layout needs at least one block")
+
+    @property
+    def length(self) -> int:
+        """Number of values in the whole aggregate."""
+        return sum(block.length for block in self.blocks)
+
+    def split(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+        """Views of `values` (length,) by block, in order."""
+        if values.shape != (self.length,):
+            raise ParameterError(f"a vector of {self.length} values was expected, got shape {values.shape}")
+        edges = [0, *accumulate(block.length for block in self.blocks)]
+        return tuple(values[a:b] for a, b in pairwise(edges))
+
+    def check_route(self, route: Route) -> None:
+        """Raise `RoutingError` unless every target exists, none is fed twice, and targets of one block are alike."""
+        fed: set[int] = set()
+        for targets in route:
+            if not targets:
+                raise RoutingError("a contribution block must feed at least one block of the sum")
+            for target in targets:
+                if not 0 <= target < len(self.blocks):
+                    raise RoutingError(f"the sum has {len(self.blocks)} blocks, none is numbered {target}")
+                if target in fed:
+                    raise RoutingError(f"block {target} of the sum is fed twice by one contribution")
+                if self.blocks[target].shape != self.blocks[targets[0]].shape:
+                    raise RoutingError(f"blocks {targets[0]} and {target} differ in shape")
+                fed.add(target)
+
+    def contribution_blocks(self, route: Route) -> tuple[Block, ...]:
+        """The blocks that a contribution along `route` holds, in the order sent."""
+        self.check_route(route)
+        return tuple(self.blocks[targets[0]] for targets in route)
+
+
+def whole_route(layout: VectorLayout) -> Route:
+    """The route of a contribution that feeds every block once: what all recipes but SCoLR use."""
+    return tuple((index,) for index in range(len(layout.blocks)))
+
+
+def clip_to_bounds(block: Block, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+    """`values` (length,) held within the block's bounds, and how many had to be moved: report it, never hide it.
+
+    Raises `ParameterError` for a value that is not finite: training diverged, and no sum should take it.
+    """
+    if not np.isfinite(values).all():
+        raise ParameterError(f"block {block.name!r} holds values that are not finite: training diverged")
+    bounds = block.bounds()
+    clipped = int(np.count_nonzero(np.abs(values) > bounds))
+    return (np.clip(values, -bounds, bounds) if clipped else values), clipped

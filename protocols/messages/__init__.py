@@ -1,0 +1,38 @@
+"""The JSON bodies of the HTTP API, shared by the service and the SDK: pure values, validated on both sides."""
+
+from __future__ import annotations
+
+from protocols.messages.enrolment import (
+    Enrolment,
+    EnrolmentRequest,
+    Invitation,
+    InvitationRequest,
+    Member,
+    MemberPage,
+    Role,
+)
+from protocols.messages.problem import ProblemDocument
+from protocols.messages.rounds import CohortView, RoundPage, RoundView, SnapshotView, UploadReceipt
+from protocols.messages.tasks import MechanismChoice, RecipeChoice, Schedule, TaskPage, TaskRequest, TaskView
+
+__all__ = [
+    "CohortView",
+    "Enrolment",
+    "EnrolmentRequest",
+    "Invitation",
+    "InvitationRequest",
+    "MechanismChoice",
+    "Member",
+    "MemberPage",
+    "ProblemDocument",
+    "RecipeChoice",
+    "Role",
+    "RoundPage",
+    "RoundView",
+    "Schedule",
+    "SnapshotView",
+    "TaskPage",
+    "TaskRequest",
+    "TaskView",
+    "UploadReceipt",
+]

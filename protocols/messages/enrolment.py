@@ -1,0 +1,71 @@
+"""Invitations, enrolment and the keyring mailbox."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from protocols.messages.base import Key32, Message, Signature64
+
+__all__ = ["Enrolment", "EnrolmentRequest", "Invitation", "InvitationRequest", "Member", "MemberPage", "Role"]
+
+Role = Literal["member", "holder"]
+
+
+class InvitationRequest(Message):
+    """What an operator asks for; a task has at most one key holder."""
+
+    role: Role = "member"
+    uses: int = Field(default=1, ge=1, le=1_000_000)
+    expires_seconds: float = Field(default=86_400.0, gt=0, le=31_536_000)
+
+
+class Invitation(Message):
+    """Shown once; the server keeps a hash."""
+
+    task_id: str
+    invitation: str = Field(description="Hand it to the clients over a channel they trust.")
+    role: Role
+    uses: int
+    expires_seconds: float
+
+
+class EnrolmentRequest(Message):
+    """A client's keys, its proof that it owns them and, for keyed tasks, that it knows the group code."""
+
+    invitation: str = Field(min_length=1, max_length=200)
+    identity_key: Key32 = Field(description="Ed25519 public key.")
+    mailbox_key: Key32 = Field(description="X25519 public key that keyring envelopes are sealed to.")
+    signature: Signature64 = Field(description="Ed25519 over task-independent domain tag of both keys and invitation.")
+    membership_proof: Key32 | None = Field(
+        default=None,
+        description="HMAC under the group code over both keys; the server stores it, only members check.",
+    )
+
+
+class Enrolment(Message):
+    """Answer to an enrolment. Enrolling again with the same identity key gives the same client id and a new token."""
+
+    task_id: str
+    client_id: str
+    token: str = Field(description="Bearer token of this client; shown once, stored hashed.")
+    role: Role
+
+
+class Member(Message):
+    """A member as the key holder sees it; the proof tells real members from ones the server invented."""
+
+    client_id: str
+    role: Role
+    identity_key: Key32
+    mailbox_key: Key32
+    membership_proof: Key32 | None
+    keyed: bool = Field(description="An envelope for this member lies in the mailbox.")
+
+
+class MemberPage(Message):
+    """Members in order of enrolment; ask again with `after=next` while it is not null."""
+
+    members: list[Member]
+    next: str | None = None

@@ -1,0 +1,65 @@
+"""Rounds, uploads and snapshots."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from protocols.messages.base import Key32, Message
+
+__all__ = ["CohortView", "RoundPage", "RoundState", "RoundView", "SnapshotView", "UploadReceipt"]
+
+RoundState = Literal["collecting", "folding", "complete", "failed"]
+
+
+class RoundView(Message):
+    """One round. Fields about the asking client are null for operators."""
+
+    task_id: str
+    number: int = Field(ge=1)
+    state: RoundState
+    seed: Key32 = Field(description="32 public random bytes of this round.")
+    cohort: int = Field(ge=0, description="Clients asked.")
+    received: int = Field(ge=0, description="Contributions stored so far.")
+    survivors: int = Field(ge=0, description="Contributions in the sum; 0 until the round is complete.")
+    folded: int = Field(ge=0, description="Contributions folded so far.")
+    seconds_left: float | None = Field(description="Until the deadline; null when it no longer matters.")
+    aggregate_bytes: int | None = Field(description="Length of the released aggregate; null until it is released.")
+    aggregate_digest: str | None = Field(default=None, description="sha-256 of the aggregate, hex.")
+    failure: str | None = Field(default=None, description="Why the round failed, in plain words.")
+    in_cohort: bool | None = Field(default=None, description="Whether the asking client is asked to contribute.")
+    contributed: bool | None = Field(default=None, description="Whether its contribution is stored.")
+    contribution_bytes: int | None = Field(default=None, description="Exact length of its contribution.")
+
+
+class RoundPage(Message):
+    """Rounds in order; ask again with `after` = the last number while `more` is true."""
+
+    rounds: list[RoundView]
+    more: bool = False
+
+
+class CohortView(Message):
+    """Who is asked in a round. Client ids are pseudonyms; masked sums need the roster anyway."""
+
+    round: int
+    clients: list[str]
+
+
+class UploadReceipt(Message):
+    """A contribution is durable; it will be counted exactly once if its round completes."""
+
+    round: int
+    client_id: str
+    bytes: int
+    digest: str = Field(description="sha-256 of the body, hex.")
+
+
+class SnapshotView(Message):
+    """A sealed model state after `round` rounds, made by a member; the server cannot open it."""
+
+    round: int = Field(ge=1)
+    bytes: int = Field(ge=0)
+    digest: str = Field(description="sha-256 of the sealed body, hex.")
+    author: str = Field(description="Client id of the member that made it.")

@@ -1,0 +1,125 @@
+"""What the matrix-factorisation recipes share: parameters, the first item factors, counts and the mean they make.
+
+The released CoLR code does not weight clients by N_u/N as its text says: it divides each item's row by the number of
+participants that touched the item, sampled negatives included. That count is part of the sum here, so it is
+encrypted like everything else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocols.codec import exact
+from protocols.domain import derive_seed
+from protocols.errors import CodecError, ParameterError
+from protocols.expand import normals
+from protocols.layout import Block, Segment, clip_to_bounds
+from protocols.recipes.base import ModelState, RoundSpec, Update
+
+__all__ = [
+    "FactorParameters",
+    "advance",
+    "clip_blocks",
+    "count_segment",
+    "decode_factors",
+    "dense_rows",
+    "encode_factors",
+    "initial_factors",
+    "mean_rows",
+    "round_spec",
+    "rows_block",
+]
+
+MAX_ITEMS: Final = 5_000_000
+MAX_DIM: Final = 4096
+
+
+class FactorParameters(BaseModel):
+    """Parameters of every recipe that learns item factors Q of shape (items, dim)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    items: int = Field(ge=1, le=MAX_ITEMS, description="Number of items, N: rows of the item factors.")
+    dim: int = Field(default=64, ge=1, le=MAX_DIM, description="Length d of a factor.")
+    clip: float = Field(
+        default=4.0,
+        gt=0,
+        le=1e6,
+        description="Bound on each uploaded value; what exceeds it is clipped and counted.",
+    )
+
+
+def initial_factors(task_seed: bytes, items: int, dim: int) -> NDArray[np.float32]:
+    """Q at round 0: N(0, 1/dim), float32 (items, dim), from the task's seed (released CoLR code)."""
+    flat = normals(task_seed, "initial item factors", items * dim) / np.sqrt(dim)
+    return np.asarray(flat.reshape(items, dim), dtype=np.float32)
+
+
+def round_spec(task_seed: bytes, number: int) -> RoundSpec:
+    """The broadcast of round `number`: its seed follows from the task's, so that nobody can choose it later."""
+    if number < 1:
+        raise ParameterError(f"rounds are numbered from 1, got {number}")
+    return RoundSpec(number, derive_seed(task_seed, "round", number))
+
+
+def count_segment(items: int) -> Segment:
+    """How many contributions touched each item: 0 or 1 a client, whole numbers."""
+    return Segment("touched", items, 1.0, integral=True)
+
+
+def rows_block(name: str, items: int, width: int, clip: float) -> Block:
+    """Update rows (items x width, row-major) and the touch counts, held together as one block."""
+    return Block(name, (Segment("update", items * width, clip), count_segment(items)))
+
+
+def dense_rows(update: Update, items: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The update scattered to (items, width) and the touch vector (items,), float64.
+
+    Raises `ParameterError` when the rows do not have `width` columns or an item is unknown or listed twice.
+    """
+    if update.values.shape != (update.items.size, width):
+        raise ParameterError(f"an update of {update.items.size} rows x {width} was expected, got {update.values.shape}")
+    if update.items.size and not (update.items.min() >= 0 and update.items.max() < items):
+        raise ParameterError(f"an update names an item outside 0..{items - 1}")
+    touched = np.bincount(update.items, minlength=items).astype(np.float64)
+    if touched.max(initial=0) > 1:
+        raise ParameterError("an update lists an item twice")
+    rows = np.zeros((items, width))
+    rows[update.items] = update.values
+    return rows, touched
+
+
+def mean_rows(total: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each row of `total` (items, width) divided by max(1, its count): the released code's aggregation."""
+    return total / np.maximum(counts, 1.0)[:, None]
+
+
+def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], int]:
+    """Every vector held within its block's bounds, and how many values were moved in all."""
+    pairs = [clip_to_bounds(block, vector) for block, vector in zip(blocks, vectors, strict=True)]
+    return [vector for vector, _ in pairs], sum(clipped for _, clipped in pairs)
+
+
+def encode_factors(state: ModelState) -> bytes:
+    """Item factors as float32, little endian, row-major."""
+    return state.item_factors.astype("<f4").tobytes()
+
+
+def decode_factors(round_number: int, body: bytes, parameters: FactorParameters) -> ModelState:
+    """The inverse of `encode_factors`; `CodecError` for another length or values that are not finite."""
+    view = exact(body, parameters.items * parameters.dim * 4, "a model state")
+    factors = np.frombuffer(view, dtype="<f4").reshape(parameters.items, parameters.dim)
+    if not np.isfinite(factors).all():
+        raise CodecError("a model state holds values that are not finite")
+    return ModelState(round_number, factors.astype(np.float32))
+
+
+def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64]) -> ModelState:
+    """The state after round `spec.number`, item factors moved by `change` (items, dim)."""
+    if spec.number <= state.round_number:
+        raise ParameterError(f"round {spec.number} is already in a state of round {state.round_number}")
+    return ModelState(spec.number, (state.item_factors + change).astype(np.float32))

@@ -1,0 +1,138 @@
+"""Sealing and opening: values to ciphertexts in wire form, and an aggregate back to values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tenseal import sealapi
+
+from protocols.errors import CodecError
+from protocols.keyring import Keyring
+from protocols.layout import Route
+from protocols.sums.base import Buffer
+from protocols.sums.ckks.keys import load_public_key, load_secret_key
+from protocols.sums.ckks.packing import pack_blocks, unpack_block
+from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan
+from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
+from protocols.sums.ckks.wire import Planes, WireBuffer, check_range, join_planes, view_planes
+
+__all__ = ["gaussian_noise", "open_aggregate", "seal_blocks"]
+
+
+def seal_blocks(plan: CkksPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None) -> bytes:
+    """A contribution of `plan.contribution_bytes(route)` bytes; errors as in `protocols.sums.base.Mechanism.seal`."""
+    slots = pack_blocks(plan.layout.contribution_blocks(route), blocks, plan.degree)
+    context = seal_context(plan.parameters.set, plan.degree)
+    wire = WireBuffer.empty(plan.parameter_set, len(slots), plan.degree, seeded=plan.seeded)
+    with MemoryFile() as file:
+        if plan.opened_by == "holder":
+            public_key = load_public_key(plan, context, file, keyring)
+            encryptor = sealapi.Encryptor(context.seal, public_key)
+        else:
+            encryptor = sealapi.Encryptor(context.seal, load_secret_key(plan, context, file, keyring))
+        write = _write_seeded if plan.seeded else _write_expanded
+        write(plan, context, encryptor, file, slots, wire)
+    return bytes(wire.body)
+
+
+def _write_seeded(
+    plan: CkksPlan,
+    context: SealContext,
+    encryptor: Any,
+    file: MemoryFile,
+    slots: NDArray[np.complex128],
+    wire: WireBuffer,
+) -> None:
+    prefix, marker = context.ciphertext_prefix(plan.scale, 1), context.seed_marker()
+    plaintext = sealapi.Plaintext()
+    for index, row in enumerate(slots):
+        context.encoder.encode(row.tolist(), plan.scale, plaintext)
+        ciphertext = encryptor.encrypt_symmetric(plaintext)
+        residues, tail = file.saved(ciphertext, prefix, plan.degree, len(marker) + SEED_BYTES)
+        if not tail.startswith(marker):
+            raise CodecError("SEAL saved a seed of a form that is not known here")
+        wire.put(index, residues)
+        wire.seeds[index] = np.frombuffer(tail, np.uint8, SEED_BYTES, len(marker))
+
+
+def _write_expanded(
+    plan: CkksPlan,
+    context: SealContext,
+    encryptor: Any,
+    file: MemoryFile,
+    slots: NDArray[np.complex128],
+    wire: WireBuffer,
+) -> None:
+    prefix = context.ciphertext_prefix(plan.scale, 2)
+    encrypt = encryptor.encrypt if plan.opened_by == "holder" else encryptor.encrypt_symmetric
+    plaintext, ciphertext = sealapi.Plaintext(), sealapi.Ciphertext()
+    for index, row in enumerate(slots):
+        context.encoder.encode(row.tolist(), plan.scale, plaintext)
+        encrypt(plaintext, ciphertext)
+        residues, _ = file.saved(ciphertext, prefix, 2 * plan.degree, 0)
+        wire.put(index, residues)
+
+
+def open_aggregate(plan: CkksPlan, aggregate: Buffer, keyring: Keyring | None) -> NDArray[np.float64]:
+    """The sum, float64 (layout.length,), counts rounded.
+
+    In public mode the values get rounded Gaussian noise of `plan.flood_deviation` first, so that what the holder shows
+    to others does not carry the encryption's own noise, from which the key can be computed (IND-CPA-D: Li and
+    Micciancio, EUROCRYPT 2021; noise that hides it: Li, Micciancio, Schultz and Sorrell, CRYPTO 2022). How well it
+    hides is `plan.flooding_distance`: a good defence for a task's rounds with these one-prime sets, not a proof of
+    128 bits.
+    """
+    planes = view_planes(aggregate, plan.parameter_set, plan.ciphertexts, 2, plan.degree)
+    wrong = check_range(planes, plan.parameter_set.modulus)
+    if wrong is not None:
+        raise CodecError(f"ciphertext {wrong} of the aggregate holds a residue that is not below the modulus")
+    slots = _decrypt(plan, planes, keyring)
+    if plan.opened_by == "holder":
+        slots = _flooded(plan, slots)
+    parts = [
+        unpack_block(block, slots[start : start + count])
+        for block, start, count in zip(plan.layout.blocks, plan.block_starts, plan.block_ciphertexts, strict=True)
+    ]
+    for block, values in zip(plan.layout.blocks, parts, strict=True):
+        np.rint(values, out=values, where=block.integral_mask())
+    return np.concatenate(parts)
+
+
+def _decrypt(plan: CkksPlan, planes: Planes, keyring: Keyring | None) -> NDArray[np.complex128]:
+    context = seal_context(plan.parameters.set, plan.degree)
+    prefix = context.ciphertext_prefix(plan.scale, 2)
+    slots = np.zeros((plan.ciphertexts, plan.degree // 2), np.complex128)
+    plaintext, ciphertext = sealapi.Plaintext(), sealapi.Ciphertext()
+    with MemoryFile() as file:
+        decryptor = sealapi.Decryptor(context.seal, load_secret_key(plan, context, file, keyring))
+        for index in range(plan.ciphertexts):
+            residues = join_planes(tuple(plane[index] for plane in planes))
+            if not residues.any():
+                continue  # nobody fed this part of the sum: it is zero, and SEAL has nothing to decrypt
+            if not residues[1].any():
+                raise CodecError(f"ciphertext {index} of the aggregate is transparent: nothing encrypted adds up to it")
+            context.load(file, ciphertext, context.stream(prefix, residues))
+            decryptor.decrypt(ciphertext, plaintext)
+            slots[index] = context.encoder.decode_complex(plaintext)
+    return slots
+
+
+def _flooded(plan: CkksPlan, slots: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    """Slots on the grid 1/scale, plus whole multiples of it: no bit below the grid survives."""
+    values = slots.view(np.float64)
+    noise = gaussian_noise(values.size, plan.flood_deviation * plan.scale).reshape(values.shape)
+    flooded: NDArray[np.float64] = (np.rint(values * plan.scale) + np.rint(noise)) / plan.scale
+    return flooded.view(np.complex128)
+
+
+def gaussian_noise(count: int, deviation: float) -> NDArray[np.float64]:
+    """`count` secret normals by Box and Muller (1958), every uniform fresh from the operating system."""
+    half = (count + 1) // 2
+    words = np.frombuffer(os.urandom(16 * half), np.uint64).reshape(2, half)
+    uniforms = ((words >> np.uint64(11)) + 1.0) * 2.0**-53
+    radius, angle = deviation * np.sqrt(-2.0 * np.log(uniforms[0])), 2.0 * np.pi * uniforms[1]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]

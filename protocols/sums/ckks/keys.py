@@ -1,0 +1,97 @@
+"""CKKS keys of a task: made by SEAL, kept as fixed-length planes of residues.
+
+A secret key is one polynomial, a public key two, in the byte planes of `wire`. Keys are bound to (N, q) through
+`Keyring.parameter_id`; using one with a plan of other parameters raises `KeyringError`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tenseal import sealapi
+
+from protocols.errors import CodecError, KeyringError
+from protocols.keyring import STATE_KEY_BYTES, Keyring
+from protocols.sums.ckks.parameters import ParameterSet
+from protocols.sums.ckks.planner import CkksPlan
+from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
+from protocols.sums.ckks.wire import check_range, join_planes, split_residues, view_planes
+
+__all__ = ["generate_keyring", "load_public_key", "load_secret_key"]
+
+
+def generate_keyring(plan: CkksPlan) -> Keyring:
+    """Fresh keys from SEAL's generator (seeded by the operating system) and a fresh state key: the holder's copy."""
+    context = seal_context(plan.parameters.set, plan.degree)
+    generator = sealapi.KeyGenerator(context.seal)
+    with MemoryFile() as file:
+        residues, _ = file.saved(generator.secret_key(), context.plaintext_prefix(1.0), plan.degree, 0)
+        secret_key = _key_bytes(residues, plan.parameter_set)
+        public_key = b""
+        if plan.opened_by == "holder":
+            key = sealapi.PublicKey()
+            generator.create_public_key(key)
+            residues, _ = file.saved(key, context.ciphertext_prefix(1.0, 2), 2 * plan.degree, 0)
+            public_key = _key_bytes(residues, plan.parameter_set)
+    return Keyring(plan.mechanism, plan.parameter_id, public_key, secret_key, secrets.token_bytes(STATE_KEY_BYTES))
+
+
+def load_secret_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyring: Keyring | None) -> Any:
+    """The SEAL secret key of `keyring`; `KeyringError` when it is missing, of other parameters, or malformed."""
+    body = _checked(plan, keyring).secret_key
+    if not body:
+        raise KeyringError("this keyring holds no secret key: only a key holder can do this")
+    residues = _key_residues(body, plan.parameter_set, 1, plan.degree, "secret")
+    key = sealapi.SecretKey()
+    _load(context, file, key, context.stream(context.plaintext_prefix(1.0), residues), "secret")
+    return key
+
+
+def load_public_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyring: Keyring | None) -> Any:
+    """The SEAL public key of `keyring`; `KeyringError` as for `load_secret_key`."""
+    body = _checked(plan, keyring).public_key
+    if not body:
+        raise KeyringError("this keyring holds no public key: it belongs to a shared-secret task")
+    residues = _key_residues(body, plan.parameter_set, 2, plan.degree, "public")
+    key = sealapi.PublicKey()
+    _load(context, file, key, context.stream(context.ciphertext_prefix(1.0, 2), residues), "public")
+    return key
+
+
+def _checked(plan: CkksPlan, keyring: Keyring | None) -> Keyring:
+    if keyring is None:
+        raise KeyringError("a CKKS sum needs the task's keyring")
+    if keyring.mechanism != plan.mechanism:
+        raise KeyringError(f"this keyring belongs to {keyring.mechanism!r}, not to {plan.mechanism!r}")
+    if not hmac.compare_digest(keyring.parameter_id, plan.parameter_id):
+        raise KeyringError("this keyring was made for another ring degree or modulus")
+    return keyring
+
+
+def _key_bytes(residues: NDArray[np.uint64], parameter_set: ParameterSet) -> bytes:
+    body = bytearray(residues.size * parameter_set.residue_bytes)
+    split_residues(residues, view_planes(body, parameter_set, 1, 1, residues.size))
+    return bytes(body)
+
+
+def _key_residues(
+    body: bytes, parameter_set: ParameterSet, polynomials: int, degree: int, kind: str
+) -> NDArray[np.uint64]:
+    try:
+        planes = view_planes(body, parameter_set, 1, polynomials, degree)
+    except CodecError:
+        raise KeyringError(f"the {kind} key does not have the length that its parameters imply") from None
+    if check_range(planes, parameter_set.modulus) is not None:
+        raise KeyringError(f"the {kind} key holds residues that are not below the modulus")
+    return join_planes(planes)
+
+
+def _load(context: SealContext, file: MemoryFile, key: Any, stream: bytes, kind: str) -> None:
+    try:
+        context.load(file, key, stream)
+    except CodecError:
+        raise KeyringError(f"SEAL refuses the {kind} key") from None

@@ -1,0 +1,81 @@
+"""The CKKS mechanism: the moves of `protocols.sums.base`, each in its own module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.errors import ContributionError, ParameterError
+from protocols.keyring import Keyring
+from protocols.layout import Route, VectorLayout
+from protocols.sums.base import Buffer, SumPlan
+from protocols.sums.ckks import encryption, fold, keys
+from protocols.sums.ckks.planner import COUNT_BYTES, CkksPlan, make_plan
+from protocols.sums.ckks.wire import check_expanded, check_seeded, view_planes
+
+__all__ = ["CKKS", "CkksMechanism"]
+
+
+class CkksMechanism:
+    """Sums of CKKS ciphertexts (Cheon, Kim, Kim and Song, ASIACRYPT 2017) that the folding side cannot open."""
+
+    name: Final = "ckks"
+    needs_keyring: Final = True
+
+    def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> CkksPlan:
+        """See `protocols.sums.ckks.planner.make_plan`; parameters are those of `CkksParameters`."""
+        return make_plan(parameters, layout, max_contributions)
+
+    def generate_keyring(self, plan: SumPlan) -> Keyring:
+        """Fresh keys: a secret key, and in public mode the public key that goes with it."""
+        return keys.generate_keyring(_own(plan))
+
+    def seal(
+        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
+    ) -> bytes:
+        """Encrypt, under the secret key in shared mode and the public key in public mode."""
+        return encryption.seal_blocks(_own(plan), route, blocks, keyring)
+
+    def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
+        """Length, residues below q, no transparent ciphertext; the error names the ciphertext."""
+        own = _own(plan)
+        view = memoryview(body)
+        expected = own.contribution_bytes(route)
+        if view.nbytes != expected:
+            raise ContributionError(f"a contribution along this route is {expected} bytes, got {view.nbytes}")
+        ciphertexts, polynomials = own.route_ciphertexts(route), 1 if own.seeded else 2
+        residues = view[: ciphertexts * polynomials * own.degree * own.parameter_set.residue_bytes]
+        planes = view_planes(residues, own.parameter_set, ciphertexts, polynomials, own.degree)
+        (check_seeded if own.seeded else check_expanded)(planes, own.parameter_set.modulus)
+
+    def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
+        """Add checked contributions to a partial sum."""
+        return fold.fold_contributions(_own(plan), partial, contributions)
+
+    def release(self, plan: SumPlan, partial: Buffer) -> bytes:
+        """The expanded ciphertexts without the count."""
+        own = _own(plan)
+        fold.read_partial(own, partial)
+        return bytes(memoryview(partial)[COUNT_BYTES:])
+
+    def open(
+        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
+    ) -> NDArray[np.float64]:
+        """Decrypt the sum; in public mode it is flooded with noise before anyone sees it."""
+        own = _own(plan)
+        if not 0 <= contributions <= own.max_contributions:
+            raise ParameterError(f"the plan holds for {own.max_contributions} contributions, not {contributions}")
+        return encryption.open_aggregate(own, aggregate, keyring)
+
+
+def _own(plan: SumPlan) -> CkksPlan:
+    if not isinstance(plan, CkksPlan):
+        raise ParameterError(f"this plan belongs to {plan.mechanism!r}, not to 'ckks'")
+    return plan
+
+
+CKKS: Final = CkksMechanism()
+"""The mechanism; stateless."""

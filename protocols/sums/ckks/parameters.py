@@ -1,0 +1,99 @@
+"""Named, tested CKKS parameter sets: one data prime each, no special prime, no free-form moduli.
+
+Sums need no multiplication, so one prime is enough and no relinearisation or Galois key ever exists. Each prime is the
+largest below 2^bits that is 1 mod 2*8192, so it serves every ring degree here; at the smallest degree, 2048, the
+HomomorphicEncryption.org standard allows 54 bits at 128-bit security (ternary secret), and SEAL checks it again
+(`sec_level_type::tc128`) whenever a context is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = ["DEGREES", "PARAMETER_SETS", "SECURITY_BITS", "CkksParameters", "ParameterSet", "SetName"]
+
+SetName = Literal["compact", "standard", "precise"]
+
+DEGREES: Final = (2048, 4096, 8192)
+"""Ring degrees N that the planner chooses from; a ciphertext of degree N carries N real values."""
+
+SECURITY_BITS: Final = 128
+"""Classical security that SEAL enforces for every set at every degree."""
+
+
+@dataclass(frozen=True)
+class ParameterSet:
+    """A prime modulus q and how its residues are cut into byte planes.
+
+    plane_dtypes: numpy dtypes of the planes, least significant first; together they are as wide as q in whole bytes.
+    """
+
+    name: SetName
+    modulus_bits: int
+    modulus: int
+    plane_dtypes: tuple[str, ...]
+
+    @property
+    def residue_bytes(self) -> int:
+        """Bytes of one residue on the wire."""
+        return sum(int(dtype[-1]) for dtype in self.plane_dtypes)
+
+
+PARAMETER_SETS: Final[dict[str, ParameterSet]] = {
+    "compact": ParameterSet("compact", 32, 0xFFF88001, ("<u4",)),
+    "standard": ParameterSet("standard", 40, 0xFFFFFDC001, ("<u4", "|u1")),
+    "precise": ParameterSet("precise", 54, 0x3FFFFFFFEF8001, ("<u4", "<u2", "|u1")),
+}
+"""compact: 4 bytes a residue, for averages that bear 1e-4. standard: 5 bytes. precise: 7 bytes, for public mode too."""
+
+
+class CkksParameters(BaseModel):
+    """What a task says about its CKKS sum; everything else follows from the layout and the cohort."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    set: SetName = Field(
+        default="standard",
+        description="Named modulus: compact (32 bits), standard (40), precise (54). Public mode defaults to precise.",
+    )
+    mode: Literal["shared", "public"] = Field(
+        default="shared",
+        description="shared: all clients hold the secret key. public: clients encrypt under a key holder's public key.",
+    )
+    wire: Literal["seeded", "expanded"] = Field(
+        default="seeded",
+        description="seeded: a 64-byte seed stands for the second polynomial (smallest, shared mode only). "
+        "expanded: both polynomials (twice as large, folds fastest). Public mode is always expanded.",
+    )
+    flood_bits: int = Field(
+        default=0,
+        ge=0,
+        le=40,
+        description="Public mode: opened values get Gaussian noise 2^flood_bits times the predicted noise. "
+        "Default 20 there, at least 8; shared mode has none.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_public_mode(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("mode") == "public":
+            return {"set": "precise", "wire": "expanded", "flood_bits": 20} | data
+        return data
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.mode == "public" and self.wire == "seeded":
+            raise ValueError("public mode has no seeded wire form: a public-key encryption has no seed to send")
+        if self.mode == "public" and self.flood_bits < 8:
+            raise ValueError("public mode needs flood_bits of at least 8: opened sums are shown to others")
+        if self.mode == "shared" and self.flood_bits:
+            raise ValueError("flood_bits belong to public mode: in shared mode only key holders see the sum")
+        return self
+
+    @property
+    def parameter_set(self) -> ParameterSet:
+        """The named set."""
+        return PARAMETER_SETS[self.set]

@@ -1,0 +1,284 @@
+"""Lays out a CKKS sum: ring degree, scale, lengths, and how far the opened sum can be from the true one.
+
+Values are divided by their segment's clip, so every slot holds re + i*im with |re|, |im| <= 1 (times SLACK, which
+forgives a clip done in float32). Notation: N degree, q modulus, K contributions, S scale.
+
+*No wrap, ever.* A coefficient of an encoded polynomial is S * (2/N) * Re(sum over the N/2 slots of z_j * root), at most
+sqrt(2)*SLACK*S in size, and encoding rounds it by at most 1/2. SEAL's errors are centred binomial of 21 coins (variance
+10.5), at most 21 in size; secrets are ternary. A symmetric encryption adds e, so at most 21; a public-key one adds
+e_pk*u + e_0 + e_1*s, at most 21*(2N+1). The sum of K stays below q/2 when
+
+    K * (sqrt(2)*SLACK*S + 1/2 + B) < q/2,   B = 21 (shared) or 21*(2N+1) (public),
+
+and S is the largest power of two for which it does.
+
+*Error.* Rounding is uniform (variance 1/12), so a coefficient of the sum is off with variance V = K*(v + 1/12), where
+v = 10.5 (shared) or 10.5*(1 + 4N/3) (public: products of N terms with ternary factors of variance 2/3). A slot's real
+or imaginary part is a sum of N coefficients with weights cos(.) or sin(.) whose squares add up to N/2, so its standard
+deviation is sigma = sqrt(V*N/2)/S. In public mode opening adds a Gaussian of deviation 2^flood_bits * sigma. The bound
+is 8 deviations of the total (beyond it with probability about 2^-49 a value, by the Gaussian tail) plus the
+floating-point error of the transforms. It is relative to the clip; a segment's error is the bound times its clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import ceil, floor, frexp, log2, sqrt
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from protocols.domain import digest
+from protocols.errors import BudgetError, ParameterError
+from protocols.faults import first_fault
+from protocols.layout import Route, VectorLayout
+from protocols.sums.base import OpenedBy
+from protocols.sums.ckks.parameters import DEGREES, PARAMETER_SETS, SECURITY_BITS, CkksParameters, ParameterSet
+
+__all__ = ["COUNT_BYTES", "SEED_BYTES", "SLACK", "CkksPlan", "make_plan"]
+
+SLACK: Final = 1.0 + 2.0**-22
+"""How far over its clip a value may be, relatively: float32 rounding of the clip itself."""
+
+SEED_BYTES: Final = 64
+"""SEAL's seed of the second polynomial (Blake2xb)."""
+
+COUNT_BYTES: Final = 8
+"""A partial sum starts with its number of contributions, a little-endian uint64."""
+
+_ERROR_BOUND: Final = 21
+_ERROR_VARIANCE: Final = 10.5
+_TERNARY_VARIANCE: Final = 2.0 / 3.0
+_DEVIATIONS: Final = 8.0
+_PADDING_TOLERANCE: Final = 1.01
+
+
+@dataclass(frozen=True)
+class CkksPlan:
+    """A laid-out CKKS sum; equal on every party because it follows from the task's parameters alone."""
+
+    parameters: CkksParameters
+    layout: VectorLayout
+    max_contributions: int
+    degree: int
+
+    @property
+    def mechanism(self) -> str:
+        """`ckks`."""
+        return "ckks"
+
+    @property
+    def parameter_set(self) -> ParameterSet:
+        """The modulus and its planes."""
+        return self.parameters.parameter_set
+
+    @property
+    def opened_by(self) -> OpenedBy:
+        """Every member in shared mode, the key holder in public mode."""
+        return "members" if self.parameters.mode == "shared" else "holder"
+
+    @property
+    def seeded(self) -> bool:
+        """Whether contributions carry a seed instead of the second polynomial."""
+        return self.parameters.wire == "seeded"
+
+    @cached_property
+    def parameter_id(self) -> bytes:
+        """32 bytes that name (N, q)."""
+        return digest("ckks parameters", self.degree, self.parameter_set.modulus)
+
+    @cached_property
+    def block_ciphertexts(self) -> tuple[int, ...]:
+        """Ciphertexts of each block of the aggregate."""
+        return tuple(ceil(block.length / self.degree) for block in self.layout.blocks)
+
+    @cached_property
+    def block_starts(self) -> tuple[int, ...]:
+        """Index of each block's first ciphertext in the aggregate."""
+        return tuple(accumulate(self.block_ciphertexts, initial=0))[:-1]
+
+    @property
+    def ciphertexts(self) -> int:
+        """Ciphertexts of the aggregate."""
+        return sum(self.block_ciphertexts)
+
+    def route_ciphertexts(self, route: Route) -> int:
+        """Ciphertexts of a contribution along `route`."""
+        self.layout.check_route(route)
+        return sum(self.block_ciphertexts[targets[0]] for targets in route)
+
+    def expanded_bytes(self, ciphertexts: int) -> int:
+        """Length of `ciphertexts` in expanded form: two polynomials each."""
+        return ciphertexts * 2 * self.degree * self.parameter_set.residue_bytes
+
+    def seeded_bytes(self, ciphertexts: int) -> int:
+        """Length of `ciphertexts` in seeded form: one polynomial and a seed each."""
+        return ciphertexts * (self.degree * self.parameter_set.residue_bytes + SEED_BYTES)
+
+    def contribution_bytes(self, route: Route) -> int:
+        """Exact length of a contribution along `route`."""
+        count = self.route_ciphertexts(route)
+        return self.seeded_bytes(count) if self.seeded else self.expanded_bytes(count)
+
+    @property
+    def aggregate_bytes(self) -> int:
+        """Length of a released aggregate: expanded form."""
+        return self.expanded_bytes(self.ciphertexts)
+
+    @property
+    def partial_bytes(self) -> int:
+        """Length of a partial sum: the contribution count, then expanded form."""
+        return COUNT_BYTES + self.aggregate_bytes
+
+    @property
+    def _noise_bound(self) -> int:
+        return _ERROR_BOUND * (1 if self.parameters.mode == "shared" else 2 * self.degree + 1)
+
+    @property
+    def _noise_variance(self) -> float:
+        if self.parameters.mode == "shared":
+            return _ERROR_VARIANCE
+        return _ERROR_VARIANCE * (1 + 2 * self.degree * _TERNARY_VARIANCE)
+
+    @cached_property
+    def scale(self) -> float:
+        """S, the largest power of two with which no coefficient of the sum can wrap (module docstring); 0.0 if none."""
+        room = self.parameter_set.modulus / 2 / self.max_contributions - 0.5 - self._noise_bound
+        limit = room / (sqrt(2.0) * SLACK)
+        return 2.0 ** (frexp(limit)[1] - 1) if limit > 1 else 0.0
+
+    @cached_property
+    def noise_deviation(self) -> float:
+        """sigma: standard deviation of a full sum's error before flooding, relative to the clip."""
+        variance = self.max_contributions * (self._noise_variance + 1 / 12)
+        return sqrt(variance * self.degree / 2) / self.scale
+
+    @property
+    def flood_deviation(self) -> float:
+        """Standard deviation of the noise that opening adds, relative to the clip; 0.0 in shared mode."""
+        return 2.0**self.parameters.flood_bits * self.noise_deviation if self.opened_by == "holder" else 0.0
+
+    @property
+    def flooding_distance(self) -> float | None:
+        """Bound on the statistical distance, an opening, between the flooded sum and one without encryption noise.
+
+        Gaussians of deviation 2^f * sigma around values that are about sigma apart have Kullback-Leibler divergence
+        2^-(2f+1) each; n of them add up, and Pinsker's inequality gives sqrt(n) * 2^-(f+1). It grows with the square
+        root of the number of openings. None in shared mode, where nobody outside the key holders sees an opened sum.
+        """
+        if self.opened_by == "members":
+            return None
+        return min(1.0, sqrt(self.layout.length) * 2.0 ** -(self.parameters.flood_bits + 1))
+
+    @cached_property
+    def relative_error(self) -> float:
+        """Bound on a value's error relative to its clip, before counts are rounded (module docstring)."""
+        transforms = self.max_contributions * sqrt(2.0) * (2 * log2(self.degree) + 4) * 2.0**-52
+        flooding_grid = 1.0 / self.scale if self.flood_deviation else 0.0
+        return _DEVIATIONS * sqrt(self.noise_deviation**2 + self.flood_deviation**2) + transforms + flooding_grid
+
+    @property
+    def segment_errors(self) -> dict[str, float]:
+        """Error bound by `block/segment`, in the segment's own unit; 0.0 for counts, which are rounded."""
+        return {
+            f"{block.name}/{segment.name}": 0.0 if segment.integral else self.relative_error * segment.clip
+            for block in self.layout.blocks
+            for segment in block.segments
+        }
+
+    @property
+    def predicted_error(self) -> float:
+        """The largest of the segments' error bounds."""
+        return max(self.segment_errors.values())
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-ready facts for people."""
+        values, count = self.layout.length, self.ciphertexts
+        return {
+            "mechanism": self.mechanism,
+            "set": self.parameters.set,
+            "mode": self.parameters.mode,
+            "wire": self.parameters.wire,
+            "security_bits": SECURITY_BITS,
+            "ring_degree": self.degree,
+            "modulus_bits": self.parameter_set.modulus_bits,
+            "scale_bits": int(log2(self.scale)),
+            "ciphertexts": count,
+            "max_contributions": self.max_contributions,
+            "bytes_per_value_seeded": None if self.opened_by == "holder" else self.seeded_bytes(count) / values,
+            "bytes_per_value_expanded": self.expanded_bytes(count) / values,
+            "aggregate_bytes": self.aggregate_bytes,
+            "flood_bits": self.parameters.flood_bits,
+            "flooding_distance": self.flooding_distance,
+            "predicted_error": self.predicted_error,
+            "segment_errors": self.segment_errors,
+        }
+
+
+def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> CkksPlan:
+    """The plan of a task. `ParameterError` for parameters that make no sense, `BudgetError` when precision is short."""
+    try:
+        checked = CkksParameters.model_validate(dict(parameters))
+    except ValidationError as error:
+        raise ParameterError(f"ckks parameters: {first_fault(error, CkksParameters.model_fields)}") from None
+    if max_contributions < 1:
+        raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
+    plan = CkksPlan(checked, layout, max_contributions, _degree(layout, checked))
+    if not _fits(plan):
+        raise BudgetError(_refusal(plan))
+    return plan
+
+
+def _degree(layout: VectorLayout, parameters: CkksParameters) -> int:
+    """The largest degree that pads hardly more than the smallest: fewer, larger calls into SEAL are faster.
+
+    Public mode takes the smallest: its noise grows with N, and SEAL compresses what it saves faster in small pieces.
+    """
+    if parameters.mode == "public":
+        return DEGREES[0]
+    padded = {n: sum(ceil(block.length / n) for block in layout.blocks) * n for n in DEGREES}
+    return max(n for n in DEGREES if padded[n] <= padded[DEGREES[0]] * _PADDING_TOLERANCE)
+
+
+def _fits(plan: CkksPlan) -> bool:
+    """A count must round to the true whole number; any other value must keep at least its size."""
+    if plan.scale == 0.0:
+        return False
+    counts = [s.clip for block in plan.layout.blocks for s in block.segments if s.integral]
+    return plan.relative_error < 1.0 and plan.relative_error * max(counts, default=0.0) < 0.5
+
+
+def _refusal(plan: CkksPlan) -> str:
+    error = "no scale is left" if plan.scale == 0.0 else f"the error could reach {plan.relative_error:.2g} of the clip"
+    alternatives = []
+    most = _most_contributions(plan)
+    if most:
+        alternatives.append(f"at most {most} contributions fit")
+    for name, larger in PARAMETER_SETS.items():
+        changed = plan.parameters.model_copy(update={"set": name})
+        if larger.modulus > plan.parameter_set.modulus and _fits(_with(plan, changed, plan.max_contributions)):
+            alternatives.append(f"the set {name!r} fits")
+    if plan.parameters.flood_bits > 8:
+        least = plan.parameters.model_copy(update={"flood_bits": 8})
+        if _fits(_with(plan, least, plan.max_contributions)):
+            alternatives.append("fewer flood_bits fit")
+    return (
+        f"{plan.max_contributions} contributions over {plan.parameters.set!r} in {plan.parameters.mode} mode lose the "
+        f"values: {error}; {', or '.join(alternatives) or 'no named set fits'}"
+    )
+
+
+def _with(plan: CkksPlan, parameters: CkksParameters, contributions: int) -> CkksPlan:
+    return CkksPlan(parameters, plan.layout, contributions, plan.degree)
+
+
+def _most_contributions(plan: CkksPlan) -> int:
+    """The largest cohort that fits (the error grows with it), by bisection; 0 when none does."""
+    low, high = 0, plan.max_contributions
+    while high - low > 1:
+        middle = floor((low + high) / 2)
+        low, high = (middle, high) if _fits(_with(plan, plan.parameters, middle)) else (low, middle)
+    return low

@@ -1,0 +1,43 @@
+"""A CKKS sum with every party on one page, from the task's parameters to the opened sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.layout import VectorLayout, whole_route
+from protocols.sums.ckks.encryption import open_aggregate, seal_blocks
+from protocols.sums.ckks.fold import fold_contributions
+from protocols.sums.ckks.keys import generate_keyring
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.ckks.planner import COUNT_BYTES, make_plan
+
+__all__ = ["run_ckks_sum"]
+
+
+def run_ckks_sum(
+    parameters: Mapping[str, Any], layout: VectorLayout, vectors: Sequence[NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """The sum of `vectors`, each (layout.length,), as a task with `parameters` (`CkksParameters`) computes it."""
+    # Everyone derives the same plan from the task: ring degree, scale and lengths.
+    plan = make_plan(parameters, layout, len(vectors))
+    route = whole_route(layout)
+
+    # The key holder: SEAL makes the secret key. Shared mode: every client gets it, sealed, through the mailbox.
+    # Public mode: they get the public key only.
+    holder = generate_keyring(plan)
+    member = holder.without_secret_key() if plan.opened_by == "holder" else holder
+
+    # Each client: values / clip into complex slots, encode at the plan's scale, encrypt, cut into byte planes.
+    contributions = [seal_blocks(plan, route, layout.split(vector), member) for vector in vectors]
+
+    # The server: residues below q? Then add modulo q; the partial sum starts with its count.
+    for body in contributions:
+        CKKS.check(plan, route, body)
+    partial = fold_contributions(plan, None, ((route, body) for body in contributions))
+
+    # Members (shared mode) or the holder (public mode, with flooding noise) decrypt and round the counts.
+    return open_aggregate(plan, partial[COUNT_BYTES:], holder)

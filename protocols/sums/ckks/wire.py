@@ -1,0 +1,129 @@
+"""The fixed-length wire forms: residues cut into byte planes, and seeds behind them.
+
+What SEAL saves is compressed, so its length varies. Here every residue takes the modulus's width in whole bytes and
+lies in planes: for a 40-bit modulus first the low uint32 of all residues, then the top uint8 of all. A fold adds such
+planes straight into wider integers, with nothing to unpack.
+
+    expanded    planes of uint (ciphertexts, 2, degree)
+    seeded      planes of uint (ciphertexts, 1, degree), then seeds of 64 bytes (ciphertexts, 64)
+
+All integers are little-endian. Residues are in SEAL's NTT order, polynomial c0 first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.errors import CodecError, ContributionError
+from protocols.sums.base import Buffer
+from protocols.sums.ckks.parameters import ParameterSet
+from protocols.sums.ckks.planner import SEED_BYTES
+
+__all__ = [
+    "Planes",
+    "WireBuffer",
+    "check_expanded",
+    "check_range",
+    "check_seeded",
+    "join_planes",
+    "split_residues",
+    "view_planes",
+]
+
+Planes = tuple[NDArray[np.unsignedinteger], ...]
+"""One array a plane, least significant first, all of shape (ciphertexts, polynomials, degree)."""
+
+
+@dataclass(frozen=True, repr=False)
+class WireBuffer:
+    """A contribution being written: `planes` and `seeds` are views into `body`."""
+
+    body: bytearray
+    planes: Planes
+    seeds: NDArray[np.uint8]
+
+    @classmethod
+    def empty(cls, parameter_set: ParameterSet, ciphertexts: int, degree: int, *, seeded: bool) -> WireBuffer:
+        """Zeroed, of the exact length."""
+        polynomials = 1 if seeded else 2
+        residues = ciphertexts * polynomials * degree * parameter_set.residue_bytes
+        body = bytearray(residues + (ciphertexts * SEED_BYTES if seeded else 0))
+        planes = view_planes(memoryview(body)[:residues], parameter_set, ciphertexts, polynomials, degree)
+        seeds = np.frombuffer(body, np.uint8, offset=residues).reshape(-1, SEED_BYTES)
+        return cls(body, planes, seeds)
+
+    def put(self, index: int, residues: NDArray[np.uint64]) -> None:
+        """Write the residues (polynomials * degree, contiguous uint64) of ciphertext `index`."""
+        split_residues(residues, tuple(plane[index].reshape(-1) for plane in self.planes))
+
+
+def split_residues(residues: NDArray[np.uint64], planes: Planes) -> None:
+    """Cut contiguous `residues` into the given planes of the same number of elements (strided views, one copy each)."""
+    raw = residues.reshape(-1).view(np.uint8)
+    offset = 0
+    for plane in planes:
+        width = plane.itemsize
+        step = 8 // width
+        plane.reshape(-1)[:] = raw.view(plane.dtype)[offset // width :: step]
+        offset += width
+
+
+def join_planes(planes: Planes) -> NDArray[np.uint64]:
+    """Residues as uint64, of the planes' shape."""
+    total = planes[0].astype(np.uint64)
+    shift = 8 * planes[0].itemsize
+    for plane in planes[1:]:
+        total |= plane.astype(np.uint64) << np.uint64(shift)
+        shift += 8 * plane.itemsize
+    return total
+
+
+def view_planes(body: Buffer, parameter_set: ParameterSet, ciphertexts: int, polynomials: int, degree: int) -> Planes:
+    """The planes of `body` without copying; `CodecError` unless its length is exact."""
+    count = ciphertexts * polynomials * degree
+    view = memoryview(body)
+    if view.nbytes != count * parameter_set.residue_bytes:
+        raise CodecError(f"{count * parameter_set.residue_bytes} bytes of residues expected, got {view.nbytes}")
+    planes, offset = [], 0
+    for dtype in parameter_set.plane_dtypes:
+        plane = np.frombuffer(view, dtype, count, offset)
+        planes.append(plane.reshape(ciphertexts, polynomials, degree))
+        offset += plane.nbytes
+    return tuple(planes)
+
+
+def check_range(planes: Planes, modulus: int) -> int | None:
+    """None when every residue is below the modulus, else the index of the first ciphertext that holds one which is not.
+
+    Only where the top plane equals the modulus's top plane do the planes below matter.
+    """
+    shift = 8 * sum(plane.itemsize for plane in planes[:-1])
+    top = modulus >> shift
+    suspects = np.flatnonzero(planes[-1] >= top)
+    if not suspects.size:
+        return None
+    residues = join_planes(tuple(plane.reshape(-1)[suspects] for plane in planes))
+    wrong = suspects[residues >= np.uint64(modulus)]
+    return int(wrong[0] // planes[0][0].size) if wrong.size else None
+
+
+def check_expanded(planes: Planes, modulus: int) -> None:
+    """`ContributionError` for a residue out of range or a second polynomial that is zero (nothing encrypted at all)."""
+    _refuse_out_of_range(planes, modulus)
+    shown = np.flatnonzero(~np.logical_or.reduce([plane[:, 1].any(axis=1) for plane in planes]))
+    if shown.size:
+        raise ContributionError(f"ciphertext {int(shown[0])} is transparent: its second polynomial is zero")
+
+
+def check_seeded(planes: Planes, modulus: int) -> None:
+    """`ContributionError` for a residue out of range. Any 64 bytes are a seed."""
+    _refuse_out_of_range(planes, modulus)
+
+
+def _refuse_out_of_range(planes: Planes, modulus: int) -> None:
+    wrong = check_range(planes, modulus)
+    if wrong is not None:
+        raise ContributionError(f"ciphertext {wrong} holds a residue that is not below the modulus")

@@ -1,0 +1,315 @@
+"""Bad input gets a clear problem document and leaves the round intact: the sum is right afterwards."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from protocols.messages.problem import PROBLEM_TYPES
+from tests.support.api import Api, TestMember, TestTask, digest_field
+from tests.support.server import AggregatorProcess, running_aggregator
+
+PRIMES = (101.0, 103.0, 107.0, 109.0)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("bad-input") / "data", body_idle_seconds=0.6) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(server: AggregatorProcess) -> Iterator[Api]:
+    client = Api(server.url, server.operator_token)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def task(api: Api, request: pytest.FixtureRequest) -> Iterator[TestTask]:
+    """A task in round 1; whatever a test does, the round must then complete with exactly the right sum."""
+    made = api.create_task(f"t{abs(hash(request.node.name)):x}", cohort=len(PRIMES))
+    members = made.enrol(len(PRIMES))
+    made.members = members  # type: ignore[attr-defined]
+    made.wait_round(1, "collecting")
+    yield made
+    for member, prime in zip(members, PRIMES, strict=True):
+        assert member.put(1, member.contribution(1, prime)).status_code in (200, 201)
+    made.wait_round(1, "complete")
+    total, mask = made.opened(1), made.plan.layout.blocks[0].integral_mask()
+    assert np.array_equal(total[mask], np.full(mask.sum(), 4.0))
+    assert np.allclose(total[~mask], sum(PRIMES))
+
+
+def members_of(task: TestTask) -> list[TestMember]:
+    return task.members  # type: ignore[attr-defined,no-any-return]
+
+
+def problem(answer: httpx.Response, slug: str) -> dict[str, Any]:
+    body: dict[str, Any] = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    assert body["type"] == f"urn:hushrec:problem:{slug}", body
+    assert (answer.status_code, body["title"]) == PROBLEM_TYPES[slug]
+    assert body["status"] == answer.status_code
+    assert body["detail"]
+    return body
+
+
+def raw(server: AggregatorProcess, *chunks: bytes, shut: bool = False) -> tuple[int, dict[str, Any], bytes]:
+    """Send bytes as they are; status, problem document and headers of the answer (the connection's first)."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        for chunk in chunks:
+            connection.sendall(chunk)
+        received = b""
+        while b"\r\n\r\n" not in received:
+            more = connection.recv(65536)
+            assert more, "closed without an answer"
+            received += more
+        head, _, body = received.partition(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        while len(body) < length:
+            body += connection.recv(65536)
+        return int(head.split(b" ")[1]), json.loads(body), head.lower()
+
+
+def head_of(member: TestMember, *lines: str, method: str = "PUT", number: int = 1) -> bytes:
+    fixed = [f"{method} {member.path(number)} HTTP/1.1", "Host: test", f"Authorization: Bearer {member.token}"]
+    return "\r\n".join([*fixed, *lines, "", ""]).encode()
+
+
+@pytest.mark.parametrize(("change", "slug"), [(-1, "body-too-short"), (1, "body-too-long"), (100_000, "body-too-long")])
+def test_wrong_length(task: TestTask, change: int, slug: str) -> None:
+    member = members_of(task)[0]
+    good = member.contribution(1, 5.0)
+    body = good[:change] if change < 0 else good + bytes(change)
+    assert problem(member.put(1, body), slug)["expected_bytes"] == len(good)
+
+
+def test_an_empty_body(task: TestTask) -> None:
+    problem(members_of(task)[0].put(1, b""), "body-too-short")
+
+
+def test_wrong_digest(task: TestTask) -> None:
+    member = members_of(task)[0]
+    wrong = {"Content-Digest": digest_field(b"something else")}
+    problem(member.put(1, member.contribution(1, 5.0), wrong), "bad-digest")
+
+
+@pytest.mark.parametrize("value", ["", "sha-256=short", "sha-512=:AAAA:", "md5=:1B2M2Y8AsgTpgAmY7PhCfg==:"])
+def test_malformed_digest(task: TestTask, value: str) -> None:
+    member = members_of(task)[0]
+    problem(member.put(1, member.contribution(1, 5.0), {"Content-Digest": value}), "bad-digest")
+
+
+def test_values_that_must_not_enter_the_sum(task: TestTask) -> None:
+    member = members_of(task)[0]
+    problem(member.put(1, b"\xff" * len(member.contribution(1, 5.0))), "bad-contribution")
+
+
+@pytest.mark.parametrize("number", [2, 999_999])
+def test_unknown_round(task: TestTask, number: int) -> None:
+    member = members_of(task)[0]
+    problem(member.put(number, member.contribution(1, 5.0)), "not-found")
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "one", "9" * 40])
+def test_no_round_number(task: TestTask, number: str) -> None:
+    member = members_of(task)[0]
+    path = member.path(1).replace("/rounds/1/", f"/rounds/{number}/")
+    answer = task.api.http.put(path, content=b"x", headers=member.auth)
+    assert number not in problem(answer, "invalid-parameters")["detail"]
+
+
+def test_duplicates(task: TestTask) -> None:
+    member = members_of(task)[0]
+    body = member.contribution(1, PRIMES[0])
+    first, again = member.put(1, body), member.put(1, body)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    problem(member.put(1, member.contribution(1, 999.0)), "contribution-conflict")
+
+
+def test_a_client_outside_the_cohort(api: Api, task: TestTask) -> None:
+    (late,) = task.enrol(1)
+    problem(late.put(1, late.contribution(1, 5.0)), "not-in-cohort")
+
+
+def test_late(api: Api) -> None:
+    task = api.create_task("late", cohort=3, collect_seconds=1.5, rounds=1)
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    for member, prime in zip(members[:2], PRIMES[:2], strict=True):
+        assert member.put(1, member.contribution(1, prime)).status_code == 201
+    assert task.wait_round(1, "complete")["survivors"] == 2
+    problem(members[2].put(1, members[2].contribution(1, 5.0)), "round-closed")
+    # who lost the acknowledgement of a contribution that is in the sum is told so, late as it is
+    assert members[0].put(1, members[0].contribution(1, PRIMES[0])).status_code == 200
+    mask = task.plan.layout.blocks[0].integral_mask()
+    assert np.allclose(task.opened(1)[~mask], sum(PRIMES[:2]))
+
+
+def test_a_body_that_stops_half_way(server: AggregatorProcess, task: TestTask) -> None:
+    member = members_of(task)[0]
+    body = member.contribution(1, 5.0)
+    lines = (f"Content-Length: {len(body)}", f"Content-Digest: {digest_field(body)}")
+    status, document, head = raw(server, head_of(member, *lines) + body[: len(body) // 2])
+    assert (status, document["type"]) == (408, "urn:hushrec:problem:upload-timeout")
+    assert b"connection: close" in head
+
+
+def test_a_body_that_trickles(server: AggregatorProcess, task: TestTask) -> None:
+    """Never a long pause, and still far too slow: the whole body has its time too."""
+    member = members_of(task)[0]
+    body = member.contribution(1, 5.0)
+    lines = (f"Content-Length: {len(body)}", f"Content-Digest: {digest_field(body)}")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(head_of(member, *lines))
+        connection.settimeout(0.2)
+        answer = b""
+        for index in range(len(body)):
+            try:
+                answer = connection.recv(4096)
+                break
+            except TimeoutError:
+                connection.sendall(body[index : index + 1])
+        connection.settimeout(20)
+        while more := connection.recv(4096):
+            answer += more
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"urn:hushrec:problem:upload-timeout" in answer
+
+
+def test_a_connection_that_breaks_half_way(server: AggregatorProcess, task: TestTask) -> None:
+    member = members_of(task)[0]
+    body = member.contribution(1, 5.0)
+    lines = (f"Content-Length: {len(body)}", f"Content-Digest: {digest_field(body)}")
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head_of(member, *lines) + body[:-1])
+    assert task.api.http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "0"
+
+
+def test_a_body_that_never_ends(server: AggregatorProcess, task: TestTask) -> None:
+    member = members_of(task)[0]
+    chunk = b"40\r\n" + bytes(64) + b"\r\n"
+    start = head_of(member, "Transfer-Encoding: chunked", f"Content-Digest: {digest_field(b'')}")
+    status, document, head = raw(server, start, *[chunk] * 50)
+    assert (status, document["type"]) == (411, "urn:hushrec:problem:length-required")
+    assert b"connection: close" in head
+
+
+def test_a_json_body_that_never_ends(server: AggregatorProcess, task: TestTask) -> None:
+    start = b"POST /v1/enrolments HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+    big = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
+    assert raw(server, start, *[big] * 5)[0] == 413
+    assert raw(server, start, b"4\r\n    \r\n")[0] == 408
+
+
+def test_a_long_json_body(task: TestTask) -> None:
+    problem(task.api.http.post("/v1/enrolments", content=b"[" + b"1," * 40_000 + b"1]"), "body-too-long")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"invitation": ', b"[" * 5000])
+def test_malformed_json(task: TestTask, body: bytes) -> None:
+    answer = task.api.http.post("/v1/enrolments", content=body, headers={"Content-Type": "application/json"})
+    problem(answer, "bad-request" if body else "invalid-parameters")
+
+
+def test_fields_are_named_and_input_is_not_echoed(task: TestTask) -> None:
+    secret = "my-hidden-invitation"
+    body = {"invitation": secret, "identity_key": secret, "X-Strange <b>": 1}
+    answer = task.api.http.post("/v1/enrolments", json=body)
+    document = problem(answer, "invalid-parameters")
+    assert {"body.identity_key", "body.mailbox_key", "body.signature"} <= {e["field"] for e in document["errors"]}
+    assert secret not in answer.text
+    assert "<b>" not in answer.text
+
+
+def test_wrong_tokens(task: TestTask, api: Api) -> None:
+    member, other = members_of(task)[:2]
+    body = member.contribution(1, 5.0)
+    nobody = api.http.put(member.path(1), content=body, headers={"Content-Digest": digest_field(body)})
+    assert nobody.headers["www-authenticate"].startswith("Bearer")
+    problem(nobody, "unauthenticated")
+    problem(member.put(1, body, {"Authorization": "Bearer hrc_made-up"}), "unauthenticated")
+    problem(member.put(1, body, {"Authorization": "Basic aGVsbG86d29ybGQ="}), "unauthenticated")
+    problem(member.put(1, body, other.auth), "forbidden")
+    problem(member.put(1, body, api.operator), "forbidden")
+    problem(api.http.post("/v1/tasks", json={}, headers=member.auth), "forbidden")
+
+
+def test_a_token_of_another_task(task: TestTask, api: Api) -> None:
+    (stranger,) = api.create_task(f"other-{task.id[2:8]}", cohort=2).enrol(1)
+    member = members_of(task)[0]
+    body = member.contribution(1, 5.0)
+    problem(member.put(1, body, stranger.auth), "not-found")
+    for path in ("", "/rounds/current", "/rounds", "/rounds/1", "/rounds/1/cohort", "/rounds/1/aggregate", "/keyring"):
+        problem(api.http.get(f"{task.path}{path}", headers=stranger.auth), "not-found")
+
+
+def test_resuming_needs_the_right_offset_and_the_right_bytes(task: TestTask) -> None:
+    member, http = members_of(task)[0], task.api.http
+    body = member.contribution(1, PRIMES[0])
+    base = {**member.auth, "Content-Type": "application/partial-upload"}
+
+    def patch(start: int, chunk: bytes, last: bool = False, **more: str) -> httpx.Response:
+        headers = {
+            **base,
+            "Upload-Offset": str(start),
+            "Upload-Complete": "?1" if last else "?0",
+            "Content-Digest": digest_field(chunk),
+            **({"Repr-Digest": digest_field(body)} if last else {}),
+            **{name.replace("_", "-"): value for name, value in more.items()},
+        }
+        return http.patch(member.path(1), content=chunk, headers=headers)
+
+    assert patch(0, body[:30]).status_code == 204
+    mismatch = patch(31, body[31:40])
+    assert problem(mismatch, "offset-mismatch")["upload_offset"] == 30
+    assert mismatch.headers["upload-offset"] == "30"
+    problem(patch(30, body[30:40], Content_Digest=digest_field(b"no")), "bad-digest")
+    problem(patch(30, body[30:] + b"more"), "body-too-long")
+    problem(patch(30, body[30:40], last=True), "body-too-short")
+    problem(patch(30, b"x", Upload_Complete="maybe"), "bad-request")
+    problem(patch(30, b"x", Upload_Offset="-1"), "bad-request")
+    problem(patch(30, b"x", Content_Type="text/plain"), "unsupported-media-type")
+    assert http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "30"
+    # a whole that is not what it should be starts again from nothing
+    problem(patch(30, bytes(len(body) - 30), last=True), "bad-digest")
+    assert http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "0"
+    assert patch(0, body[:30]).status_code == 204
+    assert patch(30, body[30:], last=True).status_code == 201
+    assert patch(30, body[30:], last=True).status_code == 200
+    assert problem(patch(30, body[30:40]), "offset-mismatch")["upload_offset"] == len(body)
+    done = http.head(member.path(1), headers=member.auth)
+    assert (done.headers["upload-offset"], done.headers["upload-complete"]) == (str(len(body)), "?1")
+
+
+def test_unknown_paths_and_methods(api: Api) -> None:
+    problem(api.http.get("/v1/nothing"), "not-found")
+    problem(api.http.delete("/v1/tasks"), "method-not-allowed")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"recipe": {"name": "no-such-recipe"}}, "fedmf"),
+        ({"mechanism": {"name": "no-such-mechanism"}}, "ckks"),
+        ({"recipe": {"name": "colr", "parameters": {"items": 5, "dim": 3, "rank": 4}}}, "rank"),
+        ({"recipe": {"name": "fedmf", "parameters": {"items": 5, "dims": 3}}}, "dims"),
+    ],
+)
+def test_tasks_that_cannot_work_are_refused_with_the_reason(api: Api, change: dict[str, Any], word: str) -> None:
+    request = {
+        "name": "impossible",
+        "recipe": {"name": "fedmf", "parameters": {"items": 5, "dim": 3}},
+        "mechanism": {"name": "plain"},
+        **change,
+    }
+    answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
+    assert word in problem(answer, "invalid-parameters")["detail"]

@@ -1,0 +1,177 @@
+"""The command `hushrec-server`, used as an operator uses it: while a server runs on the same data directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from aggregator_service.cli import main
+from tests.support.api import Api, TestMember, TestTask, signed_enrolment
+from tests.support.server import free_port, running_aggregator
+
+
+class Command:
+    """Runs `hushrec-server` in this process, which is another one than the server's."""
+
+    def __init__(self, data_dir: Path, patch: pytest.MonkeyPatch, output: pytest.CaptureFixture[str]) -> None:
+        self.data_dir, self.patch, self.output = data_dir, patch, output
+
+    def __call__(self, *arguments: str, status: int = 0) -> str:
+        """Output of a command; its error text when it is meant to fail."""
+        self.patch.setenv("HUSHREC_DATA_DIR", str(self.data_dir))
+        self.patch.setattr(sys, "argv", ["hushrec-server", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self.output.readouterr()
+        assert (ended.value.code or 0) == status, err
+        return err if status else out
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(tmp_path / "data", monkeypatch, capsys)
+
+
+def test_an_operators_day(command: Command) -> None:
+    token = command("init").strip()
+    assert token.startswith("hro_")
+    with running_aggregator(command.data_dir) as server:
+        made = command(
+            "task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain",
+            "-r", "items=5", "-r", "dim=3", "-s", "cohort_size=2", "-s", "min_clients=2", "-s", "rounds=1",
+        )  # fmt: skip
+        task_id = json.loads(made)["task_id"]
+        invitation = command("invite", "movies", "--uses", "2").strip()
+        api = Api(server.url, token)  # the token of `init` is good
+        task = TestTask(api, api.http.get(f"/v1/tasks/{task_id}", headers=api.operator).json())
+        members = []
+        for _ in range(2):
+            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+            answer = api.http.post("/v1/enrolments", json=body).json()
+            members.append(TestMember(task, answer["client_id"], answer["token"]))
+        task.wait_round(1, "collecting")  # the server noticed a task that another process made
+        assert "movies" in command("task", "list")
+        current = api.http.get(f"{task.path}/rounds/current", headers=members[0].auth)
+        assert json.loads(command("task", "show", task_id))["members"] == 2
+        assert "closed" in command("task", "close", "movies")
+        # a long poll of the running server hears of what the command did
+        waiting = {**members[0].auth, "If-None-Match": current.headers["etag"]}
+        woken = api.http.get(f"{task.path}/rounds/current?wait=10", headers=waiting)
+        assert (woken.status_code, woken.json()["state"]) == (200, "failed")
+        api.close()
+
+
+def test_the_first_start_prints_a_token_once(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
+    environment |= {"HUSHREC_DATA_DIR": str(tmp_path / "data"), "HUSHREC_PORT": str(free_port())}
+    tokens = []
+    for _ in range(2):
+        with subprocess.Popen(
+            [sys.executable, "-u", "-m", "aggregator_service.cli", "serve"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as server:
+            try:
+                assert server.stderr is not None
+                for line in server.stderr:
+                    if "startup complete" in line:
+                        break
+                url = f"http://127.0.0.1:{environment['HUSHREC_PORT']}"
+                if not tokens:
+                    with pytest.raises(httpx.HTTPStatusError):
+                        httpx.get(f"{url}/v1/tasks").raise_for_status()
+                server.terminate()
+                out, _ = server.communicate(timeout=30)
+            finally:
+                server.kill()  # nothing happens when it has ended already
+            assert server.returncode == 0
+            tokens += [line.rpartition(" ")[2] for line in out.splitlines() if "operator token" in line]
+    assert len(tokens) == 1
+    assert tokens[0].startswith("hro_")
+    database = b"".join(path.read_bytes() for path in (tmp_path / "data").glob("hushrec.db*"))
+    assert tokens[0].encode() not in database
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["task", "show", "nothing"], "no task"),
+        (["invite", "nothing"], "no task"),
+        (["task", "create", "x", "--recipe", "nope"], "fedmf"),
+        (["task", "create", "x", "--recipe", "colr", "-r", "items"], "name=value"),
+        (["task", "create", "X y", "--recipe", "fedmf", "-r", "items=5"], "name"),
+        (
+            ["task", "create", "x", "--recipe", "colr", "-r", "itmes=5"],
+            "itmes: there is no such name; there are: items",
+        ),
+        (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "round=3"], "there are: rounds"),
+        (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "cohort_size=2"], "schedule: min_clients"),
+    ],
+)
+def test_faults_are_told_in_one_line(command: Command, arguments: list[str], word: str) -> None:
+    command("init")
+    text = command(*arguments, status=1)
+    assert word in text
+    assert len(text.strip().splitlines()) == 1
+
+
+def test_a_folder_without_a_database_is_named_and_stays_as_it_is(command: Command) -> None:
+    text = command("task", "list", status=1)
+    assert str(command.data_dir) in text
+    assert "hushrec-server init" in text
+    assert not command.data_dir.exists()
+
+
+def test_a_taken_port_is_named_before_a_token_is_made(command: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "aggregator_service.cli", "serve"],
+            env=environment | {"HUSHREC_DATA_DIR": str(command.data_dir), "HUSHREC_PORT": str(port)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "token" not in done.stdout
+
+
+def test_a_server_that_is_told_to_stop_lets_those_who_wait_go(tmp_path: Path) -> None:
+    with running_aggregator(tmp_path / "data") as server:
+        api = Api(server.url, server.operator_token)
+        task = api.http.post("/v1/tasks", headers=api.operator, json={
+            "name": "quiet", "recipe": {"name": "fedmf", "parameters": {"items": 5}}, "mechanism": {"name": "plain"},
+        }).json()  # fmt: skip
+        path = f"/v1/tasks/{task['task_id']}"
+        invitation = api.http.post(f"{path}/invitations", headers=api.operator, json={}).json()["invitation"]
+        body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+        member = {"Authorization": f"Bearer {api.http.post('/v1/enrolments', json=body).json()['token']}"}
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(api.http.get, f"{path}/rounds/current?wait=20", headers=member, timeout=90)
+            while not answer.running():
+                time.sleep(0.01)
+            time.sleep(0.5)  # the poll is on its way; it may also come too late to be answered
+            server.stop()
+            with suppress(httpx.TransportError):
+                assert answer.result().status_code == 404
+        assert "Traceback" not in server.log()
+        assert "graceful shutdown exceeded" not in server.log()
+        api.close()

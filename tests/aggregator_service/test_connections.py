@@ -1,0 +1,85 @@
+"""Headers that never end, and requests that never begin: the connection ends, and the server does not grow."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from aggregator_service.connections import BoundedHttp
+from tests.support.server import running_aggregator
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: test\r\n"
+
+
+class Impatient(BoundedHttp):
+    head_bytes = 4096
+    head_seconds = 0.3
+
+
+async def answer(_scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def talk(*chunks: bytes, pause: float = 0.0) -> bytes:
+    """Send chunks to a server of its own; everything that comes back until it closes (or falls silent)."""
+    config = uvicorn.Config(answer, http=Impatient, log_config=None)
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    made = await loop.create_server(lambda: Impatient(config=config, server_state=state, app_state={}), "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*made.sockets[0].getsockname())
+    try:
+        for chunk in chunks:
+            writer.write(chunk)
+            await asyncio.sleep(pause)
+        received = b""
+        while piece := await asyncio.wait_for(reader.read(4096), 10):
+            received += piece
+            if received.endswith(b"ok"):
+                return received
+        return received
+    except ConnectionError:
+        return b"reset"
+    finally:
+        writer.close()
+        made.close()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("endless", [b"X-Long: " + b"a" * 8000, b"X-Many: a\r\n" * 800])
+def test_headers_that_never_end(endless: bytes) -> None:
+    received = asyncio.run(talk(REQUEST, endless))
+    assert received.startswith(b"HTTP/1.1 400") or received == b"reset"
+
+
+@pytest.mark.parametrize("chunks", [(), (REQUEST,), (b"G",)])
+def test_a_request_that_never_comes_is_not_waited_for(chunks: tuple[bytes, ...]) -> None:
+    assert asyncio.run(talk(*chunks)) == b""
+
+
+def test_an_honest_request_is_answered_however_long_its_body_takes() -> None:
+    head = REQUEST + b"Content-Length: 9000\r\n\r\n"
+    received = asyncio.run(talk(head, b"a" * 4500, b"a" * 4500, pause=0.2))
+    assert received.startswith(b"HTTP/1.1 200")
+
+
+def test_the_server_is_bounded(tmp_path: Path) -> None:
+    with (
+        running_aggregator(tmp_path / "data") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection,
+        suppress(ConnectionError),
+    ):  # it hangs up while we are still talking
+        connection.sendall(REQUEST + b"X-Long: " + b"a" * 1_000_000)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 400")

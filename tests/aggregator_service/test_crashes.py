@@ -1,0 +1,210 @@
+"""kill -9 at any point of a round: after a restart the sum is exactly right.
+
+Contributions are distinct powers of two, so that the sum tells which were lost and which were counted twice.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from aggregator_service.faults import CRASH_POINTS
+from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
+from tests.support.server import AggregatorProcess
+
+COHORT = 7
+VALUES = [float(2**index) for index in range(COHORT)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
+    process = AggregatorProcess(tmp_path / "data", fold_batch=4)
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def api(server: AggregatorProcess) -> Iterator[Api]:
+    client = Api(server.url, server.operator_token)
+    yield client
+    client.close()
+
+
+class Persistent:
+    """Repeats a request until it is answered; restarts the server when it died. Counts the deaths."""
+
+    def __init__(self, server: AggregatorProcess) -> None:
+        self.server = server
+        self.deaths = 0
+
+    def __call__(self, request: Callable[[], httpx.Response]) -> httpx.Response:
+        for _ in range(5):
+            try:
+                return request()
+            except httpx.TransportError:
+                assert self.server.wait_dead() == -signal.SIGKILL
+                self.deaths += 1
+                self.server.start()
+        raise AssertionError("no answer after five attempts")
+
+
+def enrol_persistently(task: TestTask, attempt: Persistent) -> TestMember:
+    invitation = task.api.invite(task.id)
+    body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    answer = attempt(lambda: task.api.http.post("/v1/enrolments", json=body))
+    assert answer.status_code in (200, 201), answer.text
+    return TestMember(task, answer.json()["client_id"], answer.json()["token"])
+
+
+def settle(task: TestTask, attempt: Persistent, number: int = 1) -> dict[str, object]:
+    """The round once it is complete, whatever happens to the server meanwhile."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        answer = attempt(lambda: task.api.http.get(f"{task.path}/rounds/{number}", headers=task.api.operator))
+        if answer.status_code == 200 and answer.json()["state"] == "complete":
+            return dict(answer.json())
+        time.sleep(0.05)
+    raise AssertionError(f"the round does not end:\n{attempt.server.log()[-3000:]}")
+
+
+def assert_exact(task: TestTask, number: int = 1) -> None:
+    total = task.opened(number)
+    mask = task.plan.layout.blocks[0].integral_mask()
+    assert np.array_equal(total[mask], np.full(mask.sum(), float(COHORT)))
+    assert np.allclose(total[~mask], sum(VALUES), atol=1e-6)
+
+
+def blob_kinds(server: AggregatorProcess) -> dict[str, int]:
+    return {path.name: len(list(path.iterdir())) for path in (server.data_dir / "blobs").iterdir()}
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+def test_death_at_a_named_point(server: AggregatorProcess, api: Api, point: str) -> None:
+    server.start(crash_at=point)
+    attempt = Persistent(server)
+    task = api.create_task(cohort=COHORT)
+    members = [*task.enrol(COHORT - 1), enrol_persistently(task, attempt)]
+    while True:  # the round opens after the last enrolment was answered, or after the restart
+        asked = attempt(lambda: api.http.get(f"{task.path}/rounds/1", headers=api.operator))
+        if asked.status_code == 200:
+            break
+        time.sleep(0.03)
+    for member, value in zip(members, VALUES, strict=True):
+        body = member.contribution(1, value)
+        answer = attempt(lambda member=member, body=body: member.put(1, body))
+        assert answer.status_code in (200, 201), answer.text
+    done = settle(task, attempt)
+    if point == "release.committed" and attempt.deaths == 0:
+        server.wait_dead()  # the round was seen complete a moment before the end
+        attempt.deaths += 1
+        server.start()
+    assert attempt.deaths == 1
+    assert done["survivors"] == COHORT
+    assert_exact(task)
+    listed = api.http.get(f"{task.path}/rounds", headers=api.operator).json()["rounds"]
+    assert [row["number"] for row in listed] == [1]
+    # what the crash left lying about is gone, and so is every contribution
+    assert blob_kinds(server).get("contributions", 0) == 0
+    assert blob_kinds(server).get("partials", 0) == 0
+    assert blob_kinds(server)["aggregates"] == 1
+
+
+def test_killed_in_the_middle_of_an_upload(server: AggregatorProcess, api: Api) -> None:
+    server.start()
+    task = api.create_task(cohort=COHORT)
+    members = task.enrol(COHORT)
+    task.wait_round(1, "collecting")
+    bodies = [member.contribution(1, value) for member, value in zip(members, VALUES, strict=True)]
+    for member, body in zip(members[:2], bodies[:2], strict=True):
+        assert member.put(1, body).status_code == 201
+    chunk, rest = bodies[2][:50], bodies[2][50:]
+    partial = {"Content-Type": "application/partial-upload", **members[2].auth}
+    first = {**partial, "Upload-Offset": "0", "Upload-Complete": "?0", "Content-Digest": digest_field(chunk)}
+    assert api.http.patch(members[2].path(1), content=chunk, headers=first).status_code == 204
+    with socket.create_connection(("127.0.0.1", server.port)) as half:
+        head = (
+            f"PATCH {members[2].path(1)} HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer {members[2].token}\r\n"
+            f"Content-Type: application/partial-upload\r\nUpload-Offset: 50\r\nUpload-Complete: ?1\r\n"
+            f"Content-Length: {len(rest)}\r\nContent-Digest: {digest_field(rest)}\r\n"
+            f"Repr-Digest: {digest_field(bodies[2])}\r\n\r\n"
+        )
+        half.sendall(head.encode() + rest[:20])
+        time.sleep(0.2)
+        server.kill()
+    server.start()
+    standing = api.http.head(members[2].path(1), headers=members[2].auth)
+    assert (standing.headers["upload-offset"], standing.headers["upload-complete"]) == ("50", "?0")
+    last = {
+        **partial,
+        "Upload-Offset": "50",
+        "Upload-Complete": "?1",
+        "Content-Digest": digest_field(rest),
+        "Repr-Digest": digest_field(bodies[2]),
+    }
+    assert api.http.patch(members[2].path(1), content=rest, headers=last).status_code == 201
+    for member, body in zip(members, bodies, strict=True):
+        assert member.put(1, body).status_code in (200, 201)
+    task.wait_round(1, "complete")
+    assert_exact(task)
+
+
+def worker_of(server: AggregatorProcess) -> psutil.Process:
+    """The fold worker: the child that is not multiprocessing's resource tracker."""
+    children = psutil.Process(server.pid).children()
+    (worker,) = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    return worker
+
+
+def halt_in_folding(server: AggregatorProcess, api: Api) -> tuple[TestTask, psutil.Process]:
+    """A round in state folding whose worker stands still in the middle of the last batch."""
+    server.start()
+    task = api.create_task(cohort=COHORT)
+    members = task.enrol(COHORT)
+    task.wait_round(1, "collecting")
+    for index, (member, value) in enumerate(zip(members, VALUES, strict=True)):
+        if index == 4:  # the first batch of four is folded while others still upload
+            end = time.monotonic() + 30
+            while task.round(1)["folded"] < 4:
+                assert time.monotonic() < end, "the first batch was not folded while collecting"
+                time.sleep(0.02)
+            worker_of(server).suspend()
+        assert member.put(1, member.contribution(1, value)).status_code == 201
+    assert task.wait_round(1, "folding")["folded"] == 4
+    return task, worker_of(server)
+
+
+def test_killed_while_folding(server: AggregatorProcess, api: Api) -> None:
+    task, worker = halt_in_folding(server, api)
+    server.kill()
+    worker.resume()  # an orphan now: it must end by itself, and whatever it still writes must not count
+    server.start()
+    assert task.wait_round(1, "complete")["survivors"] == COHORT
+    assert_exact(task)
+    worker.wait(timeout=15)
+
+
+def test_a_fold_worker_that_dies_is_replaced(server: AggregatorProcess, api: Api) -> None:
+    task, worker = halt_in_folding(server, api)
+    os.kill(worker.pid, signal.SIGKILL)
+    assert task.wait_round(1, "complete")["survivors"] == COHORT
+    assert_exact(task)
+
+
+def test_two_servers_never_share_a_data_directory(server: AggregatorProcess, tmp_path: Path) -> None:
+    server.start()
+    second = AggregatorProcess(tmp_path / "data")
+    with pytest.raises(RuntimeError, match="another server runs"):
+        second.start()
+    assert "Traceback" not in second.log()
+    second.stop()

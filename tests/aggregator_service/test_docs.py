@@ -1,0 +1,92 @@
+"""The pages say what the code does: diagram, problem types, routes, commands, settings, transitions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from aggregator_service.cli import app
+from aggregator_service.problems import document
+from aggregator_service.rounds.table import (
+    ACTIVE,
+    TABLE,
+    TERMINAL,
+    IllegalTransitionError,
+    RoundEvent,
+    RoundState,
+    diagram,
+    next_state,
+)
+from aggregator_service.settings import Settings
+from protocols.messages.problem import PROBLEM_TYPES
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def test_the_diagram_is_drawn_from_the_table() -> None:
+    text = (DOCS / "rounds.md").read_text(encoding="utf-8")
+    assert f"```mermaid\n{diagram()}\n```" in text, "run: hushrec-server diagram"
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(RoundState, RoundEvent)))
+def test_every_state_knows_its_events_and_no_others(state: RoundState, event: RoundEvent) -> None:
+    if event in TABLE[state]:
+        assert next_state(state.value, event) is TABLE[state][event]
+    else:
+        with pytest.raises(IllegalTransitionError, match=state.value):
+            next_state(state.value, event)
+
+
+def test_every_round_can_end() -> None:
+    assert set(ACTIVE) | set(TERMINAL) == set(RoundState)
+    reached = {RoundState.COLLECTING}
+    for _ in RoundState:
+        reached |= {target for state in reached for target in TABLE[state].values()}
+    assert reached == set(RoundState)
+    for state in ACTIVE:
+        assert RoundEvent.TASK_CLOSED in TABLE[state]
+
+
+@pytest.mark.parametrize("slug", PROBLEM_TYPES)
+def test_every_problem_type_is_explained(slug: str) -> None:
+    status, _ = PROBLEM_TYPES[slug]
+    rows = re.findall(rf"^\| `{slug}` \| (\d+) \| (.+) \|$", (DOCS / "problems.md").read_text(encoding="utf-8"), re.M)
+    assert len(rows) == 1
+    assert int(rows[0][0]) == status
+    made = document(slug, "why")
+    assert (made.slug, made.fault) == (slug, "server" if status >= 500 else "client")
+
+
+def test_every_route_is_in_the_contract() -> None:
+    text = (DOCS / "http-api.md").read_text(encoding="utf-8")
+    spec = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))
+    for path in spec["paths"]:
+        assert path.replace("{number}", "{n}").removesuffix("/enrolments") in text, path
+
+
+def test_every_command_explains_itself_with_an_example() -> None:
+    group = typer.main.get_command(app)
+    top, nested = group.commands, group.commands["task"].commands  # type: ignore[attr-defined]
+    commands = {**top, **nested}
+    del commands["task"]
+    assert {"init", "serve", "invite", "export-openapi", "diagram"} <= set(top)
+    assert set(nested) == {"create", "list", "show", "close"}
+    for name, command in commands.items():
+        assert "Example: hushrec-server" in (command.help or ""), name
+
+
+def test_every_setting_and_command_is_in_the_operators_page() -> None:
+    text = (DOCS / "operating.md").read_text(encoding="utf-8")
+    for name in Settings.model_fields:
+        assert f"HUSHREC_{name.upper()}`" in text, name
+    group = typer.main.get_command(app)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        for nested in getattr(command, "commands", {}):
+            assert f"{name} {nested}" in text
+        assert f"hushrec-server {name}" in text

@@ -1,0 +1,253 @@
+"""Uploads that something comes between: the end of the round, another upload of the same client, a lost commit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from aggregator_service.auth import Enrolled
+from aggregator_service.clock import ManualClock
+from aggregator_service.contributions import admit, commit_contribution
+from aggregator_service.services import Services
+from aggregator_service.storage.blobs import DirectoryBlobs
+from aggregator_service.storage.database import Database, Effects, announce
+from aggregator_service.storage.migrate import migrate
+from aggregator_service.storage.rounds import find_contribution
+from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow
+from aggregator_service.tasks import create_task
+from client_sdk.core.calls import Calls
+from client_sdk.transport import SyncDriver
+from protocols.messages import TaskRequest
+from tests.support.api import Api, TestMember, digest_field
+from tests.support.server import AggregatorProcess, running_aggregator
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("interrupted") / "data", body_idle_seconds=5.0) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(server: AggregatorProcess) -> Iterator[Api]:
+    client = Api(server.url, server.operator_token)
+    yield client
+    client.close()
+
+
+def chunk_headers(start: int, chunk: bytes, whole: bytes | None = None, digest: str | None = None) -> dict[str, str]:
+    return {
+        "Content-Type": "application/partial-upload",
+        "Upload-Offset": str(start),
+        "Upload-Complete": "?0" if whole is None else "?1",
+        "Content-Digest": digest or digest_field(chunk),
+        **({} if whole is None else {"Repr-Digest": digest_field(whole)}),
+    }
+
+
+def patch(member: TestMember, start: int, chunk: bytes) -> httpx.Response:
+    headers = {**member.auth, **chunk_headers(start, chunk)}
+    return member.task.api.http.patch(member.path(1), content=chunk, headers=headers)
+
+
+@contextmanager
+def half_sent(
+    server: AggregatorProcess, member: TestMember, method: str, body: bytes, headers: dict[str, str]
+) -> Iterator[socket.socket]:
+    """A request whose body has arrived by half."""
+    lines = [f"{method} {member.path(1)} HTTP/1.1", "Host: test", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in {**member.auth, **headers}.items()]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body[: len(body) // 2])
+        yield connection
+
+
+def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    received = b""
+    while b"\r\n\r\n" not in received:
+        more = connection.recv(65536)
+        assert more, "closed without an answer"
+        received += more
+    head, _, body = received.partition(b"\r\n\r\n")
+    if b"content-length: " not in head.lower():
+        return int(head.split(b" ")[1]), {}
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    while len(body) < length:
+        body += connection.recv(65536)
+    return int(head.split(b" ")[1]), json.loads(body)
+
+
+@pytest.mark.parametrize(
+    ("last", "wrong", "slug"),
+    [(False, False, "round-closed"), (True, False, "round-closed"), (False, True, "bad-digest")],
+)
+def test_the_round_ends_while_a_chunk_arrives(
+    server: AggregatorProcess, api: Api, last: bool, wrong: bool, slug: str
+) -> None:
+    task = api.create_task(f"ends-{last}-{wrong}".lower(), cohort=2)
+    member, _ = task.enrol(2)
+    task.wait_round(1, "collecting")
+    body = member.contribution(1, 5.0)
+    assert patch(member, 0, body[:20]).status_code == 204
+    rest = body[20:] if last else body[20:40]
+    headers = chunk_headers(20, rest, body if last else None, digest_field(b"no") if wrong else None)
+    with half_sent(server, member, "PATCH", rest, headers) as connection:
+        assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
+        connection.sendall(rest[len(rest) // 2 :])
+        status, problem = answer_of(connection)
+    assert (status, problem["type"]) == (400 if wrong else 409, f"urn:hushrec:problem:{slug}")
+    assert not list((server.data_dir / "uploads").iterdir())
+
+
+def test_a_whole_upload_takes_the_place_of_a_partial_one(server: AggregatorProcess, api: Api) -> None:
+    task = api.create_task("mixed", cohort=2)
+    members = task.enrol(2)
+    task.wait_round(1, "collecting")
+    body = members[0].contribution(1, 101.0)
+    assert patch(members[0], 0, body[:20]).status_code == 204
+    headers = chunk_headers(20, body[20:], body)
+    with half_sent(server, members[0], "PATCH", body[20:], headers) as connection:
+        assert members[0].put(1, body).status_code == 201
+        assert not list((server.data_dir / "uploads").iterdir())  # nobody needs the part any more
+        connection.sendall(body[20:][len(body[20:]) // 2 :])
+        assert answer_of(connection)[0] == 200  # the same bytes: the receipt again
+    assert members[1].put(1, members[1].contribution(1, 103.0)).status_code == 201
+    assert task.wait_round(1, "complete")["survivors"] == 2
+    assert task.opened(1)[0] == 204.0
+
+
+def test_a_client_cannot_fill_the_disk_with_uploads_at_once(server: AggregatorProcess, api: Api) -> None:
+    task = api.create_task("many", cohort=2)
+    members = task.enrol(2)
+    task.wait_round(1, "collecting")
+    body = members[0].contribution(1, 101.0)
+    headers = {"Content-Digest": digest_field(body)}
+    uploads = server.data_dir / "uploads"
+    with ExitStack() as stack:
+        begun = [stack.enter_context(half_sent(server, members[0], "PUT", body, headers)) for _ in range(8)]
+        while len(list(uploads.iterdir())) < len(begun):
+            time.sleep(0.02)
+        answer = members[0].put(1, body)
+        assert (answer.status_code, answer.json()["type"]) == (429, "urn:hushrec:problem:too-many-requests")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert members[1].put(1, members[1].contribution(1, 103.0)).status_code == 201  # others are not held up
+        codes = []
+        for connection in begun:
+            connection.sendall(body[len(body) // 2 :])
+            codes.append(answer_of(connection)[0])
+    assert sorted(codes) == [*[200] * 7, 201]
+    task.wait_round(1, "complete")
+    assert task.opened(1)[0] == 204.0
+    assert not list(uploads.iterdir())
+
+
+def test_a_chunk_that_hangs_is_outlasted_by_the_sdk(server: AggregatorProcess, api: Api) -> None:
+    """The connection broke and the server has not noticed: the client's next try must not be its last."""
+    task = api.create_task("hangs", cohort=2)
+    member, _ = task.enrol(2)
+    task.wait_round(1, "collecting")
+    body = member.contribution(1, 101.0)
+    with half_sent(server, member, "PATCH", body[:40], chunk_headers(0, body[:40])):
+        while not list((server.data_dir / "uploads").iterdir()):
+            time.sleep(0.02)
+        busy = patch(member, 0, body[:40])
+        assert (busy.status_code, busy.json()["type"]) == (429, "urn:hushrec:problem:too-many-requests")
+        assert int(busy.headers["retry-after"]) >= 1
+        calls = Calls(server.url, member.token, chunk_bytes=40)
+        with SyncDriver() as driver:
+            assert driver.run(calls.contribute(task.id, 1, member.client_id, body)).bytes == len(body)
+
+
+def test_what_follows_a_commit_never_undoes_it(tmp_path: Path) -> None:
+    """A listener that fails (a loop that is closed, a blob that cannot be deleted) is no failed transaction."""
+    database = Database(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
+    migrate(database)
+    heard: list[Effects] = []
+
+    def broken(_effects: Effects) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    database.listeners += [broken, heard.append]
+    with database.write() as session:
+        task_id = create_task(session, _plain_task(), 0.0).id
+        announce(session, task_id, "round")
+    assert len(heard) == 1
+    database.close()
+
+
+def _plain_task() -> TaskRequest:
+    return TaskRequest.model_validate(
+        {
+            "name": "lost",
+            "recipe": {"name": "fedmf", "parameters": {"items": 2, "dim": 2, "clip": 100.0}},
+            "mechanism": {"name": "plain"},
+            "schedule": {"cohort_size": 2, "min_clients": 2},
+        }
+    )
+
+
+class _LosesAnswers(Database):
+    """A database whose connection breaks once: before the commit, or right after it."""
+
+    breaks: str | None = None
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        broken = OperationalError("COMMIT", None, ConnectionError("server closed the connection"))
+        with super().write() as session:
+            yield session
+            if self.breaks == "before":
+                raise broken
+        if self.breaks == "after":
+            raise broken
+
+
+@pytest.mark.parametrize("breaks", ["before", "after"])
+def test_a_commit_whose_answer_is_lost(tmp_path: Path, breaks: str) -> None:
+    database = _LosesAnswers(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
+    migrate(database)
+    blobs = DirectoryBlobs(tmp_path / "blobs")
+    with database.write() as session:
+        task = create_task(session, _plain_task(), 0.0)
+        round_ = RoundRow(
+            task_id=task.id, number=1, state="collecting", seed=bytes(32), opened_at=0.0, deadline=2e6, cohort=2
+        )
+        client = ClientRow(
+            id="c_1", task_id=task.id, sequence=1, role="member", identity_key=bytes(32), mailbox_key=bytes(32),
+            token_hash="0" * 64, enrolled_at=0.0, turn=0,
+        )  # fmt: skip
+        session.add_all([round_, client])
+        session.flush()
+        session.add(CohortRow(round_id=round_.id, client_id=client.id))
+    services = cast(Services, SimpleNamespace(database=database, blobs=blobs, clock=ManualClock(), checking=_NoQueue()))
+    admission = admit(services, Enrolled("c_1", task.id, "member"), task.id, 1, "c_1")
+    path = tmp_path / "body"
+    path.write_bytes(bytes(admission.length))
+    digest = "00" * 32
+    database.breaks = breaks
+    with pytest.raises(OperationalError):
+        asyncio.run(commit_contribution(services, admission, path, digest))
+    with database.read() as session:
+        stored = find_contribution(session, round_.id, "c_1")
+    named = [] if stored is None else [stored.blob_key]
+    assert len(named) == (1 if breaks == "after" else 0)
+    assert list(blobs.keys()) == named  # a row never names a blob that is gone, and nothing is left behind
+    database.close()
+
+
+class _NoQueue:
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None: ...

@@ -1,0 +1,295 @@
+"""An encrypted task: enrolment, the keyring mailbox, residues out of range, snapshots, and what the server may know."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from protocols.codec import b64encode
+from protocols.envelope import seal_snapshot
+from protocols.keyring import Keyring
+from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
+from tests.support.server import AggregatorProcess, running_aggregator
+
+ITEMS, DIM, RANK = 40, 8, 2
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("keyed") / "data", fold_batch=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(server: AggregatorProcess) -> Iterator[Api]:
+    client = Api(server.url, server.operator_token)
+    yield client
+    client.close()
+
+
+def slug(answer: httpx.Response) -> str:
+    return str(answer.json()["type"]).removeprefix("urn:hushrec:problem:")
+
+
+def make_task(api: Api, name: str, mode: str = "shared", **schedule: Any) -> tuple[TestTask, TestMember, Keyring]:
+    """A CKKS task with its key holder enrolled."""
+    task = api.create_task(
+        name,
+        items=ITEMS,
+        dim=DIM,
+        clip=0.5,
+        cohort=4,
+        recipe_name="colr",
+        recipe_parameters={"rank": RANK},
+        mechanism_name="ckks",
+        mechanism_parameters={"mode": mode},
+        **schedule,
+    )
+    (holder,) = task.enrol(1, role="holder")
+    leave_envelope(holder, holder.client_id, os.urandom(64))  # this holder takes part like any other member
+    return task, holder, task.mechanism.generate_keyring(task.plan)
+
+
+def leave_envelope(holder: TestMember, client_id: str, body: bytes) -> httpx.Response:
+    headers = {**holder.auth, "Content-Digest": digest_field(body)}
+    return holder.task.api.http.put(f"{holder.task.path}/keyring/{client_id}", content=body, headers=headers)
+
+
+def put_snapshot(member: TestMember, number: int, body: bytes) -> httpx.Response:
+    headers = {**member.auth, "Content-Digest": digest_field(body)}
+    return member.task.api.http.put(f"{member.task.path}/snapshots/{number}", content=body, headers=headers)
+
+
+def contribute(members: list[TestMember], number: int, keyring: Keyring, value: float = 0.25) -> None:
+    for member in members:
+        answer = member.put(number, member.contribution(number, value, keyring))
+        assert answer.status_code == 201, answer.text
+
+
+def test_an_encrypted_round_end_to_end(api: Api, server: AggregatorProcess) -> None:
+    task, holder, keyring = make_task(api, "encrypted", rounds=3)
+    assert task.view["opened_by"] == "members"
+    assert "secret key" in task.view["warnings"][0]
+    invitation = api.invite(task.id, uses=3)
+    waiting: list[dict[str, Any]] = []
+
+    def wait_for_members() -> None:
+        with httpx.Client(base_url=api.http.base_url, timeout=30) as http:
+            path = f"{task.path}/members?unkeyed=true&wait=20"
+            waiting.extend(http.get(path, headers=holder.auth).json()["members"])
+
+    poll = threading.Thread(target=wait_for_members)
+    poll.start()
+    time.sleep(0.2)
+    members = []
+    for _ in range(3):
+        body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+        enrolment = api.http.post("/v1/enrolments", json=body).json()
+        members.append(TestMember(task, enrolment["client_id"], enrolment["token"]))
+    poll.join(timeout=25)
+    assert [row["client_id"] for row in waiting] == [members[0].client_id]
+
+    # nobody is asked before the keys are there
+    keyring_path = f"{task.path}/keyring"
+    assert slug(api.http.get(keyring_path, headers=members[0].auth)) == "not-found"
+    assert slug(api.http.get(f"{task.path}/rounds/current", headers=members[0].auth)) == "not-found"
+    envelopes = {member.client_id: os.urandom(200) for member in members}
+    got: list[bytes] = []
+    poll = threading.Thread(
+        target=lambda: got.append(
+            httpx.get(f"{server.url}{keyring_path}?wait=20", headers=members[0].auth, timeout=30).content
+        )
+    )
+    poll.start()
+    for member in members:
+        assert leave_envelope(holder, member.client_id, envelopes[member.client_id]).status_code == 201
+    poll.join(timeout=25)
+    assert got == [envelopes[members[0].client_id]]
+    assert leave_envelope(holder, members[0].client_id, envelopes[members[0].client_id]).status_code == 200
+    assert slug(leave_envelope(holder, members[0].client_id, b"another")) == "conflict"
+    assert slug(leave_envelope(holder, members[0].client_id, bytes(256 * 1024 + 1))) == "body-too-long"
+    assert slug(leave_envelope(holder, "c_unknown", b"lost")) == "not-found"
+    assert slug(leave_envelope(members[0], members[1].client_id, b"forged")) == "forbidden"
+
+    everybody = [holder, *members]
+    current = api.http.get(f"{task.path}/rounds/current?wait=20", headers=members[0].auth)
+    assert current.json()["in_cohort"] is True
+    assert current.json()["contribution_bytes"] == len(members[0].contribution(1, 0.25, keyring))
+
+    # residues that are not below the prime never enter the sum
+    bad = b"\xff" * current.json()["contribution_bytes"]
+    assert slug(members[0].put(1, bad)) == "bad-contribution"
+
+    contribute(everybody, 1, keyring)
+    task.wait_round(1, "complete")
+    total = task.opened(1, keyring)
+    mask = task.plan.layout.blocks[0].integral_mask()
+    assert np.array_equal(total[mask], np.full(ITEMS, 4.0))
+    assert np.allclose(total[~mask], 1.0, atol=task.plan.predicted_error)
+
+    # the ETag: nothing new, then the next round
+    etag = {"If-None-Match": current.headers["etag"]}
+    assert api.http.get(f"{task.path}/rounds/current?wait=20", headers={**members[0].auth, **etag}).status_code == 200
+    fresh = api.http.get(f"{task.path}/rounds/current", headers=members[0].auth)
+    same = {"If-None-Match": fresh.headers["etag"]}
+    task.wait_round(2, "collecting")
+    fresh = api.http.get(f"{task.path}/rounds/current", headers=members[0].auth)
+    same = {"If-None-Match": fresh.headers["etag"]}
+    assert api.http.get(f"{task.path}/rounds/current?wait=0.1", headers={**members[0].auth, **same}).status_code == 304
+    aggregate = api.http.get(f"{task.path}/rounds/1/aggregate", headers=members[0].auth)
+    again = {**members[0].auth, "If-None-Match": aggregate.headers["etag"]}
+    assert api.http.get(f"{task.path}/rounds/1/aggregate", headers=again).status_code == 304
+
+
+def test_snapshots_first_one_wins_and_two_are_kept(api: Api) -> None:
+    task, holder, keyring = make_task(api, "snapshots", rounds=3)
+    *members, stranger = task.enrol(4)
+    for member in members:  # the stranger has no keys, so no way to make a snapshot: its garbage would shut others out
+        leave_envelope(holder, member.client_id, os.urandom(64))
+    latest = f"{task.path}/snapshots/latest"
+    assert slug(api.http.get(latest, headers=holder.auth)) == "not-found"
+    for number in (1, 2, 3):
+        task.wait_round(number, "collecting")
+        state = os.urandom(task.recipe.state_bytes)
+        sealed = seal_snapshot(state, keyring.state_key, task.id, number)
+        assert slug(put_snapshot(members[0], number, sealed)) == "conflict"  # not complete yet
+        contribute([holder, *members], number, keyring)
+        task.wait_round(number, "complete")
+        assert slug(put_snapshot(members[0], number, sealed + b"x")) == "body-too-long"
+        assert slug(put_snapshot(members[0], number, sealed[:-1])) == "body-too-short"
+        assert slug(put_snapshot(stranger, number, os.urandom(len(sealed)))) == "forbidden"
+        assert put_snapshot(members[0], number, sealed).status_code == 201
+        assert put_snapshot(members[1], number, sealed).status_code == 200
+        other = seal_snapshot(state, keyring.state_key, task.id, number)
+        assert slug(put_snapshot(members[1], number, other)) == "conflict"
+        found = api.http.get(latest, headers=members[2].auth).json()
+        assert (found["round"], found["author"], found["bytes"]) == (number, members[0].client_id, len(sealed))
+        assert api.http.get(f"{task.path}/snapshots/{number}", headers=members[2].auth).content == sealed
+    assert slug(api.http.get(f"{task.path}/snapshots/1", headers=members[2].auth)) == "not-found"
+    assert api.http.get(f"{task.path}/snapshots/2", headers=members[2].auth).status_code == 200
+    assert slug(put_snapshot(members[0], 9, b"x")) == "not-found"
+
+
+def test_public_key_tasks_wait_for_the_holders_snapshot(api: Api) -> None:
+    task, holder, keyring = make_task(api, "public", mode="public", rounds=2)
+    assert task.view["opened_by"] == "holder"
+    members = task.enrol(3)
+    for member in members:
+        leave_envelope(holder, member.client_id, os.urandom(64))
+    task.wait_round(1, "collecting")
+    contribute([holder, *members], 1, keyring.without_secret_key())
+    task.wait_round(1, "complete")
+    time.sleep(0.5)
+    assert api.http.get(f"{task.path}/rounds/2", headers=api.operator).status_code == 404
+    sealed = seal_snapshot(os.urandom(task.recipe.state_bytes), keyring.state_key, task.id, 1)
+    assert slug(put_snapshot(members[0], 1, sealed)) == "forbidden"
+    assert put_snapshot(holder, 1, sealed).status_code == 201
+    task.wait_round(2, "collecting")
+
+
+def test_enrolment_refuses_what_it_must(api: Api) -> None:
+    task, _, _ = make_task(api, "enrolment")
+    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+
+    def enrol(body: dict[str, Any]) -> httpx.Response:
+        return api.http.post("/v1/enrolments", json=body)
+
+    invitation = api.invite(task.id, uses=1)
+    good = signed_enrolment(invitation, identity, mailbox)
+    assert slug(enrol({**good, "signature": "A" * 86})) == "forbidden"
+    assert slug(enrol(signed_enrolment("hri_made-up", identity, mailbox))) == "forbidden"
+    assert slug(enrol({**good, "membership_proof": None})) == "invalid-parameters"
+    first = enrol(good)
+    assert first.status_code == 201
+    # the same identity again: the same client, a new token, the old one void, no use counted
+    again = enrol(good)
+    assert again.status_code == 200
+    assert again.json()["client_id"] == first.json()["client_id"]
+    stale = api.http.get(task.path, headers={"Authorization": f"Bearer {first.json()['token']}"})
+    assert slug(stale) == "unauthenticated"
+    assert api.http.get(task.path, headers={"Authorization": f"Bearer {again.json()['token']}"}).status_code == 200
+    assert slug(enrol(signed_enrolment(invitation, identity, X25519PrivateKey.generate()))) == "conflict"
+    newcomer = signed_enrolment(invitation, Ed25519PrivateKey.generate(), mailbox)
+    assert slug(enrol(newcomer)) == "gone"
+    expired = api.invite(task.id, expires_seconds=0.01)
+    time.sleep(0.05)
+    assert slug(enrol(signed_enrolment(expired, Ed25519PrivateKey.generate(), mailbox))) == "gone"
+    second_holder = signed_enrolment(api.invite(task.id, role="holder"), Ed25519PrivateKey.generate(), mailbox)
+    assert slug(enrol(second_holder)) == "conflict"
+
+
+def test_a_wrong_proof_can_be_put_right_until_the_keys_are_there(api: Api) -> None:
+    task, holder, _ = make_task(api, "mistyped")
+    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    wrong = signed_enrolment(api.invite(task.id), identity, mailbox)
+    right, late = b64encode(b"r" * 32), b64encode(b"l" * 32)
+    client_id = api.http.post("/v1/enrolments", json=wrong).json()["client_id"]
+
+    def proof() -> str:
+        members = api.http.get(f"{task.path}/members", headers=holder.auth).json()["members"]
+        return str(next(member["membership_proof"] for member in members if member["client_id"] == client_id))
+
+    assert proof() == wrong["membership_proof"]
+    assert api.http.post("/v1/enrolments", json={**wrong, "membership_proof": right}).status_code == 200
+    assert proof() == right
+    assert leave_envelope(holder, client_id, os.urandom(64)).status_code == 201
+    assert api.http.post("/v1/enrolments", json={**wrong, "membership_proof": late}).status_code == 200
+    assert proof() == right
+
+
+def test_members_are_the_holders_business(api: Api) -> None:
+    task, holder, _ = make_task(api, "roster")
+    members = task.enrol(5)
+    assert slug(api.http.get(f"{task.path}/members", headers=members[0].auth)) == "forbidden"
+    seen, after = [], "0"
+    while True:
+        page = api.http.get(f"{task.path}/members?limit=4&after={after}", headers=holder.auth).json()
+        seen += [row["client_id"] for row in page["members"]]
+        if page["next"] is None:
+            break
+        after = page["next"]
+    assert seen == [holder.client_id, *(member.client_id for member in members)]
+
+
+def test_a_closed_task_ends_for_everybody(api: Api) -> None:
+    task = api.create_task("closing", cohort=2)
+    members = task.enrol(2)
+    task.wait_round(1, "collecting")
+    etag = api.http.get(f"{task.path}/rounds/current", headers=members[0].auth).headers["etag"]
+    for _ in range(2):
+        assert api.http.post(f"{task.path}/close", headers=api.operator).json()["state"] == "closed"
+    waited = api.http.get(f"{task.path}/rounds/current?wait=10", headers={**members[0].auth, "If-None-Match": etag})
+    assert (waited.json()["state"], waited.json()["failure"]) == ("failed", "the task was closed")
+    assert slug(members[0].put(1, members[0].contribution(1, 1.0))) == "round-closed"
+    body = {"uses": 1}
+    assert slug(api.http.post(f"{task.path}/invitations", json=body, headers=api.operator)) == "conflict"
+    assert slug(leave_envelope(members[0], members[1].client_id, b"x")) == "forbidden"
+
+
+def test_the_server_keeps_no_token_and_no_key(api: Api, server: AggregatorProcess) -> None:
+    """Neither logs nor data directory hold a token, an invitation, a secret key or a plain value."""
+    task, holder, keyring = make_task(api, "greps")
+    invitation = api.invite(task.id, uses=3)
+    body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    token = api.http.post("/v1/enrolments", json=body).json()["token"]
+    api.http.get(task.path, headers={"Authorization": f"Bearer {token}"})
+    api.http.post("/v1/enrolments", json={**body, "signature": "A" * 86})
+    api.http.get(f"/v1/tasks?name={invitation}", headers=api.operator)
+    secrets = [invitation, token, holder.token, server.operator_token, body["signature"]]
+    raw = [text.encode() for text in secrets] + [keyring.secret_key[64:128], keyring.state_key]
+    stored = {path: path.read_bytes() for path in server.data_dir.rglob("*") if path.is_file()}
+    assert any(path.name.startswith("hushrec.db") for path in stored)
+    stored[server.log_path] = server.log().encode()
+    assert b'"message": "client enrolled"' in stored[server.log_path]
+    for path, content in stored.items():
+        for secret in raw:
+            assert secret not in content, f"a secret lies in {path.name}"

@@ -1,0 +1,234 @@
+"""The command without a server: help, exit codes, files, data sets, doctor."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import client_sdk.cli.doctor as doctor_module
+from client_sdk import Identity
+from client_sdk.cli import app
+from client_sdk.cli.doctor import Finding
+from client_sdk.cli.item_files import read_items, read_titles
+from client_sdk.data import DataError
+from protocols.codec import b64decode
+from tests.support.server import free_port
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data directory of its own, and a console that does not wrap what the tests look for."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_module_runs_and_lists_every_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "client_sdk.cli", "--help"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for command in ("demo", "join", "recommend", "evaluate", "data", "doctor", "keyring"):
+        assert f" {command} " in done.stdout
+
+
+def test_starting_up_leaves_the_heavy_libraries_alone() -> None:
+    code = (
+        "import sys, client_sdk.cli;"
+        "print([name for name in ('tenseal', 'matplotlib', 'scipy', 'sqlalchemy', 'fastapi') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_arguments_show_the_help_and_version_is_one_line() -> None:
+    assert run()[0] == 2
+    code, out, _ = run("--version")
+    assert (code, out.split()[0]) == (0, "hushrec")
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("3\n1\n2\n", [3, 1, 2]),
+        ("3\r\n1\r\n\n", [3, 1]),
+        ("item\n7\n", [7]),
+        ("when,Item\n2020,4\n2021,2\n", [4, 2]),
+    ],
+)
+def test_item_files(tmp_path: Path, text: str, items: list[int]) -> None:
+    path = tmp_path / "items"
+    path.write_text(text, encoding="utf-8")
+    assert read_items(path).tolist() == items
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("1\n2\n2x\n", 3, "not an item number"),
+        ("1\n-2\n", 2, "not an item number"),
+        ("1\n\n2\n", 2, "not an item number"),
+        ("1\n2\n1\n", 3, "line 1 already"),
+        ("1\n99999999999\n", 2, "item numbers end at"),
+        ("film\n1\n", 1, "neither an item number nor a header"),
+        ("item,item\n1,2\n", 1, "one column named 'item'"),
+        ("item,when\n1,2\n3\n", 3, "1 fields, but the header names 2"),
+        ("item\n", None, "no lines"),
+        ("", None, "empty"),
+    ],
+)
+def test_malformed_item_files_name_the_line(tmp_path: Path, text: str, line: int | None, words: str) -> None:
+    path = tmp_path / "items"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=words) as caught:
+        read_items(path)
+    assert (caught.value.path, caught.value.line) == (path, line)
+
+
+def test_titles_need_both_columns(tmp_path: Path) -> None:
+    path = tmp_path / "titles.csv"
+    path.write_text('item,title\n0,"Heat, part 1"\n1,Up\n', encoding="utf-8")
+    assert read_titles(path) == {0: "Heat, part 1", 1: "Up"}
+    path.write_text("item,name\n0,Heat\n", encoding="utf-8")
+    with pytest.raises(DataError, match="line 1: not a header with one column named 'title'"):
+        read_titles(path)
+
+
+def test_a_malformed_file_is_one_sentence_and_makes_no_identity(home: Path) -> None:
+    (home / "items").write_text("1\nx\n", encoding="utf-8")
+    code, _, err = run("join", "http://127.0.0.1:9", "--interactions", str(home / "items"), "--invitation", "i")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "items, line 2: not an item number: 'x'" in err
+    assert not (home / "home").exists()
+
+
+def test_an_identity_that_others_can_read_is_refused(home: Path) -> None:
+    (home / "items").write_text("1\n", encoding="utf-8")
+    key = home / "me.key"
+    Identity.generate().save(key)
+    key.chmod(0o640)
+    arguments = ("--interactions", str(home / "items"), "--identity", str(key), "--invitation", "i")
+    code, _, err = run("join", "http://127.0.0.1:9", *arguments)
+    assert code == 1
+    assert f"chmod 600 {key}" in err
+    assert key.stat().st_mode & 0o777 == 0o640
+
+
+def test_an_address_that_is_none_is_refused_before_anything_is_sent(home: Path) -> None:
+    (home / "items").write_text("1\n", encoding="utf-8")
+    code, _, err = run("join", "recs.example.org", "--interactions", str(home / "items"), "--invitation", "i")
+    assert code == 1
+    assert "must look like https://" in err
+
+
+def test_recommending_without_a_membership_says_how_to_join(home: Path) -> None:
+    code, _, err = run("recommend", "--identity", str(home / "me.key"))
+    assert code == 1
+    assert "me.key does not exist" in err
+    Identity.generate().save(home / "me.key")
+    code, _, err = run("recommend", "--task", "movies", "--identity", str(home / "me.key"))
+    assert code == 1
+    assert "is no member of task 'movies'" in err
+    assert "hushrec join URL --invitation" in err
+
+
+def test_debug_shows_the_traceback_and_its_absence_does_not(home: Path) -> None:
+    arguments = ("recommend", "--identity", str(home / "me.key"))
+    command = [sys.executable, "-m", "client_sdk.cli"]
+    plain = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    debug = subprocess.run([*command, "--debug", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert (plain.returncode, debug.returncode) == (1, 1)
+    assert "Traceback" not in plain.stderr
+    assert "Traceback" in debug.stderr
+
+
+def test_an_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(path: Path | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("client_sdk.cli.participate.load_identity", interrupted)
+    assert run("recommend") == (130, "", "stopped\n")
+
+
+def test_group_codes_are_bare_on_standard_output_and_differ() -> None:
+    codes = []
+    for _ in range(2):
+        code, out, err = run("keyring", "group-code")
+        assert code == 0
+        assert "cannot read" in err
+        codes.append(out)
+    assert codes[0] != codes[1]
+    assert len(b64decode(codes[0].strip())) == 32
+
+
+def test_controls_of_a_data_set() -> None:
+    code, out, _ = run("evaluate", "--dataset", "synthetic")
+    assert code == 0
+    rows = {(cells[0], cells[1]): cells[2:] for cells in _cells(out) if len(cells) == 5}
+    popularity, chance = rows["popularity", "99 sampled negatives"], rows["chance", "99 sampled negatives"]
+    assert popularity[0] == chance[0] == "400"
+    assert 0.05 < float(chance[1]) < 0.16
+    assert float(popularity[1]) > float(chance[1])
+
+
+def _cells(out: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("│┃").split("│")] for line in out.splitlines() if "│" in line]
+
+
+def test_evaluate_wants_one_thing_to_evaluate() -> None:
+    assert run("evaluate")[0] == 2
+    assert run("evaluate", "--dataset", "synthetic", "--held-out", "1")[0] == 2
+    code, _, err = run("evaluate", "--dataset", "ml-100k", "--data-dir", "nowhere")
+    assert code == 1
+    assert "hushrec data fetch ml-100k" in err
+
+
+def test_data_commands(home: Path) -> None:
+    code, out, _ = run("data", "list")
+    assert code == 0
+    assert "ml-100k: 4.9 MB from https://files.grouplens.org/" in out
+    (home / "ratings.csv").write_text("user,item\n1,10\n1,11\n2,10\n2,12\n2,11\n", encoding="utf-8")
+    code, out, _ = run("data", "show", str(home / "ratings.csv"))
+    assert code == 0
+    assert ["users", "2"] in _cells(out)
+    assert ["training interactions", "3"] in _cells(out)
+    code, _, err = run("data", "fetch", "netflix", "--data-dir", str(home))
+    assert code == 1
+    assert "'netflix' cannot be fetched" in err
+
+
+def test_doctor_on_this_machine(home: Path) -> None:
+    code, out, _ = run("doctor", "--data-dir", str(home))
+    assert code == 0
+    assert "CKKS sum" in out
+    assert str(home)[:20] in out
+
+
+def test_doctor_fails_when_something_needed_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    optional = Finding("plots", False, False, "missing", "pip install [plots]")
+    needed = Finding("sums", False, True, "missing", "pip install 'hushrec[sums]'")
+    monkeypatch.setattr(doctor_module, "examine", lambda data_dir: [optional])
+    assert run("doctor")[0] == 0
+    monkeypatch.setattr(doctor_module, "examine", lambda data_dir: [optional, needed])
+    code, out, err = run("doctor")
+    assert code == 1
+    assert "pip install 'hushrec[sums]'" in out
+    assert err == "error: needed and not there: sums\n"
+
+
+def test_doctor_says_that_a_server_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_module, "examine", lambda data_dir: [])
+    code, out, err = run("doctor", "--url", f"http://127.0.0.1:{free_port()}")
+    assert code == 1
+    assert "hushrec-server serve" in out
+    assert "server" in err
+    assert run("doctor", "--url", "nonsense")[0] == 1

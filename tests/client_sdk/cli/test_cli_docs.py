@@ -1,0 +1,54 @@
+"""docs/cli.md has every command and option of both programs; every command's help has an example."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import aggregator_service.cli
+import client_sdk.cli
+
+PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.app}
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """(words, command) for everything that runs."""
+    for program, app in APPS.items():
+        yield from _leaves(program, typer.main.get_command(app))
+
+
+def _leaves(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield words, command
+        return
+    for name, child in below.items():
+        yield from _leaves(f"{words} {name}", child)
+
+
+def sections() -> dict[str, str]:
+    """Heading of level three -> the text under it."""
+    parts = re.split(r"^### (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize(("words", "command"), [pytest.param(*found, id=found[0]) for found in commands()])
+def test_a_command_is_documented_with_its_options_and_an_example(words: str, command: Any) -> None:
+    section = sections().get(words)
+    assert section is not None, f"docs/cli.md has no section '### {words}'"
+    assert re.search(rf"^{re.escape(words)}( |$)", section, re.MULTILINE), f"no example of {words}"
+    for parameter in command.params:
+        for name in parameter.opts if parameter.param_type_name == "option" else ():
+            if name not in ("--help", "--install-completion", "--show-completion"):
+                assert f"`{name}" in section, f"{words} {name} is not described"
+    assert f"Example: {words}" in (command.help or "")
+
+
+def test_nothing_is_documented_that_is_not_there() -> None:
+    assert set(sections()) == {words for words, _ in commands()}

@@ -1,0 +1,276 @@
+"""The command against a real server: every client is a process of its own, as on a user's machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from client_sdk import Operator, task_request
+from client_sdk.cli import app
+from client_sdk.keys import new_group_code
+from protocols.messages import Schedule, TaskView
+from tests.support.server import AggregatorProcess, free_port, running_aggregator
+
+ITEMS = 130  # enough to draw 99 negatives from
+SECONDS = 90
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("cli") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as made:
+        yield made
+
+
+class Device:
+    """A user's machine: a folder with its own data directory, identity and interactions."""
+
+    def __init__(self, folder: Path, items: list[int]) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.items = folder / "items.txt"
+        self.items.write_text("".join(f"{item}\n" for item in items), encoding="utf-8")
+        self.key = folder / "me.key"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
+        self.environment = {**kept, "XDG_DATA_HOME": str(folder / "home"), "COLUMNS": "200"}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """`hushrec ARGUMENTS`, running."""
+        command = [sys.executable, "-m", "client_sdk.cli", *arguments, "--identity", str(self.key)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=self.environment, cwd=self.folder, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """`hushrec ARGUMENTS`, in this process, to its end."""
+        result = CliRunner().invoke(app, [*arguments, "--identity", str(self.key)], env=self.environment)
+        return result.exit_code, result.stdout, result.stderr
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, out, err
+
+
+def cells(out: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("│┃").split("│")] for line in out.splitlines() if "│" in line]
+
+
+def make_task(operator: Operator, name: str, mechanism: str, rounds: int = 2, cohort: int = 3) -> TaskView:
+    schedule = Schedule(rounds=rounds, cohort_size=cohort, min_clients=cohort, collect_seconds=60)
+    parameters = {"items": ITEMS, "dim": 8, "rank": 2, "clip": 1.0}
+    return operator.create_task(task_request(name, "colr", mechanism, schedule, parameters))
+
+
+def devices(tmp_path: Path, count: int) -> list[Device]:
+    return [Device(tmp_path / f"user{user}", list(range(10 * user, 10 * user + 8))) for user in range(count)]
+
+
+def test_an_encrypted_task_from_the_group_code_to_recommendations(
+    operator: Operator, server: AggregatorProcess, tmp_path: Path
+) -> None:
+    task = make_task(operator, "films", "ckks")
+    holder, *members = devices(tmp_path, 3)
+    for_holder = operator.invite(task.task_id, role="holder").invitation
+    for_members = operator.invite(task.task_id, uses=2).invitation
+    code_text = new_group_code()
+    with_code = ("--group-code", code_text)
+
+    status, out, err = holder.run("keyring", "create", server.url, "--invitation", for_holder, *with_code)
+    assert status == 0, err
+    assert "made a new identity" in err
+    assert holder.key.stat().st_mode & 0o777 == 0o600
+    status, fingerprint, _ = holder.run("keyring", "fingerprint", "--task", "films")
+    assert status == 0
+    assert fingerprint.strip() in out
+
+    with ExitStack() as stack:
+        serving = holder.start("keyring", "serve", "--task", "films")
+        stack.callback(serving.kill)
+        joined = [holder.start("join", server.url, "--task", "films", "--interactions", str(holder.items))]
+        for member in members:
+            arguments = ("--invitation", for_members, *with_code, "--interactions", str(member.items))
+            joined.append(member.start("join", server.url, *arguments))
+        for process in joined:
+            stack.callback(process.kill)
+        told = [ended(process) for process in joined]
+        served = ended(serving)
+
+    for status, out, err in told:
+        assert status == 0, err
+        assert ["rounds taken part in", "2"] in cells(out)
+        assert ["rounds missed", "0"] in cells(out)
+        assert code_text not in out + err
+        assert "sums can be opened by its members" in out
+        assert "the task ended: complete" in out
+    assert served[0] == 0, served[2]
+    assert ["members keyed", "2"] in cells(served[1])
+    assert members[0].run("keyring", "fingerprint")[1] == fingerprint
+    assert operator.task(task.task_id).state == "complete"
+    status, _, err = members[0].run("keyring", "serve", "--task", "films")
+    assert status == 1
+    assert "not its key holder" in err
+    _check_recommendations(members[0])
+    _check_evaluation(members[0])
+
+
+def _check_recommendations(member: Device) -> None:
+    titles = member.folder / "titles.csv"
+    titles.write_text("item,title\n" + "".join(f"{item},Film [{item}]\n" for item in range(ITEMS)), encoding="utf-8")
+    status, out, err = member.run("recommend", "--task", "films", "-k", "5", "--titles", str(titles))
+    assert status == 0, err
+    rows = cells(out)
+    assert [row[0] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert all(row[2] == f"Film [{row[1]}]" for row in rows)
+    assert not {int(row[1]) for row in rows} & set(range(10, 18))
+    scores = [float(row[3]) for row in rows]
+    assert scores == sorted(scores, reverse=True)
+    assert member.run("recommend", "-k", "0")[0] == 1
+
+
+def _check_evaluation(member: Device) -> None:
+    status, out, err = member.run("evaluate", "--held-out", "18", "--held-out", "19", "-k", "200")
+    assert status == 0, err
+    rows = cells(out)
+    assert [row[1:4] for row in rows] == [["full ranking", "2", "1.0000"], ["99 sampled negatives", "2", "1.0000"]]
+    status, _, err = member.run("evaluate", "--held-out", "12")
+    assert status == 1
+    assert "item 12 is held out and in the interactions" in err
+    assert member.run("evaluate", "--held-out", str(ITEMS))[0] == 1
+
+
+def test_a_plain_task_is_agreed_to_by_name(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
+    task = make_task(operator, "open-films", "plain", rounds=1, cohort=2)
+    pair = devices(tmp_path, 2)
+    invitation = ("--invitation", operator.invite(task.task_id, uses=2).invitation)
+    first = pair[0]
+    arguments = ("join", server.url, "--interactions", str(first.items))
+    status, _, err = first.run(*arguments, *invitation)
+    assert status == 1
+    assert "sums with 'plain'" in err
+    assert "--allow-plain" in err
+    status, _, err = first.run(*arguments, "--allow-plain")
+    assert status == 1
+    assert "releases sums of 2 clients" in err
+    agreed = ("--allow-plain", "--min-cohort", "2")
+    joined = [
+        first.start(*arguments, *agreed),  # enrolled above: no invitation any more
+        pair[1].start("join", server.url, "--interactions", str(pair[1].items), *invitation, *agreed),
+    ]
+    for status, out, err in [ended(process) for process in joined]:
+        assert status == 0, err
+        assert ["rounds taken part in", "1"] in cells(out)
+        assert "the server included" in out
+    assert pair[1].run("recommend", "-k", "3")[0] == 0
+
+
+def test_wrong_invitations_and_used_ones(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
+    one, other = devices(tmp_path, 2)
+    status, _, err = one.run("join", server.url, "--invitation", "hri_" + "x" * 43, "--interactions", str(one.items))
+    assert status == 1
+    assert "the invitation is not known" in err
+    assert "Was the invitation copied whole" in err
+    task = make_task(operator, "closed-circle", "plain")
+    invitation = operator.invite(task.task_id).invitation
+    assert (
+        "sums with 'plain'"
+        in one.run("join", server.url, "--invitation", invitation, "--interactions", str(one.items))[2]
+    )
+    status, _, err = other.run("join", server.url, "--invitation", invitation, "--interactions", str(other.items))
+    assert status == 1
+    assert "used up or expired" in err
+    assert "hushrec-server invite" in err
+
+
+def test_an_encrypted_task_without_the_group_code(
+    operator: Operator, server: AggregatorProcess, tmp_path: Path
+) -> None:
+    task = make_task(operator, "no-code", "ckks")
+    (member,) = devices(tmp_path, 1)
+    invitation = operator.invite(task.task_id).invitation
+    arguments = ("join", server.url, "--invitation", invitation, "--interactions", str(member.items))
+    status, _, err = member.run(*arguments)
+    assert status == 1
+    assert "group code" in err
+    status, _, err = member.run(*arguments, "--group-code", "short")
+    assert status == 1
+    assert "copied whole" in err or "32 bytes" in err
+    other = ("--group-code", new_group_code())
+    waiting = member.start(*arguments, *other)  # the server cannot tell a wrong code; the holder does
+    assert waiting.stdout is not None
+    assert "task no-code" in waiting.stdout.readline()
+    status, _, err = member.run("keyring", "fingerprint")
+    assert status == 1
+    assert "no keyring of task 'no-code'" in err
+    holder = Device(tmp_path / "holder", [1])
+    for_holder = operator.invite(task.task_id, role="holder").invitation
+    right = ("--group-code", new_group_code())
+    assert holder.run("keyring", "create", server.url, "--invitation", for_holder, *right)[0] == 0
+    serving = holder.start("keyring", "serve")
+    assert serving.stdout is not None
+    while line := serving.stdout.readline():
+        if "refused" in line:
+            break
+    assert "not made with the group code" in line
+    for process in (waiting, serving):
+        process.send_signal(signal.SIGINT)
+        assert ended(process)[0] == 130
+
+
+def test_items_beyond_the_task(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
+    task = make_task(operator, "few-items", "plain")
+    member = Device(tmp_path / "user", [1, ITEMS])
+    invitation = operator.invite(task.task_id).invitation
+    arguments = ("--invitation", invitation, "--interactions", str(member.items), "--allow-plain")
+    status, _, err = member.run("join", server.url, *arguments)
+    assert status == 1
+    assert f"outside 0..{ITEMS - 1}" in err
+
+
+def test_no_such_server(tmp_path: Path) -> None:
+    (member,) = devices(tmp_path, 1)
+    url = f"http://127.0.0.1:{free_port()}"
+    status, _, err = member.run("join", url, "--invitation", "hri_x", "--interactions", str(member.items))
+    assert status == 1
+    assert "gave up after" in err
+    assert "hushrec doctor --url" in err
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_stops_a_waiting_client(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
+    task = make_task(operator, "patience", "plain")
+    (member,) = devices(tmp_path, 1)
+    invitation = operator.invite(task.task_id).invitation
+    waiting = member.start(
+        "join", server.url, "--invitation", invitation, "--interactions", str(member.items), "--allow-plain"
+    )
+    assert waiting.stdout is not None
+    assert "task patience" in waiting.stdout.readline()  # joined
+    waiting.send_signal(signal.SIGINT)
+    status, out, err = ended(waiting)
+    assert status == 130
+    assert ["rounds taken part in", "0"] in cells(out)
+    assert err.endswith("stopped\n")
+    assert "Traceback" not in err
+
+
+def test_doctor_asks_the_server(server: AggregatorProcess) -> None:
+    result = CliRunner().invoke(app, ["doctor", "--url", server.url], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.stderr
+    assert f"{server.url} is ready" in result.stdout

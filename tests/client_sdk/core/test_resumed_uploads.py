@@ -1,0 +1,235 @@
+"""Uploads against a server that keeps to the resumable-upload draft, over connections that break."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_sdk.core.calls import Calls
+from client_sdk.core.requests import Request, Response, Traffic, content_digest, metered, parse_digest
+from client_sdk.core.retry import RetryPolicy
+from client_sdk.errors import (
+    ConnectionFailed,
+    ContractBroken,
+    ContributionConflict,
+    DigestMismatch,
+    GaveUp,
+    OffsetMismatch,
+    RoundClosed,
+)
+from protocols.errors import CodecError
+from protocols.messages import UploadReceipt
+from tests.support.programs import Stage, problem
+
+BODY = bytes(range(256)) * 4
+POLICY = RetryPolicy(attempts=5, jitter=lambda: 0.0)
+
+
+class Mailbox:
+    """A server with one contribution. `breaks`: bytes after which each next body's connection breaks."""
+
+    def __init__(self, *breaks: int, kept: bytes = b"", lose_answers: int = 0) -> None:
+        self.part = bytearray(kept)
+        self.stored: bytes | None = None
+        self.breaks, self.lose_answers = list(breaks), lose_answers
+        self.received = 0
+
+    def __call__(self, request: Request) -> Response:
+        match request.method:
+            case "HEAD":
+                done = self.stored is not None
+                offset = len(self.stored) if self.stored is not None else len(self.part)
+                return Response(200, {"upload-offset": str(offset), "upload-complete": "?1" if done else "?0"})
+            case "PUT":
+                body = self._arrive(request, keep=False)
+                return self._store(body)
+            case "PATCH":
+                return self._patch(request)
+        raise AssertionError(request.method)
+
+    def _arrive(self, request: Request, keep: bool) -> bytes:
+        body = bytes(request.body)
+        if self.breaks:
+            body = body[: self.breaks.pop(0)]
+            self.received += len(body)
+            if keep:
+                self.part += body
+            raise ConnectionFailed(request.method, request.url, "WriteError", sent=True)
+        self.received += len(body)
+        assert parse_digest(request.headers["content-digest"]) == hashlib.sha256(body).digest()
+        return body
+
+    def _patch(self, request: Request) -> Response:
+        assert request.headers["content-type"] == "application/partial-upload"
+        last = request.headers["upload-complete"] == "?1"
+        if self.stored is not None:
+            return self._same(request.headers.get("repr-digest", ""))
+        if int(request.headers["upload-offset"]) != len(self.part):
+            return problem("offset-mismatch", upload_offset=str(len(self.part)))
+        self.part += self._arrive(request, keep=True)
+        if not last:
+            return Response(204, {"upload-offset": str(len(self.part))})
+        assert parse_digest(request.headers["repr-digest"]) == hashlib.sha256(self.part).digest()
+        return self._store(bytes(self.part))
+
+    def _same(self, digest: str) -> Response:
+        assert self.stored is not None
+        same = parse_digest(digest) == hashlib.sha256(self.stored).digest()
+        return self._receipt(200) if same else problem("contribution-conflict")
+
+    def _store(self, body: bytes) -> Response:
+        if self.stored not in (None, body):
+            return problem("contribution-conflict")
+        self.stored = body
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise ConnectionFailed("PUT", "", "ReadError", sent=True)
+        return self._receipt(201)
+
+    def _receipt(self, status: int) -> Response:
+        assert self.stored is not None
+        digest = hashlib.sha256(self.stored).hexdigest()
+        receipt = UploadReceipt(round=1, client_id="c", bytes=len(self.stored), digest=digest)
+        return Response(status, {}, receipt.model_dump_json().encode())
+
+
+def send_to(server: Mailbox, chunk_bytes: int = 1 << 20, body: bytes = BODY) -> tuple[Stage, UploadReceipt]:
+    stage = Stage(server)
+    calls = Calls("https://example.org", "token", POLICY, chunk_bytes)
+    return stage, stage.run(calls.contribute("t", 1, "c", body))
+
+
+def methods(stage: Stage) -> list[str]:
+    return [request.method for request in stage.requests]
+
+
+def test_a_small_body_goes_in_one_put() -> None:
+    server = Mailbox()
+    stage, receipt = send_to(server)
+    assert methods(stage) == ["PUT"]
+    assert server.stored == BODY
+    assert receipt.digest == hashlib.sha256(BODY).hexdigest()
+
+
+def test_a_large_body_goes_in_chunks_that_carry_their_digests() -> None:
+    server = Mailbox()
+    stage, _ = send_to(server, chunk_bytes=300)
+    assert methods(stage) == ["HEAD", "PATCH", "PATCH", "PATCH", "PATCH"]
+    assert server.stored == BODY
+
+
+def test_after_a_broken_connection_the_upload_goes_on_at_the_servers_offset() -> None:
+    server = Mailbox(700)
+    server._arrive, arrive = (lambda request, keep: arrive(request, keep=True)), server._arrive  # a PUT's bytes stay
+    stage, _ = send_to(server)
+    assert methods(stage) == ["PUT", "HEAD", "PATCH"]
+    assert stage.requests[-1].headers["upload-offset"] == "700"
+    assert server.stored == BODY
+    assert server.received == len(BODY)
+
+
+@given(st.lists(st.integers(0, 400), max_size=4), st.integers(1, 2000))
+def test_however_it_breaks_the_right_bytes_arrive_once(breaks: list[int], chunk: int) -> None:
+    server = Mailbox(*breaks)
+    _, receipt = send_to(server, chunk_bytes=chunk)
+    assert server.stored == BODY
+    assert receipt.bytes == len(BODY)
+
+
+def test_a_lost_answer_is_asked_for_again_without_the_body() -> None:
+    server = Mailbox(lose_answers=1)
+    stage, _ = send_to(server)
+    assert methods(stage) == ["PUT", "HEAD", "PATCH"]
+    assert len(stage.requests[-1].body) == 0
+
+
+def test_the_beginning_of_another_ciphertext_is_never_gone_on_with() -> None:
+    server = Mailbox(kept=b"left by an earlier run")
+    stage, _ = send_to(server, chunk_bytes=300)
+    assert methods(stage) == ["HEAD", "PUT"]
+    assert server.stored == BODY
+
+
+def test_another_contribution_that_is_stored_already_is_a_conflict() -> None:
+    for chunk_bytes in (300, 1 << 20):
+        server = Mailbox()
+        server.stored = b"another one"
+        with pytest.raises(ContributionConflict):
+            send_to(server, chunk_bytes)
+
+
+def test_it_gives_up_in_the_end() -> None:
+    with pytest.raises(GaveUp):
+        send_to(Mailbox(*[0] * 9))
+
+
+def test_progress_earns_new_attempts() -> None:
+    server = Mailbox(*[50] * 12)
+    send_to(server, chunk_bytes=100)
+    assert server.stored == BODY
+
+
+def test_a_closed_round_is_raised_as_such_and_an_offset_mismatch_does_not_go_round_in_circles() -> None:
+    calls = Calls("https://example.org", "token", POLICY, 100)
+    with pytest.raises(RoundClosed):
+        Stage(lambda _: problem("round-closed")).run(calls.contribute("t", 1, "c", b"x"))
+
+    def mad(request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(200, {"upload-offset": "0", "upload-complete": "?0"})
+        return problem("offset-mismatch", upload_offset="0")
+
+    with pytest.raises(OffsetMismatch):
+        Stage(mad).run(calls.contribute("t", 1, "c", BODY))
+
+
+def test_a_receipt_for_another_body_is_not_believed() -> None:
+    receipt = UploadReceipt(round=1, client_id="c", bytes=len(BODY), digest="00" * 32).model_dump_json().encode()
+    with pytest.raises(ContractBroken):
+        Stage(lambda _: Response(201, {}, receipt)).run(Calls("https://example.org").contribute("t", 1, "c", BODY))
+
+
+def test_downloads_are_checked_against_both_digests_and_the_length() -> None:
+    calls = Calls("https://example.org", "token")
+    good = hashlib.sha256(BODY).hexdigest()
+
+    def fetch(body: bytes, header: bytes | None, announced: str | None, length: int = len(BODY)) -> bytes:
+        headers = {} if header is None else {"content-digest": content_digest(header)}
+        fetched = Stage(lambda _: Response(200, headers, body)).run(calls.aggregate("t", 1, length, announced))
+        assert isinstance(fetched, bytes)
+        return fetched
+
+    flipped = BODY[:-1] + b"\x00"
+    assert fetch(BODY, BODY, good) == fetch(BODY, None, good) == fetch(BODY, BODY, None) == BODY
+    with pytest.raises(DigestMismatch):
+        fetch(flipped, BODY, good)
+    with pytest.raises(DigestMismatch):
+        fetch(flipped, flipped, good)
+    with pytest.raises(ContractBroken, match="bytes were expected"):
+        fetch(BODY, BODY, good, len(BODY) + 1)
+    with pytest.raises(ContractBroken, match="without a sha-256"):
+        fetch(BODY, None, None)
+
+
+@given(st.binary(max_size=64))
+def test_digest_fields_round_trip(body: bytes) -> None:
+    assert parse_digest(content_digest(body)) == hashlib.sha256(body).digest()
+    assert parse_digest(f"sha-512=:AAAA:, {content_digest(body)}") == hashlib.sha256(body).digest()
+    assert parse_digest("sha-512=:AAAA:") is None
+
+
+@pytest.mark.parametrize("field", ["sha-256=abc", "sha-256=:####:", "sha-256=:AAAA:", "sha-256"])
+def test_malformed_digest_fields_are_refused(field: str) -> None:
+    with pytest.raises(CodecError):
+        parse_digest(field)
+
+
+def test_traffic_counts_bodies_failed_tries_included() -> None:
+    server, traffic = Mailbox(100), Traffic()
+    calls = Calls("https://example.org", "token", POLICY)
+    Stage(server).run(metered(calls.contribute("t", 1, "c", BODY), traffic))
+    assert traffic.up == 2 * len(BODY)
+    assert traffic.down > 0

@@ -1,0 +1,80 @@
+"""A task's terms are those of the first time: a server that states others is refused, whatever the policy allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_sdk import DirectoryStore, Identity
+from client_sdk.core.calls import Calls
+from client_sdk.core.requests import Request, Response
+from client_sdk.enrolling import join
+from client_sdk.errors import ContractBroken, LocalFileError
+from client_sdk.store import Shelf
+from protocols.codec import b64encode
+from protocols.messages import Enrolment, TaskView
+from tests.support.programs import Stage
+
+AGREED: dict[str, Any] = {
+    "task_id": "t_1",
+    "name": "movies",
+    "state": "open",
+    "recipe": {"name": "colr", "parameters": {"items": 60, "dim": 8, "rank": 4}},
+    "mechanism": {"name": "ckks", "parameters": {}},
+    "schedule": {"cohort_size": 10, "min_clients": 5},
+    "seed": b64encode(bytes(32)),
+    "plan": {},
+    "opened_by": "members",
+    "members": 10,
+    "keyed_members": 10,
+    "completed_rounds": 0,
+    "failed_rounds": 0,
+}
+
+
+def server(**changes: Any) -> Stage:
+    """A server with one task, whose terms it changes as it likes."""
+    view = TaskView.model_validate({**AGREED, **changes})
+
+    def answer(request: Request) -> Response:
+        if request.url.endswith("/v1/enrolments"):
+            made = Enrolment(task_id="t_1", client_id="c_1", token="hrc_" + "t" * 8, role="member")
+            return Response(201, {}, made.model_dump_json().encode())
+        return Response(200, {}, view.model_dump_json().encode())
+
+    return Stage(answer)
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"mechanism": {"name": "plain", "parameters": {}}, "opened_by": "anyone"},
+    {"mechanism": {"name": "ckks", "parameters": {"set": "precise"}}},
+    {"recipe": {"name": "colr", "parameters": {"items": 60, "dim": 8, "rank": 4, "clip": 1e6}}},
+    {"schedule": {"cohort_size": 10, "min_clients": 3}},
+    {"seed": b64encode(b"s" * 32)},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
+@pytest.mark.parametrize("invitation", [None, "hri_again"])
+def test_changed_terms_are_refused(tmp_path: Path, change: dict[str, Any], invitation: str | None) -> None:
+    identity = Identity.generate()
+    shelf = Shelf(DirectoryStore(tmp_path), identity.fingerprint)
+    calls = Calls("https://example.org")
+    first, _ = server().run(join(calls, identity, shelf, None, "hri_first", bytes(32)))
+    kept = shelf.membership("t_1")
+    for state in ({}, {"state": "complete", "completed_rounds": 9, "members": 11}):  # a task's progress may change
+        again, _ = server(**state).run(join(calls, identity, shelf, "movies", None, None))
+        assert again.client_id == first.client_id
+    elsewhere = Calls("https://other.example.org") if invitation else calls
+    with pytest.raises(ContractBroken, match=next(iter(change))):
+        server(**change).run(join(elsewhere, identity, shelf, None, invitation, None))
+    assert shelf.membership("t_1") == kept  # another server with the same task id cannot take its place
+
+
+def test_damaged_terms_are_named(tmp_path: Path) -> None:
+    shelf = Shelf(DirectoryStore(tmp_path), "owner")
+    shelf.store.write("owner", "t_1", "terms.json", b"{}")
+    with pytest.raises(LocalFileError, match="terms kept for task t_1"):
+        shelf.agreed("t_1")

@@ -1,0 +1,195 @@
+"""Which way to the newest model is taken, and what a client refuses on its own account."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import client_sdk
+from client_sdk import errors as sdk_errors
+from client_sdk.core.calls import Calls
+from client_sdk.core.requests import Request, Response
+from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
+from client_sdk.model import Catalogue, SyncPlan, fetch_catalogue, plan_sync
+from client_sdk.policy import Policy
+from client_sdk.recommendation import item_ids, top_items
+from client_sdk.terms import TaskTerms
+from protocols.codec import b64encode
+from protocols.errors import ParameterError
+from protocols.messages import MechanismChoice, RecipeChoice, RoundPage, RoundView, Schedule, SnapshotView, TaskView
+from tests.support.programs import Stage
+
+SEED = bytes(range(32))
+
+
+def task_view(
+    mechanism: str = "plain", opened_by: str = "anyone", min_clients: int = 3, **parameters: object
+) -> TaskView:
+    return TaskView(
+        task_id="t_1",
+        name="movies",
+        state="open",
+        recipe=RecipeChoice(name="colr", parameters={"items": 6, "dim": 4, "rank": 2}),
+        mechanism=MechanismChoice(name="plain"),
+        schedule=Schedule(cohort_size=10, min_clients=min_clients),
+        seed=b64encode(SEED),
+        plan={},
+        opened_by=opened_by,  # type: ignore[arg-type]
+        members=10,
+        keyed_members=0,
+        completed_rounds=0,
+        failed_rounds=0,
+    )
+
+
+TERMS = TaskTerms.of(task_view())
+
+
+def complete(number: int, size: int = TERMS.plan.aggregate_bytes, survivors: int = 5) -> RoundView:
+    return RoundView(
+        task_id="t_1",
+        number=number,
+        state="complete",
+        seed=b64encode(TERMS.recipe.plan(SEED, number).seed),
+        cohort=10,
+        received=survivors,
+        survivors=survivors,
+        folded=survivors,
+        seconds_left=None,
+        aggregate_bytes=size,
+    )
+
+
+def snapshot(number: int, size: int) -> SnapshotView:
+    return SnapshotView(round=number, bytes=size, digest="00" * 32, author="c_1")
+
+
+def numbers(plan: SyncPlan) -> tuple[int | None, list[int]]:
+    return plan.snapshot.round if plan.snapshot else None, [view.number for view in plan.rounds]
+
+
+def test_the_cheaper_way_in_bytes_is_taken() -> None:
+    rounds = tuple(complete(n, 100) for n in (1, 2, 4, 5))
+    assert numbers(plan_sync(5, Catalogue(5, rounds, snapshot(4, 10)))) == (None, [])
+    assert numbers(plan_sync(0, Catalogue(5, rounds, None))) == (None, [1, 2, 4, 5])
+    assert numbers(plan_sync(0, Catalogue(5, rounds, snapshot(4, 299)))) == (4, [5])
+    assert numbers(plan_sync(0, Catalogue(5, rounds, snapshot(4, 300)))) == (None, [1, 2, 4, 5])
+    assert numbers(plan_sync(2, Catalogue(5, rounds, snapshot(4, 150)))) == (None, [4, 5])
+    assert numbers(plan_sync(4, Catalogue(5, rounds, snapshot(4, 1)))) == (None, [5])
+    assert numbers(plan_sync(0, Catalogue(2, rounds, snapshot(4, 1)))) == (None, [1, 2])
+
+
+def test_members_who_cannot_open_use_snapshots_only() -> None:
+    rounds = (complete(1), complete(2))
+    assert numbers(plan_sync(0, Catalogue(2, rounds, snapshot(2, 10**9)), snapshots_only=True)) == (2, [])
+    assert plan_sync(2, Catalogue(2, rounds, None), snapshots_only=True).kind == "nothing"
+    for late in (None, snapshot(1, 10)):
+        with pytest.raises(ModelUnavailable) as caught:
+            plan_sync(0, Catalogue(2, rounds, late), snapshots_only=True)
+        assert caught.value.round == 2
+
+
+@given(
+    st.sets(st.integers(1, 30)),
+    st.integers(0, 30),
+    st.integers(0, 30),
+    st.none() | st.tuples(st.integers(1, 30), st.integers(0, 3000)),
+)
+def test_a_plan_reaches_the_newest_round_and_never_costs_more_than_replay(
+    completed: set[int], known: int, upto: int, shot: tuple[int, int] | None
+) -> None:
+    rounds = tuple(complete(n, 100) for n in sorted(completed))
+    if shot is not None and shot[0] not in completed:
+        shot = None  # a snapshot is of a completed round
+    plan = plan_sync(known, Catalogue(upto, rounds, snapshot(*shot) if shot else None))
+    missed = [n for n in sorted(completed) if known < n <= upto]
+    assert plan.target == (missed[-1] if missed else None)
+    assert plan.bytes <= 100 * len(missed)
+    start = plan.snapshot.round if plan.snapshot else known
+    assert [view.number for view in plan.rounds] == [n for n in missed if n > start]
+
+
+def page(*rounds: RoundView, more: bool = False) -> Stage:
+    body = RoundPage(rounds=list(rounds), more=more).model_dump_json().encode()
+    return Stage(lambda request: Response(200, {}, body) if "rounds" in request.url else Response(404, {}))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "fault"),
+    [
+        ((complete(2), complete(1)), "out of place"),
+        ((complete(1), complete(1)), "out of place"),
+        ((complete(1, size=7),), "aggregate of 7 bytes"),
+        ((complete(1, survivors=2),), "2 survivors"),
+        ((complete(1, survivors=11),), "11 survivors"),
+    ],
+)
+def test_a_list_of_rounds_that_cannot_be_is_not_believed(rounds: tuple[RoundView, ...], fault: str) -> None:
+    with pytest.raises(ContractBroken, match=fault):
+        page(*rounds).run(fetch_catalogue(Calls("https://example.org"), TERMS, 0, 5))
+
+
+def test_pages_that_a_snapshot_covers_are_skipped() -> None:
+    asked: list[str] = []
+
+    def answer(request: Request) -> Response:
+        asked.append(request.url)
+        if "snapshots" in request.url:
+            return Response(200, {}, snapshot(900, 96).model_dump_json().encode())
+        after = int(request.url.split("after=")[1].split("&")[0])
+        rounds = [complete(n) for n in range(after + 1, min(after + 100, 950) + 1)]
+        return Response(200, {}, RoundPage(rounds=rounds, more=after + 100 < 950).model_dump_json().encode())
+
+    catalogue = Stage(answer).run(fetch_catalogue(Calls("https://example.org"), TERMS, 0, 950))
+    assert len(asked) == 3
+    assert numbers(plan_sync(0, catalogue)) == (900, list(range(901, 951)))
+
+
+def test_the_round_seed_and_the_opener_are_computed_not_believed() -> None:
+    lying = complete(3).model_copy(update={"seed": b64encode(bytes(32))})
+    with pytest.raises(ContractBroken, match="seed"):
+        TERMS.round_spec(lying)
+    assert TERMS.round_spec(complete(3)).number == 3
+    with pytest.raises(ContractBroken, match="can open the sum"):
+        TaskTerms.of(task_view(opened_by="members"))
+
+
+def test_the_policy_refuses_tasks_and_rounds_below_it() -> None:
+    with pytest.raises(PolicyRefused, match="plain"):
+        Policy().check_task(TERMS)
+    allowing = Policy(mechanisms=frozenset({"plain"}), min_cohort=4)
+    with pytest.raises(PolicyRefused, match="at least 4"):
+        allowing.check_task(TERMS)
+    allowing.check_task(TaskTerms.of(task_view(min_clients=4)))
+    with pytest.raises(PolicyRefused, match="asks 3 clients"):
+        allowing.check_round(complete(1).model_copy(update={"cohort": 3}))
+    allowing.check_round(complete(1).model_copy(update={"cohort": 4}))
+    with pytest.raises(ParameterError):
+        Policy(min_cohort=1)
+    assert Policy(max_clip_share=0.1).too_much_clipped(11, 100)
+    assert not Policy(max_clip_share=0.1).too_much_clipped(10, 100)
+
+
+def test_recommendations_leave_out_what_was_seen_and_are_sorted() -> None:
+    factors = np.array([[3.0], [1.0], [2.0], [2.0]], dtype=np.float32)
+    found = top_items(factors, np.ones(1, dtype=np.float32), np.array([0], dtype=np.int32), 3)
+    assert list(found) == [(2, 2.0), (3, 2.0), (1, 1.0)]
+    with pytest.raises(ParameterError, match=r"1\.\.3"):
+        top_items(factors, np.ones(1, dtype=np.float32), np.array([0], dtype=np.int32), 4)
+
+
+@pytest.mark.parametrize("bad", [[0, 0], [-1], [6], [[1]], [0.5], ["a"]])
+def test_interactions_that_are_no_distinct_items_are_refused(bad: list[object]) -> None:
+    with pytest.raises(ParameterError):
+        item_ids(bad, 6)
+
+
+@pytest.mark.parametrize("module", [client_sdk, sdk_errors])
+def test_the_public_names_are_sorted_and_there(module: object) -> None:
+    names = list(module.__all__)  # type: ignore[attr-defined]
+    upper = [name for name in names if name.isupper()]
+    assert names == upper + sorted((n for n in names if n not in upper), key=lambda n: (n[0].islower(), n))
+    assert len(set(names)) == len(names)
+    assert all(hasattr(module, name) for name in names)

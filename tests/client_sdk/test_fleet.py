@@ -1,0 +1,190 @@
+"""A fleet over real HTTP: what it shares and what it must not, dropouts, missed rounds, every way to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk import Fleet, FleetRound, Operator, Policy
+from client_sdk.model import ModelFollower, fetch_catalogue, plan_sync
+from client_sdk.participation import Participation
+from client_sdk.transport import SyncDriver
+from protocols.errors import ParameterError
+from protocols.layout import clip_to_bounds
+from protocols.recipes.base import ModelState
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.tasks import SmallTask, interactions, small_task
+
+OFTEN = Policy(mechanisms=frozenset({"ckks", "plain"}), snapshot_every=2)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("fleet") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as found:
+        yield found
+
+
+def fleet(server: AggregatorProcess, task: SmallTask, users: int, **options: Any) -> Fleet:
+    made = Fleet(server.url, interactions(users), policy=OFTEN, seed=3, **options)
+    made.enrol(task.invitation, task.holder_invitation, task.group_code)
+    made.give_keys()
+    return made
+
+
+def follow(client: Participation, upto: int, opens: bool = False) -> ModelState:
+    """The model as a newcomer with this client's keys finds it, nothing shared."""
+    keyring = client.shelf.keyring(client.terms.task_id)
+    follower = ModelFollower(client.calls, client.terms, keyring=keyring, opens=opens)
+    with SyncDriver() as driver:
+        return driver.run(follower.follow(upto)).state
+
+
+def replay(client: Participation, upto: int) -> ModelState:
+    """The model by replaying every aggregate, snapshots left alone."""
+    keyring = client.shelf.keyring(client.terms.task_id)
+    state = client.terms.recipe.initial_state(client.terms.seed)
+    with SyncDriver() as driver:
+        catalogue = driver.run(fetch_catalogue(client.calls, client.terms, 0, upto))
+        for view in catalogue.completed:
+            size = client.terms.plan.aggregate_bytes
+            body = driver.run(client.calls.aggregate(client.terms.task_id, view.number, size, view.aggregate_digest))
+            total = client.terms.mechanism.open(client.terms.plan, body, view.survivors, keyring)
+            state = client.terms.recipe.absorb(state, client.terms.round_spec(view), total, view.survivors)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("recipe", "mechanism", "downloads"),
+    [
+        ("fedmf", "plain", "each"),
+        ("colr", "ckks", "each"),
+        ("scolr", "plain", "once"),
+        ("fedmf", "ckks", "once"),
+    ],
+)
+def test_missed_rounds_are_caught_up_alike_by_replay_and_by_snapshot(
+    server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str, downloads: Any
+) -> None:
+    """Cohorts of 4 of 10: everybody misses rounds."""
+    name = f"fleet-{recipe}-{mechanism}"
+    task = small_task(
+        operator, name, users=10, recipe=recipe, mechanism=mechanism, rounds=7, cohort_size=4, start_clients=10
+    )
+    seen: list[FleetRound] = []
+    with fleet(server, task, 10, downloads=downloads) as ships:
+        rounds = ships.run(seen.append)
+        assert rounds == seen
+        assert [(r.number, r.state, r.survivors, len(r.reports)) for r in rounds] == [
+            (n, "complete", 4, 4) for n in range(1, 8)
+        ]
+        model, client = ships.model(), ships.clients[5]
+        assert model.round_number == 7
+        np.testing.assert_array_equal(replay(client, 7).item_factors, model.item_factors)
+        np.testing.assert_array_equal(follow(client, 7).item_factors, model.item_factors)
+        assert ships.user_factors().shape == (10, 8)
+        with SyncDriver() as driver:
+            shot = driver.run(client.calls.latest_snapshot(client.terms.task_id))
+        assert shot is not None
+        assert shot.round >= 6
+        spared, loaded = sum(r.bytes_spared for r in rounds), sum(r.bytes_down for r in rounds)
+        assert (spared > 0) == (downloads == "once")
+        receipts = 1000 * 4 * 7
+        assert (loaded > receipts) == (downloads == "each")
+        assert all(r.bytes_up == sum(report.contribution_bytes for report in r.reports) for r in rounds)
+    assert operator.task(task.task_id).state == "complete"
+
+
+def test_the_aggregate_is_the_sum_of_what_the_clients_trained(server: AggregatorProcess, operator: Operator) -> None:
+    """Clients trained again by hand from the same seeds must give the model that came back through the server."""
+    task = small_task(operator, "sum", users=4, mechanism="ckks", rounds=1)
+    with fleet(server, task, 4) as ships:
+        ships.run()
+        terms = ships.clients[0].terms
+        state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.plan(terms.seed, 1)
+        total = np.zeros(terms.recipe.layout().length)
+        for index, client in enumerate(ships.clients):
+            twin = Participation(
+                client.calls, terms, client.membership, client.identity, client.shelf, client.policy,
+                client.follower, rng=np.random.default_rng((3, index)),
+            )  # fmt: skip
+            twin._factor = None
+            twin.user_factor = lambda: None  # type: ignore[method-assign]
+            local = twin._train(spec, state, interactions(4)[index])
+            blocks, _ = terms.recipe.contribute(spec, client.membership.client_id, local)  # type: ignore[arg-type]
+            block = terms.recipe.layout().blocks[0]
+            total += clip_to_bounds(block, blocks[0])[0]
+        expected = terms.recipe.absorb(state, spec, total, 4)
+        np.testing.assert_allclose(ships.model().item_factors, expected.item_factors, atol=1e-4)
+        assert np.abs(expected.item_factors - state.item_factors).max() > 0.01
+
+
+def test_public_key_rounds_wait_for_the_holders_snapshot(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(
+        operator, "fleet-public", users=6, mechanism="ckks", mechanism_parameters={"mode": "public"}, rounds=3,
+        cohort_size=3, start_clients=6,
+    )  # fmt: skip
+    with fleet(server, task, 6) as ships:
+        rounds = ships.run()
+        assert [r.state for r in rounds] == ["complete"] * 3
+        late = rounds[2].reports
+        assert {report.caught_up for report in late} == {"snapshot"}
+        np.testing.assert_array_equal(follow(ships.clients[4], 3).item_factors, ships.model().item_factors)
+        catalogue_client = ships.clients[4]
+        assert catalogue_client.follower.snapshots_only
+
+
+def test_dropouts_are_left_out_and_failed_rounds_are_gone_past(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(
+        operator, "dropouts", users=6, mechanism="ckks", rounds=2, min_clients=3, collect_seconds=1.0,
+        max_failed_rounds=20,
+    )  # fmt: skip
+
+    class Coins:
+        """Five of six gone, then two of six for good."""
+
+        def __init__(self) -> None:
+            self.left = [np.array([0, 0, 0, 0, 0, 1.0])]
+
+        def random(self, size: int) -> Any:
+            return self.left.pop() if self.left else np.array([0, 0] + [1.0] * (size - 2))
+
+    with fleet(server, task, 6, dropout=0.5, dropout_rng=Coins()) as ships:
+        rounds = ships.run()
+        assert [(r.number, r.state, r.survivors, len(r.missed)) for r in rounds] == [
+            (1, "failed", 0, 5),
+            (2, "complete", 4, 2),
+            (3, "complete", 4, 2),
+        ]
+        assert rounds[0].failure
+        np.testing.assert_array_equal(replay(ships.clients[0], 3).item_factors, ships.model().item_factors)
+
+
+def test_a_fleet_says_what_it_needs(server: AggregatorProcess) -> None:
+    with pytest.raises(ParameterError, match="at least one client"):
+        Fleet(server.url, [])
+    with pytest.raises(ParameterError, match="share below 1"):
+        Fleet(server.url, interactions(2), dropout=1.0)
+    with Fleet(server.url, interactions(2)) as ships, pytest.raises(ParameterError, match="enrol"):
+        ships.run()
+
+
+def test_a_snapshot_is_the_cheaper_way_after_many_rounds(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "many", users=3, rounds=12, recipe="colr")
+    with fleet(server, task, 3) as ships:
+        assert ships.model().round_number == 0
+        ships.run()
+        client = ships.clients[1]
+        with SyncDriver() as driver:
+            catalogue = driver.run(fetch_catalogue(client.calls, client.terms, 0, 12))
+        plan = plan_sync(0, catalogue)
+        assert plan.kind == "snapshot"
+        assert plan.bytes < 12 * client.terms.plan.aggregate_bytes

@@ -1,0 +1,156 @@
+"""What a client keeps on disk: readable by its owner alone, whole or not at all, checked when it is read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from client_sdk.errors import LocalFileError
+from client_sdk.files import write_private
+from client_sdk.identity import Identity
+from client_sdk.store import DirectoryStore, Membership, MemoryStore, Shelf, Store
+from protocols.codec import b64decode
+from protocols.envelope import check_membership, enrolment_message
+from protocols.errors import ParameterError
+from protocols.keyring import Keyring
+from protocols.recipes.base import ModelState
+from protocols.recipes.registry import recipe
+
+MEMBER = Membership("https://example.org", "t_1", "movies", "c_1", "member", "hrc_token", bytes(range(32)))
+KEYRING = Keyring("ckks", bytes(32), b"public", b"the secret key", bytes(range(32)))
+RECIPE = recipe("colr", {"items": 5, "dim": 4, "rank": 2})
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_an_identity_is_saved_for_its_owner_alone_and_loads_again(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        identity = Identity.generate()
+        identity.save(tmp_path / "keys" / "me.key")
+    finally:
+        os.umask(old)
+    assert mode(tmp_path / "keys" / "me.key") == 0o600
+    assert mode(tmp_path / "keys") == 0o700
+    again = Identity.load(tmp_path / "keys" / "me.key")
+    assert (again.public_key, again.mailbox_key) == (identity.public_key, identity.mailbox_key)
+    assert repr(again) == f"<Identity {identity.fingerprint}>"
+
+
+@pytest.mark.parametrize("wrong", [0o640, 0o604, 0o660, 0o620])
+def test_an_identity_that_others_can_reach_is_refused_with_the_command_that_helps(tmp_path: Path, wrong: int) -> None:
+    path = tmp_path / "me.key"
+    Identity.generate().save(path)
+    path.chmod(wrong)
+    with pytest.raises(LocalFileError, match=f"chmod 600 {path}"):
+        Identity.load(path)
+
+
+def test_missing_damaged_and_existing_identity_files(tmp_path: Path) -> None:
+    path = tmp_path / "me.key"
+    with pytest.raises(LocalFileError, match="does not exist"):
+        Identity.load(path)
+    made = Identity.load_or_create(path)
+    assert Identity.load_or_create(path).fingerprint == made.fingerprint
+    with pytest.raises(LocalFileError, match="never overwritten"):
+        Identity.generate().save(path)
+    for body in (b"{", b"[]", b'{"format": "other"}', path.read_bytes()[:-20], b"\xff"):
+        path.unlink()
+        write_private(path, body)
+        with pytest.raises(LocalFileError):
+            Identity.load(path)
+
+
+def test_an_enrolment_is_signed_and_proves_the_group_code() -> None:
+    identity, code = Identity.generate(), bytes(32)
+    request = identity.enrolment("hri_x", code)
+    message = enrolment_message("hri_x", identity.public_key, identity.mailbox_key)
+    Ed25519PublicKey.from_public_bytes(identity.public_key).verify(b64decode(request.signature), message)
+    assert request.membership_proof is not None
+    proof = b64decode(request.membership_proof)
+    assert check_membership(code, identity.public_key, identity.mailbox_key, proof)
+    assert not check_membership(bytes([1]) * 32, identity.public_key, identity.mailbox_key, proof)
+    assert identity.enrolment("hri_x", None).membership_proof is None
+
+
+@pytest.fixture(params=["directory", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return DirectoryStore(tmp_path / "store") if request.param == "directory" else MemoryStore()
+
+
+def test_a_shelf_gives_back_what_was_kept(store: Store) -> None:
+    shelf, other = Shelf(store, "aa"), Shelf(store, "bb")
+    assert shelf.membership("t_1") is shelf.keyring("t_1") is shelf.user_factor("t_1", 4) is None
+    assert shelf.item_state("t_1", RECIPE) is None
+    factor = np.arange(4, dtype=np.float32)
+    state = ModelState(7, np.arange(20, dtype=np.float32).reshape(5, 4))
+    shelf.keep_membership(MEMBER)
+    shelf.keep_keyring("t_1", KEYRING)
+    shelf.keep_user_factor("t_1", factor)
+    shelf.keep_item_state("t_1", RECIPE, state)
+    assert shelf.memberships() == [MEMBER]
+    assert shelf.keyring("t_1") == KEYRING
+    np.testing.assert_array_equal(shelf.user_factor("t_1", 4), factor)
+    kept = shelf.item_state("t_1", RECIPE)
+    assert kept is not None
+    assert kept.round_number == 7
+    np.testing.assert_array_equal(kept.item_factors, state.item_factors)
+    assert other.memberships() == []
+
+
+def test_every_file_of_a_directory_store_is_private(tmp_path: Path) -> None:
+    shelf = Shelf(DirectoryStore(tmp_path / "store"), "aa")
+    shelf.keep_membership(MEMBER)
+    shelf.keep_keyring("t_1", KEYRING)
+    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert {path.name for path in files} == {"membership.json", "keyring.bin"}
+    assert {mode(path) for path in files} == {0o600}
+    (tmp_path / "store" / "aa" / "t_1" / "keyring.bin").chmod(0o644)
+    with pytest.raises(LocalFileError, match="chmod 600"):
+        shelf.keyring("t_1")
+
+
+def test_damaged_files_are_named_and_ids_cannot_leave_the_store(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    shelf = Shelf(store, "aa")
+    for name in ("membership.json", "keyring.bin", "user_factor.f32", "item_state.bin"):
+        store.write("aa", "t_1", name, b"\x00\x01")
+    for read in (
+        lambda: shelf.membership("t_1"),
+        lambda: shelf.keyring("t_1"),
+        lambda: shelf.user_factor("t_1", 4),
+        lambda: shelf.item_state("t_1", RECIPE),
+    ):
+        with pytest.raises(LocalFileError, match="task t_1"):
+            read()
+    for task_id in ("..", "a/b", "", "a\x00b"):
+        with pytest.raises(ParameterError):
+            store.write("aa", task_id, "x", b"")
+
+
+def test_a_crash_while_writing_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_private(path, b"old")
+
+    def crash(_: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", crash)
+    with pytest.raises(OSError, match="disk full"):
+        write_private(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_secrets_have_no_repr() -> None:
+    shown = repr(MEMBER) + repr(KEYRING) + str(MEMBER)
+    for secret in ("hrc_token", "the secret key", MEMBER.group_code.hex() if MEMBER.group_code else ""):
+        assert secret not in shown
+    assert repr(bytes(range(32))) not in shown

@@ -1,0 +1,64 @@
+"""A federation in one process: each recipe trains the same model over plain and over CKKS sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.data.interactions import LeaveOneOut, leave_one_out
+from client_sdk.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.simulation import FOLD_BATCH, Federation
+from client_sdk.training.mf import MFConfig
+from protocols.errors import CombinationError
+
+USERS, COHORT, ROUNDS = 60, FOLD_BATCH + 4, 4
+RECIPES: dict[str, dict[str, Any]] = {"fedmf": {}, "colr": {"rank": 2}, "scolr": {"rank": 3}}
+
+
+@pytest.fixture(scope="module")
+def data() -> LeaveOneOut:
+    return leave_one_out(synthetic(SyntheticConfig(users=USERS, items=80, positives=12)), 0)
+
+
+def federation(data: LeaveOneOut, recipe: str, mechanism: str, **changes: Any) -> Federation:
+    parameters = {"items": data.train.n_items, "dim": 6, **RECIPES[recipe]}
+    return Federation(data, recipe, parameters, mechanism, training=MFConfig(epochs=1), cohort_size=COHORT, **changes)
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("parameters", [{"set": "standard"}, {"set": "compact", "wire": "expanded"}])
+def test_encrypted_and_plain_train_the_same_model(data: LeaveOneOut, recipe: str, parameters: dict[str, str]) -> None:
+    plain = federation(data, recipe, "plain")
+    encrypted = federation(data, recipe, "ckks", mechanism_parameters=parameters)
+    ours, theirs = list(encrypted.run(ROUNDS)), list(plain.run(ROUNDS))
+    # an absorbed value is a sum's value over a count of at least 1, once a round; float32 and training add their own
+    tolerance = 4 * ROUNDS * (encrypted.plan.predicted_error + plain.plan.predicted_error) + 1e-5
+    np.testing.assert_allclose(encrypted.state.item_factors, plain.state.item_factors, atol=tolerance)
+    np.testing.assert_allclose(encrypted.user_factors, plain.user_factors, atol=10 * tolerance)
+    assert [r.survivors for r in ours] == [COHORT] * ROUNDS
+    assert [r.number for r in ours] == [r.number for r in theirs] == [1, 2, 3, 4]
+    assert ours[0].bytes_up > theirs[0].bytes_up
+
+
+def test_everyone_has_a_turn_before_anyone_has_two(data: LeaveOneOut) -> None:
+    made = federation(data, "colr", "plain")
+    turns = np.concatenate([made.cohort(number) for number in range(1, USERS // COHORT + 1)])
+    assert sorted(turns) == list(range(USERS))
+    np.testing.assert_array_equal(made.cohort(1), made.cohort(1 + USERS // COHORT))
+
+
+def test_the_same_seed_gives_the_same_run_and_another_gives_another(data: LeaveOneOut) -> None:
+    def factors(seed: int) -> np.ndarray:
+        made = federation(data, "colr", "plain", seed=seed)
+        list(made.run(2))
+        return made.state.item_factors
+
+    np.testing.assert_array_equal(factors(1), factors(1))
+    assert np.abs(factors(1) - factors(2)).max() > 0.01
+
+
+def test_what_cannot_ride_is_refused(data: LeaveOneOut) -> None:
+    with pytest.raises(CombinationError, match="cannot ride"):
+        federation(data, "colr", "paillier")

@@ -1,0 +1,279 @@
+"""Clients, sync and async, against a real server: from the invitation to the recommendation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_sdk import (
+    AsyncClient,
+    Client,
+    ClientOptions,
+    DirectoryStore,
+    Identity,
+    MemoryStore,
+    MFConfig,
+    NotEnrolled,
+    Operator,
+    Policy,
+    PolicyRefused,
+    RoundReport,
+    new_group_code,
+)
+from client_sdk.errors import ContributionConflict, Forbidden, InvalidParameters, RoundClosed
+from client_sdk.reports import ClipWarning, Event, KeyringRefused, RoundMissed, TaskEnded
+from protocols.errors import EnvelopeError, KeyringError, ParameterError
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.tasks import ITEMS, SmallTask, interactions, small_task
+
+PLAIN = Policy(mechanisms=frozenset({"plain", "ckks"}), snapshot_every=1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("sdk") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as found:
+        yield found
+
+
+def member(server: AggregatorProcess, policy: Policy = PLAIN, **options: int) -> Client:
+    return Client(server.url, Identity.generate(), MemoryStore(), policy, ClientOptions(**options) if options else None)
+
+
+def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int) -> list[list[RoundReport]]:
+    """Everybody takes part in a thread of their own, the holder serving beside them, until the task ends."""
+    chosen = interactions(users)
+    holder = member(server, **options)
+    key_holder = None
+    if task.holder_invitation:
+        first = holder.join(task.name, invitation=task.holder_invitation, group_code=task.group_code)
+        key_holder = first.key_holder()
+        key_holder.create_keyring()
+    else:
+        first = holder.join(task.name, invitation=task.invitation)
+
+    def one(index: int) -> list[RoundReport]:
+        if index == 0:
+            return first.take_part(chosen[0])
+        with member(server, **options) as client:
+            part = client.join(task.name, invitation=task.invitation, group_code=task.group_code, seed=index)
+            return part.take_part(chosen[index])
+
+    with holder, ThreadPoolExecutor(users + 1) as pool:
+        serving = pool.submit(key_holder.serve, None, None, 1.0) if key_holder else None
+        reports = list(pool.map(one, range(users)))
+        if serving:
+            serving.result(timeout=30)
+    return reports
+
+
+@pytest.mark.parametrize(
+    ("recipe", "mechanism", "parameters"),
+    [
+        ("colr", "plain", {}),
+        ("fedmf", "ckks", {"set": "compact"}),
+        ("colr", "ckks", {}),
+        ("scolr", "ckks", {"wire": "expanded"}),
+        ("colr", "ckks", {"mode": "public"}),
+    ],
+)
+def test_three_clients_finish_a_task(
+    server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str, parameters: dict[str, str]
+) -> None:
+    name = "-".join([recipe, mechanism, *parameters.values()])
+    task = small_task(
+        operator, name, users=3, recipe=recipe, mechanism=mechanism, mechanism_parameters=dict(parameters)
+    )
+    reports = play(server, task, 3)
+    assert [[report.round for report in mine] for mine in reports] == [[1, 2]] * 3
+    assert all(report.contribution_bytes <= report.bytes_up for mine in reports for report in mine)
+    rounds = list(operator.rounds(task.task_id))
+    assert [(view.state, view.survivors) for view in rounds] == [("complete", 3)] * 2
+    assert operator.task(name).state == "complete"
+
+
+def test_large_contributions_go_up_in_chunks(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "chunks", users=3, recipe="fedmf")
+    reports = play(server, task, 3, chunk_bytes=500)
+    assert reports[0][0].contribution_bytes > 1000
+    assert operator.task("chunks").state == "complete"
+
+
+def test_async_clients_take_part_and_recommend(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "async", users=3, mechanism="ckks", rounds=3)
+    chosen = interactions(3)
+
+    async def everybody() -> None:
+        clients = [AsyncClient(server.url, Identity.generate(), MemoryStore(), PLAIN) for _ in range(3)]
+        invitations = [task.holder_invitation, task.invitation, task.invitation]
+        parts = [
+            await client.join("async", invitation=invitation, group_code=task.group_code)
+            for client, invitation in zip(clients, invitations, strict=True)
+        ]
+        holder = parts[0].key_holder()
+        holder.create_keyring()
+        serving = asyncio.create_task(holder.serve(poll_seconds=1.0))
+        reports = await asyncio.gather(*(part.take_part(items) for part, items in zip(parts, chosen, strict=True)))
+        await serving
+        assert [len(mine) for mine in reports] == [3, 3, 3]
+        models = [await part.model() for part in parts]
+        for model in models:
+            assert model.round_number == 3
+            np.testing.assert_array_equal(model.item_factors, models[0].item_factors)
+        found = await parts[1].recommend(5)
+        assert not set(found.items.tolist()) & set(chosen[1].tolist())
+        for client in clients:
+            await client.aclose()
+
+    asyncio.run(everybody())
+
+
+def test_a_client_comes_back_without_an_invitation_and_recommends_offline(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path
+) -> None:
+    task = small_task(operator, "again", users=3, rounds=1)
+    key, store = tmp_path / "me.key", DirectoryStore(tmp_path / "store")
+    Identity.generate().save(key)
+    chosen = interactions(3)
+    with Client(server.url, Identity.load(key), store, PLAIN) as client:
+        part = client.join("again", invitation=task.invitation)
+        others = [member(server) for _ in range(2)]
+        with ThreadPoolExecutor(3) as pool:
+            waiting = [
+                pool.submit(other.join(invitation=task.invitation).take_part, items)
+                for other, items in zip(others, chosen[1:], strict=True)
+            ]
+            events: list[Event] = []
+            part.take_part(chosen[0], progress=events.append)
+            for one in waiting:
+                one.result()
+        for other in others:
+            other.close()
+        assert isinstance(events[-1], TaskEnded)
+        online = part.recommend(10)
+    with Client(server.url, Identity.load(key), store, PLAIN) as client:
+        again = client.join("again")
+        sent = client.traffic
+        offline = again.recommend(10, chosen[0], refresh=False)
+        assert client.traffic == sent
+        assert list(offline) == list(online)
+        assert client.join().membership.client_id == part.membership.client_id
+        with pytest.raises(NotEnrolled, match="again"):
+            client.join("other")
+        with pytest.raises(ParameterError, match="whose interactions"):
+            again.recommend(10)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "store").rglob("*") if path.is_file())
+
+
+def test_a_wrong_group_code_is_refused_on_both_sides(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "codes", users=3, mechanism="ckks")
+    with member(server) as first, member(server) as good, member(server) as stranger, member(server) as forgetful:
+        holder = first.join(invitation=task.holder_invitation, group_code=task.group_code).key_holder()
+        honest = good.join(invitation=task.invitation, group_code=task.group_code)
+        intruder = stranger.join(invitation=task.invitation, group_code=new_group_code())
+        with pytest.raises(InvalidParameters, match="membership_proof"):
+            forgetful.join(invitation=task.invitation)
+        holder.create_keyring()
+        events: list[Event] = []
+        delivered = holder.serve_keyring(events.append)
+        assert delivered.keyed == (honest.membership.client_id,)
+        assert delivered.refused == (intruder.membership.client_id,)
+        assert KeyringRefused(intruder.membership.client_id) in events
+        assert holder.serve_keyring() == type(delivered)((), ())
+        # Even with the envelope of another member in hand, a client with another code opens nothing.
+        kept = honest.membership
+        good.join(kept.task_id, group_code=new_group_code())
+        with pytest.raises(EnvelopeError):
+            good.join(kept.task_id).model()
+        fingerprint = holder.create_keyring()
+        good.join(kept.task_id, group_code=task.group_code).model()
+        keyring = good._enroller.shelf.keyring(kept.task_id)
+        assert keyring is not None
+        assert keyring.fingerprint == fingerprint
+    operator.close_task(task.task_id)
+
+
+def test_members_of_a_public_key_task_hold_no_secret_key(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "public", users=3, mechanism="ckks", mechanism_parameters={"mode": "public"})
+    with member(server) as first, member(server) as second:
+        part = first.join(invitation=task.holder_invitation, group_code=task.group_code)
+        with pytest.raises(KeyringError, match="create the keyring first"):
+            part.model()
+        part.key_holder().create_keyring()
+        other = second.join(invitation=task.invitation, group_code=task.group_code)
+        with pytest.raises(ParameterError, match="not its key holder"):
+            other.key_holder()
+        part.key_holder().serve_keyring()
+        other.model()
+        keys = [c._enroller.shelf.keyring(task.task_id) for c in (first, second)]
+        assert [bool(key.secret_key) for key in keys if key] == [True, False]
+        assert keys[0] is not None
+        assert keys[0].without_secret_key() == keys[1]
+    operator.close_task(task.task_id)
+
+
+def test_the_clients_own_policy_refuses_plain_and_small_tasks(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "refused", users=3)
+    with member(server, Policy()) as client, pytest.raises(PolicyRefused, match="plain"):
+        client.join(invitation=task.invitation)
+    with member(server, Policy(min_cohort=5, mechanisms=PLAIN.mechanisms)) as client, pytest.raises(PolicyRefused):
+        client.join(invitation=task.invitation)
+    operator.close_task(task.task_id)
+
+
+def test_rounds_one_is_not_asked_in_clips_and_conflicts(server: AggregatorProcess, operator: Operator) -> None:
+    wild = MFConfig(learning_rate=200.0)
+    task = small_task(operator, "single", users=3, rounds=1)
+    chosen = interactions(3)
+    clients = [member(server) for _ in range(3)]
+    parts = [client.join(invitation=task.invitation, training=wild) for client in clients]
+    view = parts[0].current_round(wait=10.0)
+    assert view is not None
+    events: list[Event] = []
+    report = parts[0].take_part_once(view, chosen[0], events.append)
+    assert report.clipped > 0
+    assert isinstance(events[0], ClipWarning)
+    with pytest.raises(ContributionConflict):
+        parts[0].take_part_once(view, chosen[0])
+    with pytest.raises(ParameterError, match=f"0..{ITEMS - 1}"):
+        parts[1].take_part_once(view, [ITEMS])
+    operator.close_task(task.task_id)
+    with pytest.raises(RoundClosed):
+        parts[1].take_part_once(view, chosen[1])
+    missed: list[Event] = []
+    parts[2].take_part(chosen[2], missed.append)
+    assert [type(event) for event in missed] == [TaskEnded]
+    for client in clients:
+        client.close()
+
+
+def test_a_small_round_is_refused_and_told(server: AggregatorProcess, operator: Operator) -> None:
+    """The task promises cohorts of 5, the server opens a round of 3: it has no more members."""
+    task = small_task(
+        operator, "few", users=5, start_clients=3, min_clients=3, collect_seconds=0.5, max_failed_rounds=1
+    )
+    clients = [member(server, Policy(min_cohort=3, mechanisms=PLAIN.mechanisms)) for _ in range(3)]
+    parts = [client.join(invitation=task.invitation) for client in clients]
+    parts[0].core.policy = Policy(min_cohort=4, mechanisms=PLAIN.mechanisms)
+    events: list[Event] = []
+    parts[0].take_part(interactions(1)[0], events.append)
+    missed = [event for event in events if isinstance(event, RoundMissed)]
+    assert "at least 4" in missed[0].reason
+    assert isinstance(events[-1], TaskEnded)
+    for client in clients:
+        client.close()
+
+
+def test_a_void_invitation_is_the_clients_fault(server: AggregatorProcess) -> None:
+    with member(server) as client, pytest.raises(Forbidden, match="invitation"):
+        client.join(invitation="hri_unknown")

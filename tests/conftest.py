@@ -1,0 +1,8 @@
+"""What every test shares: no time limit on a Hypothesis example, since the machines that run them are busy ones."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("hushrec", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("hushrec")

@@ -1,0 +1,174 @@
+"""Recipes: what one round of contributions does to the item factors, against the sums written out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.errors import CodecError, CombinationError, ParameterError
+from protocols.layout import VectorLayout
+from protocols.recipes.base import Recipe, RoundSpec, Update
+from protocols.recipes.colr import shared_projection
+from protocols.recipes.registry import RECIPES, check_combination, recipe
+from protocols.recipes.scolr import client_columns
+
+TASK_SEED = bytes(range(32))
+ITEMS, DIM, RANK = 30, 8, 4
+CLIENTS = [f"c_{n}" for n in range(7)]
+CHOICES: dict[str, dict[str, Any]] = {"fedmf": {}, "colr": {"rank": RANK}, "scolr": {"rank": RANK}}
+
+
+def make(name: str, **changes: Any) -> Recipe:
+    return recipe(name, {"items": ITEMS, "dim": DIM, "clip": 2.0, **CHOICES[name], **changes})
+
+
+def width(chosen: Recipe, spec: RoundSpec, client: str) -> int:
+    projection = chosen.projection(spec, client)
+    return DIM if projection is None else projection.shape[0]
+
+
+def updates(chosen: Recipe, spec: RoundSpec, seed: int) -> dict[str, Update]:
+    rng = np.random.default_rng(seed)
+    made = {}
+    for client in CLIENTS:
+        items = rng.permutation(ITEMS)[: rng.integers(1, ITEMS)].astype(np.int32)
+        values = rng.uniform(-1, 1, (items.size, width(chosen, spec, client))).astype(np.float32)
+        made[client] = Update(items, values)
+    return made
+
+
+def plain_sum(chosen: Recipe, spec: RoundSpec, made: dict[str, Update]) -> np.ndarray:
+    layout: VectorLayout = chosen.layout()
+    total = np.zeros(layout.length)
+    for client, update in made.items():
+        blocks, clipped = chosen.contribute(spec, client, update)
+        assert clipped == 0
+        for targets, block in zip(chosen.route(spec, client), blocks, strict=True):
+            for target in targets:
+                layout.split(total)[target][:] += block
+    return total
+
+
+def expected_change(chosen: Recipe, spec: RoundSpec, made: dict[str, Update]) -> np.ndarray:
+    """Every (item, coordinate of the trained factor) divided by the number of clients that trained it."""
+    if chosen.name == "fedmf":
+        full, projection = np.zeros((ITEMS, DIM)), np.eye(DIM)
+    else:
+        full, projection = np.zeros((ITEMS, RANK)), shared_projection(spec.seed, RANK, DIM).astype(np.float64)
+    counts = np.zeros_like(full)
+    for client, update in made.items():
+        columns = client_columns(spec, client, RANK) if chosen.name == "scolr" else np.arange(full.shape[1])
+        full[np.ix_(update.items, columns)] += update.values
+        counts[np.ix_(update.items, columns)] += 1
+    return full / np.maximum(counts, 1) @ projection
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+@given(seed=st.integers(0, 2**32 - 1))
+def test_absorb_divides_each_row_by_those_who_touched_it(name: str, seed: int) -> None:
+    chosen = make(name)
+    spec = chosen.plan(TASK_SEED, 3)
+    made = updates(chosen, spec, seed)
+    before = chosen.initial_state(TASK_SEED)
+    after = chosen.absorb(before, spec, plain_sum(chosen, spec, made), len(made))
+    assert after.round_number == 3
+    np.testing.assert_allclose(after.item_factors - before.item_factors, expected_change(chosen, spec, made), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_clipping_is_counted(name: str) -> None:
+    chosen = make(name, clip=0.5)
+    spec = chosen.plan(TASK_SEED, 1)
+    values = np.full((2, width(chosen, spec, "c_0")), 0.75, dtype=np.float32)
+    values[0, 0] = 0.25
+    blocks, clipped = chosen.contribute(spec, "c_0", Update(np.array([3, 1], dtype=np.int32), values))
+    assert clipped == values.size - 1
+    assert max(np.abs(block).max() for block in blocks[:1]) <= 1.0
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_diverged_training_is_refused(name: str) -> None:
+    chosen = make(name)
+    spec = chosen.plan(TASK_SEED, 1)
+    values = np.full((1, width(chosen, spec, "c_0")), np.nan, dtype=np.float32)
+    with pytest.raises(ParameterError, match="diverged"):
+        chosen.contribute(spec, "c_0", Update(np.array([3], dtype=np.int32), values))
+
+
+@pytest.mark.parametrize(
+    ("items", "problem"), [([0, 0], "twice"), ([-1, 2], "outside"), ([0, ITEMS], "outside"), ([1], "rows")]
+)
+def test_updates_that_cannot_be_are_refused(items: list[int], problem: str) -> None:
+    chosen = make("colr")
+    spec = chosen.plan(TASK_SEED, 1)
+    update = Update(np.array(items, dtype=np.int32), np.zeros((2, RANK), dtype=np.float32))
+    with pytest.raises(ParameterError, match=problem):
+        chosen.contribute(spec, "c_0", update)
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_state_round_trip_and_its_failing_cases(name: str) -> None:
+    chosen = make(name)
+    state = chosen.initial_state(TASK_SEED)
+    body = chosen.encode_state(state)
+    assert len(body) == chosen.state_bytes
+    again = chosen.decode_state(5, body)
+    np.testing.assert_array_equal(again.item_factors, state.item_factors)
+    for bad in (body[:-1], body + b"\0", np.full(ITEMS * DIM, np.inf, "<f4").tobytes()):
+        with pytest.raises(CodecError):
+            chosen.decode_state(5, bad)
+
+
+def test_a_round_is_absorbed_once() -> None:
+    chosen = make("colr")
+    state, spec = chosen.initial_state(TASK_SEED), chosen.plan(TASK_SEED, 1)
+    state = chosen.absorb(state, spec, np.zeros(chosen.layout().length), 3)
+    with pytest.raises(ParameterError, match="already"):
+        chosen.absorb(state, spec, np.zeros(chosen.layout().length), 3)
+
+
+def test_projection_has_orthonormal_rows_and_changes_each_round() -> None:
+    first = shared_projection(make("colr").plan(TASK_SEED, 1).seed, RANK, DIM)
+    second = shared_projection(make("colr").plan(TASK_SEED, 2).seed, RANK, DIM)
+    np.testing.assert_allclose(first @ first.T, np.eye(RANK) * DIM / RANK, atol=1e-5)
+    assert np.abs(first - second).max() > 0.1
+
+
+def test_initial_factors_have_variance_one_over_dim() -> None:
+    factors = recipe("fedmf", {"items": 4000, "dim": 64}).initial_state(TASK_SEED).item_factors
+    assert factors.dtype == np.float32
+    assert abs(float(factors.var()) * 64 - 1) < 0.02
+
+
+def test_scolr_ranks_are_uniform_and_columns_fair() -> None:
+    spec = make("scolr").plan(TASK_SEED, 1)
+    drawn = [client_columns(spec, f"c_{n}", RANK) for n in range(4000)]
+    ranks = np.bincount([c.size for c in drawn], minlength=RANK + 1)[1:] / len(drawn)
+    shares = np.bincount(np.concatenate(drawn), minlength=RANK) / sum(c.size for c in drawn)
+    np.testing.assert_allclose(ranks, 1 / RANK, atol=0.03)
+    np.testing.assert_allclose(shares, 1 / RANK, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "problem"),
+    [
+        ("nosuch", {}, "unknown recipe"),
+        ("colr", {"items": 10, "dim": 4, "rank": 5}, "rank 5 is over dim 4"),
+        ("colr", {"items": 0}, "items"),
+        ("colr", {"items": 10, "rang": 3}, "rang"),
+        ("fedmf", {}, "items"),
+    ],
+)
+def test_wrong_parameters_name_what_is_wrong(name: str, parameters: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ParameterError, match=problem):
+        recipe(name, parameters)
+
+
+def test_combinations() -> None:
+    check_combination("colr", "ckks")
+    with pytest.raises(CombinationError, match="cannot ride"):
+        check_combination("colr", "paillier")

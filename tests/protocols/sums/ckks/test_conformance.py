@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from protocols.sums.ckks.mechanism import CKKS
+from tests.protocols.sums.conformance import MechanismConformance
+
+
+class TestCompact(MechanismConformance):
+    mechanism = CKKS
+    parameters = {"set": "compact"}
+
+
+class TestStandard(MechanismConformance):
+    mechanism = CKKS
+    parameters = {}
+
+
+class TestPreciseExpanded(MechanismConformance):
+    mechanism = CKKS
+    parameters = {"set": "precise", "wire": "expanded"}
+
+
+class TestPublic(MechanismConformance):
+    mechanism = CKKS
+    parameters = {"mode": "public"}
+
+
+class TestPublicStandard(MechanismConformance):
+    mechanism = CKKS
+    parameters = {"mode": "public", "set": "standard", "flood_bits": 8}

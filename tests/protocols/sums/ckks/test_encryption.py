@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.errors import BudgetError, CodecError, ParameterError
+from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sums.ckks import seal_io
+from protocols.sums.ckks.encryption import gaussian_noise
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.ckks.packing import pack_blocks, unpack_block
+from protocols.sums.ckks.run import run_ckks_sum
+from protocols.sums.ckks.wire import WireBuffer
+from protocols.sums.plain import PLAIN
+from tests.protocols.sums.ckks.cases import FORMS
+
+LAYOUT = VectorLayout((Block("b", (Segment("v", 40, 0.1), Segment("n", 10, 1.0, integral=True))),))
+ROUTE = whole_route(LAYOUT)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from(sorted(FORMS)), st.integers(1, 12), st.integers(0, 2**32 - 1))
+def test_encrypted_sums_equal_plain_ones(form: str, clients: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = [np.concatenate([rng.uniform(-0.1, 0.1, 40), rng.integers(0, 2, 10)]) for _ in range(clients)]
+    plan = CKKS.plan({**FORMS[form], "set": "standard"}, LAYOUT, clients)
+    total, truth = run_ckks_sum({**FORMS[form], "set": "standard"}, LAYOUT, vectors), np.sum(vectors, axis=0)
+    assert np.abs(total - truth)[:40].max() <= plan.predicted_error
+    assert total[40:].tolist() == truth[40:].tolist()
+
+
+@given(st.integers(1, 70), st.integers(1, 70), st.integers(0, 2**32 - 1))
+def test_packing_round_trip(first: int, second: int, seed: int) -> None:
+    blocks = [Block("a", (Segment("x", first, 0.5), Segment("y", second, 3.0))), Block("b", (Segment("z", second, 1),))]
+    rng = np.random.default_rng(seed)
+    vectors = [rng.uniform(-1, 1, block.length) * block.bounds() for block in blocks]
+    slots = pack_blocks(blocks, vectors, 32)
+    assert np.abs(slots.view(np.float64)).max() <= 1.0
+    cut = -(-(first + second) // 32)
+    assert len(slots) == cut + -(-second // 32)
+    np.testing.assert_allclose(unpack_block(blocks[0], slots[:cut]), vectors[0], rtol=1e-15)
+    np.testing.assert_allclose(unpack_block(blocks[1], slots[cut:]), vectors[1], rtol=1e-15)
+
+
+def test_a_float32_clip_is_forgiven_and_no_more() -> None:
+    block = LAYOUT.blocks[0]
+    edge = np.zeros(50)
+    edge[0] = np.float32(0.1)
+    pack_blocks([block], [edge], 2048)
+    edge[0] = 0.1 * (1 + 1e-6)
+    with pytest.raises(BudgetError, match="over its clip"):
+        pack_blocks([block], [edge], 2048)
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_the_same_vector_never_gives_the_same_bytes(form: str) -> None:
+    plan = CKKS.plan(FORMS[form], LAYOUT, 3)
+    keyring = CKKS.generate_keyring(plan)
+    assert len({CKKS.seal(plan, ROUTE, [np.zeros(50)], keyring) for _ in range(3)}) == 3
+
+
+def test_malformed_aggregates_are_refused() -> None:
+    plan = CKKS.plan({}, LAYOUT, 3)
+    keyring = CKKS.generate_keyring(plan)
+    with pytest.raises(CodecError, match="ciphertext 0 of the aggregate holds a residue"):
+        CKKS.open(plan, b"\xff" * plan.aggregate_bytes, 1, keyring)
+    shown = WireBuffer.empty(plan.parameter_set, 1, plan.degree, seeded=False)
+    shown.put(0, np.concatenate([np.ones(plan.degree, np.uint64), np.zeros(plan.degree, np.uint64)]))
+    with pytest.raises(CodecError, match="transparent"):
+        CKKS.open(plan, bytes(shown.body), 1, keyring)
+
+
+def test_public_sums_are_flooded_and_never_opened_twice_alike() -> None:
+    layout = VectorLayout((Block("b", (Segment("v", 2048, 1.0),)),))
+    plan = CKKS.plan({"mode": "public", "flood_bits": 20}, layout, 3)
+    keyring = CKKS.generate_keyring(plan)
+    aggregate = CKKS.fold(plan, None, [(((0,),), CKKS.seal(plan, ((0,),), [np.zeros(2048)], keyring))])[8:]
+    first, second = (CKKS.open(plan, aggregate, 1, keyring) for _ in range(2))
+    assert np.std(first) == pytest.approx(plan.flood_deviation, rel=0.1)
+    assert np.std(first - second) == pytest.approx(np.sqrt(2) * plan.flood_deviation, rel=0.1)
+    steps = first * plan.scale
+    np.testing.assert_array_equal(steps, np.rint(steps))
+
+
+def test_gaussian_noise_has_the_deviation_asked_for() -> None:
+    noise = gaussian_noise(100_001, 3.0)
+    assert noise.shape == (100_001,)
+    assert np.std(noise) == pytest.approx(3.0, rel=0.02)
+    assert abs(np.mean(noise)) < 0.05
+    assert np.mean(noise**4) / 81 == pytest.approx(3.0, rel=0.1)
+
+
+def seal_ones(_: int) -> bytes:
+    plan = CKKS.plan({}, LAYOUT, 8)
+    return CKKS.seal(plan, ROUTE, [np.ones(50) * LAYOUT.blocks[0].bounds()], CKKS.generate_keyring(plan))
+
+
+def test_threads_do_not_disturb_one_another() -> None:
+    plan = CKKS.plan({}, LAYOUT, 8)
+    keyring = CKKS.generate_keyring(plan)
+    vectors = [np.full(50, 0.01 * i) for i in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        bodies = list(pool.map(lambda v: CKKS.seal(plan, ROUTE, [v], keyring), vectors))
+    opened = CKKS.open(plan, CKKS.fold(plan, None, [(ROUTE, b) for b in bodies])[8:], 8, keyring)
+    assert np.abs(opened - np.sum(vectors, axis=0))[:40].max() <= plan.predicted_error
+
+
+def test_a_spawned_process_can_seal() -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert len(pool.apply(seal_ones, (0,))) == CKKS.plan({}, LAYOUT, 8).contribution_bytes(ROUTE)
+
+
+def test_another_mechanisms_plan_is_refused() -> None:
+    with pytest.raises(ParameterError, match="'plain'"):
+        CKKS.generate_keyring(PLAIN.plan({}, LAYOUT, 3))
+
+
+def test_without_a_wide_pipe_the_memory_file_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(seal_io.fcntl, "fcntl", refused)
+    vectors = [np.full(50, 0.05), np.full(50, -0.1)]
+    total = run_ckks_sum({}, LAYOUT, vectors)
+    assert np.abs(total - np.sum(vectors, axis=0))[:40].max() <= CKKS.plan({}, LAYOUT, 2).predicted_error
+
+
+def test_nothing_is_left_open() -> None:
+    plan = CKKS.plan({}, LAYOUT, 8)
+    keyring = CKKS.generate_keyring(plan)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    body = CKKS.seal(plan, ROUTE, [np.zeros(50)], keyring)
+    CKKS.open(plan, CKKS.fold(plan, None, [(ROUTE, body)])[8:], 1, keyring)
+    with pytest.raises(BudgetError):
+        CKKS.fold(plan, None, [(ROUTE, body)] * 9)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

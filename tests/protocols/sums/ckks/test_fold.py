@@ -1,0 +1,113 @@
+"""SEAL is the oracle: the numpy fold equals SEAL's own add, residue for residue."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.layout import whole_route
+from protocols.sums.ckks import fold
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.ckks.parameters import PARAMETER_SETS
+from protocols.sums.ckks.planner import COUNT_BYTES, CkksPlan
+from protocols.sums.ckks.seal_io import seal_context
+from protocols.sums.ckks.wire import WireBuffer, join_planes, view_planes
+from tests.protocols.sums.ckks.cases import (
+    COMBINATIONS,
+    random_vector,
+    residues_of,
+    seal_ciphertexts,
+    two_ciphertexts,
+)
+
+
+def folded_residues(plan: CkksPlan, partial: bytes) -> np.ndarray:
+    return join_planes(view_planes(partial[COUNT_BYTES:], plan.parameter_set, plan.ciphertexts, 2, plan.degree))
+
+
+@pytest.mark.parametrize(("form", "set_name", "degree"), COMBINATIONS)
+def test_the_fold_equals_seals_own_add_and_opens(form: str, set_name: str, degree: int) -> None:
+    plan = two_ciphertexts(form, set_name, degree)
+    route, keyring = whole_route(plan.layout), CKKS.generate_keyring(plan)
+    vectors = [random_vector(plan, seed) for seed in range(4)]
+    bodies = [CKKS.seal(plan, route, [vector], keyring) for vector in vectors]
+    partial = CKKS.fold(plan, None, [(route, body) for body in bodies])
+
+    evaluator = seal_context(set_name, degree).evaluator
+    totals = seal_ciphertexts(plan, bodies[0])
+    for body in bodies[1:]:
+        for total, ciphertext in zip(totals, seal_ciphertexts(plan, body), strict=True):
+            evaluator.add_inplace(total, ciphertext)
+    np.testing.assert_array_equal(folded_residues(plan, partial), residues_of(plan, totals))
+
+    opened = CKKS.open(plan, CKKS.release(plan, partial), 4, keyring)
+    assert np.abs(opened - np.sum(vectors, axis=0)).max() <= plan.predicted_error
+
+
+def expanded_body(plan: CkksPlan, residues: np.ndarray) -> bytes:
+    wire = WireBuffer.empty(plan.parameter_set, len(residues), plan.degree, seeded=False)
+    for index, row in enumerate(residues):
+        wire.put(index, np.ascontiguousarray(row).reshape(-1))
+    return bytes(wire.body)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from(sorted(PARAMETER_SETS)), st.integers(1, 6), st.integers(0, 2**32 - 1))
+def test_any_residues_add_modulo_q(set_name: str, count: int, seed: int) -> None:
+    """Random residues and the largest ones, folded in two batches, against Python's own integers' arithmetic."""
+    plan = two_ciphertexts("shared expanded", set_name, 2048, contributions=6)
+    rng, q = np.random.default_rng(seed), plan.parameter_set.modulus
+    rows = rng.integers(0, q, (count, plan.ciphertexts, 2, plan.degree), dtype=np.uint64)
+    rows[rng.random(rows.shape) < 0.2] = q - 1
+    route = whole_route(plan.layout)
+    pieces = [(route, expanded_body(plan, row)) for row in rows]
+    for _, body in pieces:
+        CKKS.check(plan, route, body)
+    partial = CKKS.fold(plan, CKKS.fold(plan, None, pieces[:2]), pieces[2:])
+    assert struct.unpack_from("<Q", partial) == (count,)
+    expected = np.zeros(rows.shape[1:], np.uint64)
+    for row in rows:
+        expected = (expected + row) % np.uint64(q)
+    np.testing.assert_array_equal(folded_residues(plan, partial), expected)
+
+
+@pytest.mark.parametrize("set_name", sorted(PARAMETER_SETS))
+def test_accumulators_never_overflow(set_name: str) -> None:
+    """The largest residues, more often than one accumulator can hold without reducing."""
+    parameter_set = PARAMETER_SETS[set_name]
+    top = parameter_set.modulus - 1
+    wire = WireBuffer.empty(parameter_set, 1, 4, seeded=False)
+    wire.put(0, np.full(8, top, np.uint64))
+    total = fold._Accumulator(parameter_set, (1, 2, 4))
+    times = 70_000
+    for _ in range(times):
+        total.count()
+        total.add(wire.planes, slice(0, 1), slice(0, 2), slice(0, 1))
+    residues = join_planes(view_planes(total.body(), parameter_set, 1, 2, 4))
+    assert set(residues.reshape(-1).tolist()) == {times * top % parameter_set.modulus}
+
+
+def test_contributions_are_taken_one_at_a_time() -> None:
+    plan = two_ciphertexts("shared expanded", "compact", 2048)
+    route = whole_route(plan.layout)
+    body = CKKS.seal(plan, route, [random_vector(plan, 1)], CKKS.generate_keyring(plan))
+    alive = 0
+
+    class Counted(bytearray):
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    def stream():  # type: ignore[no-untyped-def]
+        nonlocal alive
+        for _ in range(4):
+            assert alive <= 1
+            alive += 1
+            yield route, Counted(body)
+
+    CKKS.fold(plan, None, stream())
+    assert alive == 0

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.errors import BudgetError, ParameterError
+from protocols.layout import Block, Segment, VectorLayout
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.ckks.parameters import DEGREES, PARAMETER_SETS
+from protocols.sums.ckks.planner import CkksPlan, make_plan
+from protocols.sums.ckks.seal_io import seal_context
+
+
+def layout(*lengths: int, clip: float = 0.1) -> VectorLayout:
+    return VectorLayout(tuple(Block(f"b{i}", (Segment("v", n, clip),)) for i, n in enumerate(lengths)))
+
+
+MATRIX = layout(3706 * 64)
+
+
+@pytest.mark.parametrize("name", sorted(PARAMETER_SETS))
+@pytest.mark.parametrize("degree", DEGREES)
+def test_seal_agrees_with_every_set_at_every_degree(name: str, degree: int) -> None:
+    """SEAL generates the pinned prime and accepts it at 128 bits; the planes are as wide as the prime."""
+    context = seal_context(name, degree)
+    parameter_set = PARAMETER_SETS[name]
+    assert context.seal.parameters_set()
+    assert parameter_set.modulus % (2 * degree) == 1
+    assert parameter_set.modulus.bit_length() == parameter_set.modulus_bits
+    assert parameter_set.residue_bytes == -(-parameter_set.modulus_bits // 8)
+
+
+def test_upload_of_the_item_matrix() -> None:
+    ratios = {
+        name: make_plan({"set": name}, MATRIX, 60).contribution_bytes(((0,),)) / (4 * MATRIX.length)
+        for name in PARAMETER_SETS
+    }
+    assert ratios["compact"] <= 1.1
+    assert ratios["standard"] <= 1.4
+    assert make_plan({"mode": "public"}, MATRIX, 60).contribution_bytes(((0,),)) / (4 * MATRIX.length) <= 4.0
+
+
+def test_predicted_errors_of_the_item_matrix() -> None:
+    assert make_plan({"set": "standard"}, MATRIX, 60).predicted_error <= 1e-6
+    assert make_plan({"set": "compact"}, MATRIX, 60).predicted_error <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("lengths", "degree"),
+    [((10,), 2048), ((2048,), 2048), ((2049,), 4096), ((4096,), 4096), ((8192,), 8192), ((3706,) * 3, 4096)],
+)
+def test_the_degree_wastes_no_padding(lengths: tuple[int, ...], degree: int) -> None:
+    assert make_plan({}, layout(*lengths), 10).degree == degree
+    assert make_plan({"mode": "public"}, layout(*lengths), 10).degree == 2048
+
+
+@given(
+    st.sampled_from(sorted(PARAMETER_SETS)),
+    st.integers(1, 20_000),
+    st.sampled_from(["shared", "public"]),
+    st.sampled_from(DEGREES),
+)
+def test_no_coefficient_of_a_sum_can_wrap(name: str, contributions: int, mode: str, degree: int) -> None:
+    flood = {"flood_bits": 8} if mode == "public" else {}
+    try:
+        plan = make_plan({"set": name, "mode": mode, **flood}, layout(10), contributions)
+    except BudgetError:
+        return
+    plan = CkksPlan(plan.parameters, plan.layout, contributions, degree)
+    noise = 21 if mode == "shared" else 21 * (2 * degree + 1)
+    worst = contributions * (sqrt(2) * (1 + 2**-22) * plan.scale + 0.5 + noise)
+    assert plan.scale == 0.0 or worst < PARAMETER_SETS[name].modulus / 2
+
+
+def test_errors_stand_in_each_segments_unit() -> None:
+    mixed = VectorLayout(
+        (Block("b", (Segment("small", 5, 0.01), Segment("large", 5, 2.0), Segment("n", 5, 1.0, True))),)
+    )
+    plan = make_plan({}, mixed, 60)
+    errors = plan.segment_errors
+    assert errors["b/n"] == 0.0
+    assert errors["b/large"] == plan.predicted_error == pytest.approx(200 * errors["b/small"])
+
+
+def test_a_count_that_could_round_wrongly_is_refused_with_what_fits() -> None:
+    counts = VectorLayout((Block("b", (Segment("n", 5, 1.0, True),)),))
+    with pytest.raises(BudgetError, match=r"at most \d+ contributions fit, or the set 'standard' fits") as refusal:
+        make_plan({"set": "compact"}, counts, 100_000)
+    most = int(str(refusal.value).split("at most ")[1].split()[0])
+    assert make_plan({"set": "compact"}, counts, most).relative_error < 0.5
+    assert make_plan({"set": "standard"}, counts, 100_000).predicted_error == 0.0
+
+
+def test_flooding_that_drowns_the_values_is_refused_with_what_fits() -> None:
+    with pytest.raises(BudgetError, match="fewer flood_bits fit"):
+        make_plan({"mode": "public", "flood_bits": 40}, layout(5), 60)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ({"set": "huge"}, "set: "),
+        ({"mode": "secret"}, "mode: "),
+        ({"wire": "zip"}, "wire: "),
+        ({"mode": "public", "wire": "seeded"}, "no seeded wire form"),
+        ({"mode": "public", "flood_bits": 7}, "at least 8"),
+        ({"flood_bits": 8}, "belong to public mode"),
+        ({"scale": 40}, "scale"),
+        ({"modulus": 97}, "modulus"),
+    ],
+)
+def test_parameters_that_are_refused(parameters: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ParameterError, match=complaint):
+        CKKS.plan(parameters, MATRIX, 60)
+
+
+def test_public_mode_has_its_own_defaults() -> None:
+    parameters = make_plan({"mode": "public"}, MATRIX, 60).parameters
+    assert (parameters.set, parameters.wire, parameters.flood_bits) == ("precise", "expanded", 20)
+    assert make_plan(parameters.model_dump(), MATRIX, 60).parameters == parameters
+
+
+def test_describe_says_what_each_form_costs() -> None:
+    facts = make_plan({}, MATRIX, 60).describe()
+    assert facts["security_bits"] == 128
+    assert facts["bytes_per_value_seeded"] == pytest.approx(5.016, abs=0.001)
+    assert facts["bytes_per_value_expanded"] == pytest.approx(10.016, abs=0.001)
+    public = make_plan({"mode": "public"}, MATRIX, 60).describe()
+    assert public["bytes_per_value_seeded"] is None
+    assert public["flooding_distance"] == pytest.approx(487 / 2**21, rel=1e-3)
+    assert facts["flooding_distance"] is None
+
+
+def test_the_parameter_id_names_degree_and_modulus() -> None:
+    ids = {make_plan({"set": name}, layout(n), 5).parameter_id for name in PARAMETER_SETS for n in DEGREES}
+    assert len(ids) == 9
+    assert make_plan({"wire": "expanded"}, layout(9), 5).parameter_id == make_plan({}, layout(8), 9).parameter_id
+
+
+def test_the_predicted_noise_is_the_measured_noise() -> None:
+    """The bound is 8 deviations, so the deviation itself must be right; 8192 values pin it to a few percent."""
+    for parameters in ({"set": "compact"}, {"mode": "public", "set": "standard", "flood_bits": 8}):
+        plan = make_plan(parameters, layout(8192, clip=1.0), 3)
+        keyring = CKKS.generate_keyring(plan)
+        vector = np.random.default_rng(5).uniform(-1, 1, 8192)
+        bodies = [(((0,),), CKKS.seal(plan, ((0,),), [vector], keyring)) for _ in range(3)]
+        opened = CKKS.open(plan, CKKS.release(plan, CKKS.fold(plan, None, bodies)), 3, keyring)
+        expected = sqrt(plan.noise_deviation**2 + plan.flood_deviation**2)
+        assert np.std(opened - 3 * vector) == pytest.approx(expected, rel=0.1)

@@ -1,0 +1,249 @@
+"""What every sum mechanism must do. A new mechanism inherits `MechanismConformance` and gets these tests.
+
+class TestMine(MechanismConformance):
+    mechanism = MINE
+    parameters = {...}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError, RoutingError
+from protocols.keyring import Keyring
+from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.run import run_sum, split_along
+
+LAYOUT = VectorLayout(
+    (
+        Block("left", (Segment("values", 70, 0.1), Segment("touched", 30, 1.0, integral=True))),
+        Block("right", (Segment("values", 70, 0.1), Segment("touched", 30, 1.0, integral=True))),
+        Block("alone", (Segment("values", 20, 2.0),)),
+    )
+)
+ROUTES: tuple[Route, ...] = (((0,), (1,), (2,)), ((1, 0),), ((2,), (0,)), ((0, 1), (2,)), ())
+CLIENTS = 5
+
+
+def vector_along(route: Route, rng: np.random.Generator, layout: VectorLayout = LAYOUT) -> NDArray[np.float64]:
+    """Values within their clips, half of them at the edge, counts 0 or 1."""
+    parts = []
+    for block in layout.contribution_blocks(route):
+        bounds = block.bounds()
+        values = bounds * np.clip(rng.uniform(-2, 2, block.length), -1, 1)
+        parts.append(np.where(block.integral_mask(), rng.integers(0, 2, block.length), values))
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def true_sum(
+    routes: list[Route], vectors: list[NDArray[np.float64]], layout: VectorLayout = LAYOUT
+) -> NDArray[np.float64]:
+    """The sum by the definition of a route."""
+    total = [np.zeros(block.length) for block in layout.blocks]
+    for route, vector in zip(routes, vectors, strict=True):
+        start = 0
+        for targets in route:
+            end = start + layout.blocks[targets[0]].length
+            for target in targets:
+                total[target] += vector[start:end]
+            start = end
+    return np.concatenate(total)
+
+
+class MechanismConformance:
+    """The battery."""
+
+    mechanism: ClassVar[Mechanism]
+    parameters: ClassVar[Mapping[str, Any]] = {}
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def plan(cls) -> SumPlan:
+        return cls.mechanism.plan(cls.parameters, LAYOUT, CLIENTS)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def holder(cls, plan: SumPlan) -> Keyring | None:
+        return cls.mechanism.generate_keyring(plan) if cls.mechanism.needs_keyring else None
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def member(cls, plan: SumPlan, holder: Keyring | None) -> Keyring | None:
+        return holder.without_secret_key() if holder is not None and plan.opened_by == "holder" else holder
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def sealed(cls, plan: SumPlan, member: Keyring | None) -> list[tuple[Route, NDArray[np.float64], bytes]]:
+        rng = np.random.default_rng(7)
+        out = []
+        for route in ROUTES:
+            vector = vector_along(route, rng)
+            out.append((route, vector, cls.mechanism.seal(plan, route, split_along(plan, route, vector), member)))
+        return out
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def body(cls, sealed: list[tuple[Route, NDArray[np.float64], bytes]]) -> bytes:
+        """A good contribution along the whole route."""
+        return sealed[0][2]
+
+    def close(self, plan: SumPlan, opened: NDArray[np.float64], truth: NDArray[np.float64]) -> None:
+        integral = np.concatenate([block.integral_mask() for block in plan.layout.blocks])
+        assert opened.dtype == np.float64
+        assert np.abs(opened - truth)[~integral].max() <= plan.predicted_error
+        assert opened[integral].tolist() == np.rint(truth[integral]).tolist()
+
+    def test_plans_follow_from_the_task_alone(self, plan: SumPlan) -> None:
+        again = self.mechanism.plan(dict(self.parameters), LAYOUT, CLIENTS)
+        assert again == plan
+        assert hash(again) == hash(plan)
+        assert isinstance(plan, SumPlan)
+        assert plan.mechanism == self.mechanism.name
+        assert json.loads(json.dumps(plan.describe()))["mechanism"] == self.mechanism.name
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_whole_vectors_sum_within_the_predicted_error(self, plan: SumPlan, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        vectors = [vector_along(whole_route(LAYOUT), rng) for _ in range(CLIENTS)]
+        transcript = run_sum(self.mechanism, plan, vectors)
+        self.close(plan, transcript.total, np.sum(vectors, axis=0))
+
+    def test_the_largest_values_sum_without_wrapping(self, plan: SumPlan) -> None:
+        bounds = np.concatenate([block.bounds() for block in LAYOUT.blocks])
+        for sign in (1.0, -1.0):
+            transcript = run_sum(self.mechanism, plan, [sign * bounds] * CLIENTS)
+            self.close(plan, transcript.total, sign * CLIENTS * bounds)
+
+    def test_routes_with_fan_out(
+        self, plan: SumPlan, holder: Keyring | None, sealed: list[tuple[Route, NDArray[np.float64], bytes]]
+    ) -> None:
+        partial = self.mechanism.fold(plan, None, [(route, body) for route, _, body in sealed])
+        opened = self.mechanism.open(plan, self.mechanism.release(plan, partial), len(sealed), holder)
+        self.close(plan, opened, true_sum([r for r, _, _ in sealed], [v for _, v, _ in sealed]))
+
+    def test_blocks_that_nobody_feeds_are_zero(self, plan: SumPlan, holder: Keyring | None) -> None:
+        partial = self.mechanism.fold(plan, None, [])
+        opened = self.mechanism.open(plan, self.mechanism.release(plan, partial), 0, holder)
+        self.close(plan, opened, np.zeros(LAYOUT.length))
+
+    def test_every_length_is_the_planned_one(
+        self, plan: SumPlan, sealed: list[tuple[Route, NDArray[np.float64], bytes]]
+    ) -> None:
+        for route, _, body in sealed:
+            assert len(body) == plan.contribution_bytes(route)
+            self.mechanism.check(plan, route, memoryview(bytearray(body)))
+        partial = self.mechanism.fold(plan, None, [(sealed[0][0], sealed[0][2])])
+        assert len(partial) == plan.partial_bytes
+        assert len(self.mechanism.release(plan, partial)) == plan.aggregate_bytes
+
+    @pytest.mark.parametrize("cut", range(6))
+    def test_batches_and_restarts_make_no_difference(
+        self, plan: SumPlan, sealed: list[tuple[Route, NDArray[np.float64], bytes]], cut: int
+    ) -> None:
+        pieces = [(route, memoryview(body)) for route, _, body in sealed]
+        at_once = self.mechanism.fold(plan, None, iter(pieces))
+        first = self.mechanism.fold(plan, None, pieces[:cut])
+        assert self.mechanism.fold(plan, bytearray(first), pieces[cut:]) == at_once
+        one_by_one = self.mechanism.fold(plan, None, [])
+        for piece in pieces:
+            one_by_one = self.mechanism.fold(plan, one_by_one, [piece])
+        assert one_by_one == at_once
+
+    def test_a_double_count_shows(self, plan: SumPlan, holder: Keyring | None, body: bytes) -> None:
+        once, twice = (
+            self.mechanism.open(
+                plan,
+                self.mechanism.release(plan, self.mechanism.fold(plan, None, [(ROUTES[0], body)] * times)),
+                times,
+                holder,
+            )
+            for times in (1, 2)
+        )
+        assert np.abs(twice - once).max() > 10 * plan.predicted_error
+
+    def test_more_contributions_than_planned_are_refused(self, plan: SumPlan, body: bytes) -> None:
+        full = self.mechanism.fold(plan, None, [(ROUTES[0], body)] * CLIENTS)
+        with pytest.raises(BudgetError, match=f"{CLIENTS} contributions"):
+            self.mechanism.fold(plan, full, [(ROUTES[0], body)])
+        with pytest.raises(BudgetError):
+            self.mechanism.fold(plan, None, [(ROUTES[0], body)] * (CLIENTS + 1))
+
+    @pytest.mark.parametrize("change", [-1, 1])
+    def test_another_length_is_refused(self, plan: SumPlan, holder: Keyring | None, body: bytes, change: int) -> None:
+        wrong = body[:-1] if change < 0 else body + b"\0"
+        with pytest.raises(ContributionError, match=f"{len(body)} bytes"):
+            self.mechanism.check(plan, ROUTES[0], wrong)
+        with pytest.raises(CodecError):
+            self.mechanism.fold(plan, None, [(ROUTES[0], wrong)])
+        with pytest.raises(CodecError):
+            self.mechanism.fold(plan, bytes(plan.partial_bytes + change), [])
+        with pytest.raises(CodecError):
+            self.mechanism.release(plan, bytes(plan.partial_bytes + change))
+        with pytest.raises(CodecError):
+            self.mechanism.open(plan, bytes(plan.aggregate_bytes + change), 1, holder)
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -0.1001, 0.1001])
+    def test_what_must_not_be_sealed(self, plan: SumPlan, member: Keyring | None, bad: float) -> None:
+        vector = np.zeros(LAYOUT.length)
+        vector[3] = bad
+        with pytest.raises(BudgetError, match="'left'"):
+            self.mechanism.seal(plan, ROUTES[0], split_along(plan, ROUTES[0], vector), member)
+
+    def test_other_shapes_are_refused(self, plan: SumPlan, member: Keyring | None) -> None:
+        with pytest.raises(ParameterError, match="2 were given"):
+            self.mechanism.seal(plan, ROUTES[0], [np.zeros(100), np.zeros(100)], member)
+        with pytest.raises(ParameterError, match="100 values"):
+            self.mechanism.seal(plan, ROUTES[0], [np.zeros(100), np.zeros(99), np.zeros(20)], member)
+
+    def test_a_route_that_does_not_exist_is_refused(self, plan: SumPlan, body: bytes) -> None:
+        for route in (((0, 2),), ((7,),)):
+            with pytest.raises(RoutingError):
+                plan.contribution_bytes(route)
+            with pytest.raises(RoutingError):
+                self.mechanism.check(plan, route, body)
+            with pytest.raises(RoutingError):
+                self.mechanism.fold(plan, None, [(route, body)])
+
+    def test_parameters_that_do_not_exist_are_refused(self) -> None:
+        with pytest.raises(ParameterError, match="wholly_unknown"):
+            self.mechanism.plan({**self.parameters, "wholly_unknown": 1}, LAYOUT, CLIENTS)
+        with pytest.raises(ParameterError, match="at least 1"):
+            self.mechanism.plan(self.parameters, LAYOUT, 0)
+
+    def test_a_cohort_that_counts_cannot_hold_is_refused_with_what_fits(self) -> None:
+        with pytest.raises(BudgetError, match=r"at most \d+ contributions fit") as refusal:
+            self.mechanism.plan(self.parameters, LAYOUT, 2**50)
+        most = int(str(refusal.value).split("at most ")[1].split()[0])
+        assert self.mechanism.plan(self.parameters, LAYOUT, most).max_contributions == most
+        with pytest.raises(BudgetError):
+            self.mechanism.plan(self.parameters, LAYOUT, most + 1)
+
+    def test_keys_are_needed_where_there_are_keys(self, plan: SumPlan, holder: Keyring | None, body: bytes) -> None:
+        if holder is None:
+            with pytest.raises(ParameterError):
+                self.mechanism.generate_keyring(plan)
+            return
+        aggregate = self.mechanism.release(plan, self.mechanism.fold(plan, None, [(ROUTES[0], body)]))
+        for keyring in (None, holder.without_secret_key()):
+            with pytest.raises(KeyringError):
+                self.mechanism.open(plan, aggregate, 1, keyring)
+        with pytest.raises(KeyringError):
+            self.mechanism.seal(plan, ((2,),), [np.zeros(20)], None)
+
+    def test_a_foreign_plan_is_refused(self, plan: SumPlan, body: bytes) -> None:
+        class Foreign:
+            mechanism = "foreign"
+
+        with pytest.raises(ParameterError, match="foreign"):
+            self.mechanism.check(Foreign(), ROUTES[0], body)  # type: ignore[arg-type]
+
+    def test_more_opened_than_planned_is_refused(self, plan: SumPlan, holder: Keyring | None) -> None:
+        with pytest.raises(ParameterError):
+            self.mechanism.open(plan, bytes(plan.aggregate_bytes), CLIENTS + 1, holder)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.expand import normals, permutation, uniforms, words
+
+SEED = bytes(range(32))
+
+
+def test_known_answers() -> None:
+    """Other implementations must get these, so they may never change."""
+    assert words(SEED, "vector", 3).tolist() == KNOWN_WORDS
+    np.testing.assert_array_equal(uniforms(SEED, "vector", 3), ((np.array(KNOWN_WORDS, np.uint64) >> 11) + 1.0) / 2**53)
+    assert permutation(SEED, "vector", 8).tolist() == KNOWN_PERMUTATION
+
+
+KNOWN_WORDS = [16689434543398755980, 10965133306410392796, 2022294336782764796]
+KNOWN_PERMUTATION = [4, 2, 1, 7, 3, 6, 5, 0]
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(0, 50))
+def test_a_permutation_holds_everyone_once(seed: bytes, count: int) -> None:
+    assert sorted(permutation(seed, "p", count)) == list(range(count))
+
+
+def test_streams_differ_by_seed_and_purpose_and_extend_one_another() -> None:
+    streams = [words(s, p, 4).tolist() for s in (SEED, SEED[::-1]) for p in ("a", "b")]
+    assert len({tuple(s) for s in streams}) == 4
+    assert words(SEED, "a", 9).tolist()[:4] == streams[0]
+
+
+def test_uniforms_and_normals_look_the_part() -> None:
+    u, z = uniforms(SEED, "u", 100_000), normals(SEED, "n", 99_999)
+    assert u.min() > 0.0
+    assert u.max() <= 1.0
+    assert abs(u.mean() - 0.5) < 0.005
+    assert z.shape == (99_999,)
+    assert abs(z.mean()) < 0.02
+    assert abs(z.std() - 1.0) < 0.02
+    assert abs((z**4).mean() - 3.0) < 0.15

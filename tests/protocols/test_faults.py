@@ -1,0 +1,44 @@
+"""Validation errors in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from protocols.errors import ParameterError
+from protocols.layout import Block, Segment, VectorLayout
+from protocols.recipes.registry import recipe
+from protocols.sums.ckks.mechanism import CKKS
+
+LAYOUT = VectorLayout((Block("b", (Segment("s", 8, 1.0),)),))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"itmes": 5}, "recipe 'colr': itmes: there is no such name; there are: items, dim, clip, rank"),
+        ({}, "recipe 'colr': items: is needed and was not given"),
+        ({"items": 5, "rank": 65}, "recipe 'colr': rank 65 is over dim 64: nothing would be compressed"),
+        ({"items": 0}, "recipe 'colr': items: Input should be greater than or equal to 1"),
+    ],
+)
+def test_what_is_wrong_with_a_recipe(parameters: Mapping[str, Any], text: str) -> None:
+    with pytest.raises(ParameterError) as refused:
+        recipe("colr", parameters)
+    assert str(refused.value) == text
+
+
+@pytest.mark.parametrize("name", ["<b>bold</b>", "a" * 41, "two words", "Ünïcode"])
+@pytest.mark.parametrize("build", [lambda p: recipe("colr", {"items": 5, **p}), lambda p: CKKS.plan(p, LAYOUT, 3)])
+def test_a_name_that_is_none_is_not_repeated(build: Callable[[Mapping[str, Any]], object], name: str) -> None:
+    with pytest.raises(ParameterError) as refused:
+        build({name: 1})
+    assert "(a name that is none): there is no such name" in str(refused.value)
+    assert name not in str(refused.value)
+
+
+def test_a_misspelt_mechanism_parameter_is_told_the_names_there_are() -> None:
+    with pytest.raises(ParameterError, match="sett: there is no such name; there are: set, mode, wire, flood_bits"):
+        CKKS.plan({"sett": "compact"}, LAYOUT, 3)

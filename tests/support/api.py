@@ -1,0 +1,184 @@
+"""A tiny HTTP client of the aggregator, for its own tests: no retries, no cleverness, every answer visible."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from numpy.typing import NDArray
+
+from protocols.codec import b64decode, b64encode
+from protocols.envelope import enrolment_message
+from protocols.keyring import Keyring
+from protocols.recipes.base import Recipe, RoundSpec
+from protocols.recipes.registry import recipe
+from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.registry import mechanism
+
+__all__ = ["Api", "TestMember", "TestTask", "digest_field", "signed_enrolment"]
+
+
+def digest_field(body: bytes) -> str:
+    """The value of Content-Digest for `body`."""
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+
+
+def signed_enrolment(invitation: str, identity: Ed25519PrivateKey, mailbox: X25519PrivateKey) -> dict[str, Any]:
+    """The JSON of an honest enrolment."""
+    identity_key = identity.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    mailbox_key = mailbox.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    signature = identity.sign(enrolment_message(invitation, identity_key, mailbox_key))
+    return {
+        "invitation": invitation,
+        "identity_key": b64encode(identity_key),
+        "mailbox_key": b64encode(mailbox_key),
+        "signature": b64encode(signature),
+        "membership_proof": b64encode(bytes(32)),
+    }
+
+
+class Api:
+    """An operator's view of one aggregator."""
+
+    def __init__(self, url: str, operator_token: str) -> None:
+        self.http = httpx.Client(base_url=url, timeout=30)
+        self.operator = {"Authorization": f"Bearer {operator_token}"}
+
+    def close(self) -> None:
+        self.http.close()
+
+    def create_task(
+        self,
+        name: str = "primes",
+        *,
+        items: int = 5,
+        dim: int = 3,
+        clip: float = 1000.0,
+        cohort: int = 4,
+        recipe_name: str = "fedmf",
+        mechanism_name: str = "plain",
+        mechanism_parameters: dict[str, Any] | None = None,
+        recipe_parameters: dict[str, Any] | None = None,
+        **schedule: Any,
+    ) -> TestTask:
+        """A task, by default a small plain FedMF one."""
+        request = {
+            "name": name,
+            "recipe": {
+                "name": recipe_name,
+                "parameters": {"items": items, "dim": dim, "clip": clip, **(recipe_parameters or {})},
+            },
+            "mechanism": {"name": mechanism_name, "parameters": mechanism_parameters or {}},
+            "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, **schedule},
+        }
+        answer = self.http.post("/v1/tasks", json=request, headers=self.operator)
+        assert answer.status_code == 201, answer.text
+        return TestTask(self, answer.json())
+
+    def invite(self, task_id: str, uses: int = 1, role: str = "member", expires_seconds: float = 600.0) -> str:
+        """An invitation."""
+        body = {"uses": uses, "role": role, "expires_seconds": expires_seconds}
+        answer = self.http.post(f"/v1/tasks/{task_id}/invitations", json=body, headers=self.operator)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["invitation"])
+
+
+class TestTask:
+    """A task and the plan that client and server share."""
+
+    __test__ = False
+
+    def __init__(self, api: Api, view: dict[str, Any]) -> None:
+        self.api, self.view, self.id = api, view, str(view["task_id"])
+        self.path = f"/v1/tasks/{self.id}"
+        self.recipe: Recipe = recipe(view["recipe"]["name"], view["recipe"]["parameters"])
+        self.mechanism: Mechanism = mechanism(view["mechanism"]["name"])
+        self.plan: SumPlan = self.mechanism.plan(
+            view["mechanism"]["parameters"], self.recipe.layout(), view["schedule"]["cohort_size"]
+        )
+
+    @property
+    def spec_seed(self) -> bytes:
+        return b64decode(self.view["seed"], 32)
+
+    def spec(self, number: int) -> RoundSpec:
+        return self.recipe.plan(self.spec_seed, number)
+
+    def enrol(self, count: int, role: str = "member") -> list[TestMember]:
+        """`count` new members with one invitation."""
+        invitation = self.api.invite(self.id, uses=count, role=role)
+        members = []
+        for _ in range(count):
+            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+            answer = self.api.http.post("/v1/enrolments", json=body)
+            assert answer.status_code == 201, answer.text
+            members.append(TestMember(self, answer.json()["client_id"], answer.json()["token"]))
+        return members
+
+    def round(self, number: int) -> dict[str, Any]:
+        answer = self.api.http.get(f"{self.path}/rounds/{number}", headers=self.api.operator)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def wait_round(self, number: int, *states: str, seconds: float = 30.0) -> dict[str, Any]:
+        """Round `number` once it is in one of `states`."""
+        end = time.monotonic() + seconds
+        seen: object = "no round"
+        while time.monotonic() < end:
+            answer = self.api.http.get(f"{self.path}/rounds/{number}", headers=self.api.operator)
+            if answer.status_code == 200:
+                seen = answer.json()
+                if seen["state"] in states:
+                    return dict(seen)
+            time.sleep(0.03)
+        raise AssertionError(f"round {number} did not become {states}: {seen}")
+
+    def aggregate(self, number: int) -> bytes:
+        answer = self.api.http.get(f"{self.path}/rounds/{number}/aggregate", headers=self.api.operator)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-digest"] == digest_field(answer.content)
+        return answer.content
+
+    def opened(self, number: int, keyring: Keyring | None = None) -> NDArray[np.float64]:
+        """The sum of a completed round."""
+        survivors = self.round(number)["survivors"]
+        return self.mechanism.open(self.plan, self.aggregate(number), survivors, keyring)
+
+
+@dataclass
+class TestMember:
+    """An enrolled client."""
+
+    __test__ = False
+
+    task: TestTask
+    client_id: str
+    token: str
+
+    @property
+    def auth(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def path(self, number: int) -> str:
+        return f"{self.task.path}/rounds/{number}/contributions/{self.client_id}"
+
+    def contribution(self, number: int, value: float, keyring: Keyring | None = None) -> bytes:
+        """A contribution whose every value is `value` (1 where the segment holds counts)."""
+        task = self.task
+        route = task.recipe.route(task.spec(number), self.client_id)
+        blocks = task.plan.layout.contribution_blocks(route)
+        vectors = [np.where(block.integral_mask(), 1.0, value) for block in blocks]
+        return task.mechanism.seal(task.plan, route, vectors, keyring)
+
+    def put(self, number: int, body: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
+        """Upload a body with its true digest, unless `headers` say otherwise."""
+        all_headers = {**self.auth, "Content-Digest": digest_field(body), **(headers or {})}
+        return self.task.api.http.put(self.path(number), content=body, headers=all_headers)

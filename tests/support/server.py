@@ -1,0 +1,118 @@
+"""A real aggregator: its own process, a free port, a data directory. Shared by the service's and the SDK's tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "free_port", "running_aggregator"]
+
+OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
+_START_SECONDS = 30.0
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class AggregatorProcess:
+    """`hushrec-server serve` as a child process. Kill it, start it again: the port and the data stay the same."""
+
+    def __init__(self, data_dir: Path, **settings: str | int | float) -> None:
+        """`settings` become HUSHREC_* variables, e.g. fold_batch=3, body_idle_seconds=1."""
+        self.data_dir = data_dir
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.operator_token = OPERATOR_TOKEN
+        self.log_path = data_dir.parent / f"{data_dir.name}.log"
+        self._settings = {
+            f"HUSHREC_{name.upper()}": str(value)
+            for name, value in {"recheck_seconds": 0.2, "log_format": "json", **settings}.items()
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        if self._process is None:
+            raise RuntimeError("the aggregator is not running")
+        return self._process.pid
+
+    def start(self, crash_at: str = "") -> None:
+        """Start and wait until it is ready. `crash_at`: the point (`aggregator_service.faults`) where it shall die."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
+        environment |= self._settings | {
+            "HUSHREC_DATA_DIR": str(self.data_dir),
+            "HUSHREC_PORT": str(self.port),
+            "HUSHREC_OPERATOR_TOKEN": self.operator_token,
+            "HUSHREC_CRASH_AT": crash_at,
+        }
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "aggregator_service.cli", "serve"], env=environment, stdout=log, stderr=log
+            )
+        self._await_ready()
+
+    def _await_ready(self) -> None:
+        end = time.monotonic() + _START_SECONDS
+        while time.monotonic() < end:
+            if self._process is None or self._process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"{self.url}/readyz", timeout=2):  # noqa: S310 - our own server
+                    return
+            except (OSError, urllib.error.URLError):
+                time.sleep(0.05)
+        raise RuntimeError(f"the aggregator did not start:\n{self.log()[-4000:]}")
+
+    def log(self) -> str:
+        """Everything it has written so far, over all starts."""
+        return self.log_path.read_text(encoding="utf-8") if self.log_path.exists() else ""
+
+    def kill(self) -> None:
+        """kill -9, as a power cut would."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait_dead()
+
+    def wait_dead(self, seconds: float = 30.0) -> int:
+        """Wait until the process has ended and return its exit status (-9: killed)."""
+        if self._process is None:
+            raise RuntimeError("the aggregator is not running")
+        status = self._process.wait(timeout=seconds)
+        self._process = None
+        return status
+
+    def stop(self) -> None:
+        """End it in an orderly way, if it runs."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(timeout=15)
+        self._process = None
+
+
+@contextmanager
+def running_aggregator(data_dir: Path, **settings: str | int | float) -> Iterator[AggregatorProcess]:
+    """An aggregator that runs within the block."""
+    server = AggregatorProcess(data_dir, **settings)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
