@@ -89,7 +89,9 @@ class _Sink:
 
     def __post_init__(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Only the first chunk makes the file: when a later one finds none, the upload it belongs to is over.
+        create = os.O_CREAT if self.start == 0 else 0
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
         self._file = os.fdopen(descriptor, "r+b", buffering=0)
         self._file.truncate(self.start)  # what an earlier, unverified chunk may have left behind
         self._file.seek(self.start)
@@ -116,7 +118,7 @@ async def receive_body(
 
     Raises a problem unless exactly `length` bytes with SHA-256 `digest` arrive, no pause being longer than
     `body_idle_seconds` and the whole not slower than `min_upload_rate`. The file is then cut back to `start`, or
-    removed when that is 0.
+    removed when that is 0. `FileNotFoundError` when the bytes before `start` are gone.
     """
     sink = await run_in_threadpool(_Sink, path, start)
     try:

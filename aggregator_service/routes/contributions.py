@@ -14,14 +14,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.auth import Principal, PrincipalOf, member_of
+from aggregator_service.auth import PrincipalOf, member_of
 from aggregator_service.contributions import Admission, admit, commit_contribution, same_or_conflict
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.rounds import lock_round
-from aggregator_service.storage.schema import UploadRow
+from aggregator_service.storage.schema import ContributionRow, RoundRow, UploadRow
 from aggregator_service.uploads import content_digest, content_length, file_digest, receive_body, repr_digest
 from protocols.messages import UploadReceipt
 
@@ -164,11 +164,7 @@ async def patch(
     async with _one_at_a_time(services, request, number, client):
         admission = await run_in_threadpool(admit, services, principal, task, number, client)
         if admission.stored is not None:
-            if not last:
-                standing = admission.stored.bytes
-                headers = _standing(standing, complete=True)
-                raise Problem("offset-mismatch", "the upload is complete", headers=headers, upload_offset=standing)
-            return _acknowledge(same_or_conflict(admission.round, admission.stored, whole), False)
+            return _acknowledge(_stored_already(admission.round, admission.stored, last, whole), False)
         admission.refuse_late(services.clock.now())
         offset = _check_offset(request, admission)
         length = content_length(request, most=admission.length - offset)
@@ -176,16 +172,32 @@ async def patch(
             expected = admission.length
             raise Problem("body-too-short", f"the contribution must have {expected} bytes", expected_bytes=expected)
         path = services.settings.upload_dir / f"{admission.round.id}-{client}.part"
-        await receive_body(request, services.settings, path, length, chunk_digest, start=offset)
-        if not last:
-            await run_in_threadpool(_remember, services, admission, path, offset + length)
-            return Response(status_code=204, headers=_standing(offset + length, complete=False))
         try:
+            await receive_body(request, services.settings, path, length, chunk_digest, start=offset)
+            if not last:
+                await run_in_threadpool(_remember, services, admission, path, offset + length)
+                return Response(status_code=204, headers=_standing(offset + length, complete=False))
             return _acknowledge(*await _complete(services, admission, path, whole))
         except FileNotFoundError:  # the end of the round, or a whole upload of the same client, took it away
-            return _acknowledge(
-                await run_in_threadpool(_overtaken, services, principal, task, number, client, whole), False
-            )
+            await run_in_threadpool(_forget, services, admission)
+            admission = await run_in_threadpool(admit, services, principal, task, number, client)
+            return _acknowledge(_overtaken(admission, services.clock.now(), last, whole), False)
+
+
+def _stored_already(round_: RoundRow, stored: ContributionRow, last: bool, whole: str) -> UploadReceipt:
+    """A chunk of what is stored: the receipt again for the last one, and no place for any other."""
+    if not last:
+        headers = _standing(stored.bytes, complete=True)
+        raise Problem("offset-mismatch", "the upload is complete", headers=headers, upload_offset=stored.bytes)
+    return same_or_conflict(round_, stored, whole)
+
+
+def _overtaken(admission: Admission, now: float, last: bool, whole: str) -> UploadReceipt:
+    """What became of an upload whose file is gone: the receipt, or the reason."""
+    if admission.stored is not None:
+        return _stored_already(admission.round, admission.stored, last, whole)
+    admission.refuse_late(now)
+    raise Problem("conflict", "the upload was interrupted; ask with HEAD where it stands")
 
 
 def _is_last(request: Request) -> bool:
@@ -226,17 +238,6 @@ async def _one_at_a_time(services: Services, request: Request, number: int, clie
         yield
     finally:
         busy.discard((number, client_id))
-
-
-def _overtaken(
-    services: Services, principal: Principal, task: str, number: int, client: str, whole: str
-) -> UploadReceipt:
-    """What became of an upload whose file is gone: the receipt, or the reason."""
-    admission = admit(services, principal, task, number, client)
-    if admission.stored is not None:
-        return same_or_conflict(admission.round, admission.stored, whole)
-    admission.refuse_late(services.clock.now())
-    raise Problem("conflict", "the upload was interrupted; ask with HEAD where it stands")
 
 
 @contextmanager

@@ -74,6 +74,21 @@ def half_sent(
         yield connection
 
 
+@contextmanager
+def half_received(
+    server: AggregatorProcess, member: TestMember, body: bytes, headers: dict[str, str]
+) -> Iterator[socket.socket]:
+    """A chunk that goes on with a file, whose body the server is waiting for."""
+    (part,) = (server.data_dir / "uploads").iterdir()
+    stands = part.stat().st_size
+    with part.open("ab") as file:
+        file.write(b"?")
+    with half_sent(server, member, "PATCH", body, headers) as connection:
+        while part.stat().st_size > stands:  # the server cuts off what it never verified, and then reads
+            time.sleep(0.01)
+        yield connection
+
+
 def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
     received = b""
     while b"\r\n\r\n" not in received:
@@ -103,7 +118,7 @@ def test_the_round_ends_while_a_chunk_arrives(
     assert patch(member, 0, body[:20]).status_code == 204
     rest = body[20:] if last else body[20:40]
     headers = chunk_headers(20, rest, body if last else None, digest_field(b"no") if wrong else None)
-    with half_sent(server, member, "PATCH", rest, headers) as connection:
+    with half_received(server, member, rest, headers) as connection:
         assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
         connection.sendall(rest[len(rest) // 2 :])
         status, problem = answer_of(connection)
@@ -118,7 +133,7 @@ def test_a_whole_upload_takes_the_place_of_a_partial_one(server: AggregatorProce
     body = members[0].contribution(1, 101.0)
     assert patch(members[0], 0, body[:20]).status_code == 204
     headers = chunk_headers(20, body[20:], body)
-    with half_sent(server, members[0], "PATCH", body[20:], headers) as connection:
+    with half_received(server, members[0], body[20:], headers) as connection:
         assert members[0].put(1, body).status_code == 201
         assert not list((server.data_dir / "uploads").iterdir())  # nobody needs the part any more
         connection.sendall(body[20:][len(body[20:]) // 2 :])
@@ -212,6 +227,36 @@ class _LosesAnswers(Database):
                 raise broken
         if self.breaks == "after":
             raise broken
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("ends", ["round", "upload", "nothing"])
+def test_a_chunk_whose_file_is_gone_makes_no_new_one(
+    server: AggregatorProcess, api: Api, ends: str, last: bool
+) -> None:
+    task = api.create_task(f"gone-{ends}-{last}".lower(), cohort=2)
+    member, _ = task.enrol(2)
+    task.wait_round(1, "collecting")
+    body = member.contribution(1, 5.0)
+    assert patch(member, 0, body[:20]).status_code == 204
+    (part,) = (server.data_dir / "uploads").iterdir()
+    rest = body[20:] if last else body[20:40]
+    part.unlink()
+    if ends == "upload":
+        assert member.put(1, body).status_code == 201
+    if ends == "round":
+        assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
+    headers = {**member.auth, **chunk_headers(20, rest, body if last else None)}
+    answer = api.http.patch(member.path(1), content=rest, headers=headers)
+    if ends == "upload" and last:
+        assert answer.status_code == 200
+    else:
+        assert answer.status_code == 409
+    assert not list((server.data_dir / "uploads").iterdir())
+    if ends == "nothing":  # the client starts again, and is not told to go on where nothing is
+        assert api.http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "0"
+        assert patch(member, 0, body[:20]).status_code == 204
+        assert member.put(1, body).status_code == 201
 
 
 @pytest.mark.parametrize("breaks", ["before", "after"])
