@@ -43,6 +43,7 @@ from aggregator_service.tasks import create_invitation, create_task, list_tasks,
 from protocols.errors import HushRecError
 from protocols.faults import first_fault
 from protocols.messages import InvitationRequest, Role, Schedule, TaskRequest
+from protocols.pairs import named_values
 
 __all__ = ["app", "main"]
 
@@ -221,23 +222,9 @@ def _first_token(settings: Settings) -> None:
         sys.stdout.flush()
 
 
-def _parameters(pairs: list[str]) -> dict[str, Any]:
-    """`name=value` pairs; a value is read as JSON where it is, and as text otherwise."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise CommandError(f"a parameter has the form name=value, not {pair!r}")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
-
-
 def _schedule(pairs: list[str]) -> Schedule:
     try:
-        return Schedule.model_validate(_parameters(pairs))
+        return Schedule.model_validate(named_values(pairs))
     except ValidationError as error:
         raise CommandError(f"schedule: {first_fault(error, Schedule.model_fields)}") from None
 
@@ -262,8 +249,8 @@ def task_create(
     request = TaskRequest.model_validate(
         {
             "name": name,
-            "recipe": {"name": recipe, "parameters": _parameters(recipe_parameter or [])},
-            "mechanism": {"name": mechanism, "parameters": _parameters(mechanism_parameter or [])},
+            "recipe": {"name": recipe, "parameters": named_values(recipe_parameter or [])},
+            "mechanism": {"name": mechanism, "parameters": named_values(mechanism_parameter or [])},
             "schedule": _schedule(schedule or []),
         }
     )

@@ -1,4 +1,4 @@
-"""The command `hushrec`: demo, join, recommend, evaluate, data, doctor, keyring."""
+"""The command `hushrec`: demo, join, recommend, evaluate, cost, data, doctor, keyring."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from client_sdk.cli.console import console, fail, stderr
+from client_sdk.cli.cost import cost
 from client_sdk.cli.data import data
 from client_sdk.cli.demo import demo
 from client_sdk.cli.doctor import doctor
@@ -75,6 +76,7 @@ app.command()(demo)
 app.command()(join)
 app.command()(recommend)
 app.command()(evaluate)
+app.command()(cost)
 app.add_typer(data, name="data")
 app.command()(doctor)
 app.add_typer(keyring, name="keyring")

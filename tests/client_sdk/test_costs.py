@@ -1,0 +1,76 @@
+"""The communication model gives the CoLR paper's Table 2, and its other countings the lengths that are really sent."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from client_sdk.costs import MIB, Link, Traffic, published_traffic, wire_traffic
+from protocols.errors import BudgetError, ParameterError
+from protocols.recipes.base import Recipe
+from protocols.recipes.registry import recipe
+from protocols.sums.registry import mechanism
+
+LINK = Link(up=0.25, down=0.75)
+ROUNDS = 1000
+TABLE_2 = {"mf-64": 80.43, 1: 1.26, 2: 2.51, 4: 5.03, 8: 10.05, 16: 20.11, 32: 40.21}
+"""Nguyen et al. (WWW 2024), Table 2: communication time in minutes, MF-64 and CoLR by rank."""
+
+
+def ml1m(name: str, **parameters: object) -> Recipe:
+    return recipe(name, {"items": 3706, "dim": 64, **parameters})
+
+
+def colr(rank: int) -> Recipe:
+    return ml1m("colr", rank=rank)
+
+
+@pytest.mark.parametrize("row", TABLE_2)
+def test_the_papers_table(row: str | int) -> None:
+    chosen = ml1m("fedmf") if row == "mf-64" else colr(int(row))
+    assert published_traffic(chosen, ROUNDS).minutes(LINK) == pytest.approx(TABLE_2[row], abs=0.005)
+
+
+def test_the_papers_message_of_the_full_matrix() -> None:
+    traffic = published_traffic(ml1m("fedmf"), 1)
+    assert traffic.up_bytes == traffic.down_bytes == 3706 * 64 * 4
+    assert traffic.up_bytes / MIB == pytest.approx(0.9048, abs=5e-5)
+
+
+def test_a_message_costs_its_time_in_each_direction() -> None:
+    traffic = Traffic(rounds=2, up_bytes=30 * MIB, down_bytes=45 * MIB)
+    assert (traffic.up_minutes(LINK), traffic.down_minutes(LINK), traffic.minutes(LINK)) == (2.0, 1.0, 3.0)
+
+
+@pytest.mark.parametrize("rank", [1, 8])
+def test_plain_sums_send_one_count_an_item_more_than_the_paper_counts(rank: int) -> None:
+    counted = published_traffic(colr(rank), ROUNDS)
+    sent = wire_traffic(colr(rank), mechanism("plain"), {}, 60, ROUNDS)
+    assert sent.up_bytes - counted.up_bytes == sent.down_bytes - counted.down_bytes == ROUNDS * 3706 * 4
+
+
+def test_the_mechanisms_lengths_are_those_of_its_plan() -> None:
+    ckks = mechanism("ckks")
+    plan = ckks.plan({"set": "compact"}, colr(4).layout(), 60)
+    sent = wire_traffic(colr(4), ckks, {"set": "compact"}, 60, 10)
+    assert sent == Traffic(10, 10 * plan.contribution_bytes(((0,),)), 10 * plan.aggregate_bytes)
+    assert sent.minutes(LINK) < wire_traffic(colr(4), ckks, {"set": "precise"}, 60, 10).minutes(LINK)
+
+
+def test_a_client_of_scolr_sends_some_columns_and_fetches_all() -> None:
+    chosen = ml1m("scolr", rank=8)
+    up = [published_traffic(chosen, rounds).up_bytes for rounds in range(12)[1:]]
+    assert len({after - before for before, after in pairwise(up)}) > 1, "the rank is drawn anew in every round"
+    counted = published_traffic(chosen, 200)
+    assert counted.down_bytes == published_traffic(colr(8), 200).down_bytes
+    assert counted.up_bytes / counted.down_bytes == pytest.approx(4.5 / 8, rel=0.1)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ParameterError, match="positive rate"):
+        Link(up=0.0, down=1.0)
+    with pytest.raises(ParameterError, match="at least one round"):
+        published_traffic(colr(1), 0)
+    with pytest.raises(BudgetError):
+        wire_traffic(colr(1), mechanism("ckks"), {"set": "compact"}, 10**7, 1)
