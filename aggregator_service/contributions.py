@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.auth import Enrolled, Principal, member_of, task_of
 from aggregator_service.faults import crash_point
 from aggregator_service.logs import fields
-from aggregator_service.plans import TaskPlan, plan_task, round_spec, row_terms
+from aggregator_service.plans import TaskPlan, plan_round, round_spec
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import new_key
@@ -58,7 +58,7 @@ def admit(services: Services, principal: Principal, task_id: str, number: int, c
             raise Problem("not-found", "there is no such round")
         if not in_cohort(session, round_.id, client.client_id):
             raise Problem("not-in-cohort", "this client is not asked in this round")
-        plan = plan_task(row_terms(task))
+        plan = plan_round(task, round_)
         route = plan.route(round_spec(round_), client.client_id)
         return Admission(
             round=round_,

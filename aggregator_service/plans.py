@@ -1,4 +1,4 @@
-"""Recipe, mechanism and sum plan of a task, rebuilt from its parameters and kept: lengths never come from the wire."""
+"""Recipe, mechanism and sum plans of a task, rebuilt from its parameters and kept: lengths never come from the wire."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import lru_cache
 from typing import Any
 
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from protocols.layout import Route
+from protocols.layout import Route, VectorLayout
 from protocols.messages import Schedule
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import check_combination, recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.registry import mechanism
 
-__all__ = ["TaskPlan", "TaskTerms", "plan_task", "round_spec", "row_terms", "task_terms"]
+__all__ = ["TaskPlan", "TaskTerms", "plan_round", "plan_task", "round_spec", "row_terms", "task_terms"]
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,31 @@ def row_terms(task: TaskRow) -> TaskTerms:
     )
 
 
+def plan_task(terms: TaskTerms, step: int = 1) -> TaskPlan:
+    """What sum `step` of a task is: equal layouts share one plan.
+
+    `ParameterError`, `BudgetError` or `CombinationError` says what cannot work.
+    """
+    return _plan(terms, _recipe(terms.recipe_name, terms.recipe_parameters).layout(step))
+
+
+def plan_round(task: TaskRow, round_: RoundRow) -> TaskPlan:
+    """What a stored round sums."""
+    return plan_task(row_terms(task), round_.step)
+
+
 @lru_cache(maxsize=64)
-def plan_task(terms: TaskTerms) -> TaskPlan:
-    """Recipe, mechanism and plan; `ParameterError`, `BudgetError` or `CombinationError` says what cannot work."""
-    what = recipe(terms.recipe_name, json.loads(terms.recipe_parameters))
-    how = mechanism(terms.mechanism_name)
+def _recipe(name: str, parameters: str) -> Recipe:
+    return recipe(name, json.loads(parameters))
+
+
+@lru_cache(maxsize=64)
+def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
+    what, how = _recipe(terms.recipe_name, terms.recipe_parameters), mechanism(terms.mechanism_name)
     check_combination(what.name, how.name)
-    return TaskPlan(what, how, how.plan(json.loads(terms.mechanism_parameters), what.layout(), terms.cohort_size))
+    return TaskPlan(what, how, how.plan(json.loads(terms.mechanism_parameters), layout, terms.cohort_size))
 
 
 def round_spec(round_: RoundRow) -> RoundSpec:
     """The broadcast of a stored round."""
-    return RoundSpec(round_.number, round_.seed)
+    return RoundSpec(round_.number, round_.seed, round_.step)

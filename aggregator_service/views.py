@@ -7,7 +7,7 @@ import hashlib
 from sqlalchemy.orm import Session
 
 from aggregator_service.auth import Enrolled, Principal
-from aggregator_service.plans import plan_task, round_spec, row_terms
+from aggregator_service.plans import plan_round, round_spec
 from aggregator_service.storage.rounds import find_contribution, in_cohort, received_count
 from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow
 from protocols.codec import b64encode
@@ -23,6 +23,7 @@ def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
         {
             "task_id": round_.task_id,
             "number": round_.number,
+            "step": round_.step,
             "state": round_.state,
             "seed": b64encode(round_.seed),
             "cohort": round_.cohort,
@@ -33,6 +34,7 @@ def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
             "aggregate_bytes": round_.aggregate_bytes,
             "aggregate_digest": round_.aggregate_digest,
             "failure": round_.failure,
+            "report": round_.report,
         }
     )
 
@@ -43,7 +45,7 @@ def round_view(session: Session, task: TaskRow, round_: RoundRow, principal: Pri
     if not isinstance(principal, Enrolled):
         return view
     asked = in_cohort(session, round_.id, principal.client_id)
-    length = plan_task(row_terms(task)).contribution_bytes(round_spec(round_), principal.client_id)
+    length = plan_round(task, round_).contribution_bytes(round_spec(round_), principal.client_id)
     return view.model_copy(
         update={
             "in_cohort": asked,

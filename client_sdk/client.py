@@ -28,6 +28,7 @@ from client_sdk.participation import Participation
 from client_sdk.policy import Policy
 from client_sdk.store import Membership, Shelf, Store, default_store
 from client_sdk.training.mf import MFConfig
+from client_sdk.training.registry import client_half
 from client_sdk.transport import AsyncDriver, SyncDriver, Timeouts
 
 __all__ = ["AsyncClient", "Client", "ClientOptions"]
@@ -77,7 +78,7 @@ class Enroller:
             self.shelf,
             self.policy,
             ModelFollower(calls, terms, shelf, shared=shared),
-            training or MFConfig(),
+            client_half(terms.recipe, training),
             np.random.default_rng(seed),
         )
 

@@ -15,7 +15,7 @@ requests. What they share, because one process plays them all:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -37,7 +37,9 @@ from client_sdk.participation import Participation, Stop
 from client_sdk.policy import Policy
 from client_sdk.reports import RoundMissed, RoundReport
 from client_sdk.store import MemoryStore
-from client_sdk.training.mf import MFConfig, init_user_factor
+from client_sdk.training.base import Memory
+from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.mf import MFConfig
 from client_sdk.transport import SyncDriver
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
@@ -337,12 +339,17 @@ class Fleet:
 
     def user_factors(self) -> NDArray[np.float32]:
         """Every client's own factor, float32 (clients, dim); a fresh random one for a client that never trained."""
+        return np.stack([memory[USER_FACTOR] for memory in self._memories()])
+
+    def scores(self) -> Iterator[NDArray[np.float32]]:
+        """Every client's scores by the newest model, float32 (items,) one after the other."""
+        state = self.model()
+        for client, memory, positives in zip(self._clients, self._memories(), self._positives, strict=True):
+            yield client.half.scores(state, memory, positives)
+
+    def _memories(self) -> list[Memory]:
         rng = np.random.default_rng(self._seed)
-        rows = [
-            client.user_factor() if client.user_factor() is not None else init_user_factor(client.terms.dim, rng)
-            for client in self._clients
-        ]
-        return np.stack([row for row in rows if row is not None])
+        return [client.memory() or client.half.first_memory(rng) for client in self._clients]
 
     def traffic(self) -> tuple[int, int]:
         """Bytes of bodies sent and received by everyone so far: enrolment, keys, polls and snapshots included."""

@@ -134,8 +134,8 @@ def _check_completed(terms: TaskTerms, view: RoundView, after: int) -> None:
     fault = None
     if view.state != "complete" or view.number <= after:
         fault = "is out of place in the list of completed rounds"
-    elif view.aggregate_bytes != terms.plan.aggregate_bytes:
-        fault = f"has an aggregate of {view.aggregate_bytes} bytes, the plan says {terms.plan.aggregate_bytes}"
+    elif view.aggregate_bytes != (expected := terms.plan_at(view.step).aggregate_bytes):
+        fault = f"has an aggregate of {view.aggregate_bytes} bytes, the plan says {expected}"
     elif not terms.schedule.min_clients <= view.survivors <= terms.plan.max_contributions:
         fault = f"was released over {view.survivors} survivors, outside what the task allows"
     if fault:
@@ -165,7 +165,7 @@ class ModelCache:
 
     def put(self, task_id: str, state: ModelState) -> None:
         """Keep a state, read-only, with the `keep` newest."""
-        state.item_factors.flags.writeable = False
+        state.freeze()
         with self._lock:
             self._states[task_id, state.round_number] = state
             while len(self._states) > self.keep:
@@ -209,7 +209,7 @@ class ModelFollower:
     @property
     def snapshots_only(self) -> bool:
         """Whether this client follows published snapshots alone."""
-        return self.terms.opened_by == "holder" and not self.opens
+        return self.terms.by_snapshot or (self.terms.opened_by == "holder" and not self.opens)
 
     def forget(self) -> None:
         """Start over from what the server offers."""
@@ -289,7 +289,7 @@ class ModelFollower:
             if cached is None:
                 state = self._open_snapshot(plan.snapshot, body)
         for view in plan.rounds:
-            length = self.terms.plan.aggregate_bytes
+            length = self.terms.plan_at(view.step).aggregate_bytes
             body = yield from self.calls.aggregate(self.terms.task_id, view.number, length, view.aggregate_digest)
             if cached is None:
                 state = yield from self._absorb(state, view, body)
@@ -300,7 +300,7 @@ class ModelFollower:
         spec = terms.round_spec(view)
 
         def open_and_absorb() -> ModelState:
-            total = terms.mechanism.open(terms.plan, body, view.survivors, keyring)
+            total = terms.mechanism.open(terms.plan_at(view.step), body, view.survivors, keyring)
             return terms.recipe.absorb(state, spec, total, view.survivors)
 
         return work(open_and_absorb)

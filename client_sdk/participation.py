@@ -38,11 +38,10 @@ from client_sdk.reports import (
 )
 from client_sdk.store import Membership, Shelf
 from client_sdk.terms import TaskTerms
-from client_sdk.training.local import train_locally
-from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor
+from client_sdk.training.base import ClientHalf, LocalResult, Memory
 from protocols.errors import KeyringError, ParameterError
 from protocols.messages import RoundView
-from protocols.recipes.base import ModelState, RoundSpec, Update
+from protocols.recipes.base import ModelState, RoundSpec
 
 __all__ = ["Participation", "Stop"]
 
@@ -62,10 +61,10 @@ class Participation:
     shelf: Shelf
     policy: Policy
     follower: ModelFollower
-    training: MFConfig = field(default_factory=MFConfig)
+    half: ClientHalf
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     seen: NDArray[np.int32] | None = None
-    _factor: NDArray[np.float32] | None = field(default=None, repr=False)
+    _memory: Memory | None = field(default=None, repr=False)
 
     # --- keys ----------------------------------------------------------------------------------------------------
 
@@ -118,22 +117,22 @@ class Participation:
         current = perf_counter()
         local = yield from work(lambda: self._train(spec, caught_up.state, positives))
         trained = perf_counter()
-        body, values, clipped = yield from work(lambda: self._seal(spec, local))
+        body = yield from work(lambda: self._seal(spec, local))
         sealed = perf_counter()
-        if progress and self.policy.too_much_clipped(clipped, local.values.size):
-            progress(ClipWarning(view.number, clipped, local.values.size))
+        if progress and self.policy.too_much_clipped(local.clipped, local.values):
+            progress(ClipWarning(view.number, local.clipped, local.values))
         client_id = self.membership.client_id
         yield from metered(self.calls.contribute(self.terms.task_id, view.number, client_id, body), traffic)
         uploaded = perf_counter()
-        self._keep_factor(local.user_factor)
+        self._keep_memory(local.memory)
         yield from metered(self._offer_snapshot(view, caught_up, progress), traffic)
         return RoundReport(
             round=view.number,
             client_id=client_id,
             loss=local.loss,
             samples=local.samples,
-            values=values,
-            clipped=clipped,
+            values=local.values,
+            clipped=local.clipped,
             contribution_bytes=len(body),
             bytes_up=traffic.up,
             bytes_down=traffic.down,
@@ -149,26 +148,20 @@ class Participation:
         """The round's broadcast, after what the server says of it was compared with what follows from the terms."""
         spec = self.terms.round_spec(view)
         route = self.terms.recipe.route(spec, self.membership.client_id)
-        implied = self.terms.plan.contribution_bytes(route)
+        implied = self.terms.plan_at(spec.step).contribution_bytes(route)
         if view.contribution_bytes not in (None, implied):
             detail = f"round {view.number} asks for {view.contribution_bytes} bytes, the plan says {implied}"
             raise ContractBroken("GET", f"/v1/tasks/{self.terms.task_id}/rounds/{view.number}", 200, detail)
         return spec
 
-    def _train(self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32]) -> LocalUpdate:
-        factor = self.user_factor()
-        if factor is None:
-            factor = init_user_factor(state.item_factors.shape[1], self.rng)
-        client_id = self.membership.client_id
-        return train_locally(self.terms.recipe, spec, client_id, state, factor, positives, self.training, self.rng)
+    def _train(self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32]) -> LocalResult:
+        memory = self.memory() or self.half.first_memory(self.rng)
+        return self.half.contribute(spec, self.membership.client_id, state, positives, memory, self.rng)
 
-    def _seal(self, spec: RoundSpec, local: LocalUpdate) -> tuple[bytes, int, int]:
-        """The contribution, how many values it holds, and how many of them were clipped."""
-        recipe, client_id = self.terms.recipe, self.membership.client_id
-        blocks, clipped = recipe.contribute(spec, client_id, Update(local.items, local.values))
-        route = recipe.route(spec, client_id)
-        body = self.terms.mechanism.seal(self.terms.plan, route, blocks, self.follower.keyring)
-        return body, sum(block.size for block in blocks), clipped
+    def _seal(self, spec: RoundSpec, local: LocalResult) -> bytes:
+        route = self.terms.recipe.route(spec, self.membership.client_id)
+        plan = self.terms.plan_at(spec.step)
+        return self.terms.mechanism.seal(plan, route, local.blocks, self.follower.keyring)
 
     def _offer_snapshot(self, view: RoundView, caught_up: CaughtUp, progress: Progress | None) -> Program[None]:
         if self.terms.opened_by != "members" or not self.policy.snapshot_every:
@@ -178,17 +171,17 @@ class Participation:
         if (yield from self.follower.publish_when_due(caught_up.state, self.policy.snapshot_every)) and progress:
             progress(SnapshotPublished(caught_up.state.round_number))
 
-    # --- the user's own factor -----------------------------------------------------------------------------------
+    # --- what stays here -----------------------------------------------------------------------------------------
 
-    def user_factor(self) -> NDArray[np.float32] | None:
-        """This user's factor, float32 (dim,); None before the first training."""
-        if self._factor is None:
-            self._factor = self.shelf.user_factor(self.terms.task_id, self.terms.dim)
-        return self._factor
+    def memory(self) -> Memory | None:
+        """What this client keeps to itself, its user factor for one; None before it first took part."""
+        if self._memory is None:
+            self._memory = self.shelf.memory(self.terms.task_id, self.half.first_memory(np.random.default_rng(0)))
+        return self._memory
 
-    def _keep_factor(self, factor: NDArray[np.float32]) -> None:
-        self._factor = factor
-        self.shelf.keep_user_factor(self.terms.task_id, factor)
+    def _keep_memory(self, memory: Memory) -> None:
+        self._memory = memory
+        self.shelf.keep_memory(self.terms.task_id, memory)
 
     # --- until the task ends -------------------------------------------------------------------------------------
 
@@ -276,7 +269,7 @@ class Participation:
         """The `k` best items for this user among those not in `interactions` (those of `loop` when None).
 
         With `refresh` the model is brought up to date first; without, the newest known here is used and no request
-        made. A user that never trained gets its factor from local training, of which nothing is sent.
+        made. A user that never took part gets its factor from local training, of which nothing is sent.
         """
         seen = self.seen if interactions is None else item_ids(interactions, self.terms.n_items)
         if seen is None:
@@ -285,9 +278,14 @@ class Participation:
             state = yield from self.newest()
         else:
             state = self.follower.at_hand()
-        factor = self.user_factor()
-        if factor is None:
+        scores = yield from work(lambda: self.scores(state, seen))
+        return top_items(scores, seen, k)
+
+    def scores(self, state: ModelState, positives: NDArray[np.int32]) -> NDArray[np.float32]:
+        """This user's score for every item, float32 (items,)."""
+        memory = self.memory()
+        if memory is None:
             spec = self.terms.recipe.plan(self.terms.seed, max(1, state.round_number))
-            factor = (yield from work(lambda: self._train(spec, state, seen))).user_factor
-            self._keep_factor(factor)
-        return top_items(state.item_factors, factor, seen, k)
+            memory = self.half.prepare(spec, state, positives, self.rng)
+            self._keep_memory(memory)
+        return self.half.scores(state, memory, positives)

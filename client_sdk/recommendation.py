@@ -15,7 +15,7 @@ __all__ = ["Recommendations", "item_ids", "top_items"]
 
 @dataclass(frozen=True, eq=False)
 class Recommendations:
-    """items: int32 (k,), best first. scores: float32 (k,), logits q_i . p of matrix factorisation."""
+    """items: int32 (k,), best first. scores: float32 (k,), what the recipe scores by (logits q_i . p for factors)."""
 
     items: NDArray[np.int32]
     scores: NDArray[np.float32]
@@ -41,17 +41,15 @@ def item_ids(items: object, n_items: int, what: str = "interactions") -> NDArray
     return array.astype(np.int32)
 
 
-def top_items(
-    item_factors: NDArray[np.float32], user_factor: NDArray[np.float32], seen: NDArray[np.int32], k: int
-) -> Recommendations:
-    """The `k` items of highest score outside `seen`; ties go to the lower item number.
+def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> Recommendations:
+    """The `k` items of highest score, float32 (items,), outside `seen`; ties go to the lower item number.
 
     `ParameterError` unless 1 <= k <= number of items that are not seen.
     """
-    unseen = item_factors.shape[0] - seen.size
+    unseen = scores.size - seen.size
     if not 1 <= k <= unseen:
         raise ParameterError(f"k must lie in 1..{unseen} (the items not seen yet), got {k}")
-    scores = (item_factors @ user_factor).astype(np.float32)
-    scores[seen] = -np.inf
-    best = np.argsort(-scores, kind="stable")[:k]
-    return Recommendations(best.astype(np.int32), scores[best])
+    allowed = scores.astype(np.float32)
+    allowed[seen] = -np.inf
+    best = np.argsort(-allowed, kind="stable")[:k]
+    return Recommendations(best.astype(np.int32), allowed[best])

@@ -15,13 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.data.interactions import LeaveOneOut
-from client_sdk.training.local import train_locally
-from client_sdk.training.mf import MFConfig, init_user_factor
+from client_sdk.training.base import LocalResult, Memory
+from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.mf import MFConfig
+from client_sdk.training.registry import client_half
 from protocols.domain import derive_seed
 from protocols.layout import Route
-from protocols.recipes.base import ModelState, Recipe, RoundSpec, Update
+from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.registry import check_combination
 from protocols.recipes.registry import recipe as make_recipe
+from protocols.sums.base import SumPlan
 from protocols.sums.registry import mechanism as find_mechanism
 
 __all__ = ["FOLD_BATCH", "Federation", "SimulatedRound"]
@@ -73,11 +76,16 @@ class Federation:
         self.keyring = self.mechanism.generate_keyring(self.plan) if self.mechanism.needs_keyring else None
         self.task_seed = derive_seed(str(self.seed).encode(), "simulation task")
         self.state: ModelState = self.recipe.initial_state(self.task_seed)
-        dim = self.state.item_factors.shape[1]
+        self.half = client_half(self.recipe, self.training)
         users = self.data.train.n_users
         draws = np.random.default_rng([self.seed, 1])
-        self.user_factors = np.stack([init_user_factor(dim, draws) for _ in range(users)])
+        self.memories: list[Memory] = [self.half.first_memory(draws) for _ in range(users)]
         self.order = np.random.default_rng([self.seed, 42]).permutation(users)
+
+    @property
+    def user_factors(self) -> NDArray[np.float32]:
+        """Every user's own factor, float32 (users, dim), for recipes that have one."""
+        return np.stack([memory[USER_FACTOR] for memory in self.memories])
 
     def cohort(self, number: int) -> NDArray[np.int64]:
         """The users asked in round `number` (from 1)."""
@@ -85,12 +93,13 @@ class Federation:
         return self.order[np.arange(start, start + min(self.cohort_size, self.order.size)) % self.order.size]
 
     def run(self, rounds: int) -> Iterator[SimulatedRound]:
-        """Run `rounds` more rounds, one at a time; `state` and `user_factors` hold the model in between."""
+        """Run `rounds` more rounds, one at a time; `state` and `memories` hold the model in between."""
         for number in range(self.state.round_number + 1, self.state.round_number + rounds + 1):
             yield self._round(number)
 
     def _round(self, number: int) -> SimulatedRound:
         spec = self.recipe.plan(self.task_seed, number)
+        plan = self._plan(spec.step)
         partial: bytes | None = None
         waiting: list[tuple[Route, bytes]] = []
         cohort = self.cohort(number)
@@ -98,21 +107,22 @@ class Federation:
         losses, clipped, sent = [], 0, 0
         for user in cohort:
             started = perf_counter()
-            update, loss = self._train(spec, int(user))
+            local = self._train(spec, int(user))
             trained = perf_counter()
-            route, body, moved = self._seal(spec, int(user), update)
+            route = self.recipe.route(spec, str(user))
+            body = self.mechanism.seal(plan, route, local.blocks, self.keyring)
             sealed = perf_counter()
-            self.mechanism.check(self.plan, route, body)
+            self.mechanism.check(plan, route, body)
             waiting.append((route, body))
             if len(waiting) == FOLD_BATCH or user == cohort[-1]:
-                partial = self.mechanism.fold(self.plan, partial, waiting)
+                partial = self.mechanism.fold(plan, partial, waiting)
                 waiting = []
             folded = perf_counter()
             clock["train"] += trained - started
             clock["seal"] += sealed - trained
             clock["fold"] += folded - sealed
-            losses.append(loss)
-            clipped += moved
+            losses.append(local.loss)
+            clipped += local.clipped
             sent += len(body)
         opened = self._absorb(spec, partial or b"", cohort.size)
         return SimulatedRound(
@@ -120,24 +130,24 @@ class Federation:
             clock["train"], clock["seal"], clock["fold"], opened,
         )  # fmt: skip
 
-    def _train(self, spec: RoundSpec, user: int) -> tuple[Update, float]:
+    def _plan(self, step: int) -> SumPlan:
+        layout = self.recipe.layout(step)
+        if layout != self.plan.layout:
+            self.plan = self.mechanism.plan(self.mechanism_parameters, layout, self.cohort_size)
+        return self.plan
+
+    def _train(self, spec: RoundSpec, user: int) -> LocalResult:
         rng = np.random.default_rng([self.seed, 2, user, spec.number])
         excluded = None if self.excluded is None else self.excluded[user]
-        result = train_locally(
-            self.recipe, spec, str(user), self.state, self.user_factors[user],
-            self.data.train.positives(user), self.training, rng, excluded,
-        )  # fmt: skip
-        self.user_factors[user] = result.user_factor
-        return Update(result.items, result.values), result.loss
-
-    def _seal(self, spec: RoundSpec, user: int, update: Update) -> tuple[Route, bytes, int]:
-        route = self.recipe.route(spec, str(user))
-        blocks, clipped = self.recipe.contribute(spec, str(user), update)
-        return route, self.mechanism.seal(self.plan, route, blocks, self.keyring), clipped
+        positives = self.data.train.positives(user)
+        local = self.half.contribute(spec, str(user), self.state, positives, self.memories[user], rng, excluded)
+        self.memories[user] = local.memory
+        return local
 
     def _absorb(self, spec: RoundSpec, partial: bytes, survivors: int) -> float:
         started = perf_counter()
-        aggregate = self.mechanism.release(self.plan, partial)
-        total = self.mechanism.open(self.plan, aggregate, survivors, self.keyring)
+        plan = self._plan(spec.step)
+        aggregate = self.mechanism.release(plan, partial)
+        total = self.mechanism.open(plan, aggregate, survivors, self.keyring)
         self.state = self.recipe.absorb(self.state, spec, total, survivors)
         return perf_counter() - started

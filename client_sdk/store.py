@@ -1,4 +1,4 @@
-"""What a client keeps of its tasks: memberships, keyrings, its user factor and the item state it knows.
+"""What a client keeps of its tasks: memberships, keyrings, what its half of the recipe remembers, and the model.
 
 `DirectoryStore` keeps them in files of mode 0600, written atomically; `MemoryStore` serves fleets and tests. Both are
 small key-value stores under one set of typed methods.
@@ -10,16 +10,18 @@ import json
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 import platformdirs
-from numpy.typing import NDArray
 
 from client_sdk.errors import LocalFileError
 from client_sdk.files import ensure_private_directory, read_private, write_private
 from client_sdk.terms import AgreedTerms
+from client_sdk.training.base import Memory
 from protocols.codec import b64decode, b64encode
 from protocols.envelope import GROUP_CODE_BYTES
 from protocols.errors import CodecError, ParameterError
@@ -33,7 +35,7 @@ _ROUND: Final = struct.Struct("<Q")
 _MEMBERSHIP: Final = "membership.json"
 _TERMS: Final = "terms.json"
 _KEYRING: Final = "keyring.bin"
-_USER_FACTOR: Final = "user_factor.f32"
+_MEMORY: Final = "memory.npz"
 _ITEM_STATE: Final = "item_state.bin"
 
 
@@ -173,18 +175,25 @@ class Shelf:
         """Keep a keyring."""
         self.store.write(self.owner, task_id, _KEYRING, encode_keyring(keyring))
 
-    def user_factor(self, task_id: str, dim: int) -> NDArray[np.float32] | None:
-        """This user's factor, float32 (dim,)."""
-        body = self.store.read(self.owner, task_id, _USER_FACTOR)
+    def memory(self, task_id: str, like: Memory) -> Memory | None:
+        """What this client's half of the recipe keeps, with the names, dtypes and shapes that `like` has."""
+        body = self.store.read(self.owner, task_id, _MEMORY)
         if body is None:
             return None
-        if len(body) != 4 * dim:
-            raise LocalFileError(f"the user factor kept for task {task_id} does not have {dim} values")
-        return np.frombuffer(body, dtype="<f4").astype(np.float32)
+        try:
+            with np.load(BytesIO(body), allow_pickle=False) as archive:
+                kept = {name: archive[name] for name in archive.files}
+        except (ValueError, OSError, BadZipFile, KeyError) as error:
+            raise LocalFileError(f"the memory kept for task {task_id} is damaged") from error
+        if _shapes(kept) != _shapes(like):
+            raise LocalFileError(f"the memory kept for task {task_id} is not that of its recipe")
+        return kept
 
-    def keep_user_factor(self, task_id: str, factor: NDArray[np.float32]) -> None:
-        """Keep this user's factor: float32, little endian."""
-        self.store.write(self.owner, task_id, _USER_FACTOR, factor.astype("<f4").tobytes())
+    def keep_memory(self, task_id: str, memory: Memory) -> None:
+        """Keep what this client's half of the recipe wants to find again."""
+        body = BytesIO()
+        np.savez(body, allow_pickle=False, **memory)
+        self.store.write(self.owner, task_id, _MEMORY, body.getvalue())
 
     def item_state(self, task_id: str, recipe: Recipe) -> ModelState | None:
         """The newest model state that was known here."""
@@ -201,3 +210,7 @@ class Shelf:
         """Keep a model state behind its round number."""
         body = _ROUND.pack(state.round_number) + recipe.encode_state(state)
         self.store.write(self.owner, task_id, _ITEM_STATE, body)
+
+
+def _shapes(memory: Memory) -> dict[str, tuple[Any, ...]]:
+    return {name: (array.dtype, array.shape) for name, array in memory.items()}

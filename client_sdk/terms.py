@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from client_sdk.errors import ContractBroken
 from protocols.codec import b64decode, b64encode
 from protocols.envelope import sealed_bytes
-from protocols.errors import ParameterError
 from protocols.messages import MechanismChoice, RecipeChoice, RoundView, Schedule, TaskView
 from protocols.messages.base import Key32, Message
 from protocols.recipes.base import Recipe, RoundSpec
-from protocols.recipes.factors import FactorParameters
 from protocols.recipes.registry import check_combination
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.sums.base import Mechanism, OpenedBy, SumPlan
@@ -53,6 +53,7 @@ class TaskTerms:
     recipe: Recipe
     mechanism: Mechanism
     plan: SumPlan
+    mechanism_parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, view: TaskView) -> TaskTerms:
@@ -68,23 +69,26 @@ class TaskTerms:
         if plan.opened_by != view.opened_by:
             detail = f"the server says that {view.opened_by} can open the sum, the parameters say {plan.opened_by}"
             raise ContractBroken("GET", f"/v1/tasks/{view.task_id}", 200, detail)
-        return cls(view.task_id, view.name, b64decode(view.seed, 32), view.schedule, recipe, mechanism, plan)
+        parameters = view.mechanism.parameters
+        seed = b64decode(view.seed, 32)
+        return cls(view.task_id, view.name, seed, view.schedule, recipe, mechanism, plan, parameters)
+
+    def plan_at(self, step: int) -> SumPlan:
+        """The plan of sum `step`; `plan` is that of the first, and for most recipes of all."""
+        layout = self.recipe.layout(step)
+        if layout == self.plan.layout:
+            return self.plan
+        return self.mechanism.plan(self.mechanism_parameters, layout, self.schedule.cohort_size)
+
+    @property
+    def by_snapshot(self) -> bool:
+        """Whether the server's snapshots are the model: never replayed from aggregates."""
+        return self.recipe.by_snapshot
 
     @property
     def n_items(self) -> int:
-        """Number of items; `ParameterError` for a recipe without item factors."""
-        return self._shape()[0]
-
-    @property
-    def dim(self) -> int:
-        """Length of a factor; `ParameterError` for a recipe without item factors."""
-        return self._shape()[1]
-
-    def _shape(self) -> tuple[int, int]:
-        parameters = self.recipe.parameters
-        if not isinstance(parameters, FactorParameters):
-            raise ParameterError(f"recipe {self.recipe.name!r} learns no item factors")
-        return parameters.items, parameters.dim
+        """Number of items."""
+        return self.recipe.parameters.items
 
     @property
     def opened_by(self) -> OpenedBy:
@@ -94,12 +98,15 @@ class TaskTerms:
     @property
     def snapshot_bytes(self) -> int:
         """Length of a snapshot as it is downloaded: raw when anyone can open the sum, else sealed."""
-        raw = self.recipe.state_bytes
+        raw = self.recipe.state_bytes(1)
         return raw if self.opened_by == "anyone" else sealed_bytes(raw)
 
     def round_spec(self, view: RoundView) -> RoundSpec:
         """The broadcast of a round, computed here; `ContractBroken` when the server announces another seed."""
-        spec = self.recipe.plan(self.seed, view.number)
+        if view.step > view.number:
+            detail = f"round {view.number} is announced as sum {view.step}, which is ahead of it"
+            raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail)
+        spec = self.recipe.plan(self.seed, view.number, view.step)
         if b64encode(spec.seed) != view.seed:
             detail = f"round {view.number} is announced with a seed that does not follow from the task's"
             raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail)

@@ -27,19 +27,28 @@ Route = tuple[tuple[int, ...], ...]
 class Segment:
     """`length` values of one kind, each at most `clip` in size in ONE contribution.
 
-    `integral` marks counts: the opened sum is rounded to whole numbers.
+    `integral` marks counts: the opened sum is rounded to whole numbers. `sum_bound` is a proven bound on every value of
+    the SUM, where a recipe has one below contributions * clip: a ring need hold no more.
     """
 
     name: str
     length: int
     clip: float
     integral: bool = False
+    sum_bound: float | None = None
 
     def __post_init__(self) -> None:
         if self.length < 1:
             raise ParameterError(f"segment {self.name!r}: length must be at least 1, got {self.length}")
         if not (np.isfinite(self.clip) and self.clip > 0):
             raise ParameterError(f"segment {self.name!r}: clip must be finite and positive, got {self.clip}")
+        if self.sum_bound is not None and not (np.isfinite(self.sum_bound) and self.sum_bound > 0):
+            raise ParameterError(f"segment {self.name!r}: sum_bound must be finite and positive, got {self.sum_bound}")
+
+    def bound_on_sum(self, contributions: int) -> float:
+        """What no value of a sum over so many contributions exceeds in size."""
+        worst = self.clip * contributions
+        return worst if self.sum_bound is None else min(worst, self.sum_bound)
 
 
 @dataclass(frozen=True)

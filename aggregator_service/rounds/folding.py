@@ -57,17 +57,19 @@ class ReleaseJob:
 
 @dataclass(frozen=True)
 class Released:
-    """The aggregate, its length, and the new model state where the server can see one."""
+    """The aggregate, its length, and where the server can see one the new model state and what it says of itself."""
 
     aggregate: BlobRef
     aggregate_bytes: int
     state: BlobRef | None
     state_bytes: int
+    report: dict[str, float]
+    is_done: bool
 
 
 def fold_batch(job: FoldJob) -> BlobRef:
     """The new partial. Raises `BlobDamagedError` when the storage lost or altered a blob."""
-    task = plan_task(job.terms)
+    task = plan_task(job.terms, job.spec.step)
     partial = None if job.partial is None else job.blobs.view(job.partial.key, job.partial.digest)
     folded = task.mechanism.fold(task.plan, partial, _contributions(job, task))
     return BlobRef(job.output, job.blobs.put(job.output, folded))
@@ -80,17 +82,25 @@ def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[tuple[Route, memory
 
 def release_sum(job: ReleaseJob) -> Released:
     """The aggregate as clients download it; the next model state, too, when anyone can open the sum."""
-    task = plan_task(job.terms)
+    task = plan_task(job.terms, job.spec.step)
     aggregate = task.mechanism.release(task.plan, job.blobs.view(job.partial.key, job.partial.digest))
     released = BlobRef(job.output, job.blobs.put(job.output, aggregate))
     if job.state_output is None:
-        return Released(released, len(aggregate), None, 0)
+        return Released(released, len(aggregate), None, 0, {}, is_done=False)
     if job.state is None:
         state = task.recipe.initial_state(job.task_seed)
     else:
         number, blob = job.state
         state = task.recipe.decode_state(number, bytes(job.blobs.view(blob.key, blob.digest)))
     total = task.mechanism.open(task.plan, aggregate, job.survivors, None)
-    body = task.recipe.encode_state(task.recipe.absorb(state, job.spec, total, job.survivors))
+    after = task.recipe.absorb(state, job.spec, total, job.survivors)
+    body = task.recipe.encode_state(after)
     digest = job.blobs.put(job.state_output, body)
-    return Released(released, len(aggregate), BlobRef(job.state_output, digest), len(body))
+    return Released(
+        aggregate=released,
+        aggregate_bytes=len(aggregate),
+        state=BlobRef(job.state_output, digest),
+        state_bytes=len(body),
+        report=task.recipe.report(after),
+        is_done=task.recipe.is_done(after),
+    )

@@ -50,12 +50,13 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     if task.opened_by == "holder" and not _holder_is_up_to_date(session, task):
         return None
     clients = draw_cohort(session, task, schedule)
-    number = 1 if previous is None else previous.number + 1
+    number, step = 1 if previous is None else previous.number + 1, task.completed_rounds + 1
     round_ = RoundRow(
         task_id=task.id,
         number=number,
         state=RoundState.COLLECTING.value,
-        seed=plan_task(row_terms(task)).recipe.plan(task.seed, number).seed,
+        step=step,
+        seed=plan_task(row_terms(task), step).recipe.plan(task.seed, number, step).seed,
         opened_at=now,
         deadline=now + schedule.collect_seconds,
         cohort=len(clients),
@@ -151,7 +152,8 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     _scrub(session, round_)
     task.completed_rounds += 1
     task.failures_in_a_row = 0
-    if task.completed_rounds >= schedule.rounds:
+    round_.report = released.report
+    if released.is_done or task.completed_rounds >= schedule.rounds:
         task.state = "complete"
     session.flush()
     announce(session, task.id, "round", "snapshot")

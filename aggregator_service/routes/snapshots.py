@@ -146,7 +146,7 @@ def _admit(
         newest = newest_snapshot(session, task_id)
         if newest is not None and newest.round_number > number + KEPT_SNAPSHOTS:
             raise Problem("conflict", "newer snapshots are there already")
-        return None, sealed_bytes(plan_task(row_terms(task)).recipe.state_bytes)
+        return None, sealed_bytes(plan_task(row_terms(task)).recipe.state_bytes(round_.step))
 
 
 def _check_author(session: Session, task: TaskRow, member: Enrolled) -> None:

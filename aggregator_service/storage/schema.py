@@ -128,7 +128,8 @@ class ClientRow(Base):
 
 
 class RoundRow(Base):
-    """A round. `partial_key` is the pointer that a fold swings; `folded` counts what the partial holds."""
+    """A round. `step`: which of the task's sums it is after. `partial_key` is the pointer that a fold swings, `folded`
+    counts what the partial holds."""
 
     __tablename__ = "rounds"
     __table_args__ = (UniqueConstraint("task_id", "number"),)
@@ -136,6 +137,7 @@ class RoundRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"))
     number: Mapped[int]
+    step: Mapped[int]
     state: Mapped[str] = mapped_column(String(16))
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     opened_at: Mapped[float] = mapped_column(Float)
@@ -149,6 +151,7 @@ class RoundRow(Base):
     aggregate_digest: Mapped[str | None] = mapped_column(String(64))
     aggregate_bytes: Mapped[int | None] = mapped_column(BigInteger)
     failure: Mapped[str | None] = mapped_column(String(400))
+    report: Mapped[dict[str, float]] = mapped_column(JSON, default=dict)
 
 
 class CohortRow(Base):

@@ -33,7 +33,6 @@ from client_sdk.evaluation import (
 )
 from client_sdk.evaluation.leave_one_out import NEGATIVES, EvaluationResult
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState
 
 __all__ = ["evaluate", "held_out_split", "measure"]
 
@@ -84,11 +83,9 @@ def _own_items(held_out: list[int], task: str | None, interactions: Path | None,
     with Client(membership.url, who, policy=READING) as client:
         part = client.join(membership.task_id)
         split = held_out_split(part.terms.n_items, seen, held_out)
-        part.recommend(1, seen)  # a user that never trained gets its factor here
-        factor, state = part.core.user_factor(), part.model()
-    if factor is None:
-        raise ParameterError("this client has no user factor: it never trained")
-    rows = [_row(f"model of round {state.round_number}", result) for result in measure(state, factor, split, k)]
+        state = part.model()
+        scores = part.core.scores(state, seen)
+    rows = [_row(f"model of round {state.round_number}", result) for result in measure(scores, split, k)]
     title = f"{len(held_out)} held-out items of one user, task {membership.task_name}"
     console.print(table(title, _headings(k), rows))
 
@@ -109,9 +106,8 @@ def held_out_split(n_items: int, seen: NDArray[np.int32], held_out: list[int]) -
     return LeaveOneOut(train, wanted.astype(np.int32))
 
 
-def measure(state: ModelState, factor: NDArray[np.float32], split: LeaveOneOut, k: int) -> list[EvaluationResult]:
-    """Full ranking and, where there are enough items to draw 99 from, sampled ranking, for one user's factor (d,)."""
-    scores = state.item_factors @ factor
+def measure(scores: NDArray[np.float32], split: LeaveOneOut, k: int) -> list[EvaluationResult]:
+    """Full ranking and, with enough items to draw 99 from, sampled ranking, of one user's scores (items,)."""
     full = evaluate_full_scores(lambda users: np.broadcast_to(scores, (users.size, scores.size)), split, k)
     if scores.size - split.train.positives(0).size - 1 < NEGATIVES:
         return [full]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from client_sdk.data.interactions import LeaveOneOut
 from client_sdk.demo.results import ArmResult, CurvePoint
 from client_sdk.demo.server import DemoServer
-from client_sdk.evaluation.leave_one_out import evaluate
+from client_sdk.evaluation.leave_one_out import EvaluationResult, evaluate_scores
 from client_sdk.fleet import Fleet, FleetRound
 from client_sdk.identity import Identity
 from client_sdk.keys import new_group_code
@@ -136,6 +136,17 @@ def _request(arm: Arm, shared: Federation) -> Any:
     return task_request(name, arm.recipe, arm.mechanism, schedule, parameters, arm.mechanism_parameters, seed)
 
 
+def leave_one_out(shared: Federation, users: NDArray[np.intp], scores: NDArray[np.float32]) -> EvaluationResult:
+    """Held-out items among the sampled negatives, by `scores` (users, items)."""
+    row_of = np.zeros(shared.data.train.n_users, dtype=np.intp)
+    row_of[users] = np.arange(users.size)
+
+    def scorer(asked: NDArray[np.intp], items: NDArray[np.int32]) -> NDArray[np.floating]:
+        return np.take_along_axis(scores[row_of[asked]], items, axis=1)
+
+    return evaluate_scores(scorer, shared.data, shared.candidates, k=10, users=users)
+
+
 def _train(
     arm: Arm, shared: Federation, fleet: Fleet, users: NDArray[np.intp], tell: Callable[[Tick], None]
 ) -> ArmResult:
@@ -145,9 +156,7 @@ def _train(
     def measured(number: int) -> CurvePoint:
         nonlocal measuring
         begun = perf_counter()
-        factors = np.zeros((shared.data.train.n_users, fleet.model().item_factors.shape[1]), dtype=np.float32)
-        factors[users] = fleet.user_factors()
-        found = evaluate(factors, fleet.model().item_factors, shared.data, shared.candidates, k=10)
+        found = leave_one_out(shared, users, np.stack(list(fleet.scores())))
         measuring += perf_counter() - begun
         return CurvePoint(number, found.hr, found.ndcg, perf_counter() - started - measuring)
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from client_sdk.training.base import ClientHalf, LocalResult, Memory
+from client_sdk.training.factors import FactorHalf
 from client_sdk.training.local import train_locally
 from client_sdk.training.lowrank import train_lowrank
 from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor, train_full
 from client_sdk.training.negatives import draw_negatives
+from client_sdk.training.registry import client_half
 
 __all__ = [
+    "ClientHalf",
+    "FactorHalf",
+    "LocalResult",
     "LocalUpdate",
     "MFConfig",
+    "Memory",
+    "client_half",
     "draw_negatives",
     "init_user_factor",
     "train_full",

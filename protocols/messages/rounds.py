@@ -18,6 +18,7 @@ class RoundView(Message):
 
     task_id: str
     number: int = Field(ge=1)
+    step: int = Field(ge=1, description="Which of the task's sums it is after; failed rounds are not counted.")
     state: RoundState
     seed: Key32 = Field(description="32 public random bytes of this round.")
     cohort: int = Field(ge=0, description="Clients asked.")
@@ -28,6 +29,7 @@ class RoundView(Message):
     aggregate_bytes: int | None = Field(description="Length of the released aggregate; null until it is released.")
     aggregate_digest: str | None = Field(default=None, description="sha-256 of the aggregate, hex.")
     failure: str | None = Field(default=None, description="Why the round failed, in plain words.")
+    report: dict[str, float] = Field(default_factory=dict, description="Figures that the recipe reports of the model.")
     in_cohort: bool | None = Field(default=None, description="Whether the asking client is asked to contribute.")
     contributed: bool | None = Field(default=None, description="Whether its contribution is stored.")
     contribution_bytes: int | None = Field(default=None, description="Exact length of its contribution.")

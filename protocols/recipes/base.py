@@ -1,37 +1,57 @@
 """What every recipe offers: a layout, a route per client, and a pure fold from sums to model states.
 
 Nobody but those who can open the sum can absorb it, so `absorb` runs wherever the aggregate opens: on the clients for
-encrypted sums, anywhere for plain ones. The model is never sent: everyone starts from the task's seed and replays.
+encrypted sums, anywhere for plain and masked ones. What a client does with its own data is the recipe's client half,
+in `client_sdk.training`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.layout import Route, VectorLayout
 
-__all__ = ["ModelState", "Recipe", "RoundSpec", "Update"]
+__all__ = ["MAX_ITEMS", "FactorState", "ItemParameters", "ModelState", "Recipe", "RoundSpec", "Update"]
+
+MAX_ITEMS: Final = 5_000_000
 
 
 @dataclass(frozen=True)
 class RoundSpec:
-    """What the server broadcasts for a round: its number (from 1) and 32 public random bytes."""
+    """What the server broadcasts for a round.
+
+    number: from 1, of every round. seed: 32 public random bytes. step: from 1, which of the task's sums the round is
+    after; a round that fails is followed by another one of the same step.
+    """
 
     number: int
     seed: bytes
+    step: int
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """The shared model after `round_number` rounds (0: as drawn from the task seed)."""
+    """The shared model after `round_number` rounds (0: as it follows from the task seed). Recipes add their arrays."""
 
     round_number: int
+
+    def freeze(self) -> None:
+        """Make every array read-only: states are shared."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+
+@dataclass(frozen=True)
+class FactorState(ModelState):
+    """The state of recipes that learn item factors Q, float32 (items, dim)."""
+
     item_factors: NDArray[np.float32]
 
 
@@ -47,6 +67,14 @@ class Update:
     values: NDArray[np.float32]
 
 
+class ItemParameters(BaseModel):
+    """What the parameters of every recipe begin with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    items: int = Field(ge=1, le=MAX_ITEMS, description="Number of items, N: rows of the item factors.")
+
+
 class Recipe(Protocol):
     """One federated recommender, built from its validated parameters by `protocols.recipes.registry.recipe`."""
 
@@ -55,36 +83,43 @@ class Recipe(Protocol):
         """The word tasks use: `fedmf`, `colr`, `scolr`."""
 
     @property
-    def parameters(self) -> BaseModel:
+    def parameters(self) -> ItemParameters:
         """The validated parameters, JSON-ready."""
 
     @property
-    def state_bytes(self) -> int:
-        """Length of an encoded model state: what a snapshot holds before it is sealed."""
+    def frozen_cohort(self) -> bool:
+        """Whether all sums of a task are over one cohort that only shrinks: it sums the same data again and again."""
 
-    def layout(self) -> VectorLayout:
-        """Layout of the aggregate; the same in every round of a task."""
+    @property
+    def by_snapshot(self) -> bool:
+        """Whether clients take the server's snapshot for the model instead of replaying aggregates."""
 
-    def plan(self, task_seed: bytes, number: int) -> RoundSpec:
-        """The server half: what to broadcast for round `number`."""
+    def state_bytes(self, step: int) -> int:
+        """Length of an encoded model state after `step` sums: what a snapshot holds before it is sealed."""
+
+    def layout(self, step: int = 1) -> VectorLayout:
+        """Layout of the aggregate of sum `step`."""
+
+    def plan(self, task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
+        """The server half: what to broadcast for round `number`, which is sum `step` (None: no round failed so far)."""
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Which blocks this client feeds in this round: public, computed alike by the server and the client."""
 
-    def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """B, (client's rank, dim) float32, that local training uses; None when the full matrix is trained."""
-
     def initial_state(self, task_seed: bytes) -> ModelState:
-        """Round 0: item factors N(0, 1/dim) float32 (n_items, dim) from the task's seed."""
-
-    def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[Sequence[NDArray[np.float64]], int]:
-        """The contribution's blocks (one float64 vector per route entry) and how many values had to be clipped."""
+        """Round 0, from the task's seed alone."""
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Exactly `state_bytes` bytes."""
+        """Exactly `state_bytes(step)` bytes."""
 
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
         """The inverse of `encode_state`; `CodecError` unless the length and every value are right."""
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """The state after the round whose opened sum is `total` (layout.length,)."""
+
+    def report(self, state: ModelState) -> dict[str, float]:
+        """Figures about a state that may be shown to everyone who may see the state; empty where there are none."""
+
+    def is_done(self, state: ModelState) -> bool:
+        """Whether the job needs no further sum, whatever the schedule still allows."""

@@ -11,14 +11,14 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from protocols.codec import exact
 from protocols.domain import derive_seed
 from protocols.errors import CodecError, ParameterError
 from protocols.expand import normals
 from protocols.layout import Block, Segment, clip_to_bounds
-from protocols.recipes.base import ModelState, RoundSpec, Update
+from protocols.recipes.base import FactorState, ItemParameters, ModelState, RoundSpec, Update
 
 __all__ = [
     "FactorParameters",
@@ -28,22 +28,19 @@ __all__ = [
     "decode_factors",
     "dense_rows",
     "encode_factors",
+    "factors_of",
     "initial_factors",
     "mean_rows",
     "round_spec",
     "rows_block",
 ]
 
-MAX_ITEMS: Final = 5_000_000
 MAX_DIM: Final = 4096
 
 
-class FactorParameters(BaseModel):
+class FactorParameters(ItemParameters):
     """Parameters of every recipe that learns item factors Q of shape (items, dim)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    items: int = Field(ge=1, le=MAX_ITEMS, description="Number of items, N: rows of the item factors.")
     dim: int = Field(default=64, ge=1, le=MAX_DIM, description="Length d of a factor.")
     clip: float = Field(
         default=4.0,
@@ -59,11 +56,18 @@ def initial_factors(task_seed: bytes, items: int, dim: int) -> NDArray[np.float3
     return np.asarray(flat.reshape(items, dim), dtype=np.float32)
 
 
-def round_spec(task_seed: bytes, number: int) -> RoundSpec:
+def round_spec(task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
     """The broadcast of round `number`: its seed follows from the task's, so that nobody can choose it later."""
-    if number < 1:
-        raise ParameterError(f"rounds are numbered from 1, got {number}")
-    return RoundSpec(number, derive_seed(task_seed, "round", number))
+    if number < 1 or not (step is None or 1 <= step <= number):
+        raise ParameterError(f"rounds and sums are numbered from 1, and no sum is ahead of its round: {number}, {step}")
+    return RoundSpec(number, derive_seed(task_seed, "round", number), number if step is None else step)
+
+
+def factors_of(state: ModelState) -> FactorState:
+    """`state` as one that holds item factors; `ParameterError` for another recipe's."""
+    if not isinstance(state, FactorState):
+        raise ParameterError(f"this state holds no item factors: it is a {type(state).__name__}")
+    return state
 
 
 def count_segment(items: int) -> Segment:
@@ -106,20 +110,20 @@ def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -
 
 def encode_factors(state: ModelState) -> bytes:
     """Item factors as float32, little endian, row-major."""
-    return state.item_factors.astype("<f4").tobytes()
+    return factors_of(state).item_factors.astype("<f4").tobytes()
 
 
-def decode_factors(round_number: int, body: bytes, parameters: FactorParameters) -> ModelState:
+def decode_factors(round_number: int, body: bytes, parameters: FactorParameters) -> FactorState:
     """The inverse of `encode_factors`; `CodecError` for another length or values that are not finite."""
     view = exact(body, parameters.items * parameters.dim * 4, "a model state")
     factors = np.frombuffer(view, dtype="<f4").reshape(parameters.items, parameters.dim)
     if not np.isfinite(factors).all():
         raise CodecError("a model state holds values that are not finite")
-    return ModelState(round_number, factors.astype(np.float32))
+    return FactorState(round_number, factors.astype(np.float32))
 
 
-def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64]) -> ModelState:
+def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64]) -> FactorState:
     """The state after round `spec.number`, item factors moved by `change` (items, dim)."""
     if spec.number <= state.round_number:
         raise ParameterError(f"round {spec.number} is already in a state of round {state.round_number}")
-    return ModelState(spec.number, (state.item_factors + change).astype(np.float32))
+    return FactorState(spec.number, (factors_of(state).item_factors + change).astype(np.float32))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from protocols.layout import Route, VectorLayout, whole_route
-from protocols.recipes.base import ModelState, RoundSpec, Update
+from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
 from protocols.recipes.factors import (
     FactorParameters,
     clip_blocks,
@@ -27,26 +29,44 @@ class FactorRecipe:
 
     parameters: FactorParameters
 
-    @property
-    def state_bytes(self) -> int:
+    frozen_cohort: Final = False
+    by_snapshot: Final = False
+
+    def state_bytes(self, step: int) -> int:
         """4 bytes a factor entry."""
         return self.parameters.items * self.parameters.dim * 4
 
-    def plan(self, task_seed: bytes, number: int) -> RoundSpec:
+    def plan(self, task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
         """The round's public seed, from the task's."""
-        return round_spec(task_seed, number)
+        return round_spec(task_seed, number, step)
 
-    def initial_state(self, task_seed: bytes) -> ModelState:
+    def initial_state(self, task_seed: bytes) -> FactorState:
         """Round 0: item factors N(0, 1/dim) from the task's seed."""
-        return ModelState(0, initial_factors(task_seed, self.parameters.items, self.parameters.dim))
+        return FactorState(0, initial_factors(task_seed, self.parameters.items, self.parameters.dim))
 
     def encode_state(self, state: ModelState) -> bytes:
         """Item factors as float32, little endian, row-major."""
         return encode_factors(state)
 
-    def decode_state(self, round_number: int, body: bytes) -> ModelState:
+    def decode_state(self, round_number: int, body: bytes) -> FactorState:
         """The inverse of `encode_state`; `CodecError` unless the length and every value are right."""
         return decode_factors(round_number, body, self.parameters)
+
+    def report(self, state: ModelState) -> dict[str, float]:
+        """Nothing: how good the factors are only the clients can tell."""
+        return {}
+
+    def is_done(self, state: ModelState) -> bool:
+        """Never: training goes on for as long as the schedule says."""
+        return False
+
+    def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
+        """B, (client's rank, dim) float32, that local training uses; None when the full matrix is trained."""
+        raise NotImplementedError
+
+    def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
+        """The contribution's blocks (one float64 vector per route entry) and how many values had to be clipped."""
+        raise NotImplementedError
 
 
 class RowRecipe(FactorRecipe):
@@ -57,7 +77,7 @@ class RowRecipe(FactorRecipe):
         """Values an item in a contribution."""
         raise NotImplementedError
 
-    def layout(self) -> VectorLayout:
+    def layout(self, step: int = 1) -> VectorLayout:
         """One block: update rows (items x width, row-major) and counts (items)."""
         p = self.parameters
         return VectorLayout((rows_block("items", p.items, self.width, p.clip),))

@@ -48,7 +48,7 @@ class SCoLR(FactorRecipe):
     parameters: SCoLRParameters
     name: str = "scolr"
 
-    def layout(self) -> VectorLayout:
+    def layout(self, step: int = 1) -> VectorLayout:
         """r blocks of N values (columns of A), then r blocks of N counts."""
         p = self.parameters
         columns = tuple(Block(f"column {c}", (Segment("update", p.items, p.clip),)) for c in range(p.rank))

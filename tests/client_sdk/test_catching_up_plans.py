@@ -51,6 +51,7 @@ def complete(number: int, size: int = TERMS.plan.aggregate_bytes, survivors: int
     return RoundView(
         task_id="t_1",
         number=number,
+        step=number,
         state="complete",
         seed=b64encode(TERMS.recipe.plan(SEED, number).seed),
         cohort=10,
@@ -173,11 +174,11 @@ def test_the_policy_refuses_tasks_and_rounds_below_it() -> None:
 
 
 def test_recommendations_leave_out_what_was_seen_and_are_sorted() -> None:
-    factors = np.array([[3.0], [1.0], [2.0], [2.0]], dtype=np.float32)
-    found = top_items(factors, np.ones(1, dtype=np.float32), np.array([0], dtype=np.int32), 3)
+    scores = np.array([3.0, 1.0, 2.0, 2.0], dtype=np.float32)
+    found = top_items(scores, np.array([0], dtype=np.int32), 3)
     assert list(found) == [(2, 2.0), (3, 2.0), (1, 1.0)]
     with pytest.raises(ParameterError, match=r"1\.\.3"):
-        top_items(factors, np.ones(1, dtype=np.float32), np.array([0], dtype=np.int32), 4)
+        top_items(scores, np.array([0], dtype=np.int32), 4)
 
 
 @pytest.mark.parametrize("bad", [[0, 0], [-1], [6], [[1]], [0.5], ["a"]])

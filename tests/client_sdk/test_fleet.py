@@ -13,7 +13,6 @@ from client_sdk.model import ModelFollower, fetch_catalogue, plan_sync
 from client_sdk.participation import Participation
 from client_sdk.transport import SyncDriver
 from protocols.errors import ParameterError
-from protocols.layout import clip_to_bounds
 from protocols.recipes.base import ModelState
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task
@@ -114,14 +113,11 @@ def test_the_aggregate_is_the_sum_of_what_the_clients_trained(server: Aggregator
         for index, client in enumerate(ships.clients):
             twin = Participation(
                 client.calls, terms, client.membership, client.identity, client.shelf, client.policy,
-                client.follower, rng=np.random.default_rng((3, index)),
+                client.follower, client.half, np.random.default_rng((3, index)),
             )  # fmt: skip
-            twin._factor = None
-            twin.user_factor = lambda: None  # type: ignore[method-assign]
-            local = twin._train(spec, state, interactions(4)[index])
-            blocks, _ = terms.recipe.contribute(spec, client.membership.client_id, local)  # type: ignore[arg-type]
-            block = terms.recipe.layout().blocks[0]
-            total += clip_to_bounds(block, blocks[0])[0]
+            twin.memory = lambda: None  # type: ignore[method-assign]
+            (block,) = twin._train(spec, state, interactions(4)[index]).blocks
+            total += block
         expected = terms.recipe.absorb(state, spec, total, 4)
         np.testing.assert_allclose(ships.model().item_factors, expected.item_factors, atol=1e-4)
         assert np.abs(expected.item_factors - state.item_factors).max() > 0.01

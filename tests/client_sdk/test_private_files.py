@@ -18,11 +18,12 @@ from protocols.codec import b64decode
 from protocols.envelope import check_membership, enrolment_message
 from protocols.errors import ParameterError
 from protocols.keyring import Keyring
-from protocols.recipes.base import ModelState
+from protocols.recipes.base import FactorState
 from protocols.recipes.registry import recipe
 
 MEMBER = Membership("https://example.org", "t_1", "movies", "c_1", "member", "hrc_token", bytes(range(32)))
 KEYRING = Keyring("ckks", bytes(32), b"public", b"the secret key", bytes(range(32)))
+LIKE = {"user_factor": np.zeros(4, dtype=np.float32)}
 RECIPE = recipe("colr", {"items": 5, "dim": 4, "rank": 2})
 
 
@@ -87,19 +88,23 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 def test_a_shelf_gives_back_what_was_kept(store: Store) -> None:
     shelf, other = Shelf(store, "aa"), Shelf(store, "bb")
-    assert shelf.membership("t_1") is shelf.keyring("t_1") is shelf.user_factor("t_1", 4) is None
+    assert shelf.membership("t_1") is shelf.keyring("t_1") is shelf.memory("t_1", LIKE) is None
     assert shelf.item_state("t_1", RECIPE) is None
     factor = np.arange(4, dtype=np.float32)
-    state = ModelState(7, np.arange(20, dtype=np.float32).reshape(5, 4))
+    state = FactorState(7, np.arange(20, dtype=np.float32).reshape(5, 4))
     shelf.keep_membership(MEMBER)
     shelf.keep_keyring("t_1", KEYRING)
-    shelf.keep_user_factor("t_1", factor)
+    shelf.keep_memory("t_1", {"user_factor": factor})
     shelf.keep_item_state("t_1", RECIPE, state)
     assert shelf.memberships() == [MEMBER]
     assert shelf.keyring("t_1") == KEYRING
-    np.testing.assert_array_equal(shelf.user_factor("t_1", 4), factor)
+    remembered = shelf.memory("t_1", LIKE)
+    assert remembered is not None
+    np.testing.assert_array_equal(remembered["user_factor"], factor)
+    with pytest.raises(LocalFileError, match="not that of its recipe"):
+        shelf.memory("t_1", {"user_factor": np.zeros(5, dtype=np.float32)})
     kept = shelf.item_state("t_1", RECIPE)
-    assert kept is not None
+    assert isinstance(kept, FactorState)
     assert kept.round_number == 7
     np.testing.assert_array_equal(kept.item_factors, state.item_factors)
     assert other.memberships() == []
@@ -120,12 +125,12 @@ def test_every_file_of_a_directory_store_is_private(tmp_path: Path) -> None:
 def test_damaged_files_are_named_and_ids_cannot_leave_the_store(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     shelf = Shelf(store, "aa")
-    for name in ("membership.json", "keyring.bin", "user_factor.f32", "item_state.bin"):
+    for name in ("membership.json", "keyring.bin", "memory.npz", "item_state.bin"):
         store.write("aa", "t_1", name, b"\x00\x01")
     for read in (
         lambda: shelf.membership("t_1"),
         lambda: shelf.keyring("t_1"),
-        lambda: shelf.user_factor("t_1", 4),
+        lambda: shelf.memory("t_1", LIKE),
         lambda: shelf.item_state("t_1", RECIPE),
     ):
         with pytest.raises(LocalFileError, match="task t_1"):

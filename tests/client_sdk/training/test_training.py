@@ -104,10 +104,10 @@ def test_training_leaves_its_inputs_alone_and_fits_its_recipe(name: str, extra: 
     _, user, positives = problem(1)
     before, user_before = state.item_factors.copy(), user.copy()
     rng = np.random.default_rng(0)
-    update = train_locally(chosen, spec, "c_1", state, user, positives, MFConfig(), rng)
+    projection = chosen.projection(spec, "c_1")
+    update = train_locally(projection, state.item_factors, user, positives, MFConfig(), rng)
     np.testing.assert_array_equal(state.item_factors, before)
     np.testing.assert_array_equal(user, user_before)
-    projection = chosen.projection(spec, "c_1")
     assert update.values.shape == (update.items.size, DIM if projection is None else projection.shape[0])
     assert set(positives) <= set(update.items.tolist())
     assert update.samples == 5 * positives.size

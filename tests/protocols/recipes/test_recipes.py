@@ -115,7 +115,7 @@ def test_state_round_trip_and_its_failing_cases(name: str) -> None:
     chosen = make(name)
     state = chosen.initial_state(TASK_SEED)
     body = chosen.encode_state(state)
-    assert len(body) == chosen.state_bytes
+    assert len(body) == chosen.state_bytes(1)
     again = chosen.decode_state(5, body)
     np.testing.assert_array_equal(again.item_factors, state.item_factors)
     for bad in (body[:-1], body + b"\0", np.full(ITEMS * DIM, np.inf, "<f4").tobytes()):
@@ -172,3 +172,14 @@ def test_combinations() -> None:
     check_combination("colr", "ckks")
     with pytest.raises(CombinationError, match="cannot ride"):
         check_combination("colr", "paillier")
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_a_round_that_failed_is_followed_by_one_of_the_same_step(name: str) -> None:
+    chosen = make(name)
+    second = chosen.plan(TASK_SEED, 2, 1)
+    assert (second.number, second.step) == (2, 1)
+    assert second.seed == chosen.plan(TASK_SEED, 2).seed != chosen.plan(TASK_SEED, 1).seed
+    for number, step in ((0, 1), (2, 3), (2, 0)):
+        with pytest.raises(ParameterError, match="numbered from 1"):
+            chosen.plan(TASK_SEED, number, step)

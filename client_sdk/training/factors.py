@@ -1,0 +1,73 @@
+"""The client half of the recipes over item factors: FedMF, CoLR and SCoLR train alike, and differ in what they send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.training.base import LocalResult, Memory
+from client_sdk.training.local import train_locally
+from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor
+from protocols.recipes.base import ModelState, RoundSpec, Update
+from protocols.recipes.factors import factors_of
+from protocols.recipes.rows import FactorRecipe
+
+__all__ = ["USER_FACTOR", "FactorHalf"]
+
+USER_FACTOR: Final = "user_factor"
+"""Name in the memory: float32 (dim,)."""
+
+
+@dataclass(frozen=True)
+class FactorHalf:
+    """Matrix factorisation: a user factor that stays here, and a change of the item factors that is summed."""
+
+    recipe: FactorRecipe
+    training: MFConfig = field(default_factory=MFConfig)
+
+    def first_memory(self, rng: np.random.Generator) -> Memory:
+        """A fresh user factor."""
+        return {USER_FACTOR: init_user_factor(self.recipe.parameters.dim, rng)}
+
+    def contribute(
+        self,
+        spec: RoundSpec,
+        client_id: str,
+        state: ModelState,
+        positives: NDArray[np.int32],
+        memory: Memory,
+        rng: np.random.Generator,
+        excluded: NDArray[np.int32] | None = None,
+    ) -> LocalResult:
+        """Train on the positives and as many drawn negatives, and lay the change out as the recipe sends it."""
+        local = self._train(spec, client_id, state, positives, memory, rng, excluded)
+        blocks, clipped = self.recipe.contribute(spec, client_id, Update(local.items, local.values))
+        return LocalResult(blocks, clipped, {USER_FACTOR: local.user_factor}, local.loss, local.samples)
+
+    def prepare(
+        self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32], rng: np.random.Generator
+    ) -> Memory:
+        """A user factor from local training."""
+        local = self._train(spec, "", state, positives, self.first_memory(rng), rng, None)
+        return {USER_FACTOR: local.user_factor}
+
+    def scores(self, state: ModelState, memory: Memory, positives: NDArray[np.int32]) -> NDArray[np.float32]:
+        """The logits q_i . p."""
+        return (factors_of(state).item_factors @ memory[USER_FACTOR]).astype(np.float32)
+
+    def _train(
+        self,
+        spec: RoundSpec,
+        client_id: str,
+        state: ModelState,
+        positives: NDArray[np.int32],
+        memory: Memory,
+        rng: np.random.Generator,
+        excluded: NDArray[np.int32] | None,
+    ) -> LocalUpdate:
+        factors, own = factors_of(state).item_factors, np.asarray(memory[USER_FACTOR], dtype=np.float32)
+        projection = self.recipe.projection(spec, client_id)
+        return train_locally(projection, factors, own, positives, self.training, rng, excluded)
