@@ -8,7 +8,9 @@
     │   └── ContributionError    a contribution that must not enter a sum (the sender's fault)
     ├── KeyringError             a key is missing, of another task, or does not open what it should
     │   └── EnvelopeError        a sealed envelope does not open or was not made by a member of the group
-    └── RoutingError             a contribution aimed at blocks it may not touch
+    ├── RefusalError             a client will not go on: the server breaks a rule or the client's own policy
+    ├── RoutingError             a contribution aimed at blocks it may not touch
+    └── ThresholdError           too few clients reached a stage of a round: nothing is opened
 
 The service maps them to problem documents (`aggregator_service.problems`), the SDK raises its own errors for
 what comes back (`client_sdk.errors`).
@@ -25,7 +27,9 @@ __all__ = [
     "HushRecError",
     "KeyringError",
     "ParameterError",
+    "RefusalError",
     "RoutingError",
+    "ThresholdError",
 ]
 
 
@@ -63,3 +67,23 @@ class EnvelopeError(KeyringError):
 
 class RoutingError(ParameterError):
     """A contribution aimed at blocks of the sum that its route does not allow."""
+
+
+class RefusalError(HushRecError):
+    """A client leaves a round: what the server sent breaks a rule of the protocol or the client's own policy."""
+
+
+class ThresholdError(HushRecError):
+    """Too few clients reached a stage, so that the sum cannot be opened. The round fails; nobody need be at fault.
+
+    stage: what they should have done, as "sharing" or "unmasking"; needed, present: how many clients; whose: around
+    whom they are counted (a client id), or None when the whole round is.
+    """
+
+    def __init__(self, stage: str, needed: int, present: int, whose: str | None = None) -> None:
+        super().__init__(stage, needed, present, whose)  # all of it, so that the error passes between processes
+        self.stage, self.needed, self.present, self.whose = stage, needed, present, whose
+
+    def __str__(self) -> str:
+        around = "in the round" if self.whose is None else f"among the neighbours of {self.whose}"
+        return f"{self.stage}: {self.needed} clients are needed {around}, {self.present} are there"

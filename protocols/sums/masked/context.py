@@ -1,0 +1,58 @@
+"""What every party of a masked round knows before it begins, and to which everything it makes is bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.domain import SEED_BYTES, digest
+from protocols.errors import ParameterError
+from protocols.sums.masked.plan import MaskedPlan
+
+__all__ = ["DIGEST_BYTES", "RoundContext", "model_digest"]
+
+DIGEST_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    """One round of one task, as one party sees it.
+
+    round_seed: 32 public bytes that order the neighbour graph. model_digest: of the task's parameters and the broadcast
+    that THIS party computed (`model_digest`), never taken from the wire: a client that was given another model makes
+    keys and masks that fit nobody else's. cohort: clients asked; no roster is larger.
+    """
+
+    task_id: str
+    round_number: int
+    round_seed: bytes
+    plan: MaskedPlan
+    model_digest: bytes
+    cohort: int
+
+    def __post_init__(self) -> None:
+        if len(self.round_seed) != SEED_BYTES or len(self.model_digest) != DIGEST_BYTES:
+            raise ParameterError("a round seed and a model digest have 32 bytes each")
+        if self.round_number < 1 or not 2 <= self.cohort <= self.plan.max_contributions:
+            raise ParameterError(
+                f"rounds are counted from 1 and ask 2 to {self.plan.max_contributions} clients, "
+                f"got round {self.round_number} with {self.cohort}"
+            )
+
+    def binding(self) -> bytes:
+        """32 bytes that two parties share only if they agree on all of it: signed, and bound into every mask."""
+        return digest(
+            "masked round",
+            self.task_id,
+            self.round_number,
+            self.round_seed,
+            self.model_digest,
+            self.cohort,
+            self.plan.bits,
+            self.plan.layout.length,
+        )
+
+
+def model_digest(parameters: bytes, broadcast: bytes) -> bytes:
+    """32 bytes for a task's parameters (in one canonical form) and what a round's clients compute from."""
+    return digest("masked model", parameters, broadcast)

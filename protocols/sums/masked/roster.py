@@ -1,0 +1,186 @@
+"""Who takes part in a masked round, with which keys, and who is whose neighbour: one body, the same for everybody.
+
+members (uint32), then for each, in ascending order of ids: length of the id (1 byte), the id (UTF-8), identity key
+(Ed25519, 32), mailbox key (X25519, 32), membership proof (32, zeros for none) and advertisement (160).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.codec import Reader
+from protocols.domain import digest
+from protocols.errors import CodecError, ParameterError, ThresholdError
+from protocols.sums.base import Buffer
+from protocols.sums.masked import messages
+from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.graph import neighbours
+from protocols.sums.masked.messages import ADVERTISEMENT_BYTES, KEY_BYTES, Advertisement, decode_advertisement
+from protocols.sums.masked.parameters import Neighbourhood
+
+__all__ = ["Roster", "RosterEntry", "make_roster", "open_roster"]
+
+_COUNT: Final = struct.Struct("<I")
+_LONGEST_ID: Final = 64
+
+
+@dataclass(frozen=True)
+class RosterEntry:
+    """A member: enrolled keys, proof of membership (`protocols.envelope`, zeros for none), this round's keys."""
+
+    client_id: str
+    identity_key: bytes
+    mailbox_key: bytes
+    proof: bytes
+    advertisement: bytes
+
+    def encode(self) -> bytes:
+        """The bytes of one member; `ParameterError` unless every field has its length."""
+        name = self.client_id.encode()
+        keys = (self.identity_key, self.mailbox_key, self.proof)
+        if not 1 <= len(name) <= _LONGEST_ID or any(len(key) != KEY_BYTES for key in keys):
+            raise ParameterError(f"an id has 1 to {_LONGEST_ID} bytes, keys and proofs {KEY_BYTES}")
+        if len(self.advertisement) != ADVERTISEMENT_BYTES:
+            raise ParameterError(f"an advertisement has {ADVERTISEMENT_BYTES} bytes, got {len(self.advertisement)}")
+        return bytes([len(name)]) + name + b"".join(keys) + self.advertisement
+
+    @cached_property
+    def advertised(self) -> Advertisement:
+        """The advertisement, taken apart."""
+        return decode_advertisement(self.advertisement)
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The members in order of their ids, and the neighbour graph that follows from them and the round's seed.
+
+    index: place in the roster, from 0; the member's Shamir point is one more. adjacency: int32 (members, degree), row
+    i the neighbours of member i, ascending. Made by `make_roster` and `open_roster` alone.
+    """
+
+    context: RoundContext
+    entries: tuple[RosterEntry, ...]
+    body: bytes = field(repr=False)
+    digest: bytes = field(repr=False)
+    neighbourhood: Neighbourhood
+    adjacency: NDArray[np.int32] = field(repr=False, compare=False)
+
+    @property
+    def degree(self) -> int:
+        """k: neighbours of each member."""
+        return self.neighbourhood.degree
+
+    @property
+    def threshold(self) -> int:
+        """t: neighbours whose shares open a secret."""
+        return self.neighbourhood.threshold
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {entry.client_id: index for index, entry in enumerate(self.entries)}
+
+    def index(self, client_id: str) -> int:
+        """Place of a member; `ParameterError` when it is none."""
+        try:
+            return self._places[client_id]
+        except KeyError:
+            raise ParameterError("this client is not in the roster of the round") from None
+
+    def indices(self, client_ids: Iterable[str]) -> frozenset[int]:
+        """Places of several members."""
+        return frozenset(map(self.index, client_ids))
+
+    def neighbours_of(self, index: int) -> tuple[int, ...]:
+        """Neighbours of a member, ascending: the order of its slots in every message."""
+        return tuple(self.adjacency[index].tolist())
+
+    def encode_set(self, client_ids: Iterable[str]) -> bytes:
+        """A set of members as it goes over the wire."""
+        return messages.encode_set(self.indices(client_ids), len(self))
+
+    def decode_set(self, body: Buffer) -> tuple[str, ...]:
+        """The ids in a set, ascending; `CodecError` for any other form."""
+        return tuple(self.entries[index].client_id for index in sorted(messages.decode_set(body, len(self))))
+
+    def require_neighbours(self, stage: str, needed_by: Collection[int], present: Collection[int]) -> None:
+        """Raise `ThresholdError` unless each of `needed_by` has `threshold` neighbours in `present` (both places)."""
+        here = np.zeros(len(self), np.bool_)
+        here[list(present)] = True
+        rows = np.array(sorted(needed_by), np.int64)
+        counts = here[self.adjacency[rows]].sum(axis=1)
+        if counts.size and counts.min() < self.threshold:
+            worst = int(rows[counts.argmin()])
+            raise ThresholdError(stage, self.threshold, int(counts.min()), self.entries[worst].client_id)
+
+
+def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster:
+    """The roster of those whose advertisements were checked, in any order.
+
+    Raises `ParameterError` when an id or a key stands there twice, or the plan has no neighbourhood for so few.
+    """
+    ordered = tuple(sorted(entries, key=lambda entry: entry.client_id))
+    if len(ordered) > context.cohort:
+        raise ParameterError(f"{context.cohort} clients were asked, {len(ordered)} are in the roster")
+    repeated = _repeated(ordered)
+    if repeated:
+        raise ParameterError(f"{repeated} stands in the roster twice")
+    body = _COUNT.pack(len(ordered)) + b"".join(entry.encode() for entry in ordered)
+    return _roster(context, ordered, body)
+
+
+def open_roster(context: RoundContext, body: Buffer) -> Roster:
+    """The roster in `body`; `CodecError` for any other form: order, lengths, an id or a key found twice."""
+    reader = Reader(body)
+    (count,) = _COUNT.unpack(reader.fixed(_COUNT.size))
+    if not 2 <= count <= context.cohort:
+        raise CodecError(f"a roster of this round has 2 to {context.cohort} members, got {count}")
+    entries = tuple(_read_entry(reader) for _ in range(count))
+    reader.finish()
+    names = [entry.client_id for entry in entries]
+    if names != sorted(names):
+        raise CodecError("the members of a roster ascend by id")
+    repeated = _repeated(entries)
+    if repeated:
+        raise CodecError(f"{repeated} stands in the roster twice")
+    return _roster(context, entries, bytes(body))
+
+
+def _read_entry(reader: Reader) -> RosterEntry:
+    length = reader.fixed(1)[0]
+    if not 1 <= length <= _LONGEST_ID:
+        raise CodecError(f"a client id has 1 to {_LONGEST_ID} bytes, got {length}")
+    try:
+        name = reader.fixed(length).decode()
+    except UnicodeDecodeError as error:
+        raise CodecError("a client id is not UTF-8") from error
+    keys = (reader.fixed(KEY_BYTES), reader.fixed(KEY_BYTES), reader.fixed(KEY_BYTES))
+    return RosterEntry(name, *keys, reader.fixed(ADVERTISEMENT_BYTES))
+
+
+def _repeated(entries: tuple[RosterEntry, ...]) -> str | None:
+    """What is found twice. Mask and sealing keys are one kind: a client with another's key reads what is not for it."""
+    if len({entry.client_id for entry in entries}) < len(entries):
+        return "a client id"
+    if len({entry.identity_key for entry in entries}) < len(entries):
+        return "an identity key"
+    keys = {key for entry in entries for key in (entry.advertised.mask_key, entry.advertised.sealing_key)}
+    return "a round key" if len(keys) < 2 * len(entries) else None
+
+
+def _roster(context: RoundContext, entries: tuple[RosterEntry, ...], body: bytes) -> Roster:
+    neighbourhood = context.plan.neighbourhood(len(entries))
+    facts = (neighbourhood.degree, neighbourhood.threshold, context.plan.mode)
+    summary = digest("masked roster", context.binding(), *facts, body)
+    seed = digest("masked graph", context.round_seed, summary)
+    adjacency = neighbours(len(entries), neighbourhood.degree, seed)
+    return Roster(context, entries, body, summary, neighbourhood, adjacency)
