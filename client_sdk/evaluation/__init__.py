@@ -1,8 +1,9 @@
-"""How good a model is: leave-one-out against sampled negatives or all items, and the controls to compare with."""
+"""How good a model is: leave-one-out or full ranking, and the controls to compare with."""
 
 from __future__ import annotations
 
 from client_sdk.evaluation.controls import popularity_control, popularity_full_control, random_control
+from client_sdk.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.evaluation.leave_one_out import (
     Candidates,
     EvaluationResult,
@@ -18,6 +19,7 @@ from client_sdk.evaluation.metrics import hit_ratio, ndcg, ranks_of
 __all__ = [
     "Candidates",
     "EvaluationResult",
+    "RankingResult",
     "candidates_of",
     "evaluate",
     "evaluate_full",
@@ -28,6 +30,7 @@ __all__ = [
     "popularity_control",
     "popularity_full_control",
     "random_control",
+    "rank_all",
     "ranks_of",
     "sample_candidates",
 ]

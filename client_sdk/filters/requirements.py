@@ -1,0 +1,19 @@
+"""What a filter asks of its components, refused with the reason."""
+
+from __future__ import annotations
+
+from math import isclose
+
+from client_sdk.filters.components import Components
+from protocols.errors import ParameterError
+
+__all__ = ["check_exponent"]
+
+
+def check_exponent(components: Components, user_exponent: float) -> None:
+    """`ParameterError` unless the components were normalised with `user_exponent`."""
+    if not isclose(components.user_exponent, user_exponent):
+        raise ParameterError(
+            f"this filter needs components of user exponent {user_exponent:g}, these have "
+            f"{components.user_exponent:g}: they have to be aggregated again"
+        )

@@ -1,0 +1,80 @@
+"""Turbo-CF (Park et al., SIGIR 2024): a polynomial in the item-item matrix, no decomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from client_sdk.filters.components import Components
+from client_sdk.filters.parts import linear, polynomial
+from client_sdk.filters.requirements import check_exponent
+from client_sdk.filters.rows import by_chunk, check_rows
+from protocols.errors import ParameterError
+
+__all__ = ["TURBO_CF_PRESETS", "TurboCF"]
+
+FILTER_COEFFICIENTS: Final[Mapping[int, tuple[float, ...]]] = {
+    1: (1.0,),
+    2: (2.0, -1.0),
+    3: (1.0 - 0.29, 0.1, -0.01),
+}
+"""S = R P times these powers of P: filter 1 is P, 2 is 2P - P^2, 3 is P + 0.01 (-P^3 + 10 P^2 - 29 P)."""
+
+
+@dataclass(frozen=True)
+class TurboCF:
+    """S = R p(P^s), with P = R~^T R~, R~ = D_u^-a R D_i^(a-1), and P^s taken entry by entry (PriviRec, eq. 5)."""
+
+    user_exponent: float = 0.5
+    """a: the components have to be aggregated with the same."""
+    power: float = 1.0
+    """s, applied to every entry of the aggregated matrix; another value than 1 needs the Gram matrix itself."""
+    filter: Literal[1, 2, 3] = 1
+    """Which of the paper's three polynomials: linear, second order, third order."""
+
+    def __post_init__(self) -> None:
+        if self.power <= 0 or self.filter not in FILTER_COEFFICIENTS:
+            raise ParameterError(f"power > 0 and filter 1, 2 or 3 were expected, got {self.power} and {self.filter}")
+
+    @property
+    def needs_gram(self) -> bool:
+        """Powers of entries need the entries; PriviRec-k's factors serve only s = 1."""
+        return self.power != 1
+
+    def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+        """Scores of all items, float32 (users, m), for binary `rows` (users, m); a user's own items are scored too.
+
+        Raises `ParameterError` when rows and components do not fit each other or this filter.
+        """
+        check_rows(rows, components.n_items)
+        check_exponent(components, self.user_exponent)
+        powered = self._powered(components)
+        coefficients = FILTER_COEFFICIENTS[self.filter]
+        if len(coefficients) == 1:
+            return by_chunk(rows, lambda chunk: linear(powered, chunk))
+        return by_chunk(rows, lambda chunk: polynomial(powered, linear(powered, chunk), coefficients))
+
+    def _powered(self, components: Components) -> Components:
+        if not self.needs_gram:
+            return components
+        if components.gram is None:
+            raise ParameterError(
+                f"Turbo-CF with power {self.power:g} raises every entry of the Gram matrix: factors do not serve"
+            )
+        gram = components.gram.copy()
+        # what quantisation left of a tiny entry may have no sign to speak of
+        gram.data = np.maximum(gram.data, 0) ** np.float32(self.power)
+        return replace(components, gram=gram)
+
+
+TURBO_CF_PRESETS: Final[Mapping[str, TurboCF]] = {
+    "gowalla": TurboCF(user_exponent=0.6, power=0.7, filter=1),
+    "yelp2018": TurboCF(user_exponent=0.6, power=1.0, filter=2),
+    "amazon-book": TurboCF(user_exponent=0.5, power=1.4, filter=1),
+}
+"""The released code's settings."""

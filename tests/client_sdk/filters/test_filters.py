@@ -1,0 +1,204 @@
+"""Every filter equals its equations, written out densely in float64, from a Gram matrix and from factors alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import factorial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from client_sdk.filters import BSPM, FILTERS, GFCF, Components, TurboCF, preset, rows, user_row
+from protocols.errors import ParameterError
+
+USERS, ITEMS, DIMS = 25, 14, 5
+
+
+def random_rows(seed: int, users: int = USERS, items: int = ITEMS) -> np.ndarray:
+    """A binary matrix in which some items, and maybe users, have nothing."""
+    rng = np.random.default_rng(seed)
+    matrix = (rng.random((users, items)) < 0.3).astype(np.float64)
+    matrix[:, rng.integers(items)] = 0
+    return matrix
+
+
+def power_of(degrees: np.ndarray, exponent: float) -> np.ndarray:
+    return np.where(degrees > 0, np.where(degrees > 0, degrees, 1.0) ** exponent, 0.0)
+
+
+def normalised(matrix: np.ndarray, a: float = 0.5) -> np.ndarray:
+    """R~ = D_u^-a R D_i^(a-1)."""
+    return power_of(matrix.sum(1), -a)[:, None] * matrix * power_of(matrix.sum(0), a - 1)
+
+
+def components_of(matrix: np.ndarray, a: float = 0.5, factored: bool = False) -> Components:
+    r = normalised(matrix, a)
+    _, s, vt = np.linalg.svd(r)
+    s = np.concatenate([s, np.zeros(vt.shape[0] - s.size)])
+    k = s.size if factored else DIMS
+    gram = None if factored else csr_array((r.T @ r).astype(np.float32))
+    return Components(matrix.sum(0), vt[:k].T.astype(np.float32), s[:k].astype(np.float32), gram, a)
+
+
+def ideal_part(matrix: np.ndarray, dims: int = DIMS) -> np.ndarray:
+    _, _, vt = np.linalg.svd(normalised(matrix))
+    v, d = vt[:dims].T, matrix.sum(0)
+    return matrix @ np.diag(power_of(d, -0.5)) @ v @ v.T @ np.diag(power_of(d, 0.5))
+
+
+def sharpened(signal: np.ndarray, p: np.ndarray, solver: str, time: float, steps: int) -> list[np.ndarray]:
+    """dy/dt = -y P by the solver's own stages, every step."""
+    h, points = time / steps, []
+    for _ in range(steps):
+        k1 = -signal @ p
+        if solver == "euler":
+            signal = signal + h * k1
+        else:
+            k2 = -(signal + h / 2 * k1) @ p
+            k3 = -(signal + h / 2 * k2) @ p
+            k4 = -(signal + h * k3) @ p
+            signal = signal + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        points.append(signal)
+    return points
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> None:
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * max(1, np.abs(expected).max()))
+
+
+@given(st.integers(0, 2**31), st.booleans(), st.sampled_from([0.0, 0.3, 1.0]))
+@settings(deadline=None, max_examples=25)
+def test_gf_cf_is_equation_4(seed, factored, alpha) -> None:
+    matrix = random_rows(seed)
+    p = normalised(matrix).T @ normalised(matrix)
+    found = GFCF(alpha=alpha, ideal_dims=DIMS).scores(components_of(matrix, factored=factored), csr_array(matrix))
+    # a gap between the DIMS-th and the next singular value fixes the projector; without one any choice is right
+    s = np.linalg.svd(normalised(matrix), compute_uv=False)
+    if alpha == 0 or s[DIMS - 1] - s[DIMS] > 1e-3:
+        close(found, matrix @ p + alpha * ideal_part(matrix))
+
+
+@pytest.mark.parametrize("which", [1, 2, 3])
+@pytest.mark.parametrize(("a", "power"), [(0.5, 1.0), (0.6, 0.7), (0.5, 1.4)])
+def test_turbo_cf_is_equation_5(which, a, power) -> None:
+    matrix = random_rows(3)
+    p = (normalised(matrix, a).T @ normalised(matrix, a)) ** power
+    expected = {
+        1: matrix @ p,
+        2: matrix @ (2 * p - p @ p),
+        3: matrix @ (p + 0.01 * (-p @ p @ p + 10 * p @ p - 29 * p)),
+    }[which]
+    turbo = TurboCF(user_exponent=a, power=power, filter=which)
+    close(turbo.scores(components_of(matrix, a), csr_array(matrix)), expected)
+    if not turbo.needs_gram:
+        close(turbo.scores(components_of(matrix, a, factored=True), csr_array(matrix)), expected)
+
+
+@pytest.mark.parametrize("factored", [False, True])
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize(("solver", "time", "steps"), [("euler", 1.2, 1), ("euler", 1.0, 3), ("rk4", 2.5, 1)])
+@pytest.mark.parametrize("average", [False, True])
+def test_bspm_is_the_solver_run_on_the_ode(factored, early, solver, time, steps, average) -> None:
+    matrix = random_rows(6)
+    p = normalised(matrix).T @ normalised(matrix)
+    blurred, low_pass = matrix @ p, 0.2 * ideal_part(matrix)
+    points = sharpened(blurred + low_pass if early else blurred, p, solver, time, steps)
+    expected = np.mean([blurred, *points], axis=0) if average else points[-1]
+    bspm = BSPM(early, solver, time, steps, beta=0.2, ideal_dims=DIMS, average_points=average)
+    found = bspm.scores(components_of(matrix, factored=factored), csr_array(matrix))
+    close(found, expected if early else expected + low_pass)
+
+
+def test_two_users_by_hand() -> None:
+    """R = [[1, 1], [0, 1]]: d_u = 2, 1 and d_i = 1, 2, so R~ = [[1/sqrt2, 1/2], [0, 1/sqrt2]]."""
+    root = np.sqrt(0.5)
+    p = np.array([[0.5, root / 2], [root / 2, 0.75]])
+    eigenvalue = (1.25 + np.sqrt(0.25**2 + 0.5)) / 2  # trace 5/4, determinant 1/4
+    assert eigenvalue == pytest.approx(1)
+    v = np.array([1.0, np.sqrt(2)]) / np.sqrt(3)  # P v = v: the root degrees, as the theory says
+    degrees = np.array([1.0, 2.0])
+    components = Components(degrees, v[:, None].astype(np.float32), np.ones(1, np.float32), csr_array(p, dtype="f4"))
+    row = user_row([1], 2)
+    # R P = (sqrt(1/8), 3/4); D^-1/2 V V^T D^1/2 takes (0, 1) to (v_1/sqrt2) (v_0, v_1 sqrt2) = (1/3, 2/3)
+    expected = np.array([[np.sqrt(1 / 8), 0.75]])
+    close(GFCF(alpha=0).scores(components, row), expected)
+    close(GFCF(alpha=0.3).scores(components, row), expected + 0.3 * np.array([[1 / 3, 2 / 3]]))
+    close(TurboCF(power=2.0).scores(components, row), expected**2)
+    # one Euler step of 1: y - y P, y P = (3/8 + 1/8 + ..., ...) written out
+    y = expected[0]
+    blurred_again = np.array([y[0] * 0.5 + y[1] * root / 2, y[0] * root / 2 + y[1] * 0.75])
+    close(BSPM(False, beta=0.0).scores(components, row), expected - blurred_again)
+
+
+def test_one_user_scores_as_among_all_and_chunks_change_nothing(monkeypatch) -> None:
+    matrix = random_rows(8)
+    components, everybody = components_of(matrix), csr_array(matrix)
+    for graph_filter in FILTERS.values():
+        whole = graph_filter.scores(components, everybody)
+        alone = graph_filter.scores(components, user_row(np.flatnonzero(matrix[4]), ITEMS))
+        np.testing.assert_allclose(alone[0], whole[4], atol=1e-5)
+        with monkeypatch.context() as patch:
+            patch.setattr(rows, "CHUNK_VALUES", 3 * ITEMS)
+            np.testing.assert_allclose(graph_filter.scores(components, everybody), whole, atol=1e-5)
+
+
+def test_a_user_without_items_scores_nothing_and_an_item_of_nobody_too() -> None:
+    matrix = random_rows(9)
+    components = components_of(matrix)
+    absent = int(np.flatnonzero(matrix.sum(0) == 0)[0])
+    for graph_filter in FILTERS.values():
+        assert not graph_filter.scores(components, user_row([], ITEMS)).any()
+        assert not graph_filter.scores(components, csr_array(matrix))[:, absent].any()
+        assert graph_filter.scores(components, csr_array((0, ITEMS), dtype=np.float32)).shape == (0, ITEMS)
+
+
+def test_fewer_columns_than_asked_for_are_all_used() -> None:
+    matrix = random_rows(10)
+    components = components_of(matrix)
+    many, some = (GFCF(ideal_dims=dims).scores(components, csr_array(matrix)) for dims in (256, DIMS))
+    np.testing.assert_array_equal(many, some)
+
+
+def test_presets_are_the_published_ones() -> None:
+    gowalla = preset("bspm-em", "gowalla")
+    assert gowalla == BSPM(True, "rk4", 2.5, 1, 0.2, 448)
+    h = 2.5
+    assert gowalla.step_coefficients == pytest.approx([(-h) ** k / factorial(k) for k in range(5)])
+    assert preset("turbo-cf", "gowalla") == TurboCF(0.6, 0.7, 1)
+    assert preset("gf-cf", "amazon-book").alpha == 0
+    assert preset("gf-cf", "elsewhere") is FILTERS["gf-cf"]
+    assert not preset("bspm-lm", "gowalla").early_merge
+    with pytest.raises(ParameterError, match="no graph filter is called 'gcn'"):
+        preset("gcn", "gowalla")
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    matrix = random_rows(11)
+    components, factors = components_of(matrix), components_of(matrix, factored=True)
+    for graph_filter in FILTERS.values():
+        with pytest.raises(ParameterError, match=f"rows over {ITEMS} items"):
+            graph_filter.scores(components, user_row([0], ITEMS + 1))
+        with pytest.raises(ParameterError, match="binary"):
+            graph_filter.scores(components, 2 * csr_array(matrix))
+        with pytest.raises(ParameterError, match="user exponent"):
+            graph_filter.scores(replace(components, user_exponent=0.4), csr_array(matrix))
+    with pytest.raises(ParameterError, match="factors do not serve"):
+        TurboCF(power=0.7).scores(factors, csr_array(matrix))
+    with pytest.raises(ParameterError, match="items must lie"):
+        user_row([ITEMS], ITEMS)
+    with pytest.raises(ParameterError, match="do not fit"):
+        replace(components, singular_values=np.ones(DIMS + 1, np.float32))
+    with pytest.raises(ParameterError, match="a Gram matrix of"):
+        replace(components, gram=csr_array((2, 2)))
+    with pytest.raises(ParameterError, match="hold neither"):
+        Components(np.ones(3), np.zeros((3, 0), np.float32), np.zeros(0, np.float32))
+    for wrong in (
+        lambda: GFCF(alpha=-1), lambda: TurboCF(power=0), lambda: TurboCF(filter=4), lambda: BSPM(True, "rk5"),
+        lambda: BSPM(True, sharpening_steps=0),
+    ):  # fmt: skip
+        with pytest.raises(ParameterError):
+            wrong()
