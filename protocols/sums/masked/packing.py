@@ -1,15 +1,37 @@
-"""Ring elements as bytes, `bits` each."""
+"""Ring elements as bytes: 16, 32 and 64 bits raw, other widths packed without a gap, all little-endian.
+
+Element i takes bits i*bits to (i+1)*bits of the body, lowest first, bit b being bit b%8 of byte b//8: for 16, 32 and 64
+that is the usual raw form. The last byte's unused bits are zero. 64 elements fill exactly `bits` words of 64 bits, so
+packing is a few shifts over all groups of 64 at once.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protocols.codec import exact
+from protocols.errors import CodecError, ParameterError
 from protocols.sums.base import Buffer
 
-__all__ = ["pack", "packed_bytes", "unpack"]
+__all__ = ["GROUP", "RAW_BITS", "pack", "packed_bytes", "ring_dtype", "unpack"]
+
+Ring = NDArray[np.unsignedinteger[Any]]
+
+RAW_BITS: Final = frozenset({16, 32, 64})
+"""Widths that lie on the wire as they lie in memory."""
+
+GROUP: Final = 64
+"""So many elements end on a whole number of bytes, whatever their width."""
+
+
+def ring_dtype(bits: int) -> np.dtype[Any]:
+    """The narrowest of uint16, uint32 and uint64 that holds 16 to 64 bits; `ParameterError` for other widths."""
+    if not 16 <= bits <= 64:
+        raise ParameterError(f"a ring has 16 to 64 bits, got {bits}")
+    return np.dtype(np.uint16 if bits == 16 else np.uint32 if bits <= 32 else np.uint64)
 
 
 def packed_bytes(count: int, bits: int) -> int:
@@ -17,11 +39,49 @@ def packed_bytes(count: int, bits: int) -> int:
     return (count * bits + 7) // 8
 
 
-def pack(elements: NDArray[np.unsignedinteger[Any]], bits: int) -> bytes:
-    """Elements modulo 2^bits, one after the other."""
-    raise NotImplementedError
+def pack(elements: Ring, bits: int) -> bytes:
+    """Elements (any number, dtype of the ring) modulo 2^bits, `packed_bytes` long."""
+    dtype = ring_dtype(bits)
+    if elements.dtype != dtype:
+        raise ParameterError(f"elements of {bits} bits are {dtype}, got {elements.dtype}")
+    if bits in RAW_BITS:
+        return elements.astype(dtype.newbyteorder("<"), copy=False).tobytes()
+    groups = -(-elements.size // GROUP)
+    padded = np.zeros(groups * GROUP, np.uint64)
+    padded[: elements.size] = elements
+    padded &= np.uint64((1 << bits) - 1)
+    columns = np.ascontiguousarray(padded.reshape(groups, GROUP).T)
+    words = np.zeros((bits, groups), np.uint64)
+    for position, column in enumerate(columns):
+        word, shift = divmod(position * bits, 64)
+        words[word] |= column << np.uint64(shift)
+        if shift + bits > 64:
+            words[word + 1] |= column >> np.uint64(64 - shift)
+    return words.T.astype("<u8", order="C").tobytes()[: packed_bytes(elements.size, bits)]
 
 
-def unpack(body: Buffer, bits: int, count: int) -> NDArray[np.unsignedinteger[Any]]:
-    """The inverse of `pack`."""
-    raise NotImplementedError
+def unpack(body: Buffer, bits: int, count: int) -> Ring:
+    """`count` elements in the ring's dtype; for 16, 32 and 64 bits a read-only view of `body`.
+
+    `CodecError` for another length, or where the unused bits of the last byte are not zero.
+    """
+    dtype = ring_dtype(bits)
+    view = exact(body, packed_bytes(count, bits), f"{count} elements of {bits} bits")
+    if bits in RAW_BITS:
+        elements = np.frombuffer(view.toreadonly(), dtype.newbyteorder("<"))
+        return elements.astype(dtype, copy=False)
+    unused = 8 * view.nbytes - count * bits
+    if unused and view[-1] >> (8 - unused):
+        raise CodecError("the unused bits of the last byte are not zero")
+    groups = -(-count // GROUP)
+    raw = np.zeros(groups * bits, "<u8")
+    raw.view(np.uint8)[: view.nbytes] = np.frombuffer(view, np.uint8)
+    words = np.ascontiguousarray(raw.reshape(groups, bits).T, np.uint64)
+    columns = np.empty((GROUP, groups), np.uint64)
+    for position in range(GROUP):
+        word, shift = divmod(position * bits, 64)
+        np.right_shift(words[word], np.uint64(shift), out=columns[position])
+        if shift + bits > 64:
+            columns[position] |= words[word + 1] << np.uint64(64 - shift)
+    columns &= np.uint64((1 << bits) - 1)
+    return columns.T.reshape(-1)[:count].astype(dtype)

@@ -1,18 +1,90 @@
-"""Neighbours and threshold of a masked sum, from the cohort and what may go wrong in it."""
+"""Neighbours k and threshold t of a masked sum, from the cohort and from what may go wrong in it.
+
+Every client shares its two secrets among k neighbours; t of those shares open one of them. Of n clients at most A =
+floor(corrupt * n) collude with the server and at most D = floor(dropout * n) fall silent, so S = n - D stay. The
+neighbours of a client are a uniform sample of the cohort without replacement, hence hypergeometric (Bell et al., CCS
+2020, section 3.2 and appendix; a client holds no share of its own). Per round, over all clients, with probability
+
+    2^-(sigma+1)  at most, the honest clients that stay fall into several parts, whose sums the server would learn
+                  apart: n(n-k-1)/2 * prod_{i<k} (A+D-i)/(n-i)
+    2^-(sigma+1)  at most, one of them has too many corrupt neighbours, so that the server learns its secret alone:
+                  n * Pr[Hyp(n, A, k) >= t]; semi-malicious: n * Pr[Hyp(n, A, k) >= 2t-k]
+    2^-eta        at most, one of them has too few survivors among its neighbours, so that the round fails:
+                  n * Pr[Hyp(n, S, k) < t]
+
+A semi-malicious server may call a client alive to some neighbours and dead to others. Then no t honest shares must
+exist twice: 2t > k + corrupt neighbours. That is what the second line's other form says.
+
+*The complete graph.* In small cohorts no sparse graph has such tails. There every client is everybody's neighbour, k =
+n-1, and nothing is left to chance: exactly A neighbours of an honest client may be corrupt and at least S-1 survive, so
+
+    A < t <= S-1   (curious)      n-1+A < 2t and t <= S-1   (semi-malicious)
+
+with t at least 2. It leaves two honest survivors or more, and their graph is complete: all three probabilities are 0.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, floor, inf, log2
+from typing import Any, Final, Literal
 
-__all__ = ["Mode", "Neighbourhood", "choose_neighbourhood"]
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocols.errors import ParameterError
+
+__all__ = ["MIN_CLIENTS", "MaskedParameters", "Mode", "Neighbourhood", "choose_neighbourhood"]
 
 Mode = Literal["curious", "semi-malicious"]
+
+MIN_CLIENTS: Final = 3
+"""A sum of two tells each of them the other's vector."""
+
+_MOST_CLIENTS: Final = 2**31 - 1
+_MOST_NEIGHBOURS: Final = 2048
+
+
+class MaskedParameters(BaseModel):
+    """What a task says about its masked sum; neighbours and threshold follow from it and a round's cohort."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bits: int = Field(
+        default=32,
+        ge=16,
+        le=64,
+        description="Size of the ring: bits a value on the wire. 16, 32 and 64 are added up without unpacking.",
+    )
+    mode: Mode = Field(
+        default="semi-malicious",
+        description="What the server is trusted with. curious: it follows the protocol and reads everything. "
+        "semi-malicious: it may also lie about who is alive, about keys and about the model.",
+    )
+    corrupt: float = Field(
+        default=0.05, ge=0.0, lt=1.0, description="Share of a cohort that may collude with the server."
+    )
+    dropout: float = Field(
+        default=0.1, ge=0.0, lt=1.0, description="Share of a cohort that may fall silent during a round."
+    )
+    sigma: int = Field(
+        default=40, ge=20, le=80, description="A round gives a client's vector away with probability 2^-sigma at most."
+    )
+    eta: int = Field(
+        default=30, ge=10, le=80, description="With no more dropouts than said, a round fails with probability 2^-eta."
+    )
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """k neighbours a client, t of their shares open a secret of it."""
+    """`degree` neighbours a client, `threshold` of their shares open a secret of it.
+
+    The last three are base-2 logarithms of the probabilities of the module's docstring, over all clients; -inf for 0.
+    """
 
     clients: int
     degree: int
@@ -26,9 +98,148 @@ class Neighbourhood:
     log2_too_many_corrupt: float
     log2_too_few_survivors: float
 
+    @property
+    def complete(self) -> bool:
+        """Whether everybody is everybody's neighbour."""
+        return self.degree == self.clients - 1
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-ready facts; an impossible event has the logarithm None."""
+        return {name: None if value == -inf else value for name, value in asdict(self).items()}
+
 
 def choose_neighbourhood(
     clients: int, corrupt: float, dropout: float, mode: Mode = "semi-malicious", sigma: int = 40, eta: int = 30
 ) -> Neighbourhood:
-    """The smallest neighbourhood that holds; `ParameterError` when there is none."""
-    raise NotImplementedError
+    """The smallest even k whose tails hold with some t, and the smallest such t; else the complete graph.
+
+    `corrupt` and `dropout` are taken as the decimals they are written as, and are at least 0 and below 1.
+    `ParameterError` names the condition that fails and what would fit. k is at most 2048.
+    """
+    if not MIN_CLIENTS <= clients <= _MOST_CLIENTS:
+        raise ParameterError(f"a masked sum has {MIN_CLIENTS} to {_MOST_CLIENTS} clients, got {clients}")
+    for name, share in (("corrupt", corrupt), ("dropout", dropout)):
+        if not 0.0 <= share < 1.0:
+            raise ParameterError(f"{name} is a share of the cohort, at least 0 and below 1, got {share}")
+    if not (1 <= sigma <= 128 and 1 <= eta <= 128):
+        raise ParameterError(f"sigma and eta are 1 to 128, got {sigma} and {eta}")
+    found = _search(clients, corrupt, dropout, mode, sigma, eta)
+    if isinstance(found, str):
+        raise ParameterError(_refusal(found, clients, corrupt, dropout, mode, sigma, eta))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _search(clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int) -> Neighbourhood | str:
+    """The neighbourhood, or the condition that fails."""
+    bad, gone = _whole_part(corrupt, clients), _whole_part(dropout, clients)
+    most = min(clients - 2, _MOST_NEIGHBOURS)
+    disconnected = _disconnected(clients, bad + gone, most)
+    corrupt_tail, survivor_tail = _Hypergeometric(clients, bad, most), _Hypergeometric(clients, clients - gone, most)
+    secret, alive = -(sigma + 1.0), float(-eta)
+    failing = "the honest survivors would not hold together"
+    for degree in range(2, most + 1, 2):
+        if disconnected[degree] >= secret:
+            continue
+        above, below = corrupt_tail.at_least(degree) + log2(clients), survivor_tail.at_most(degree) + log2(clients)
+        corrupt_most = int(np.flatnonzero(above > secret)[-1])  # at(0) is log2(n) > secret
+        threshold = max(corrupt_most + 1 if mode == "curious" else (degree + corrupt_most) // 2 + 1, 2)
+        if threshold > int(np.argmax(below > alive)):
+            failing = "no threshold is above what corrupt neighbours can open and within what survivors can"
+            continue
+        return Neighbourhood(
+            clients,
+            degree,
+            threshold,
+            corrupt,
+            dropout,
+            mode,
+            sigma,
+            eta,
+            float(disconnected[degree]),
+            float(above[threshold if mode == "curious" else 2 * threshold - degree]),
+            float(below[threshold - 1]),
+        )
+    if clients - 1 <= _MOST_NEIGHBOURS:
+        threshold = max(bad + 1 if mode == "curious" else (clients - 1 + bad) // 2 + 1, 2)
+        if threshold <= clients - gone - 1:
+            return Neighbourhood(clients, clients - 1, threshold, corrupt, dropout, mode, sigma, eta, -inf, -inf, -inf)
+    return failing
+
+
+def _whole_part(share: float, clients: int) -> int:
+    """floor(share * clients), with share the decimal it is written as: 0.29 of 100 is 29."""
+    return floor(Fraction(str(share)) * clients)
+
+
+def _disconnected(clients: int, lost: int, most: int) -> NDArray[np.float64]:
+    """log2 of the bound on a fallen-apart graph, by k from 0 to `most` (Bell et al., lemma 3.7)."""
+    steps = np.arange(most)
+    with np.errstate(divide="ignore"):
+        ratios = np.log2(np.maximum(lost - steps, 0.0)) - np.log2(clients - steps)
+        pairs = np.log2(clients * (clients - np.arange(most + 1) - 1.0) / 2.0)
+    return pairs + np.concatenate([[0.0], np.cumsum(ratios)])
+
+
+class _Hypergeometric:
+    """How many of k neighbours are marked, where `marked` of `clients` are: tails in log2, for k up to `most`.
+
+    Pr[x] = C(marked, x) C(rest, k-x) / C(clients, k); the logarithms of all coefficients are summed up once.
+    """
+
+    def __init__(self, clients: int, marked: int, most: int) -> None:
+        self._marked, self._rest = _log_binomials(marked, most), _log_binomials(clients - marked, most)
+        self._all = _log_binomials(clients, most)
+
+    def at_least(self, degree: int) -> NDArray[np.float64]:
+        """log2 Pr[X >= x] for x = 0 to k."""
+        return self._summed(self._log_weights(degree)[::-1])[::-1]
+
+    def at_most(self, degree: int) -> NDArray[np.float64]:
+        """log2 Pr[X <= x] for x = 0 to k."""
+        return self._summed(self._log_weights(degree))
+
+    def _log_weights(self, degree: int) -> NDArray[np.float64]:
+        weights: NDArray[np.float64] = self._marked[: degree + 1] + self._rest[degree::-1] - self._all[degree]
+        return weights
+
+    @staticmethod
+    def _summed(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """log2 of the running sums; -inf for 0."""
+        sums = np.cumsum(np.exp(log_weights), dtype=np.float64)
+        with np.errstate(divide="ignore"):
+            logs: NDArray[np.float64] = np.minimum(np.log2(sums), 0.0)
+        return logs
+
+
+def _log_binomials(size: int, most: int) -> NDArray[np.float64]:
+    """ln C(size, x) for x = 0 to `most`; -inf beyond `size`."""
+    steps = np.arange(most)
+    with np.errstate(divide="ignore"):
+        return np.concatenate([[0.0], np.cumsum(np.log(np.maximum(size - steps, 0.0)) - np.log(steps + 1.0))])
+
+
+def _refusal(failing: str, clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int) -> str:
+    """What fails, and what would fit."""
+    fitting = []
+    less = _largest_below(dropout, lambda share: _search(clients, corrupt, share, mode, sigma, eta))
+    if less is not None:
+        fitting.append(f"a dropout of at most {less:g}")
+    less = _largest_below(corrupt, lambda share: _search(clients, share, dropout, mode, sigma, eta))
+    if less is not None:
+        fitting.append(f"a corrupt share of at most {less:g}")
+    if mode == "semi-malicious" and not isinstance(_search(clients, corrupt, dropout, "curious", sigma, eta), str):
+        fitting.append("a server that is only curious")
+    return (
+        f"no neighbourhood of {clients} clients bears {corrupt:g} corrupt and {dropout:g} dropped out against a {mode} "
+        f"server: {failing}; {', or '.join(fitting) or 'smaller shares of both'} would fit"
+    )
+
+
+def _largest_below(share: float, search: Callable[[float], Neighbourhood | str]) -> float | None:
+    """The largest share in hundredths, below `share`, that has a neighbourhood (fewer are easier), by bisection."""
+    low, high = -1, ceil(Fraction(str(share)) * 100)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if isinstance(search(middle / 100), str) else (middle, high)
+    return None if low < 0 else low / 100

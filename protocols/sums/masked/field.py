@@ -1,0 +1,105 @@
+"""The prime field that secrets are shared over, its polynomials, and the one polynomial behind mostly right values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Final
+
+__all__ = ["PRIME", "Polynomial", "decode", "inverses", "value_at"]
+
+PRIME: Final = 2**256 + 297
+
+Polynomial = list[int]
+"""Coefficients below p, lowest first, the last one not 0; [] is the zero polynomial."""
+
+
+def value_at(polynomial: Sequence[int], point: int) -> int:
+    """The polynomial's value, by Horner's rule."""
+    value = 0
+    for coefficient in reversed(polynomial):
+        value = (value * point + coefficient) % PRIME
+    return value
+
+
+def inverses(elements: Sequence[int]) -> list[int]:
+    """The inverses of elements that are not 0 modulo p, by one inversion and three products each (Montgomery, 1987)."""
+    products = [1]
+    for element in elements:
+        products.append(products[-1] * element % PRIME)
+    inverse = pow(products[-1], -1, PRIME)
+    out = []
+    for element, product in zip(reversed(elements), reversed(products[:-1]), strict=True):
+        out.append(inverse * product % PRIME)
+        inverse = inverse * element % PRIME
+    return out[::-1]
+
+
+def decode(values: Mapping[int, int], size: int) -> Polynomial | None:
+    """The polynomial of fewer than `size` coefficients through all but (m - size) // 2 of the m values; None if none.
+
+    Gao's decoder ("A new algorithm for decoding Reed-Solomon codes", 2003): Euclid's remainders of g0 = prod(x - a_i)
+    and g1, the polynomial through all values, come to f * v, where v is 0 at the wrong points. O(m^2) products.
+    """
+    if len(values) < size:
+        return None
+    vanishing, through = _interpolate(values)
+    older, newer = vanishing, through
+    factor_older, factor_newer = [], [1]
+    while 2 * (len(newer) - 1) >= len(values) + size:
+        quotient, remainder = _divide(older, newer)
+        older, newer = newer, remainder
+        factor_older, factor_newer = factor_newer, _subtract(factor_older, _multiply(quotient, factor_newer))
+    polynomial, remainder = _divide(newer, factor_newer)
+    return None if remainder or len(polynomial) > size else polynomial
+
+
+def _interpolate(values: Mapping[int, int]) -> tuple[Polynomial, Polynomial]:
+    """prod(x - a_i), and the polynomial of degree below m through all m values (Lagrange)."""
+    vanishing = [1]
+    for point in values:
+        vanishing = _subtract([0, *vanishing], [coefficient * point % PRIME for coefficient in vanishing])
+    quotients = [_without(vanishing, point) for point in values]
+    slopes = inverses([value_at(quotient, point) for quotient, point in zip(quotients, values, strict=True)])
+    weights = [value * slope % PRIME for value, slope in zip(values.values(), slopes, strict=True)]
+    columns = zip(*quotients, strict=True)
+    return vanishing, _trimmed([sum(w * c for w, c in zip(weights, column, strict=True)) % PRIME for column in columns])
+
+
+def _without(polynomial: Polynomial, root: int) -> Polynomial:
+    """polynomial / (x - root), which leaves no remainder."""
+    quotient, carried = [], 0
+    for coefficient in reversed(polynomial[1:]):
+        carried = (carried * root + coefficient) % PRIME
+        quotient.append(carried)
+    return quotient[::-1]
+
+
+def _divide(dividend: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """Quotient and remainder; `divisor` is not zero."""
+    remainder, quotient = list(dividend), [0] * max(len(dividend) - len(divisor) + 1, 0)
+    (leading,) = inverses(divisor[-1:])
+    for shift in reversed(range(len(quotient))):
+        factor = remainder[shift + len(divisor) - 1] * leading % PRIME
+        quotient[shift] = factor
+        for place, coefficient in enumerate(divisor, shift):
+            remainder[place] = (remainder[place] - factor * coefficient) % PRIME
+    return _trimmed(quotient), _trimmed(remainder)
+
+
+def _multiply(left: Polynomial, right: Polynomial) -> Polynomial:
+    product = [0] * (len(left) + len(right))
+    for place, factor in enumerate(left):
+        for shift, coefficient in enumerate(right, place):
+            product[shift] = (product[shift] + factor * coefficient) % PRIME
+    return _trimmed(product)
+
+
+def _subtract(left: Polynomial, right: Polynomial) -> Polynomial:
+    return _trimmed([(a - b) % PRIME for a, b in zip_longest(left, right, fillvalue=0)])
+
+
+def _trimmed(coefficients: Polynomial) -> Polynomial:
+    while coefficients and not coefficients[-1]:
+        coefficients.pop()
+    return coefficients
