@@ -16,6 +16,9 @@ __all__ = ["FixedPoint"]
 _EXACT_BITS: Final = 53
 """Whole numbers up to 2^53 are exact in float64, which values pass through."""
 
+_PIECE: Final = 8192
+"""Values encoded at a time: what they pass through stays in the processor's cache."""
+
 
 @dataclass(frozen=True)
 class FixedPoint:
@@ -88,16 +91,25 @@ class FixedPoint:
         `ParameterError` for values that are not finite; `BudgetError` when `clip` is beyond float64's exact steps.
         """
         exact = np.asarray(values, dtype=np.float64)
-        if not np.isfinite(exact).all():
-            raise ParameterError("values that are not finite have no fixed-point form")
         if not (isfinite(clip) and clip > 0):
             raise ParameterError(f"a clip must be finite and positive, got {clip}")
         if clip * self.scale > 2.0**_EXACT_BITS:
             raise BudgetError(f"clip {clip:g} at scale {self.scale:g} is over 2^53 steps: float64 is not exact there")
-        clipped = int(np.count_nonzero(np.abs(exact) > clip))
-        steps = np.clip(exact, -clip, clip) * self.scale
-        steps = np.rint(steps) if rng is None else np.floor(steps + rng.random(steps.shape))
-        return self.reduce(steps.astype(np.int64).view(np.uint64)), clipped
+        flat, clipped = exact.reshape(-1), 0
+        elements = np.empty(flat.size, self.dtype)
+        for start in range(0, flat.size, _PIECE):
+            steps = flat[start : start + _PIECE]
+            sizes = np.abs(steps)
+            largest = sizes.max()
+            if not isfinite(largest):
+                raise ParameterError("values that are not finite have no fixed-point form")
+            if largest > clip:
+                clipped += int(np.count_nonzero(sizes > clip))
+                steps = np.clip(steps, -clip, clip)
+            steps = np.multiply(steps, self.scale, out=sizes)
+            steps = np.rint(steps, out=sizes) if rng is None else np.floor(steps + rng.random(steps.shape))
+            elements[start : start + _PIECE] = self.reduce(steps.astype(np.int64).view(np.uint64))
+        return elements.reshape(exact.shape), clipped
 
     def reduce(self, elements: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
         """Elements modulo 2^bits, in the ring's dtype: needed after additions only where bits is not 16, 32 or 64."""
