@@ -12,6 +12,7 @@ __all__ = ["MECHANISMS", "mechanism"]
 
 MECHANISMS: Final[dict[str, str]] = {
     "ckks": "protocols.sums.ckks.mechanism:CKKS",
+    "paillier": "protocols.sums.paillier.mechanism:PAILLIER",
     "plain": "protocols.sums.plain:PLAIN",
 }
 """Name -> module:attribute."""

@@ -1,0 +1,13 @@
+"""Paillier sums: phe's keys, gmpy2's arithmetic, many fixed-point values in one plaintext.
+
+Needs the extra `paillier`. Folding needs gmpy2 alone; phe (GPL-3.0) is imported only where keys are made.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from protocols.errors import ParameterError
+
+if find_spec("gmpy2") is None:
+    raise ParameterError("Paillier sums need the extra `paillier`: pip install 'hushrec[paillier]' (phe is GPL-3.0)")

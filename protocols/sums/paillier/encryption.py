@@ -1,0 +1,77 @@
+"""Sealing and opening: values to ciphertexts (1 + m n) r^n mod n^2 in wire form, and an aggregate back to values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.errors import CodecError, KeyringError, ParameterError
+from protocols.keyring import Keyring
+from protocols.layout import Route
+from protocols.sums.base import Buffer
+from protocols.sums.paillier.keys import SecretKey, load_public_key, load_secret_key
+from protocols.sums.paillier.planner import PaillierPlan
+from protocols.sums.paillier.pool import randomiser_maker, take_pooled
+from protocols.sums.paillier.randomisers import powmod_unlocked
+from protocols.sums.paillier.wire import read_sum, write_sum
+
+__all__ = ["decrypt", "open_aggregate", "seal_blocks"]
+
+
+def seal_blocks(
+    plan: PaillierPlan,
+    route: Route,
+    blocks: Sequence[NDArray[np.float64]],
+    keyring: Keyring | None,
+    randomiser: Callable[[], Any] | None = None,
+) -> bytes:
+    """A contribution of `plan.contribution_bytes(route)` bytes; errors as in `protocols.sums.base.Mechanism.seal`.
+
+    Randomisers come from the pool that serves this key, as long as it has any; then by CRT when the keyring holds the
+    secret key, else as the plan's `randomiser` says. `randomiser` stands for all of these in test vectors.
+    """
+    plan.layout.check_route(route)
+    key = load_public_key(plan, keyring)
+    if len(blocks) != len(route):
+        raise ParameterError(f"the route has {len(route)} blocks, {len(blocks)} were given")
+    plaintexts: list[int] = []
+    for targets, values in zip(route, blocks, strict=True):
+        plaintexts += plan.packings[targets[0]].pack(values)
+    randomisers = [] if randomiser else take_pooled(plan, key, len(plaintexts))
+    missing = len(plaintexts) - len(randomisers)
+    if missing and keyring is not None:
+        make = randomiser or randomiser_maker(plan, keyring)
+        randomisers += [make() for _ in range(missing)]
+    n, n_squared = key.n, key.n_squared
+    sealed = ((1 + m * n) * r % n_squared for m, r in zip(plaintexts, randomisers, strict=True))
+    return write_sum(plan, n, sealed)
+
+
+def open_aggregate(plan: PaillierPlan, aggregate: Buffer, keyring: Keyring | None) -> NDArray[np.float64]:
+    """The sum, float64 (layout.length,); errors as in `protocols.sums.base.Mechanism.open`."""
+    key, secret = load_public_key(plan, keyring), load_secret_key(plan, keyring)
+    n, ciphertexts = read_sum(plan, aggregate, plan.ciphertexts, "an aggregate")
+    if n not in (0, key.n):
+        raise KeyringError("this keyring is of another public key than the sum")
+    if not all(0 < ciphertext < key.n_squared for ciphertext in ciphertexts):
+        raise CodecError("a ciphertext of the aggregate is not in the range from 1 to n^2 - 1")
+    plaintexts = [decrypt(secret, ciphertext) for ciphertext in ciphertexts]
+    parts = [
+        packing.unpack(plaintexts[start : start + packing.plaintexts])
+        for packing, start in zip(plan.packings, plan.block_starts, strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def decrypt(key: SecretKey, ciphertext: Any) -> int:
+    """The signed plaintext, in (-n/2, n/2), by the Chinese remainder theorem (Paillier 1999, section 7)."""
+    residues = []
+    for prime, square, h in zip((key.p, key.q), key.squares, key.h, strict=True):
+        power = powmod_unlocked(ciphertext % square, prime - 1, square)
+        residues.append((power - 1) // prime * h % prime)
+    m = residues[0] + (residues[1] - residues[0]) * key.p_inverse % key.q * key.p
+    n = key.p * key.q
+    return int(m - n if 2 * m > n else m)

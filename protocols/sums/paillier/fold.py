@@ -1,0 +1,59 @@
+"""Adding ciphertexts without a key: one multiplication modulo n^2 each, one contribution in memory at a time."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any, Final
+
+from gmpy2 import mpz
+
+from protocols.codec import exact
+from protocols.errors import BudgetError, CodecError, ContributionError
+from protocols.layout import Route
+from protocols.sums.base import Buffer
+from protocols.sums.paillier.planner import COUNT_BYTES, PaillierPlan
+from protocols.sums.paillier.wire import read_sum, write_sum
+
+__all__ = ["fold_contributions", "read_partial"]
+
+_COUNT: Final = struct.Struct("<Q")
+
+
+def read_partial(plan: PaillierPlan, partial: Buffer) -> tuple[int, Any, list[Any]]:
+    """Contribution count, n and ciphertexts of a partial sum; `CodecError` for another form."""
+    view = exact(partial, plan.partial_bytes, "a partial sum")
+    (count,) = _COUNT.unpack_from(view)
+    n, ciphertexts = read_sum(plan, view[COUNT_BYTES:], plan.ciphertexts, "a partial sum")
+    if count and not n:
+        raise CodecError("a partial sum of contributions names the modulus that they are under")
+    return count, n, ciphertexts
+
+
+def fold_contributions(
+    plan: PaillierPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]
+) -> bytes:
+    """A new partial sum; see `protocols.sums.base.Mechanism.fold`. Bodies must have passed `check`.
+
+    `ContributionError` for a contribution under another modulus than those before it.
+    """
+    count, n, totals = 0, mpz(plan.modulus or 0), [mpz(1)] * plan.ciphertexts
+    if partial is not None:
+        count, n, totals = read_partial(plan, partial)
+    for route, body in contributions:
+        count += 1
+        if count > plan.max_contributions:
+            raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+        own, ciphertexts = read_sum(plan, body, plan.route_ciphertexts(route), "a contribution along this route")
+        n = n or own
+        if own != n:
+            raise ContributionError("a contribution is under another public key than those before it")
+        n_squared = n * n
+        sizes = [plan.packings[targets[0]].plaintexts for targets in route]
+        for targets, size, start in zip(route, sizes, accumulate(sizes, initial=0), strict=False):
+            for target in targets:
+                first = plan.block_starts[target]
+                for place, ciphertext in enumerate(ciphertexts[start : start + size], first):
+                    totals[place] = totals[place] * ciphertext % n_squared
+    return _COUNT.pack(count) + write_sum(plan, n, totals)

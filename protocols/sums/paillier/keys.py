@@ -1,0 +1,128 @@
+"""Paillier keys of a task: made by phe, kept as fixed-length big-endian numbers.
+
+A public key is n, a secret key is p and q; the generator is n + 1, as in phe. Keys are bound to the key size through
+`Keyring.parameter_id`, and to one n where the plan names it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import gmpy2
+from gmpy2 import mpz
+
+from protocols.errors import KeyringError, ParameterError
+from protocols.keyring import STATE_KEY_BYTES, Keyring
+from protocols.sums.paillier.planner import PaillierPlan
+
+__all__ = ["PublicKey", "SecretKey", "generate_keyring", "is_blum_pair", "load_public_key", "load_secret_key"]
+
+_MISSING: Final = "making Paillier keys needs phe, of the extra `paillier`: pip install 'hushrec[paillier]'"
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """n, and n^2 beside it."""
+
+    n: Any
+
+    @cached_property
+    def n_squared(self) -> Any:
+        """The modulus of ciphertexts."""
+        return self.n * self.n
+
+
+@dataclass(frozen=True, repr=False)
+class SecretKey:
+    """The prime factors of n, and what decryption modulo each of them needs (Paillier 1999, section 7)."""
+
+    p: Any
+    q: Any
+
+    @cached_property
+    def squares(self) -> tuple[Any, Any]:
+        """p^2 and q^2."""
+        return self.p * self.p, self.q * self.q
+
+    @cached_property
+    def h(self) -> tuple[Any, Any]:
+        """h_p = L_p((1 + n)^(p-1) mod p^2)^-1 = (-q)^-1 mod p, and the same for q."""
+        return gmpy2.invert(-self.q, self.p), gmpy2.invert(-self.p, self.q)
+
+    @cached_property
+    def p_inverse(self) -> Any:
+        """p^-1 mod q."""
+        return gmpy2.invert(self.p, self.q)
+
+    @cached_property
+    def p_square_inverse(self) -> Any:
+        """(p^2)^-1 mod q^2."""
+        return gmpy2.invert(*self.squares)
+
+
+def generate_keyring(plan: PaillierPlan) -> Keyring:
+    """Fresh keys from phe's generator and a fresh state key: the holder's copy.
+
+    phe's pairs are drawn until one is of the form that short exponents ask for (`is_blum_pair`), about one in six.
+    `ParameterError` where the task names its public key already, or phe is missing.
+    """
+    if plan.modulus is not None:
+        raise ParameterError("this task names its public key: its keyring exists already")
+    try:
+        from phe import paillier
+    except ModuleNotFoundError:
+        raise ParameterError(_MISSING) from None
+    while True:
+        public, private = paillier.generate_paillier_keypair(n_length=plan.key_bits)
+        if is_blum_pair(private.p, private.q):
+            break
+    half = plan.modulus_bytes // 2
+    secret_key = private.p.to_bytes(half, "big") + private.q.to_bytes(half, "big")
+    public_key = public.n.to_bytes(plan.modulus_bytes, "big")
+    return Keyring(plan.mechanism, plan.parameter_id, public_key, secret_key, secrets.token_bytes(STATE_KEY_BYTES))
+
+
+def is_blum_pair(p: int, q: int) -> bool:
+    """Whether p = q = 3 mod 4 and gcd(p-1, q-1) = 2 (Damgard, Jurik and Nielsen 2010, the variant with short r)."""
+    return p % 4 == q % 4 == 3 and gmpy2.gcd(p - 1, q - 1) == 2
+
+
+def load_public_key(plan: PaillierPlan, keyring: Keyring | None) -> PublicKey:
+    """The public key of `keyring`; `KeyringError` when it is missing, of another size or task, or malformed."""
+    body = _checked(plan, keyring).public_key
+    if len(body) != plan.modulus_bytes:
+        raise KeyringError("the public key does not have the length that its parameters imply")
+    n = mpz.from_bytes(body, "big")
+    if n.bit_length() != plan.key_bits or n % 2 == 0:
+        raise KeyringError(f"the public key is not an odd number of {plan.key_bits} bits")
+    if plan.modulus not in (None, n):
+        raise KeyringError("this keyring is not of the public key that the task names")
+    return PublicKey(n)
+
+
+def load_secret_key(plan: PaillierPlan, keyring: Keyring | None) -> SecretKey:
+    """The secret key of `keyring`; `KeyringError` as for `load_public_key`, or when it does not belong to it."""
+    body = _checked(plan, keyring).secret_key
+    if not body:
+        raise KeyringError("this keyring holds no secret key: only a key holder can do this")
+    if len(body) != plan.modulus_bytes:
+        raise KeyringError("the secret key does not have the length that its parameters imply")
+    half = len(body) // 2
+    key = SecretKey(mpz.from_bytes(body[:half], "big"), mpz.from_bytes(body[half:], "big"))
+    if key.p == key.q or key.p * key.q != load_public_key(plan, keyring).n:
+        raise KeyringError("the secret key does not belong to the public key beside it")
+    return key
+
+
+def _checked(plan: PaillierPlan, keyring: Keyring | None) -> Keyring:
+    if keyring is None:
+        raise KeyringError("a Paillier sum needs the task's keyring")
+    if keyring.mechanism != plan.mechanism:
+        raise KeyringError(f"this keyring belongs to {keyring.mechanism!r}, not to {plan.mechanism!r}")
+    if not hmac.compare_digest(keyring.parameter_id, plan.parameter_id):
+        raise KeyringError("this keyring was made for another key size")
+    return keyring

@@ -1,0 +1,72 @@
+"""The Paillier mechanism: the moves of `protocols.sums.base`, each in its own module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.errors import ParameterError
+from protocols.keyring import Keyring
+from protocols.layout import Route, VectorLayout
+from protocols.sums.base import Buffer, SumPlan
+from protocols.sums.paillier import encryption, fold, keys, wire
+from protocols.sums.paillier.planner import COUNT_BYTES, PaillierPlan, make_plan
+
+__all__ = ["PAILLIER", "PaillierMechanism"]
+
+
+class PaillierMechanism:
+    """Sums of Paillier ciphertexts (EUROCRYPT 1999) that the folding side cannot open."""
+
+    name: Final = "paillier"
+    needs_keyring: Final = True
+
+    def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PaillierPlan:
+        """See `protocols.sums.paillier.planner.make_plan`; parameters are those of `PaillierParameters`."""
+        return make_plan(parameters, layout, max_contributions)
+
+    def generate_keyring(self, plan: SumPlan) -> Keyring:
+        """Fresh keys from phe's generator; `ParameterError` where the plan names a public key already."""
+        return keys.generate_keyring(_own(plan))
+
+    def seal(
+        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
+    ) -> bytes:
+        """Pack and encrypt; the public key is enough in either mode."""
+        return encryption.seal_blocks(_own(plan), route, blocks, keyring)
+
+    def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
+        """Length, modulus, every ciphertext in range, invertible, not transparent; the error names the ciphertext."""
+        wire.check_contribution(_own(plan), route, body)
+
+    def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
+        """Add checked contributions to a partial sum; `ContributionError` for one under another modulus."""
+        return fold.fold_contributions(_own(plan), partial, contributions)
+
+    def release(self, plan: SumPlan, partial: Buffer) -> bytes:
+        """The modulus and the ciphertexts without the count."""
+        own = _own(plan)
+        fold.read_partial(own, partial)
+        return bytes(memoryview(partial)[COUNT_BYTES:])
+
+    def open(
+        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
+    ) -> NDArray[np.float64]:
+        """Decrypt the sum; `KeyringError` for a key that it is not under."""
+        own = _own(plan)
+        if not 0 <= contributions <= own.max_contributions:
+            raise ParameterError(f"the plan holds for {own.max_contributions} contributions, not {contributions}")
+        return encryption.open_aggregate(own, aggregate, keyring)
+
+
+def _own(plan: SumPlan) -> PaillierPlan:
+    if not isinstance(plan, PaillierPlan):
+        raise ParameterError(f"this plan belongs to {plan.mechanism!r}, not to 'paillier'")
+    return plan
+
+
+PAILLIER: Final = PaillierMechanism()
+"""The mechanism; stateless."""

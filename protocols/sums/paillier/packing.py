@@ -1,0 +1,182 @@
+"""Many fixed-point values in one plaintext, whole arrays at a time.
+
+A plaintext is m = sum_i v_i * 2^(p_i) over signed whole numbers v_i, each with a slot of w_i bits at position p_i, the
+slots side by side and not overlapping. Adding plaintexts adds the v_i, carries and all:
+M = sum_i S_i * 2^(p_i) with S_i the sum of the v_i, whatever the order and whatever the signs on the way.
+
+*No carry is ever seen.* Let K contributions have |v_i| <= L_i and let w_i be the least with K * L_i < 2^(w_i - 1).
+Then 0 <= S_i + 2^(w_i - 1) < 2^(w_i), so the digits of M + C, C = sum_i 2^(w_i - 1) * 2^(p_i), are exactly
+S_i + 2^(w_i - 1): whoever opens the sum adds C once and reads the slots, however many contributions fed it.
+
+*No wrap.* The slots end two bits below the top of key_bits bits, so with the top slot at 2^p and w bits wide
+|M| <= (2^(w-1) - 1) * 2^p + (what the lower slots hold, less than 2^p) < 2^(key_bits - 3) <= n/4: M mod n gives M back
+with its sign, and phe, which takes numbers up to n/3 as positive and from 2n/3 on as negative, reads the same one.
+
+A slot has at most 54 bits, so |S_i| < 2^53 is exact in float64; scales are powers of two, so scaling is exact too. The
+one error of a sum is each value's rounding to nearest, at most 1/2 step a contribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import frexp, isfinite
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.errors import BudgetError, CodecError, ParameterError
+from protocols.layout import Block, Segment
+
+__all__ = ["MAX_SUM", "SLACK", "BlockPacking", "SegmentCode", "SlotRun"]
+
+SLACK: Final = 1.0 + 2.0**-22
+"""How far over its clip a value may be, relatively: float32 rounding of the clip itself."""
+
+MAX_SUM: Final = 2**53 - 1
+"""The largest |sum| of a slot: what float64 holds exactly."""
+
+_MARGIN: Final = 2
+"""Bits of a plaintext that stay zero at its top, so that phe, too, reads a signed number."""
+
+
+@dataclass(frozen=True)
+class SegmentCode:
+    """How the values of one segment become whole numbers: v = round(x * scale), |v| <= largest, in slots of `width`."""
+
+    scale: float
+    largest: int
+    width: int
+
+    @classmethod
+    def of(cls, segment: Segment, value_bits: int, contributions: int) -> SegmentCode:
+        """Counts at scale 1; other values at the largest power of two at which the clip fits `value_bits` bits.
+
+        `BudgetError` for a clip that has no such scale in float64.
+        """
+        bound = segment.clip * SLACK
+        scale = 1.0
+        if not segment.integral:
+            limit = (2 ** (value_bits - 1) - 1) / bound
+            if not (isfinite(limit) and limit > 2.0**-1000):
+                raise BudgetError(f"segment {segment.name!r}: a clip of {segment.clip:g} has no scale in float64")
+            scale = 2.0 ** (frexp(limit)[1] - 1)
+        largest = max(1, int(np.rint(bound * scale)))
+        return cls(scale, largest, (contributions * largest).bit_length() + 1)
+
+
+@dataclass(frozen=True)
+class SlotRun:
+    """A rectangle of slots: `rows` plaintexts from `first` on, in each `slots` of one segment from bit `offset` on."""
+
+    segment: int
+    first: int
+    rows: int
+    offset: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class BlockPacking:
+    """Where every value of a block lies. Values fill plaintexts in order, from the top bit down."""
+
+    block: Block
+    codes: tuple[SegmentCode, ...]
+    key_bits: int
+
+    @cached_property
+    def runs(self) -> tuple[SlotRun, ...]:
+        """A segment takes up to three: the rest of a plaintext, whole plaintexts, the beginning of the last."""
+        runs: list[SlotRun] = []
+        row, offset = 0, _MARGIN
+        for index, (segment, code) in enumerate(zip(self.block.segments, self.codes, strict=True)):
+            left = segment.length
+            while left:
+                room = (self.key_bits - offset) // code.width
+                if room == 0:
+                    row, offset = row + 1, _MARGIN
+                    continue
+                rows = left // room if offset == _MARGIN else 0
+                slots = room if rows else min(left, room)
+                runs.append(SlotRun(index, row, max(rows, 1), offset, slots))
+                left -= max(rows, 1) * slots
+                row, offset = (row + rows, _MARGIN) if rows else (row, offset + slots * code.width)
+        return tuple(runs)
+
+    @cached_property
+    def plaintexts(self) -> int:
+        """Plaintexts, so ciphertexts, of the block."""
+        last = self.runs[-1]
+        return last.first + last.rows
+
+    @cached_property
+    def _offsets(self) -> tuple[int, ...]:
+        """C of each plaintext (module docstring)."""
+        return tuple(int.from_bytes(row, "big") for row in self._pack([np.zeros(r.rows * r.slots) for r in self.runs]))
+
+    def pack(self, values: NDArray[np.float64]) -> list[int]:
+        """The signed plaintexts of `values`, float64 (block.length,).
+
+        `ParameterError` for another shape or a count that is not whole, `BudgetError` for a value that is not finite or
+        over its clip.
+        """
+        block = self.block
+        if values.shape != (block.length,):
+            raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
+        if not (np.abs(values) <= block.bounds() * SLACK).all():
+            raise BudgetError(f"block {block.name!r} holds a value that is not finite or over its clip: clip it first")
+        parts = [self._steps(index, part) for index, part in enumerate(block.split(values).values())]
+        taken = [0] * len(parts)
+        digits = []
+        for run in self.runs:
+            start = taken[run.segment]
+            taken[run.segment] = start + run.rows * run.slots
+            digits.append(parts[run.segment][start : taken[run.segment]])
+        return [int.from_bytes(row, "big") - c for row, c in zip(self._pack(digits), self._offsets, strict=True)]
+
+    def _steps(self, index: int, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        segment, code = self.block.segments[index], self.codes[index]
+        steps = np.rint(values * code.scale)
+        if segment.integral and not np.array_equal(steps, values):
+            raise ParameterError(f"segment {segment.name!r} counts, and holds a value that is not a whole number")
+        return steps
+
+    def _pack(self, digits: Sequence[NDArray[np.float64]]) -> list[bytes]:
+        """Plaintexts of M + C as big-endian bytes, from the signed digits of each run."""
+        bits = np.zeros((self.plaintexts, self.key_bits), np.uint8)
+        for run, signed in zip(self.runs, digits, strict=True):
+            width = self.codes[run.segment].width
+            unsigned = signed.astype(np.int64) + (1 << (width - 1))
+            spread = np.unpackbits(unsigned.astype(">u8").view(np.uint8).reshape(-1, 8), axis=1)[:, -width:]
+            window = bits[run.first : run.first + run.rows, run.offset : run.offset + run.slots * width]
+            window[:] = spread.reshape(run.rows, -1)
+        return [row.tobytes() for row in np.packbits(bits, axis=1)]
+
+    def unpack(self, plaintexts: Sequence[int]) -> NDArray[np.float64]:
+        """The sums in the segments' units, float64 (block.length,), from the signed plaintexts of a sum.
+
+        `CodecError` when no contributions add up to these plaintexts: bits outside of the slots are set.
+        """
+        totals = [int(m) + c for m, c in zip(plaintexts, self._offsets, strict=True)]
+        if not all(0 <= total < 1 << self.key_bits for total in totals):
+            raise CodecError(f"block {self.block.name!r} of the aggregate overflows its slots")
+        body = b"".join(total.to_bytes(self.key_bits // 8, "big") for total in totals)
+        bits = np.unpackbits(np.frombuffer(body, np.uint8)).reshape(-1, self.key_bits)
+        starts = list(accumulate((segment.length for segment in self.block.segments), initial=0))
+        values = np.zeros(self.block.length)
+        for run in self.runs:
+            code = self.codes[run.segment]
+            window = bits[run.first : run.first + run.rows, run.offset : run.offset + run.slots * code.width]
+            padded = np.zeros((run.rows * run.slots, 64), np.uint8)
+            padded[:, -code.width :] = window.reshape(-1, code.width)
+            window[:] = 0
+            signed = np.packbits(padded, axis=1).view(">u8").ravel().astype(np.int64) - (1 << (code.width - 1))
+            start = starts[run.segment]
+            starts[run.segment] = start + signed.size
+            np.divide(signed, code.scale, out=values[start : starts[run.segment]])
+        if bits.any():
+            raise CodecError(f"block {self.block.name!r} of the aggregate overflows its slots")
+        return values

@@ -1,0 +1,67 @@
+"""What a task says about its Paillier sum: two key sizes, no free-form ones."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from protocols.codec import b64decode
+from protocols.errors import CodecError
+
+__all__ = ["SECURITY_BITS", "PaillierParameters"]
+
+SECURITY_BITS: Final = {2048: 112, 3072: 128}
+"""Classical security of factoring a modulus of so many bits (NIST SP 800-57 part 1, table 2)."""
+
+
+class PaillierParameters(BaseModel):
+    """Parameters of a Paillier sum; everything else follows from the layout and the cohort."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key_bits: Literal[2048, 3072] = Field(
+        default=3072, description="Bits of the modulus n: 3072 for 128 bits of security, 2048 for 112."
+    )
+    mode: Literal["shared", "public"] = Field(
+        default="shared",
+        description="shared: all clients hold the secret key. public: clients encrypt under a key holder's public key.",
+    )
+    value_bits: int = Field(
+        default=32,
+        ge=8,
+        le=48,
+        description="Bits of one value with its sign, before the headroom for the sum. Counts take what they need.",
+    )
+    randomiser: Literal["short", "strict"] = Field(
+        default="short",
+        description="short: who has the public key alone blinds with short exponents of one base "
+        "(Damgard, Jurik and Nielsen 2010). strict: with r^n for a fresh uniform r, always.",
+    )
+    public_key: str | None = Field(
+        default=None,
+        description="The modulus n, big-endian base64url, once the key holder has made it: other ones are refused.",
+    )
+
+    @field_validator("public_key")
+    @classmethod
+    def _is_base64url(cls, text: str | None) -> str | None:
+        try:
+            b64decode(text or "")
+        except CodecError:
+            raise ValueError("a public key is base64url without padding") from None
+        return text
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> PaillierParameters:
+        if self.modulus is not None and (self.modulus.bit_length() != self.key_bits or self.modulus % 2 == 0):
+            raise ValueError(f"the public key is not an odd number of {self.key_bits} bits")
+        return self
+
+    @property
+    def modulus(self) -> int | None:
+        """n where the task names it."""
+        if self.public_key is None:
+            return None
+        body = b64decode(self.public_key)
+        return int.from_bytes(body, "big") if len(body) == self.key_bits // 8 else 0

@@ -1,0 +1,189 @@
+"""Lays out a Paillier sum: slots, lengths, and how far the opened sum can be from the true one.
+
+`protocols.sums.paillier.packing` proves that no slot carries into the next and bounds the error: half a step for every
+contribution, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from protocols.codec import b64encode
+from protocols.domain import digest
+from protocols.errors import BudgetError, ParameterError
+from protocols.faults import first_fault
+from protocols.layout import Route, Segment, VectorLayout
+from protocols.sums.base import OpenedBy
+from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
+from protocols.sums.paillier.parameters import SECURITY_BITS, PaillierParameters
+
+__all__ = ["COUNT_BYTES", "PaillierPlan", "make_plan"]
+
+COUNT_BYTES: Final = 8
+"""A partial sum starts with its number of contributions, a little-endian uint64."""
+
+_LEAST_VALUE_BITS: Final = 8
+
+
+@dataclass(frozen=True)
+class PaillierPlan:
+    """A laid-out Paillier sum; equal on every party because it follows from the task's parameters alone."""
+
+    parameters: PaillierParameters
+    layout: VectorLayout
+    max_contributions: int
+
+    @property
+    def mechanism(self) -> str:
+        """`paillier`."""
+        return "paillier"
+
+    @property
+    def opened_by(self) -> OpenedBy:
+        """Every member in shared mode, the key holder in public mode."""
+        return "members" if self.parameters.mode == "shared" else "holder"
+
+    @property
+    def key_bits(self) -> int:
+        """Bits of the modulus n."""
+        return self.parameters.key_bits
+
+    @cached_property
+    def modulus(self) -> int | None:
+        """n where the task names it; None: a sum is of whatever n its first contribution has."""
+        return self.parameters.modulus
+
+    @property
+    def modulus_bytes(self) -> int:
+        """Length of n on the wire."""
+        return self.key_bits // 8
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Length of one ciphertext on the wire: a number below n^2."""
+        return self.key_bits // 4
+
+    @cached_property
+    def parameter_id(self) -> bytes:
+        """32 bytes that name the key size."""
+        return digest("paillier parameters", self.key_bits)
+
+    def with_public_key(self, public_key: bytes) -> PaillierPlan:
+        """The same plan for one modulus only: `check` and `fold` refuse contributions under any other.
+
+        `public_key`: n, big-endian, `modulus_bytes` long, as in `Keyring.public_key`; `ParameterError` for others.
+        """
+        named = {**self.parameters.model_dump(), "public_key": b64encode(public_key)}
+        return make_plan(named, self.layout, self.max_contributions)
+
+    @cached_property
+    def packings(self) -> tuple[BlockPacking, ...]:
+        """The packing of each block of the aggregate."""
+        return tuple(
+            BlockPacking(block, tuple(self._code(s) for s in block.segments), self.key_bits)
+            for block in self.layout.blocks
+        )
+
+    def _code(self, segment: Segment) -> SegmentCode:
+        return SegmentCode.of(segment, self.parameters.value_bits, self.max_contributions)
+
+    @cached_property
+    def block_starts(self) -> tuple[int, ...]:
+        """Index of each block's first ciphertext in the aggregate."""
+        return tuple(accumulate((packing.plaintexts for packing in self.packings), initial=0))[:-1]
+
+    @property
+    def ciphertexts(self) -> int:
+        """Ciphertexts of the aggregate."""
+        return sum(packing.plaintexts for packing in self.packings)
+
+    def route_ciphertexts(self, route: Route) -> int:
+        """Ciphertexts of a contribution along `route`."""
+        self.layout.check_route(route)
+        return sum(self.packings[targets[0]].plaintexts for targets in route)
+
+    def contribution_bytes(self, route: Route) -> int:
+        """Exact length of a contribution along `route`: n, then the ciphertexts."""
+        return self.modulus_bytes + self.route_ciphertexts(route) * self.ciphertext_bytes
+
+    @property
+    def aggregate_bytes(self) -> int:
+        """Length of a released aggregate: n, then the ciphertexts."""
+        return self.modulus_bytes + self.ciphertexts * self.ciphertext_bytes
+
+    @property
+    def partial_bytes(self) -> int:
+        """Length of a partial sum: the contribution count, then what an aggregate holds."""
+        return COUNT_BYTES + self.aggregate_bytes
+
+    @property
+    def segment_errors(self) -> dict[str, float]:
+        """Error bound by `block/segment`, in the segment's own unit; 0.0 for counts, which are exact."""
+        return {
+            f"{block.name}/{segment.name}": 0.0 if segment.integral else self.max_contributions / 2 / code.scale
+            for block, packing in zip(self.layout.blocks, self.packings, strict=True)
+            for segment, code in zip(block.segments, packing.codes, strict=True)
+        }
+
+    @property
+    def predicted_error(self) -> float:
+        """The largest of the segments' error bounds: half a step for every contribution."""
+        return max(self.segment_errors.values())
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-ready facts for people."""
+        values = self.layout.length
+        return {
+            "mechanism": self.mechanism,
+            "key_bits": self.key_bits,
+            "mode": self.parameters.mode,
+            "randomiser": self.parameters.randomiser,
+            "security_bits": SECURITY_BITS[self.key_bits],
+            "value_bits": self.parameters.value_bits,
+            "slot_bits": {
+                f"{block.name}/{segment.name}": code.width
+                for block, packing in zip(self.layout.blocks, self.packings, strict=True)
+                for segment, code in zip(block.segments, packing.codes, strict=True)
+            },
+            "ciphertexts": self.ciphertexts,
+            "values_per_ciphertext": values / self.ciphertexts,
+            "max_contributions": self.max_contributions,
+            "bytes_per_value": self.aggregate_bytes / values,
+            "aggregate_bytes": self.aggregate_bytes,
+            "names_public_key": self.modulus is not None,
+            "predicted_error": self.predicted_error,
+            "segment_errors": self.segment_errors,
+        }
+
+
+def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PaillierPlan:
+    """The plan of a task. `ParameterError` for parameters that make no sense, `BudgetError` when slots do not fit."""
+    try:
+        checked = PaillierParameters.model_validate(dict(parameters))
+    except ValidationError as error:
+        raise ParameterError(f"paillier parameters: {first_fault(error, PaillierParameters.model_fields)}") from None
+    if max_contributions < 1:
+        raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
+    segments = [segment for block in layout.blocks for segment in block.segments]
+    largest = max(SegmentCode.of(segment, checked.value_bits, 1).largest for segment in segments)
+    if max_contributions * largest > MAX_SUM:
+        raise BudgetError(_refusal(checked, segments, max_contributions, MAX_SUM // largest))
+    return PaillierPlan(checked, layout, max_contributions)
+
+
+def _refusal(parameters: PaillierParameters, segments: list[Segment], contributions: int, most: int) -> str:
+    alternatives = [f"at most {most} contributions fit"] if most else []
+    counts = max((SegmentCode.of(s, 0, 1).largest for s in segments if s.integral), default=0)
+    value_bits = (MAX_SUM // contributions + 1).bit_length()
+    if contributions * counts <= MAX_SUM and _LEAST_VALUE_BITS <= value_bits < parameters.value_bits:
+        alternatives.append(f"value_bits of at most {value_bits} fit")
+    return (
+        f"sums of {contributions} contributions with value_bits {parameters.value_bits} could pass 2^53, the whole "
+        f"numbers that float64 holds; {', or '.join(alternatives) or 'no number of contributions fits these counts'}"
+    )

@@ -1,0 +1,156 @@
+"""A pool of randomisers, filled in the background while nothing else is to do.
+
+With a pool, sealing costs two multiplications a ciphertext. A randomiser leaves the pool once and is never put back,
+never written anywhere, and a forked process starts with empty pools: one used twice would show the difference of two
+plaintexts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+from weakref import WeakSet
+
+from protocols.errors import ParameterError
+from protocols.keyring import Keyring
+from protocols.sums.paillier.keys import PublicKey, load_public_key, load_secret_key
+from protocols.sums.paillier.planner import PaillierPlan
+from protocols.sums.paillier.randomisers import crt_randomiser, full_randomiser, short_exponent_table
+
+__all__ = ["RandomiserPool", "randomiser_maker", "take_pooled"]
+
+_NICE: Final = 19
+"""The filling thread's place in the queue for the processor, where the system has one for threads: the last."""
+
+
+def randomiser_maker(plan: PaillierPlan, keyring: Keyring) -> Callable[[], Any]:
+    """How the owner of `keyring` makes one: by CRT with the secret key, else as the plan's `randomiser` says."""
+    if keyring.secret_key:
+        secret = load_secret_key(plan, keyring)
+        return lambda: crt_randomiser(secret)
+    public = load_public_key(plan, keyring)
+    if plan.parameters.randomiser == "strict":
+        return lambda: full_randomiser(public)
+    return lambda: short_exponent_table(public).randomiser()
+
+
+class RandomiserPool:
+    """Up to `capacity` randomisers for one task's public key; sealing under that key takes from it first.
+
+    `start` fills it in a thread of low priority and refills what is taken; `fill` fills it at once, in the calling
+    thread. From then until `stop`, or the end of the `with` block, it is offered to every seal in this process.
+    """
+
+    def __init__(self, plan: PaillierPlan, keyring: Keyring, capacity: int) -> None:
+        if capacity < 1:
+            raise ParameterError(f"a pool holds at least 1 randomiser, got {capacity}")
+        self._key = (load_public_key(plan, keyring), plan.parameters.randomiser)
+        self._make = randomiser_maker(plan, keyring)
+        self._capacity = capacity
+        self.forget()
+        _EVERY.add(self)
+
+    def forget(self) -> None:
+        """Become empty and idle: at first, at the end, and in a forked process, which has no thread to stop."""
+        self._ready: deque[Any] = deque()
+        self._wanted = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"<RandomiserPool {len(self)} of {self._capacity}>"
+
+    def __len__(self) -> int:
+        """Randomisers that wait."""
+        return len(self._ready)
+
+    def start(self) -> RandomiserPool:
+        """Offer the pool and fill it in the background; `ParameterError` when it or another one serves this key."""
+        self._offer()
+        if self._thread is not None:
+            raise ParameterError("this pool runs already")
+        self._wanted.set()
+        self._thread = threading.Thread(target=self._run, name="paillier-randomisers", daemon=True)
+        self._thread.start()
+        return self
+
+    def fill(self) -> RandomiserPool:
+        """Offer the pool and fill it here and now."""
+        self._offer()
+        while len(self._ready) < self._capacity:
+            self._ready.append(self._make())
+        return self
+
+    def stop(self) -> None:
+        """Withdraw the pool and drop what is in it."""
+        if _OFFERED.get(self._key) is self:
+            del _OFFERED[self._key]
+        if self._thread is not None:
+            self._stopping = True
+            self._wanted.set()
+            self._thread.join()
+        self.forget()
+
+    def __enter__(self) -> RandomiserPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _offer(self) -> None:
+        if _OFFERED.setdefault(self._key, self) is not self:
+            raise ParameterError("another pool serves this public key: stop it first")
+
+    def _run(self) -> None:
+        _step_back()
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            while not self._stopping and len(self._ready) < self._capacity:
+                self._ready.append(self._make())
+            if self._stopping:
+                return
+
+    def take(self, count: int) -> list[Any]:
+        """At most `count` randomisers, which are the caller's alone from here on."""
+        taken: list[Any] = []
+        with contextlib.suppress(IndexError):
+            for _ in range(count):
+                taken.append(self._ready.popleft())  # atomic: two threads never get the same one
+        self._wanted.set()
+        return taken
+
+
+_OFFERED: Final[dict[tuple[PublicKey, str], RandomiserPool]] = {}
+_EVERY: Final[WeakSet[RandomiserPool]] = WeakSet()
+
+
+def take_pooled(plan: PaillierPlan, key: PublicKey, count: int) -> list[Any]:
+    """At most `count` randomisers from the pool that serves `key`; none where there is no pool."""
+    pool = _OFFERED.get((key, plan.parameters.randomiser))
+    return [] if pool is None else pool.take(count)
+
+
+def _step_back() -> None:
+    """Let everything else go first: on Linux a thread has a priority of its own."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+
+
+def _after_fork() -> None:
+    for pool in list(_EVERY):
+        pool.forget()
+    _OFFERED.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
