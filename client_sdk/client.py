@@ -22,6 +22,7 @@ from client_sdk.core.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.enrolling import join
 from client_sdk.identity import Identity
 from client_sdk.keys import parse_group_code
+from client_sdk.masked import Vouching
 from client_sdk.model import ModelCache, ModelFollower
 from client_sdk.participant import AsyncParticipant, Participant
 from client_sdk.participation import Participation
@@ -80,6 +81,7 @@ class Enroller:
             ModelFollower(calls, terms, shelf, shared=shared),
             client_half(terms.recipe, training),
             np.random.default_rng(seed),
+            vouching=Vouching(membership.group_code),
         )
 
 

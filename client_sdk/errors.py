@@ -32,6 +32,7 @@
         ├── ConnectionFailed            no answer: refused, cut off, timed out
         ├── GaveUp                      still no luck after the last retry; `last` says what the last try met
         ├── PolicyRefused               this client's own policy says no, whatever the server says
+        ├── RoundLost                   a masked round went on without this client, or failed
         ├── ModelUnavailable            the newest model is not to be had (yet)
         ├── NotEnrolled                 no membership of that task is kept here
         └── LocalFileError              a key or state file that is missing, damaged or readable by others
@@ -76,6 +77,7 @@ __all__ = [
     "OffsetMismatch",
     "PolicyRefused",
     "RoundClosed",
+    "RoundLost",
     "ServerFault",
     "TooManyRequests",
     "Unauthenticated",
@@ -236,6 +238,10 @@ class GaveUp(ClientSDKError):
 
 class PolicyRefused(ClientSDKError):
     """This client's own policy does not allow the task or the round."""
+
+
+class RoundLost(ClientSDKError):
+    """A masked round went on without this client, or failed; the next one starts afresh."""
 
 
 class ModelUnavailable(ClientSDKError):

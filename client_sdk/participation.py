@@ -19,9 +19,12 @@ from client_sdk.errors import (
     NotInCohort,
     PolicyRefused,
     RoundClosed,
+    RoundLost,
 )
 from client_sdk.identity import Identity
 from client_sdk.keys import enter_rounds, receive_keyring
+from client_sdk.masked import Vouching
+from client_sdk.masked_rounds import take_masked_part
 from client_sdk.model import CaughtUp, ModelFollower
 from client_sdk.policy import Policy
 from client_sdk.recommendation import Recommendations, item_ids, top_items
@@ -39,13 +42,18 @@ from client_sdk.reports import (
 from client_sdk.store import Membership, Shelf
 from client_sdk.terms import TaskTerms
 from client_sdk.training.base import ClientHalf, LocalResult, Memory
-from protocols.errors import KeyringError, ParameterError
+from protocols.errors import KeyringError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
 
 __all__ = ["Participation", "Stop"]
 
 Stop = Callable[[], bool]
+_MISSED = (
+    *(PolicyRefused, RoundClosed, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable),
+    *(RoundLost, RefusalError, ThresholdError),
+)
+"""What ends a round for this client, and not its part in the task."""
 _SNAPSHOT_VOLUNTEERS = 3.0
 """Cohort members that look, on average, whether a snapshot is due: all of them would upload for one to win."""
 
@@ -64,6 +72,7 @@ class Participation:
     half: ClientHalf
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     seen: NDArray[np.int32] | None = None
+    vouching: Vouching = field(default_factory=lambda: Vouching(None), repr=False)
     _memory: Memory | None = field(default=None, repr=False)
 
     # --- keys ----------------------------------------------------------------------------------------------------
@@ -102,20 +111,23 @@ class Participation:
     ) -> Program[RoundReport]:
         """Take part in the round `view`: what `take_part` does for each round it is asked in.
 
-        Raises `PolicyRefused`, the upload's problems, `ParameterError` when training diverged.
+        Raises `PolicyRefused`, the upload's problems, `RoundLost` and its like in masked rounds, and `ParameterError`
+        when training diverged.
         """
+        if self.terms.mechanism.interactive:
+            return take_masked_part(self, view, positives, progress)
         return self._once(view, positives, progress, Traffic())
 
     def _once(
         self, view: RoundView, positives: NDArray[np.int32], progress: Progress | None, traffic: Traffic
     ) -> Program[RoundReport]:
         self.policy.check_round(view)
-        spec = self._spec(view)
+        spec = self.spec(view)
         started = perf_counter()
         yield from self.ready(progress)
         caught_up = yield from metered(self.follower.follow(view.number - 1, patience=60.0), traffic)
         current = perf_counter()
-        local = yield from work(lambda: self._train(spec, caught_up.state, positives))
+        local = yield from work(lambda: self.train(spec, caught_up.state, positives))
         trained = perf_counter()
         body = yield from work(lambda: self._seal(spec, local))
         sealed = perf_counter()
@@ -124,7 +136,7 @@ class Participation:
         client_id = self.membership.client_id
         yield from metered(self.calls.contribute(self.terms.task_id, view.number, client_id, body), traffic)
         uploaded = perf_counter()
-        self._keep_memory(local.memory)
+        self.keep_memory(local.memory)
         yield from metered(self._offer_snapshot(view, caught_up, progress), traffic)
         return RoundReport(
             round=view.number,
@@ -144,7 +156,7 @@ class Participation:
             caught_up=caught_up.plan.kind,
         )
 
-    def _spec(self, view: RoundView) -> RoundSpec:
+    def spec(self, view: RoundView) -> RoundSpec:
         """The round's broadcast, after what the server says of it was compared with what follows from the terms."""
         spec = self.terms.round_spec(view)
         route = self.terms.recipe.route(spec, self.membership.client_id)
@@ -154,7 +166,8 @@ class Participation:
             raise ContractBroken("GET", f"/v1/tasks/{self.terms.task_id}/rounds/{view.number}", 200, detail)
         return spec
 
-    def _train(self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32]) -> LocalResult:
+    def train(self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32]) -> LocalResult:
+        """This client's half of the recipe, from what it remembers; the outcome is remembered by `keep_memory`."""
         memory = self.memory() or self.half.first_memory(self.rng)
         return self.half.contribute(spec, self.membership.client_id, state, positives, memory, self.rng)
 
@@ -179,7 +192,8 @@ class Participation:
             self._memory = self.shelf.memory(self.terms.task_id, self.half.first_memory(np.random.default_rng(0)))
         return self._memory
 
-    def _keep_memory(self, memory: Memory) -> None:
+    def keep_memory(self, memory: Memory) -> None:
+        """Remember what the last contribution left, once that is stored."""
         self._memory = memory
         self.shelf.keep_memory(self.terms.task_id, memory)
 
@@ -216,12 +230,12 @@ class Participation:
             fresh = yield from self.calls.current_round(self.terms.task_id, etag, patience)
             if fresh is not None:
                 etag, view = fresh.etag, fresh.round
-                if view.number > handled and view.state == "collecting" and view.in_cohort and not view.contributed:
+                if view.number > handled and view.state == self._opening and _is_asked(view):
                     handled = view.number
                     report = yield from self._attempt(view, self.seen, progress)
                     if report is not None:
                         reports.append(report)
-                if view.state in ("collecting", "folding"):
+                if view.state not in ("complete", "failed"):
                     continue
             task = yield from self.calls.task(self.terms.task_id)
             if task.state != "open":
@@ -236,12 +250,16 @@ class Participation:
                 yield Pause(0.2)
         return reports
 
+    @property
+    def _opening(self) -> str:
+        return "advertising" if self.terms.mechanism.interactive else "collecting"
+
     def _attempt(
         self, view: RoundView, positives: NDArray[np.int32], progress: Progress | None
     ) -> Program[RoundReport | None]:
         try:
             report = yield from self.once(view, positives, progress)
-        except (PolicyRefused, RoundClosed, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable) as error:
+        except _MISSED as error:
             if progress:
                 progress(RoundMissed(view.number, str(error)))
             return None
@@ -260,7 +278,7 @@ class Participation:
         """The model after the last completed round."""
         yield from self.ready()
         fresh = yield from self.calls.current_round(self.terms.task_id)
-        upto = 0 if fresh is None else fresh.round.number - (fresh.round.state in ("collecting", "folding"))
+        upto = 0 if fresh is None else fresh.round.number - (fresh.round.state not in ("complete", "failed"))
         return (yield from self.follower.follow(upto, patience)).state
 
     # --- recommending --------------------------------------------------------------------------------------------
@@ -287,5 +305,10 @@ class Participation:
         if memory is None:
             spec = self.terms.recipe.plan(self.terms.seed, max(1, state.round_number))
             memory = self.half.prepare(spec, state, positives, self.rng)
-            self._keep_memory(memory)
+            self.keep_memory(memory)
         return self.half.scores(state, memory, positives)
+
+
+def _is_asked(view: RoundView) -> bool:
+    """Whether the round wants this client's first message; an earlier process of it may have sent one."""
+    return bool(view.in_cohort) and not (view.contributed or view.delivered)

@@ -8,6 +8,8 @@ from client_sdk.errors import PolicyRefused
 from client_sdk.terms import TaskTerms
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
+from protocols.sums.masked.parameters import Mode
+from protocols.sums.masked.policy import ClientPolicy
 
 __all__ = ["Policy"]
 
@@ -19,12 +21,21 @@ class Policy:
     min_cohort: a sum of fewer clients says too much about each of them.
     mechanisms: `plain` shows every contribution to the server, so it must be allowed by name:
     `Policy(mechanisms=frozenset({"ckks", "plain"}))`.
+    masked_modes: `curious` trusts the server to follow the protocol of masked sums, so it must be allowed by name.
+    min_neighbours, min_threshold, min_ring_bits: below these a masked round is refused, whatever the server says.
+    trust_roster: without a group code nobody but the server says who the other clients are, and it could invent them
+    all; semi-malicious masked tasks are then refused unless this is set.
     max_clip_share: share of an update's values that may be clipped before progress is told with a warning.
     snapshot_every: this client offers a sealed snapshot after rounds whose number is a multiple of it; 0: never.
     """
 
     min_cohort: int = 3
-    mechanisms: frozenset[str] = field(default_factory=lambda: frozenset({"ckks"}))
+    mechanisms: frozenset[str] = field(default_factory=lambda: frozenset({"ckks", "masked", "paillier"}))
+    masked_modes: frozenset[Mode] = field(default_factory=lambda: frozenset[Mode]({"semi-malicious"}))
+    min_neighbours: int = 2
+    min_threshold: int = 2
+    min_ring_bits: int = 16
+    trust_roster: bool = False
     max_clip_share: float = 0.01
     snapshot_every: int = 10
 
@@ -54,6 +65,12 @@ class Policy:
             raise PolicyRefused(
                 f"round {view.number} asks {view.cohort} clients; this client's policy wants at least {self.min_cohort}"
             )
+
+    def for_masked_rounds(self) -> ClientPolicy:
+        """The part of it that a masked round checks at each of its stages."""
+        return ClientPolicy(
+            self.min_cohort, self.min_neighbours, self.min_threshold, self.min_ring_bits, self.masked_modes
+        )
 
     def too_much_clipped(self, clipped: int, values: int) -> bool:
         """Whether `clipped` of `values` uploaded values is worth a warning."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from client_sdk.errors import ContractBroken
 from protocols.codec import b64decode, b64encode
@@ -44,7 +42,10 @@ class AgreedTerms(Message):
 
 @dataclass(frozen=True)
 class TaskTerms:
-    """What was agreed on. `seed`: 32 public bytes that the initial state and every round's seed follow from."""
+    """What was agreed on. `seed`: 32 public bytes that the initial state and every round's seed follow from.
+
+    `view` is the task as the server stated it when this client joined.
+    """
 
     task_id: str
     name: str
@@ -53,7 +54,7 @@ class TaskTerms:
     recipe: Recipe
     mechanism: Mechanism
     plan: SumPlan
-    mechanism_parameters: Mapping[str, Any] = field(default_factory=dict)
+    view: TaskView
 
     @classmethod
     def of(cls, view: TaskView) -> TaskTerms:
@@ -69,21 +70,23 @@ class TaskTerms:
         if plan.opened_by != view.opened_by:
             detail = f"the server says that {view.opened_by} can open the sum, the parameters say {plan.opened_by}"
             raise ContractBroken("GET", f"/v1/tasks/{view.task_id}", 200, detail)
-        parameters = view.mechanism.parameters
         seed = b64decode(view.seed, 32)
-        return cls(view.task_id, view.name, seed, view.schedule, recipe, mechanism, plan, parameters)
+        return cls(view.task_id, view.name, seed, view.schedule, recipe, mechanism, plan, view)
 
     def plan_at(self, step: int) -> SumPlan:
         """The plan of sum `step`; `plan` is that of the first, and for most recipes of all."""
         layout = self.recipe.layout(step)
         if layout == self.plan.layout:
             return self.plan
-        return self.mechanism.plan(self.mechanism_parameters, layout, self.schedule.cohort_size)
+        return self.mechanism.plan(self.view.mechanism.parameters, layout, self.schedule.cohort_size)
 
     @property
     def by_snapshot(self) -> bool:
-        """Whether the server's snapshots are the model: never replayed from aggregates."""
-        return self.recipe.by_snapshot
+        """Whether the server's snapshots are the model, never replayed from aggregates.
+
+        In masked tasks so, too: every client's masks are bound to the same bytes.
+        """
+        return self.recipe.by_snapshot or self.mechanism.interactive
 
     @property
     def n_items(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -30,8 +30,10 @@ from protocols.messages import (
     UploadReceipt,
 )
 
-__all__ = ["Calls", "Fresh", "base_url"]
+__all__ = ["Calls", "Fresh", "Handout", "Stage", "base_url"]
 
+Stage = Literal["advertise", "share", "confirm", "unmask"]
+Handout = Literal["roster", "inbox", "survivors", "confirmations"]
 M = TypeVar("M", bound=BaseModel)
 LONGEST_WAIT: Final = 30.0
 """The longest `wait` that the API takes, in seconds."""
@@ -147,6 +149,18 @@ class Calls:
         """Upload a contribution, resumed where a connection broke."""
         url = self.url + _task(task_id, "rounds", number, "contributions", client_id)
         return upload(url, self._authorization(), body, self.retry, self.chunk_bytes)
+
+    # --- masked rounds -------------------------------------------------------------------------------------------
+
+    def put_stage(self, task_id: str, number: int, stage: Stage, client_id: str, body: bytes) -> Program[None]:
+        """Store this client's message of one stage; the same bytes again are as good."""
+        yield from self._put(_task(task_id, "rounds", number, "stages", stage, client_id), body)
+
+    def stage_body(self, task_id: str, number: int, what: Handout, length: int | None = None) -> Program[bytes]:
+        """What the server hands out for a stage, of exactly `length` bytes where that is known."""
+        request = self._request("GET", _task(task_id, "rounds", number, what))
+        response = yield from send(request, self.retry)
+        return _checked(request, response, length, None)
 
     def aggregate(self, task_id: str, number: int, length: int, digest: str | None) -> Program[bytes]:
         """A released aggregate of exactly `length` bytes, checked against `digest` (hex) and its Content-Digest."""

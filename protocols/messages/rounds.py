@@ -10,7 +10,9 @@ from protocols.messages.base import Key32, Message
 
 __all__ = ["CohortView", "RoundPage", "RoundState", "RoundView", "SnapshotView", "UploadReceipt"]
 
-RoundState = Literal["collecting", "folding", "complete", "failed"]
+RoundState = Literal[
+    "advertising", "sharing", "collecting", "confirming", "unmasking", "folding", "complete", "failed"
+]
 
 
 class RoundView(Message):
@@ -32,6 +34,8 @@ class RoundView(Message):
     report: dict[str, float] = Field(default_factory=dict, description="Figures that the recipe reports of the model.")
     in_cohort: bool | None = Field(default=None, description="Whether the asking client is asked to contribute.")
     contributed: bool | None = Field(default=None, description="Whether its contribution is stored.")
+    expected: bool | None = Field(default=None, description="Whether the present stage waits for the asking client.")
+    delivered: bool | None = Field(default=None, description="Whether its message of the present stage is stored.")
     contribution_bytes: int | None = Field(default=None, description="Exact length of its contribution.")
 
 

@@ -80,6 +80,10 @@ class Mechanism(Protocol):
     def needs_keyring(self) -> bool:
         """Whether clients need keys from the mailbox before they can contribute."""
 
+    @property
+    def interactive(self) -> bool:
+        """Whether a round takes several messages of each client, so that contributions are not made by `seal` alone."""
+
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> SumPlan:
         """Lay out the sum; `ParameterError` or `BudgetError` says what does not fit and what would."""
 

@@ -85,6 +85,7 @@ class PlainMechanism:
 
     name: Final = "plain"
     needs_keyring: Final = False
+    interactive: Final = False
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PlainPlan:
         """Takes no parameters. `BudgetError` when a count could pass 2^24, the whole numbers that float32 holds."""

@@ -24,6 +24,7 @@ class CkksMechanism:
 
     name: Final = "ckks"
     needs_keyring: Final = True
+    interactive: Final = False
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> CkksPlan:
         """See `protocols.sums.ckks.planner.make_plan`; parameters are those of `CkksParameters`."""
