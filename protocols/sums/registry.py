@@ -12,6 +12,7 @@ __all__ = ["MECHANISMS", "mechanism"]
 
 MECHANISMS: Final[dict[str, str]] = {
     "ckks": "protocols.sums.ckks.mechanism:CKKS",
+    "masked": "protocols.sums.masked.mechanism:MASKED",
     "paillier": "protocols.sums.paillier.mechanism:PAILLIER",
     "plain": "protocols.sums.plain:PLAIN",
 }

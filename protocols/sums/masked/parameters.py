@@ -178,7 +178,8 @@ def _disconnected(clients: int, lost: int, most: int) -> NDArray[np.float64]:
     with np.errstate(divide="ignore"):
         ratios = np.log2(np.maximum(lost - steps, 0.0)) - np.log2(clients - steps)
         pairs = np.log2(clients * (clients - np.arange(most + 1) - 1.0) / 2.0)
-    return pairs + np.concatenate([[0.0], np.cumsum(ratios)])
+    bound: NDArray[np.float64] = pairs + np.concatenate([[0.0], np.cumsum(ratios)])
+    return bound
 
 
 class _Hypergeometric:

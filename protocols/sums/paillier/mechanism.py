@@ -23,6 +23,7 @@ class PaillierMechanism:
 
     name: Final = "paillier"
     needs_keyring: Final = True
+    interactive: Final = False
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PaillierPlan:
         """See `protocols.sums.paillier.planner.make_plan`; parameters are those of `PaillierParameters`."""

@@ -1,0 +1,113 @@
+"""Adding contributions: ring elements modulo 2^bits, in the partial sum's own buffer, one contribution at a time."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.codec import exact
+from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
+from protocols.layout import Route
+from protocols.sums.base import Buffer
+from protocols.sums.masked.packing import GROUP, RAW_BITS, Ring, pack, packed_bytes, unpack
+from protocols.sums.masked.plan import COUNT_BYTES, MaskedPlan
+
+__all__ = ["check_contribution", "correct", "fold_contributions", "open_sum", "release_sum"]
+
+_COUNT: Final = struct.Struct("<Q")
+_PIECE: Final = 1024 * GROUP
+"""Elements unpacked and added at a time, where the wire is not the ring's own form."""
+
+
+def check_contribution(plan: MaskedPlan, route: Route, body: Buffer) -> None:
+    """Exact length, unused bits zero; any ring elements will do: masked ones are uniform."""
+    expected, view = plan.contribution_bytes(route), memoryview(body)
+    if view.nbytes != expected:
+        raise ContributionError(f"a contribution along this route is {expected} bytes, got {view.nbytes}")
+    used = plan.layout.length * plan.bits % 8
+    if used and view.cast("B")[-1] >> used:
+        raise ContributionError("the unused bits of the last byte are not zero")
+
+
+def fold_contributions(
+    plan: MaskedPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]
+) -> bytes:
+    """A new partial sum; see `protocols.sums.base.Mechanism.fold`."""
+    count, body, sums = _copy_of(plan, partial)
+    for route, contribution in contributions:
+        count += 1
+        if count > plan.max_contributions:
+            raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+        _add(plan, sums, exact(contribution, plan.contribution_bytes(route), "a contribution along this route"))
+    return _written(plan, count, body, sums)
+
+
+def correct(plan: MaskedPlan, partial: Buffer, correction: Ring) -> bytes:
+    """The partial sum plus `correction` ((layout.length,), the ring's dtype): what unmasking adds to it."""
+    if correction.dtype != plan.dtype or correction.shape != (plan.layout.length,):
+        raise ParameterError(
+            f"a correction is {plan.layout.length} elements of {plan.dtype}, got {correction.shape} of "
+            f"{correction.dtype}"
+        )
+    count, body, sums = _copy_of(plan, partial)
+    sums += correction
+    return _written(plan, count, body, sums)
+
+
+def release_sum(plan: MaskedPlan, partial: Buffer) -> bytes:
+    """The sums as packed ring elements, without the count."""
+    sums = _view(plan, exact(partial, plan.partial_bytes, "a partial sum"))
+    return pack(sums.astype(plan.dtype, copy=False), plan.bits)
+
+
+def open_sum(plan: MaskedPlan, aggregate: Buffer, contributions: int) -> NDArray[np.float64]:
+    """The sum as float64 (layout.length,).
+
+    `CodecError` for another length, and for a value that no sum of so many contributions has: what is left when masks
+    did not cancel looks like that, and is refused.
+    """
+    elements = unpack(aggregate, plan.bits, plan.layout.length)
+    total = np.empty(plan.layout.length)
+    for block, places in zip(plan.layout.blocks, plan.places, strict=True):
+        for segment, (ring, span) in zip(block.segments, places, strict=True):
+            total[span] = ring.decode(elements[span])
+            bound = segment.bound_on_sum(contributions) + (0.0 if segment.integral else contributions / 2 / ring.scale)
+            if max(total[span].max(), -total[span].min()) > bound * (1.0 + 2.0**-40):
+                raise CodecError(
+                    f"{block.name}/{segment.name} holds a value that no sum of {contributions} contributions can have"
+                )
+    return total
+
+
+def _copy_of(plan: MaskedPlan, partial: Buffer | None) -> tuple[int, bytearray, Ring]:
+    """Count, a new body and the sums in it, as a writable view."""
+    if partial is None:
+        body = bytearray(plan.partial_bytes)
+    else:
+        body = bytearray(exact(partial, plan.partial_bytes, "a partial sum"))
+    (count,) = _COUNT.unpack_from(body)
+    return count, body, _view(plan, body)
+
+
+def _view(plan: MaskedPlan, body: Buffer) -> Ring:
+    return np.frombuffer(body, plan.dtype.newbyteorder("<"), offset=COUNT_BYTES)
+
+
+def _add(plan: MaskedPlan, sums: Ring, contribution: memoryview) -> None:
+    """Raw elements are added from where they lie; packed ones are unpacked piece by piece."""
+    piece = sums.size if plan.bits in RAW_BITS else _PIECE
+    for first in range(0, sums.size, piece):
+        part = sums[first : first + piece]
+        start = first * plan.bits // 8
+        part += unpack(contribution[start : start + packed_bytes(part.size, plan.bits)], plan.bits, part.size)
+
+
+def _written(plan: MaskedPlan, count: int, body: bytearray, sums: Ring) -> bytes:
+    if plan.bits not in RAW_BITS:
+        sums &= sums.dtype.type((1 << plan.bits) - 1)
+    _COUNT.pack_into(body, 0, count)
+    return bytes(body)
