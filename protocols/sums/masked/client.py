@@ -5,9 +5,9 @@
 
 Every check is made here, whatever the server says (after fcp/secagg of google-parfait/federated-compute). A step that
 raises ends the round for this client: `RefusalError` when the server breaks a rule or the client's policy,
-`ThresholdError` when too few neighbours are there, `CodecError` for bytes of another form. A state is spent by the first
-try, failed or not, and cannot be copied or pickled: so no mask is used for two vectors, and no second unmask request is
-answered. What a step returned is what is sent again when the network loses it.
+`ThresholdError` when too few neighbours are there, `CodecError` for bytes of another form. A state is spent by the
+first try, failed or not, and cannot be copied or pickled: so no mask is used for two vectors, and no second unmask
+request is answered. What a step returned is what is sent again when the network loses it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.packing import pack
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, open_roster
-from protocols.sums.masked.shares import Randomness, SharePair, open_pair, seal_pair, split_secrets
+from protocols.sums.masked.shamir import Randomness
+from protocols.sums.masked.shares import SharePair, open_pair, seal_pair, split_secrets
 
 __all__ = [
     "Advertised",
@@ -144,7 +145,7 @@ def advertise(
     policy: ClientPolicy,
     random: Randomness = os.urandom,
 ) -> tuple[Advertised, bytes]:
-    """Fresh keys for this round, and their advertisement of 160 bytes. `RefusalError` when the round is below policy."""
+    """Fresh keys for this round, and their advertisement of 160 bytes. `RefusalError` for a round below policy."""
     policy.check_ring(context.plan.bits, context.plan.mode)
     policy.check_cohort(context.cohort, "the round asks")
     mask_secret, sealing_secret, seed = random(SEED_BYTES), random(SEED_BYTES), random(SEED_BYTES)
@@ -159,8 +160,8 @@ def share(
 ) -> tuple[Shared, bytes]:
     """Shares of both secrets, sealed for each neighbour: `share_bytes(k)` bytes.
 
-    Refused: a roster in which this client does not stand exactly once with exactly its keys, that is below policy, has a
-    member whom nobody vouches for, or a neighbour who did not sign its keys for this very round and model.
+    Refused: a roster in which this client does not stand exactly once with exactly its keys, that is below policy, has
+    a member whom nobody vouches for, or a neighbour who did not sign its keys for this very round and model.
     """
     state._once.take()
     roster = open_roster(state.context, roster_body)

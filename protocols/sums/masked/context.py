@@ -7,6 +7,7 @@ from typing import Final
 
 from protocols.domain import SEED_BYTES, digest
 from protocols.errors import ParameterError
+from protocols.sums.masked.parameters import MIN_CLIENTS
 from protocols.sums.masked.plan import MaskedPlan
 
 __all__ = ["DIGEST_BYTES", "RoundContext", "model_digest"]
@@ -33,9 +34,9 @@ class RoundContext:
     def __post_init__(self) -> None:
         if len(self.round_seed) != SEED_BYTES or len(self.model_digest) != DIGEST_BYTES:
             raise ParameterError("a round seed and a model digest have 32 bytes each")
-        if self.round_number < 1 or not 2 <= self.cohort <= self.plan.max_contributions:
+        if self.round_number < 1 or not MIN_CLIENTS <= self.cohort <= self.plan.max_contributions:
             raise ParameterError(
-                f"rounds are counted from 1 and ask 2 to {self.plan.max_contributions} clients, "
+                f"rounds are counted from 1 and ask {MIN_CLIENTS} to {self.plan.max_contributions} clients, "
                 f"got round {self.round_number} with {self.cohort}"
             )
 

@@ -23,7 +23,7 @@ from protocols.sums.masked import messages
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.graph import neighbours
 from protocols.sums.masked.messages import ADVERTISEMENT_BYTES, KEY_BYTES, Advertisement, decode_advertisement
-from protocols.sums.masked.parameters import Neighbourhood
+from protocols.sums.masked.parameters import MIN_CLIENTS, Neighbourhood
 
 __all__ = ["Roster", "RosterEntry", "make_roster", "open_roster"]
 
@@ -142,8 +142,8 @@ def open_roster(context: RoundContext, body: Buffer) -> Roster:
     """The roster in `body`; `CodecError` for any other form: order, lengths, an id or a key found twice."""
     reader = Reader(body)
     (count,) = _COUNT.unpack(reader.fixed(_COUNT.size))
-    if not 2 <= count <= context.cohort:
-        raise CodecError(f"a roster of this round has 2 to {context.cohort} members, got {count}")
+    if not MIN_CLIENTS <= count <= context.cohort:
+        raise CodecError(f"a roster of this round has {MIN_CLIENTS} to {context.cohort} members, got {count}")
     entries = tuple(_read_entry(reader) for _ in range(count))
     reader.finish()
     names = [entry.client_id for entry in entries]

@@ -1,14 +1,14 @@
 """Shares of a client's two secrets, sealed from one neighbour to another, and the secrets put together again.
 
-A client shares its self-mask seed and its mask key (32 bytes each) among its k neighbours; it holds no share of its own.
-A pair of shares travels under AES-256-GCM with a key that serves for this one message: X25519 between the two sealing
-keys of the round, HKDF bound to round, roster, sender and receiver. So the nonce can be fixed.
+A client shares its self-mask seed and its mask key (32 bytes each) among its k neighbours; it holds no share of its
+own. A pair of shares travels under AES-256-GCM with a key that serves for this one message: X25519 between the two
+sealing keys of the round, HKDF bound to round, roster, sender and receiver. So the nonce can be fixed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,12 +18,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from protocols.domain import derive_key, domain_tag
 from protocols.sums.masked.agreement import agree
 from protocols.sums.masked.roster import Roster
-from protocols.sums.masked.shamir import SHARE_BYTES, split
+from protocols.sums.masked.shamir import SHARE_BYTES, Randomness, split
 
-__all__ = ["SharePair", "Randomness", "open_pair", "point", "seal_pair", "split_secrets"]
-
-Randomness = Callable[[int], bytes]
-"""random(n) -> n secret random bytes; only test vectors bring their own."""
+__all__ = ["SharePair", "open_pair", "point", "seal_pair", "split_secrets"]
 
 _NONCE: Final = bytes(12)
 
@@ -65,7 +62,7 @@ def seal_pair(pair: SharePair, secret: bytes, roster: Roster, sender: int, recei
 
 
 def open_pair(sealed: bytes, secret: bytes, roster: Roster, sender: int, receiver: int) -> SharePair | None:
-    """What `sender` sealed for `receiver`, whose sealing key is `secret`; None when it was not sealed for this place."""
+    """What `sender` sealed for `receiver`, whose sealing key is `secret`; None when it does not open."""
     shared = agree(secret, roster.entries[sender].advertised.sealing_key)
     cipher, associated = _cipher(shared, roster, sender, receiver)
     try:

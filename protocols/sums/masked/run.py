@@ -1,0 +1,129 @@
+"""A masked sum with every party on one page, from the task's plan to the opened sum, with clients that drop out."""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
+
+from protocols.domain import SEED_BYTES
+from protocols.envelope import GROUP_CODE_BYTES, membership_proof
+from protocols.layout import whole_route
+from protocols.sums.masked import client, server
+from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.messages import KEY_BYTES
+from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import RosterEntry, make_roster
+from protocols.sums.masked.shamir import Randomness
+
+__all__ = ["Stage", "MaskedTranscript", "run_masked_sum"]
+
+Stage = Literal["advertise", "share", "contribute", "confirm", "unmask"]
+"""What a client that drops out does not send any more."""
+
+
+@dataclass(frozen=True)
+class MaskedTranscript:
+    """What went over the wire, by client id, and what came out."""
+
+    roster: bytes
+    shares: dict[str, bytes]
+    contributions: dict[str, bytes]
+    confirmations: dict[str, bytes]
+    replies: dict[str, bytes]
+    survivors: tuple[str, ...]
+    total: NDArray[np.float64]
+
+
+def run_masked_sum(
+    plan: MaskedPlan,
+    vectors: Mapping[str, NDArray[np.float64]],
+    drop: Mapping[str, Stage] | None = None,
+    random: Randomness = os.urandom,
+) -> MaskedTranscript:
+    """The sum of the vectors, each (layout.length,), of all clients that contribute before they drop out.
+
+    Raises `ThresholdError` when too few are left in a stage, and whatever else the parties raise.
+    """
+    order: tuple[Stage, ...] = ("advertise", "share", "contribute", "confirm", "unmask")
+    drop = {} if drop is None else drop
+    route = whole_route(plan.layout)
+
+    def stays(client_id: str, stage: Stage) -> bool:
+        return client_id not in drop or order.index(drop[client_id]) > order.index(stage)
+
+    # Everyone knows the round; each client computed the model's digest itself. Members share a group code that the
+    # server never sees, and vouch with it for each other's identity keys.
+    context = RoundContext("t_1", 1, random(SEED_BYTES), plan, random(DIGEST_BYTES), max(2, len(vectors)))
+    policy = ClientPolicy(modes=frozenset({plan.mode}))
+    identities = {name: Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES)) for name in vectors}
+    group_code, mailbox = random(GROUP_CODE_BYTES), bytes(KEY_BYTES)
+
+    def vouch(entry: RosterEntry) -> bool:
+        proof = membership_proof(group_code, entry.identity_key, entry.mailbox_key)
+        return hmac.compare_digest(proof, entry.proof)
+
+    # advertising: fresh keys, signed. The server checks and lists them; the list gives the neighbour graph.
+    advertised, entries = {}, []
+    for name in vectors:
+        if stays(name, "advertise"):
+            advertised[name], body = client.advertise(context, name, identities[name], policy, random)
+            key = identities[name].public_key().public_bytes_raw()
+            server.check_advertisement(context, name, key, body)
+            proof = membership_proof(group_code, key, mailbox)
+            entries.append(RosterEntry(name, key, mailbox, proof, body))
+    roster = make_roster(context, entries)
+
+    # sharing: self-mask seed and mask key, in shares, sealed for the neighbours. The server slices and delivers.
+    shared, shares = {}, {}
+    for name in advertised:
+        if stays(name, "share"):
+            shared[name], shares[name] = client.share(advertised[name], roster.body, vouch, random)
+            server.check_shares(roster, shares[name])
+    server.check_sharers(roster, shares)
+    inboxes = server.inboxes(roster, shares)
+
+    # collecting: ring elements + own mask + masks shared with neighbours. The server folds.
+    contributed, contributions = {}, {}
+    for name in shared:
+        if stays(name, "contribute"):
+            elements = encode(plan, route, plan.layout.split(vectors[name]))
+            contributed[name], contributions[name] = client.contribute(shared[name], inboxes[name], elements)
+            MASKED.check(plan, route, contributions[name])
+    server.check_survivors(roster, shares, contributions)
+    survivors = roster.encode_set(contributions)
+    partial = MASKED.fold(plan, None, ((route, body) for body in contributions.values()))
+
+    # confirming (semi-malicious): the survivors sign their set, and answer only if t neighbours signed the same.
+    confirmed, confirmations, signed, replies = {}, {}, {}, {}
+    if plan.mode == "semi-malicious":
+        for name in contributed:
+            if stays(name, "confirm"):
+                confirmed[name], confirmations[name] = client.confirm(contributed[name], survivors)
+                server.check_confirmation(roster, shares, contributions, name, confirmations[name])
+        server.check_confirmed(roster, shares, contributions, confirmations)
+        signed = server.confirmations(roster, confirmations)
+
+    # unmasking: seed shares of survivors, mask-key shares of dropouts. The server takes the masks off.
+    for name in contributed:
+        if stays(name, "unmask"):
+            if plan.mode == "curious":
+                _, replies[name] = client.unmask_unconfirmed(contributed[name], survivors)
+            elif name in confirmed:
+                _, replies[name] = client.unmask(confirmed[name], signed[name])
+    correction = server.unmask(roster, shares, contributions, replies).correction
+    aggregate = MASKED.release(plan, MASKED.correct(plan, partial, correction))
+
+    # Anyone opens the sum.
+    total = MASKED.open(plan, aggregate, len(contributions), None)
+    return MaskedTranscript(
+        roster.body, shares, contributions, confirmations, replies, tuple(sorted(contributions)), total
+    )

@@ -1,0 +1,167 @@
+"""A masked round played by hand, stage by stage, so that a test can look at, or bend, any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
+
+from protocols.envelope import membership_proof
+from protocols.layout import Block, Segment, VectorLayout
+from protocols.sums.masked import client, server
+from protocols.sums.masked.context import RoundContext, model_digest
+from protocols.sums.masked.packing import ring_dtype, unpack
+from protocols.sums.masked.parameters import MaskedParameters, Mode, Neighbourhood
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
+
+LAYOUT = VectorLayout((Block("a", (Segment("v", 5, 1.0),)), Block("b", (Segment("n", 2, 1.0, integral=True),))))
+GROUP_CODE = bytes(range(32))
+ANY_MODE: frozenset[Mode] = frozenset({"curious", "semi-malicious"})
+
+
+@dataclass(frozen=True)
+class CompletePlan(MaskedPlan):
+    """Everybody is everybody's neighbour and just over half of a cohort opens a secret: 2t > k, in both modes."""
+
+    def neighbourhood(self, clients: int) -> Neighbourhood:
+        own = self.parameters
+        threshold = clients // 2 + 1
+        facts = (own.corrupt, own.dropout, own.mode, own.sigma, own.eta, -inf, -inf, -inf)
+        return Neighbourhood(clients, clients - 1, threshold, *facts)
+
+
+def complete_plan(mode: Mode = "semi-malicious", bits: int = 32) -> MaskedPlan:
+    return CompletePlan(MaskedParameters(mode=mode, bits=bits), LAYOUT, 64)
+
+
+def names(count: int) -> list[str]:
+    return [f"c_{number:03d}" for number in range(count)]
+
+
+def round_context(plan: MaskedPlan, cohort: int, number: int = 1, model: bytes = b"model") -> RoundContext:
+    return RoundContext("t_1", number, bytes([number]) * 32, plan, model_digest(b"terms", model), cohort)
+
+
+def vouch(entry: RosterEntry) -> bool:
+    """The group code's word for an identity key."""
+    return entry.proof == membership_proof(GROUP_CODE, entry.identity_key, entry.mailbox_key)
+
+
+def entry_of(identity: Ed25519PrivateKey, name: str, advertisement: bytes) -> RosterEntry:
+    key = identity.public_key().public_bytes_raw()
+    return RosterEntry(name, key, bytes(32), membership_proof(GROUP_CODE, key, bytes(32)), advertisement)
+
+
+@dataclass
+class Round:
+    """Stages fill the fields in turn. `contexts` overrides what single clients believe the round to be."""
+
+    context: RoundContext
+    members: list[str]
+    policy: ClientPolicy = field(default_factory=lambda: ClientPolicy(modes=ANY_MODE))
+    contexts: dict[str, RoundContext] = field(default_factory=dict)
+    vouch: Callable[[RosterEntry], bool] = vouch
+    identities: dict[str, Ed25519PrivateKey] = field(init=False)
+    elements: dict[str, NDArray[np.unsignedinteger[Any]]] = field(init=False)
+    advertised: dict[str, client.Advertised] = field(default_factory=dict)
+    entries: dict[str, RosterEntry] = field(default_factory=dict)
+    roster: Roster = field(init=False)
+    shared: dict[str, client.Shared] = field(default_factory=dict)
+    shares: dict[str, bytes] = field(default_factory=dict)
+    inboxes: dict[str, bytes] = field(default_factory=dict)
+    contributed: dict[str, client.Contributed] = field(default_factory=dict)
+    contributions: dict[str, bytes] = field(default_factory=dict)
+    confirmed: dict[str, client.Confirmed] = field(default_factory=dict)
+    confirmations: dict[str, bytes] = field(default_factory=dict)
+    replies: dict[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        bits, rng = self.context.plan.bits, np.random.default_rng(7)
+        self.identities = {name: Ed25519PrivateKey.generate() for name in self.members}
+        self.elements = {
+            name: rng.integers(0, 1 << bits, LAYOUT.length, np.uint64).astype(ring_dtype(bits)) for name in self.members
+        }
+
+    def advertise(self, without: Iterable[str] = ()) -> Round:
+        for name in self._but(self.members, without):
+            context = self.contexts.get(name, self.context)
+            self.advertised[name], body = client.advertise(context, name, self.identities[name], self.policy)
+            self.entries[name] = entry_of(self.identities[name], name, body)
+        self.roster = make_roster(self.context, self.entries.values())
+        return self
+
+    def share(self, without: Iterable[str] = ()) -> Round:
+        for name in self._but(self.advertised, without):
+            self.shared[name], self.shares[name] = client.share(self.advertised[name], self.roster.body, self.vouch)
+        self.inboxes = server.inboxes(self.roster, self.shares)
+        return self
+
+    def contribute(self, without: Iterable[str] = ()) -> Round:
+        for name in self._but(self.shared, without):
+            self.contributed[name], self.contributions[name] = client.contribute(
+                self.shared[name], self.inboxes[name], self.elements[name]
+            )
+        return self
+
+    def confirm(self, without: Iterable[str] = ()) -> Round:
+        for name in self._but(self.contributed, without):
+            self.confirmed[name], self.confirmations[name] = client.confirm(self.contributed[name], self.survivors)
+        return self
+
+    def unmask(self, without: Iterable[str] = ()) -> Round:
+        if self.context.plan.mode == "curious":
+            for name in self._but(self.contributed, without):
+                _, self.replies[name] = client.unmask_unconfirmed(self.contributed[name], self.survivors)
+            return self
+        signed = server.confirmations(self.roster, self.confirmations)
+        for name in self._but(self.confirmed, without):
+            _, self.replies[name] = client.unmask(self.confirmed[name], signed[name])
+        return self
+
+    @staticmethod
+    def _but(those: Iterable[str], without: Iterable[str]) -> list[str]:
+        gone = set(without)
+        return [name for name in those if name not in gone]
+
+    @property
+    def survivors(self) -> bytes:
+        return self.roster.encode_set(self.contributions)
+
+    def unmasking(self) -> server.Unmasking:
+        return server.unmask(self.roster, self.shares, self.contributions, self.replies)
+
+    def opened(self) -> NDArray[np.unsignedinteger[Any]]:
+        """The sum of the contributions with the masks taken off, ring elements."""
+        return self._ring(sum_of(self, self.contributions) + self.unmasking().correction)
+
+    def expected(self) -> NDArray[np.unsignedinteger[Any]]:
+        """The sum of the survivors' elements, added up in the clear."""
+        return self._ring(sum(self.elements[name] for name in self.contributions))  # type: ignore[arg-type]
+
+    def _ring(self, values: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
+        return values & values.dtype.type((1 << self.context.plan.bits) - 1)
+
+
+def sum_of(played: Round, contributions: dict[str, bytes]) -> NDArray[np.unsignedinteger[Any]]:
+    bits = played.context.plan.bits
+    total = np.zeros(LAYOUT.length, ring_dtype(bits))
+    for body in contributions.values():
+        total += unpack(body, bits, LAYOUT.length)
+    return total
+
+
+def new_round(count: int = 9, mode: Mode = "semi-malicious", **changes: Any) -> Round:
+    """A round of `count` clients that has not begun; `changes` go to `Round`."""
+    return Round(round_context(complete_plan(mode), count), names(count), **changes)
+
+
+def with_model(context: RoundContext, model: bytes) -> RoundContext:
+    """The same round, as a client sees it that was given another model."""
+    return replace(context, model_digest=model_digest(b"terms", model))
