@@ -22,7 +22,8 @@ from client_sdk.errors import (
     PolicyRefused,
     ServerFault,
 )
-from client_sdk.fleet import Fleet, FleetRound
+from client_sdk.fleet import Fleet
+from client_sdk.fleet_rounds import FleetRound
 from client_sdk.identity import Identity
 from client_sdk.keys import new_group_code
 from client_sdk.operators import Operator, task_request

@@ -17,7 +17,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
 from types import TracebackType
@@ -28,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from client_sdk.client import ClientOptions, Enroller
 from client_sdk.core.requests import Program
-from client_sdk.errors import ClientSDKError, PolicyRefused
+from client_sdk.fleet_rounds import FleetRound, MaskedStage, Seat, play_at_once, play_stages
 from client_sdk.identity import Identity
 from client_sdk.keys import KeyService
 from client_sdk.model import Catalogue, ModelCache, ModelFollower, fetch_catalogue
@@ -45,76 +44,21 @@ from protocols.errors import ParameterError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState
 
-__all__ = ["Fleet", "FleetRound"]
+__all__ = ["Fleet"]
 
 T = TypeVar("T")
 Told = Callable[[int], None]
-_ANY_MECHANISM = Policy(mechanisms=frozenset({"ckks", "plain"}))
-
-
-@dataclass(frozen=True)
-class FleetRound:
-    """What one round did and cost, all clients of the cohort together.
-
-    seconds: wall clock from the round's opening being seen to the new model being known. The phases are sums over the
-    clients, which run side by side. bytes: of bodies. missed: dropped out on purpose, refused or too late.
-    """
-
-    number: int
-    state: Literal["complete", "failed"]
-    failure: str | None
-    asked: int
-    survivors: int
-    reports: tuple[RoundReport, ...]
-    missed: tuple[RoundMissed, ...]
-    seconds: float
-
-    def _sum(self, name: str) -> float:
-        return float(sum(getattr(report, name) for report in self.reports))
-
-    @property
-    def loss(self) -> float:
-        """Mean training loss of the clients that delivered; NaN when none did."""
-        return self._sum("loss") / len(self.reports) if self.reports else float("nan")
-
-    @property
-    def clipped(self) -> int:
-        """Values that were clipped."""
-        return int(self._sum("clipped"))
-
-    @property
-    def values(self) -> int:
-        """Values that were uploaded."""
-        return int(self._sum("values"))
-
-    @property
-    def bytes_up(self) -> int:
-        """Bytes sent by the cohort."""
-        return int(self._sum("bytes_up"))
-
-    @property
-    def bytes_down(self) -> int:
-        """Bytes received by the cohort."""
-        return int(self._sum("bytes_down"))
-
-    @property
-    def bytes_spared(self) -> int:
-        """Bytes that the cohort would have received without a shared cache."""
-        return int(self._sum("bytes_spared"))
-
-    @property
-    def phases(self) -> dict[str, float]:
-        """Seconds by phase, summed over the clients: catch_up, train, seal, upload."""
-        return {name: self._sum(f"{name}_seconds") for name in ("catch_up", "train", "seal", "upload")}
+_ANY_MECHANISM = Policy(mechanisms=frozenset({"ckks", "masked", "paillier", "plain"}))
 
 
 class Fleet:
     """Many participants of one task.
 
     interactions: one list of item numbers a client. seed: fixes every client's training draws; fresh randomness by
-    default. dropout: share of a cohort that never answers, drawn with `dropout_rng`; the round then waits for its
-    deadline. identities: fresh ones by default; the same ones in a task of the same seed get the same turns. Client 0
-    watches the rounds for all, and is the key holder where there is one.
+    default. dropout: share of a cohort that falls silent, drawn with `dropout_rng`; the round then waits for its
+    deadline. In masked rounds `dropout_stage` is the first stage that they do not answer. identities: fresh ones by
+    default; the same ones in a task of the same seed get the same turns. Client 0 watches the rounds for all, and is
+    the key holder where there is one.
     """
 
     def __init__(
@@ -129,6 +73,7 @@ class Fleet:
         downloads: Literal["each", "once"] = "each",
         dropout: float = 0.0,
         dropout_rng: np.random.Generator | None = None,
+        dropout_stage: MaskedStage = "collecting",
         options: ClientOptions | None = None,
         identities: Sequence[Identity] | None = None,
     ) -> None:
@@ -142,6 +87,7 @@ class Fleet:
             raise ParameterError(f"{len(interactions)} clients need as many identities, got {len(identities)}")
         self._identities = list(identities or (Identity.generate() for _ in interactions))
         self._dropout, self._dropout_rng = dropout, dropout_rng or np.random.default_rng()
+        self._dropout_stage: MaskedStage = dropout_stage
         self._options = options or ClientOptions()
         self._cache = ModelCache(downloads)
         self._driver = SyncDriver(self._options.timeouts)
@@ -193,6 +139,8 @@ class Fleet:
         self._positives = [
             client.positives(items) for client, items in zip(self._clients, self._interactions, strict=True)
         ]
+        for client in self._clients:
+            client.vouching = self._clients[0].vouching
         self._by_id = {client.membership.client_id: index for index, client in enumerate(self._clients)}
         if holder_invitation:
             self._holder = key_service(self._clients[0])
@@ -233,9 +181,9 @@ class Fleet:
         etag: str | None = None
         while not (stop and stop()) and (rounds is None or len(done) < rounds):
             fresh = self._driver.run(watcher.calls.current_round(watcher.terms.task_id, etag, 20.0))
-            if fresh is None or fresh.round.state != "collecting":
+            if fresh is None or fresh.round.state != self._opening:
                 etag = fresh.etag if fresh else etag
-                if (fresh is None or fresh.round.state != "folding") and not self._is_open():
+                if (fresh is None or fresh.round.state in ("complete", "failed")) and not self._is_open():
                     break
                 continue
             report = self._play(fresh.round)
@@ -243,6 +191,10 @@ class Fleet:
             if on_round:
                 on_round(report)
         return done
+
+    @property
+    def _opening(self) -> str:
+        return "advertising" if self._clients[0].terms.mechanism.interactive else "collecting"
 
     def _is_open(self) -> bool:
         watcher = self._clients[0]
@@ -256,7 +208,11 @@ class Fleet:
         dropped = self._dropout_rng.random(len(cohort)) < self._dropout
         members = [client_id for client_id in cohort if client_id in self._by_id]
         gone = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
-        outcomes = self._spread(self._part(self._by_id[client_id], view, client_id in gone) for client_id in members)
+        seats = [self._seat(client_id, client_id in gone) for client_id in members]
+        if watcher.terms.mechanism.interactive:
+            outcomes = play_stages(seats, view, self._spread, self._await_change, self._dropout_stage)
+        else:
+            outcomes = play_at_once(seats, view, self._spread)
         end = self._await_end(view.number)
         if end.state == "complete":
             self._sync(view.number)
@@ -271,20 +227,22 @@ class Fleet:
             seconds=perf_counter() - started,
         )
 
-    def _part(self, index: int, view: RoundView, drops: bool) -> Callable[[], Program[RoundReport | RoundMissed]]:
-        def program() -> Program[RoundReport | RoundMissed]:
-            if drops:
-                return RoundMissed(view.number, "dropped out on purpose")
-            # What the watcher sees of its own contribution is not what this client is asked for.
-            mine = view.model_copy(update={"contribution_bytes": None, "in_cohort": True, "contributed": False})
-            try:
-                return (yield from self._clients[index].once(mine, self._positives[index]))
-            except PolicyRefused:
-                raise
-            except ClientSDKError as error:
-                return RoundMissed(view.number, str(error))
+    def _seat(self, client_id: str, drops: bool) -> Seat:
+        index = self._by_id[client_id]
+        return Seat(self._clients[index], self._positives[index], drops)
 
-        return program
+    def _await_change(self, seen: RoundView) -> RoundView:
+        """The round once it is in another state than `seen`."""
+        watcher, etag = self._clients[0], None
+        while True:
+            fresh = self._driver.run(watcher.calls.current_round(watcher.terms.task_id, etag, 20.0))
+            if fresh is None:
+                continue
+            if fresh.round.number > seen.number:
+                return self._driver.run(watcher.calls.round(watcher.terms.task_id, seen.number))
+            if fresh.round.state != seen.state:
+                return fresh.round
+            etag = fresh.etag
 
     def _await_end(self, number: int) -> RoundView:
         """The round once it is over."""

@@ -18,7 +18,8 @@ from client_sdk.data.interactions import LeaveOneOut
 from client_sdk.demo.results import ArmResult, CurvePoint
 from client_sdk.demo.server import DemoServer
 from client_sdk.evaluation.leave_one_out import EvaluationResult, evaluate_scores
-from client_sdk.fleet import Fleet, FleetRound
+from client_sdk.fleet import Fleet
+from client_sdk.fleet_rounds import FleetRound
 from client_sdk.identity import Identity
 from client_sdk.keys import new_group_code
 from client_sdk.operators import Operator, task_request
