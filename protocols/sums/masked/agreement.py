@@ -40,23 +40,20 @@ def public_key(secret: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
-def agree(secret: bytes, peer: bytes) -> bytes:
+def agree(secret: X25519PrivateKey, peer: bytes) -> bytes:
     """The X25519 shared secret (32); `CodecError` for a public key of low order, with which none can be agreed on."""
     try:
-        return X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(peer))
+        return secret.exchange(X25519PublicKey.from_public_bytes(peer))
     except ValueError as error:
         raise CodecError("an X25519 public key is of low order: no secret can be agreed on with it") from error
 
 
 def check_public_key(key: bytes) -> None:
     """Raise `CodecError` for a public key with which no secret can be agreed on."""
-    try:
-        _FIXED.exchange(X25519PublicKey.from_public_bytes(key))
-    except ValueError as error:
-        raise CodecError("an X25519 public key is of low order: no secret can be agreed on with it") from error
+    agree(_FIXED, key)
 
 
-def pair_mask_key(secret: bytes, own: bytes, peer: bytes) -> bytes:
+def pair_mask_key(secret: X25519PrivateKey, own: bytes, peer: bytes) -> bytes:
     """The key (32) of the mask that the owner of `secret` (its public key is `own`) has in common with `peer`."""
     return derive_key(agree(secret, peer), "masked pair", *sorted((own, peer)))
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.domain import SEED_BYTES
@@ -28,7 +29,6 @@ from protocols.sums.masked import messages
 from protocols.sums.masked.agreement import (
     mask_context,
     pair_mask_key,
-    public_key,
     sign_advertisement,
     sign_survivors,
     verify_advertisement,
@@ -36,6 +36,7 @@ from protocols.sums.masked.agreement import (
 )
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.masks import Mask, add_masks
+from protocols.sums.masked.messages import KEY_BYTES
 from protocols.sums.masked.packing import pack
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, open_roster
@@ -92,8 +93,8 @@ class Advertised(_State):
     """Keys were made up and advertised; waits for the roster."""
 
     client_id: str
-    mask_secret: bytes
-    sealing_secret: bytes
+    mask_secret: X25519PrivateKey
+    sealing_secret: X25519PrivateKey
     seed: bytes
     advertisement: bytes
 
@@ -104,8 +105,8 @@ class Shared(_State):
 
     roster: Roster
     index: int
-    mask_secret: bytes
-    sealing_secret: bytes
+    mask_secret: X25519PrivateKey
+    sealing_secret: X25519PrivateKey
     seed: bytes
 
 
@@ -148,10 +149,10 @@ def advertise(
     """Fresh keys for this round, and their advertisement of 160 bytes. `RefusalError` for a round below policy."""
     policy.check_ring(context.plan.bits, context.plan.mode)
     policy.check_cohort(context.cohort, "the round asks")
-    mask_secret, sealing_secret, seed = random(SEED_BYTES), random(SEED_BYTES), random(SEED_BYTES)
-    body = sign_advertisement(
-        identity, context, client_id, public_key(mask_secret), public_key(sealing_secret), seed
-    ).encode()
+    mask_secret, sealing_secret = (X25519PrivateKey.from_private_bytes(random(KEY_BYTES)) for _ in range(2))
+    seed = random(SEED_BYTES)
+    keys = (mask_secret.public_key().public_bytes_raw(), sealing_secret.public_key().public_bytes_raw())
+    body = sign_advertisement(identity, context, client_id, *keys, seed).encode()
     return Advertised(context, policy, identity, client_id, mask_secret, sealing_secret, seed, body), body
 
 
@@ -174,7 +175,7 @@ def share(
     neighbours = roster.neighbours_of(index)
     for place in neighbours:
         _check_signature(roster, place)
-    pairs = split_secrets(state.seed, state.mask_secret, roster.threshold, neighbours, random)
+    pairs = split_secrets(state.seed, state.mask_secret.private_bytes_raw(), roster.threshold, neighbours, random)
     slots = [
         seal_pair(pair, state.sealing_secret, roster, index, place)
         for pair, place in zip(pairs, neighbours, strict=True)

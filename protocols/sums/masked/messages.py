@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from protocols.codec import Reader, exact
+from protocols.codec import exact
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
 from protocols.sums.masked.shamir import SHARE_BYTES
@@ -66,8 +66,8 @@ class Advertisement:
 
 def decode_advertisement(body: Buffer) -> Advertisement:
     """The parts; `CodecError` for any other length."""
-    reader = Reader(exact(body, ADVERTISEMENT_BYTES, "an advertisement"))
-    return Advertisement(reader.fixed(KEY_BYTES), reader.fixed(KEY_BYTES), reader.fixed(KEY_BYTES), reader.fixed(64))
+    view = bytes(exact(body, ADVERTISEMENT_BYTES, "an advertisement"))
+    return Advertisement(view[:32], view[32:64], view[64:96], view[96:])
 
 
 def share_bytes(degree: int) -> int:

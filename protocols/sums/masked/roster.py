@@ -159,12 +159,11 @@ def _read_entry(reader: Reader) -> RosterEntry:
     length = reader.fixed(1)[0]
     if not 1 <= length <= _LONGEST_ID:
         raise CodecError(f"a client id has 1 to {_LONGEST_ID} bytes, got {length}")
+    name, rest = reader.fixed(length), reader.fixed(3 * KEY_BYTES + ADVERTISEMENT_BYTES)
     try:
-        name = reader.fixed(length).decode()
+        return RosterEntry(name.decode(), rest[:32], rest[32:64], rest[64:96], rest[96:])
     except UnicodeDecodeError as error:
         raise CodecError("a client id is not UTF-8") from error
-    keys = (reader.fixed(KEY_BYTES), reader.fixed(KEY_BYTES), reader.fixed(KEY_BYTES))
-    return RosterEntry(name, *keys, reader.fixed(ADVERTISEMENT_BYTES))
 
 
 def _repeated(entries: tuple[RosterEntry, ...]) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.codec import exact
@@ -254,9 +255,9 @@ def _masks(
         if place in alive:
             masks.append((secret, context, -1))
             continue
-        own = roster.entries[place].advertised.mask_key
+        own, mask_secret = roster.entries[place].advertised.mask_key, X25519PrivateKey.from_private_bytes(secret)
         for peer in roster.neighbours_of(place):
             if peer in alive:
-                key = pair_mask_key(secret, own, roster.entries[peer].advertised.mask_key)
+                key = pair_mask_key(mask_secret, own, roster.entries[peer].advertised.mask_key)
                 masks.append((key, context, -1 if peer < place else 1))
     return masks

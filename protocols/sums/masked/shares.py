@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from protocols.domain import derive_key, domain_tag
@@ -54,14 +55,14 @@ def _cipher(shared: bytes, roster: Roster, sender: int, receiver: int) -> tuple[
     return AESGCM(derive_key(shared, "masked share", *bound)), domain_tag("masked share", *bound)
 
 
-def seal_pair(pair: SharePair, secret: bytes, roster: Roster, sender: int, receiver: int) -> bytes:
+def seal_pair(pair: SharePair, secret: X25519PrivateKey, roster: Roster, sender: int, receiver: int) -> bytes:
     """82 bytes that `receiver` alone can open; `secret` is the sender's sealing key."""
     shared = agree(secret, roster.entries[receiver].advertised.sealing_key)
     cipher, associated = _cipher(shared, roster, sender, receiver)
     return cipher.encrypt(_NONCE, pair.of_seed + pair.of_mask_key, associated)
 
 
-def open_pair(sealed: bytes, secret: bytes, roster: Roster, sender: int, receiver: int) -> SharePair | None:
+def open_pair(sealed: bytes, secret: X25519PrivateKey, roster: Roster, sender: int, receiver: int) -> SharePair | None:
     """What `sender` sealed for `receiver`, whose sealing key is `secret`; None when it does not open."""
     shared = agree(secret, roster.entries[sender].advertised.sealing_key)
     cipher, associated = _cipher(shared, roster, sender, receiver)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.errors import CodecError, HushRecError, RefusalError, ThresholdError
@@ -418,7 +419,7 @@ def test_late_upload(defended: bool, monkeypatch: Patch) -> None:
     masks: list[Any] = []
     for peer in played.roster.neighbours_of(place):
         key = pair_mask_key(
-            secrets[place],
+            X25519PrivateKey.from_private_bytes(secrets[place]),
             played.entries[VICTIM].advertised.mask_key,
             played.roster.entries[peer].advertised.mask_key,
         )
@@ -592,7 +593,7 @@ def test_states_say_nothing() -> None:
     shown = repr(
         (played.advertised, played.shared, played.contributed, list(played.contributed[VICTIM].pairs.values()))
     )
-    for secret in (played.advertised[VICTIM].seed, played.advertised[VICTIM].mask_secret):
+    for secret in (played.advertised[VICTIM].seed, played.advertised[VICTIM].mask_secret.private_bytes_raw()):
         assert repr(secret)[2:-1] not in shown
         assert secret.hex() not in shown
     assert decode_set(played.survivors, 5) == frozenset(range(5))
