@@ -7,6 +7,7 @@ the network and the storage between the parties are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
@@ -25,6 +26,8 @@ from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.registry import check_combination
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.sums.base import SumPlan
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.registry import mechanism as find_mechanism
 
 __all__ = ["FOLD_BATCH", "Federation", "SimulatedRound"]
@@ -49,11 +52,36 @@ class SimulatedRound:
 
 
 @dataclass
+class _Tally:
+    """What a round costs, as it goes on."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("train", "seal", "fold", "open"), 0.0))
+    losses: list[float] = field(default_factory=list)
+    clipped: int = 0
+    bytes: int = 0
+
+    @contextmanager
+    def clock(self, phase: str) -> Iterator[None]:
+        """Count the time spent inside towards `phase`."""
+        started = perf_counter()
+        yield
+        self.seconds[phase] += perf_counter() - started
+
+    def round(self, number: int, survivors: int) -> SimulatedRound:
+        """The figures of the whole round."""
+        s = self.seconds
+        return SimulatedRound(
+            number, survivors, float(np.mean(self.losses)), self.clipped, self.bytes / survivors,
+            s["train"], s["seal"], s["fold"], s["open"],
+        )  # fmt: skip
+
+
+@dataclass
 class Federation:
     """All clients of one data set, one recipe over one mechanism.
 
     Cohorts go round-robin over one shuffle, as in the released CoLR code: everyone takes part once in users/cohort
-    rounds. `seed` fixes the shuffle, the task seed and each client's training draws, so that two mechanisms can be
+    rounds. A recipe with a frozen cohort gets the same one in every round. `seed` fixes the shuffle, the task seed and each client's training draws, so that two mechanisms can be
     compared on the same run; the HE library's own randomness is never fixed. `excluded` (users, k) are items that a
     user never draws as a training negative, -1 for none: only the papers' own protocol needs it.
     """
@@ -81,6 +109,8 @@ class Federation:
         draws = np.random.default_rng([self.seed, 1])
         self.memories: list[Memory] = [self.half.first_memory(draws) for _ in range(users)]
         self.order = np.random.default_rng([self.seed, 42]).permutation(users)
+        if self.recipe.frozen_cohort:  # a user without a row has nothing to add to sums over everyone's
+            self.order = self.order[self.data.train.user_degrees()[self.order] > 0]
 
     @property
     def user_factors(self) -> NDArray[np.float32]:
@@ -88,47 +118,66 @@ class Federation:
         return np.stack([memory[USER_FACTOR] for memory in self.memories])
 
     def cohort(self, number: int) -> NDArray[np.int64]:
-        """The users asked in round `number` (from 1)."""
-        start = (number - 1) * self.cohort_size
+        """The users asked in round `number` (from 1): the same in all rounds where the recipe's cohort is frozen."""
+        start = 0 if self.recipe.frozen_cohort else (number - 1) * self.cohort_size
         return self.order[np.arange(start, start + min(self.cohort_size, self.order.size)) % self.order.size]
 
     def run(self, rounds: int) -> Iterator[SimulatedRound]:
-        """Run `rounds` more rounds, one at a time; `state` and `memories` hold the model in between."""
+        """Run `rounds` more rounds, one at a time; `state` and `memories` hold the model in between.
+
+        Fewer where the recipe says that the model is done.
+        """
         for number in range(self.state.round_number + 1, self.state.round_number + rounds + 1):
+            if self.recipe.is_done(self.state):
+                return
             yield self._round(number)
 
     def _round(self, number: int) -> SimulatedRound:
         spec = self.recipe.plan(self.task_seed, number)
-        plan = self._plan(spec.step)
+        plan, cohort, tally = self._plan(spec.step), self.cohort(number), _Tally()
+        if isinstance(plan, MaskedPlan):
+            total = self._sum_masked(plan, spec, cohort, tally)
+        else:
+            total = self._sum_sealed(plan, spec, cohort, tally)
+        self.state = self.recipe.absorb(self.state, spec, total, cohort.size)
+        return tally.round(number, cohort.size)
+
+    def _sum_sealed(
+        self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
+    ) -> NDArray[np.float64]:
+        """Everyone seals, the server folds batch by batch, and whoever may open the sum does."""
         partial: bytes | None = None
         waiting: list[tuple[Route, bytes]] = []
-        cohort = self.cohort(number)
-        clock = {"train": 0.0, "seal": 0.0, "fold": 0.0}
-        losses, clipped, sent = [], 0, 0
         for user in cohort:
-            started = perf_counter()
-            local = self._train(spec, int(user))
-            trained = perf_counter()
+            local = self._train(spec, int(user), tally)
             route = self.recipe.route(spec, str(user))
-            body = self.mechanism.seal(plan, route, local.blocks, self.keyring)
-            sealed = perf_counter()
-            self.mechanism.check(plan, route, body)
-            waiting.append((route, body))
-            if len(waiting) == FOLD_BATCH or user == cohort[-1]:
-                partial = self.mechanism.fold(plan, partial, waiting)
-                waiting = []
-            folded = perf_counter()
-            clock["train"] += trained - started
-            clock["seal"] += sealed - trained
-            clock["fold"] += folded - sealed
-            losses.append(local.loss)
-            clipped += local.clipped
-            sent += len(body)
-        opened = self._absorb(spec, partial or b"", cohort.size)
-        return SimulatedRound(
-            number, cohort.size, float(np.mean(losses)), clipped, sent / cohort.size,
-            clock["train"], clock["seal"], clock["fold"], opened,
-        )  # fmt: skip
+            with tally.clock("seal"):
+                body = self.mechanism.seal(plan, route, local.blocks, self.keyring)
+            with tally.clock("fold"):
+                self.mechanism.check(plan, route, body)
+                waiting.append((route, body))
+                if len(waiting) == FOLD_BATCH or user == cohort[-1]:
+                    partial = self.mechanism.fold(plan, partial, waiting)
+                    waiting = []
+            tally.bytes += len(body)
+        with tally.clock("open"):
+            aggregate = self.mechanism.release(plan, partial or b"")
+            return self.mechanism.open(plan, aggregate, cohort.size, self.keyring)
+
+    def _sum_masked(
+        self, plan: MaskedPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
+    ) -> NDArray[np.float64]:
+        """All stages of a masked round, nobody dropping out. What it takes counts as sealing: nobody could tell apart
+        what is whose.
+        """
+        vectors = {}
+        for user in cohort:
+            local = self._train(spec, int(user), tally)
+            vectors[str(user)] = plan.layout.scatter(self.recipe.route(spec, str(user)), local.blocks)
+        with tally.clock("seal"):
+            transcript = run_masked_sum(plan, vectors)
+        tally.bytes += sum(map(len, transcript.contributions.values()))
+        return transcript.total
 
     def _plan(self, step: int) -> SumPlan:
         layout = self.recipe.layout(step)
@@ -136,18 +185,13 @@ class Federation:
             self.plan = self.mechanism.plan(self.mechanism_parameters, layout, self.cohort_size)
         return self.plan
 
-    def _train(self, spec: RoundSpec, user: int) -> LocalResult:
+    def _train(self, spec: RoundSpec, user: int, tally: _Tally) -> LocalResult:
         rng = np.random.default_rng([self.seed, 2, user, spec.number])
         excluded = None if self.excluded is None else self.excluded[user]
         positives = self.data.train.positives(user)
-        local = self.half.contribute(spec, str(user), self.state, positives, self.memories[user], rng, excluded)
+        with tally.clock("train"):
+            local = self.half.contribute(spec, str(user), self.state, positives, self.memories[user], rng, excluded)
         self.memories[user] = local.memory
+        tally.losses.append(local.loss)
+        tally.clipped += local.clipped
         return local
-
-    def _absorb(self, spec: RoundSpec, partial: bytes, survivors: int) -> float:
-        started = perf_counter()
-        plan = self._plan(spec.step)
-        aggregate = self.mechanism.release(plan, partial)
-        total = self.mechanism.open(plan, aggregate, survivors, self.keyring)
-        self.state = self.recipe.absorb(self.state, spec, total, survivors)
-        return perf_counter() - started

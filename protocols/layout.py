@@ -8,7 +8,7 @@ column that the client trains).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -99,13 +99,25 @@ class Block:
 
 @dataclass(frozen=True)
 class VectorLayout:
-    """The blocks of an aggregate, in the order in which they lie in the opened vector."""
+    """The blocks of an aggregate, in the order in which they lie in the opened vector.
+
+    chosen: 0 where routes are public. Else how many of the blocks, all alike, every contribution feeds, and names
+    itself, in the clear: a leak that a recipe has to be asked for (`protocols.sums.chosen` has the wire form).
+    """
 
     blocks: tuple[Block, ...]
+    chosen: int = 0
 
     def __post_init__(self) -> None:
         if not self.blocks:
             raise ParameterError("a layout needs at least one block")
+        if not 0 <= self.chosen <= len(self.blocks):
+            raise ParameterError(f"{self.chosen} of {len(self.blocks)} blocks cannot be chosen")
+        if self.chosen and len({block.shape for block in self.blocks}) > 1:
+            raise ParameterError("blocks that a contribution chooses among must be alike")
+
+    def __hash__(self) -> int:
+        return hash((len(self.blocks), self.blocks[0], self.chosen))  # layouts of many blocks are keys of caches
 
     @property
     def length(self) -> int:
@@ -119,8 +131,24 @@ class VectorLayout:
         edges = [0, *accumulate(block.length for block in self.blocks)]
         return tuple(values[a:b] for a, b in pairwise(edges))
 
+    def scatter(self, route: Route, blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The whole vector (length,) that a contribution along `route` adds to the sum: its blocks in place, else 0."""
+        whole = np.zeros(self.length)
+        places = self.split(whole)
+        for targets, block, values in zip(route, self.contribution_blocks(route), blocks, strict=True):
+            if values.shape != (block.length,):
+                raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
+            for target in targets:
+                places[target][:] = values
+        return whole
+
     def check_route(self, route: Route) -> None:
-        """Raise `RoutingError` unless every target exists, none is fed twice, and targets of one block are alike."""
+        """Raise `RoutingError` unless every target exists, none is fed twice, and targets of one block are alike.
+
+        Where blocks are chosen, a route names `chosen` of them, one at a time.
+        """
+        if self.chosen and (len(route) != self.chosen or any(len(targets) != 1 for targets in route)):
+            raise RoutingError(f"a contribution to this sum feeds {self.chosen} blocks, each by itself")
         fed: set[int] = set()
         for targets in route:
             if not targets:
@@ -141,8 +169,11 @@ class VectorLayout:
 
 
 def whole_route(layout: VectorLayout) -> Route:
-    """The route of a contribution that feeds every block once: what all recipes but SCoLR use."""
-    return tuple((index,) for index in range(len(layout.blocks)))
+    """The route of a contribution that feeds every block once: what all recipes but SCoLR use.
+
+    Where blocks are chosen, the first so many of them: a route of the length that all have, until one is named.
+    """
+    return tuple((index,) for index in range(layout.chosen or len(layout.blocks)))
 
 
 def clip_to_bounds(block: Block, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:

@@ -1,4 +1,4 @@
-"""A federation in one process: each recipe trains the same model over plain and over CKKS sums."""
+"""A federation in one process: each recipe trains the same model over plain, CKKS and masked sums."""
 
 from __future__ import annotations
 
@@ -28,10 +28,15 @@ def federation(data: LeaveOneOut, recipe: str, mechanism: str, **changes: Any) -
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
-@pytest.mark.parametrize("parameters", [{"set": "standard"}, {"set": "compact", "wire": "expanded"}])
-def test_encrypted_and_plain_train_the_same_model(data: LeaveOneOut, recipe: str, parameters: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("mechanism", "parameters"),
+    [("ckks", {"set": "standard"}), ("ckks", {"set": "compact", "wire": "expanded"}), ("masked", {"dropout": 0.0})],
+)
+def test_hidden_and_plain_sums_train_the_same_model(
+    data: LeaveOneOut, recipe: str, mechanism: str, parameters: dict[str, Any]
+) -> None:
     plain = federation(data, recipe, "plain")
-    encrypted = federation(data, recipe, "ckks", mechanism_parameters=parameters)
+    encrypted = federation(data, recipe, mechanism, mechanism_parameters=parameters)
     ours, theirs = list(encrypted.run(ROUNDS)), list(plain.run(ROUNDS))
     # an absorbed value is a sum's value over a count of at least 1, once a round; float32 and training add their own
     tolerance = 4 * ROUNDS * (encrypted.plan.predicted_error + plain.plan.predicted_error) + 1e-5
@@ -39,7 +44,7 @@ def test_encrypted_and_plain_train_the_same_model(data: LeaveOneOut, recipe: str
     np.testing.assert_allclose(encrypted.user_factors, plain.user_factors, atol=10 * tolerance)
     assert [r.survivors for r in ours] == [COHORT] * ROUNDS
     assert [r.number for r in ours] == [r.number for r in theirs] == [1, 2, 3, 4]
-    assert ours[0].bytes_up > theirs[0].bytes_up
+    assert ours[0].bytes_up > theirs[0].bytes_up or mechanism == "masked"
 
 
 def test_everyone_has_a_turn_before_anyone_has_two(data: LeaveOneOut) -> None:
