@@ -12,23 +12,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from subprocess import DEVNULL, Popen
-from sys import executable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx
 import numpy as np
-import psutil
 from _report import Figure, arguments, bars, show, write_figures
+from _server import OPERATOR_TOKEN, Server, Watch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -46,38 +40,7 @@ SIZES = (50, 500)
 UPLOADERS = 8
 BODIES = 4
 MIB = 2**20
-OPERATOR = {"Authorization": "Bearer hro_memory-benchmark"}
-
-
-@dataclass
-class Watch:
-    """Samples the resident memory of a process and its children until it is left; keeps the peaks, in bytes."""
-
-    pid: int
-    total: int = 0
-    api: int = 0
-    workers: int = 0
-    _stop: threading.Event = field(default_factory=threading.Event)
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        server = psutil.Process(self.pid)
-        while not self._stop.wait(0.02):
-            api = server.memory_info().rss
-            workers = 0
-            for child in server.children(recursive=True):
-                with suppress(psutil.NoSuchProcess):
-                    workers += child.memory_info().rss
-            self.api, self.workers = max(self.api, api), max(self.workers, workers)
-            self.total = max(self.total, api + workers)
+OPERATOR = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
 
 
 @dataclass(frozen=True)
@@ -94,28 +57,13 @@ class Bench:
     def __init__(self, root: Path, dim: int, cohort: int) -> None:
         self.cohort = cohort
         self.parameters = {"items": ITEMS, "dim": dim, "clip": CLIP}
-        with_port = f"{20_000 + os.getpid() % 20_000}"
-        self.url = f"http://127.0.0.1:{with_port}"
-        settings = {"HUSHREC_DATA_DIR": str(root), "HUSHREC_PORT": with_port, "HUSHREC_RECHECK_SECONDS": "0.2"}
-        token = {"HUSHREC_OPERATOR_TOKEN": OPERATOR["Authorization"].removeprefix("Bearer ")}
-        command = [executable, "-m", "aggregator_service.cli", "serve"]
-        self.server = Popen(command, env={**os.environ, **settings, **token}, stdout=DEVNULL, stderr=DEVNULL)
-        self.http = httpx.Client(base_url=self.url, timeout=120, limits=httpx.Limits(max_connections=UPLOADERS))
+        self.server = Server(root, HUSHREC_RECHECK_SECONDS="0.2")
+        self.http = httpx.Client(base_url=self.server.url, timeout=120, limits=httpx.Limits(max_connections=UPLOADERS))
         self.plan: SumPlan = CKKS.plan({"set": "standard"}, recipe("fedmf", self.parameters).layout(), cohort)
 
     def close(self) -> None:
         self.http.close()
-        self.server.terminate()
-        self.server.wait(timeout=30)
-
-    def wait_ready(self) -> None:
-        for _ in range(600):
-            try:
-                if self.http.get("/readyz").status_code == 200:
-                    return
-            except httpx.TransportError:
-                time.sleep(0.05)
-        raise SystemExit("the server did not start")
+        self.server.close()
 
     def call(self, method: str, path: str, headers: dict[str, str], **body: Any) -> httpx.Response:
         answer = self.http.request(method, path, headers=headers, **body)
@@ -195,7 +143,6 @@ def measure(dim: int, cohort: int) -> dict[str, Figure]:
     with tempfile.TemporaryDirectory() as root:
         bench = Bench(Path(root), dim, cohort)
         try:
-            bench.wait_ready()
             task, members = bench.start_round()
             bodies = bench.bodies(CKKS.generate_keyring(bench.plan))
             bench.wait_round(task, "collecting")

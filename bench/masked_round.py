@@ -1,0 +1,175 @@
+"""One masked round of 1,000 clients over real HTTP, exact to the bit, and what it takes of the server.
+
+    .venv/bin/python bench/masked_round.py [--quick] [--json FILE]
+
+A real `hushrec-server`; 1,000 clients of the SDK in this process, each with its own keys, masks and requests; 100,000
+values in a 32-bit ring; 5 % of the clients fall silent after they shared their secrets, the stage whose dropouts cost
+the server most. The vectors are drawn here, so that the sum can be compared with the true one, element by element in
+the ring. The same round with 200 clients comes first, to compare the server's peak memory with. bench/README.md lists
+the keys.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _report import Figure, arguments, bars, show, write_figures
+from _server import OPERATOR_TOKEN, Server, Watch
+from numpy.typing import NDArray
+
+from client_sdk.client import ClientOptions
+from client_sdk.fleet import Fleet
+from client_sdk.keys import new_group_code
+from client_sdk.operators import Operator, task_request
+from client_sdk.training.base import LocalResult, Memory
+from protocols.layout import whole_route
+from protocols.messages import Schedule
+from protocols.recipes.base import ModelState, RoundSpec
+from protocols.sums.masked.plan import MaskedPlan, encode
+
+SIZES = (200, 1000)
+DROPOUT = 0.05
+ITEMS, DIM = 10_000, 9
+"""FedMF sums items x dim values and a count an item: 100,000 in all."""
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A client half that sends a vector drawn from its client's number instead of training."""
+
+    number: int
+    plan: MaskedPlan
+
+    def vector(self) -> NDArray[np.float64]:
+        """(layout.length,) float64 within the clips, counts 0 or 1."""
+        block = self.plan.layout.blocks[0]
+        random = np.random.default_rng([1, self.number])
+        values = random.uniform(-1.0, 1.0, block.length) * block.bounds()
+        return np.where(block.integral_mask(), np.rint(np.abs(values)), values)
+
+    def first_memory(self, rng: np.random.Generator) -> Memory:
+        return {}
+
+    def contribute(
+        self,
+        spec: RoundSpec,
+        client_id: str,
+        state: ModelState,
+        positives: NDArray[np.int32],
+        memory: Memory,
+        rng: np.random.Generator,
+        excluded: NDArray[np.int32] | None = None,
+    ) -> LocalResult:
+        return LocalResult([self.vector()], 0, {}, float("nan"), 0)
+
+    def prepare(self, *_: object) -> Memory:
+        return {}
+
+    def scores(self, *_: object) -> NDArray[np.float32]:
+        return np.zeros(ITEMS, dtype=np.float32)
+
+
+def start_task(server: Server, clients: int, stage_seconds: float) -> tuple[Fleet, Any]:
+    """A task of one round whose cohort is everyone, and its enrolled fleet."""
+    schedule = Schedule(
+        rounds=1,
+        cohort_size=clients,
+        min_clients=clients // 2,
+        collect_seconds=stage_seconds,
+        stage_seconds=stage_seconds,
+    )
+    operator = Operator(server.url, OPERATOR_TOKEN)
+    parameters = {"items": ITEMS, "dim": DIM, "clip": 1.0}
+    request = task_request(f"round-{clients}", "fedmf", "masked", schedule, parameters, {"bits": 32})
+    task = operator.create_task(request)
+    fleet = Fleet(
+        server.url,
+        [[0]] * clients,
+        dropout=DROPOUT,
+        dropout_rng=np.random.default_rng(5),
+        dropout_stage="collecting",
+        downloads="once",
+        options=ClientOptions(),
+    )
+    invitation = operator.invite(task.task_id, uses=clients).invitation
+    fleet.enrol(invitation, group_code=new_group_code())
+    for number, client in enumerate(fleet.clients):
+        plan = client.terms.plan
+        assert isinstance(plan, MaskedPlan)
+        client.half = Drawn(number, plan)
+    return fleet, operator
+
+
+def is_exact(fleet: Fleet, reports: set[str]) -> bool:
+    """Whether the released sum equals, element by element of the ring, that of those who contributed."""
+    first = fleet.clients[0]
+    plan = first.terms.plan
+    assert isinstance(plan, MaskedPlan)
+    total = np.zeros(plan.layout.length, plan.dtype)
+    for number, client in enumerate(fleet.clients):
+        if client.membership.client_id in reports:
+            total += encode(plan, whole_route(plan.layout), [Drawn(number, plan).vector()])
+    view = fleet._driver.run(first.calls.round(first.terms.task_id, 1))
+    digest = view.aggregate_digest
+    body = fleet._driver.run(first.calls.aggregate(first.terms.task_id, 1, plan.aggregate_bytes, digest))
+    return view.survivors == len(reports) and body == total.tobytes()
+
+
+def measure(clients: int, stage_seconds: float) -> dict[str, Figure]:
+    """One round with a fresh server."""
+    with tempfile.TemporaryDirectory() as root, Server(Path(root)) as server:
+        fleet, operator = start_task(server, clients, stage_seconds)
+        with fleet, operator:
+            started = time.perf_counter()
+            with Watch(server.pid) as watch:
+                (played,) = fleet.run(rounds=1)
+            wall = time.perf_counter() - started
+            if played.state != "complete":
+                raise SystemExit(f"the round failed: {played.failure}")
+            sent, received = played.bytes_up, played.bytes_down
+            exact = is_exact(fleet, {report.client_id for report in played.reports})
+            plan = fleet.clients[0].terms.plan
+            assert isinstance(plan, MaskedPlan)
+            near = plan.neighbourhood(clients)
+    name = f"round{clients}"
+    return {
+        f"{name}.exact": exact,
+        f"{name}.asked": played.asked,
+        f"{name}.survivors": played.survivors,
+        f"{name}.neighbours": near.degree,
+        f"{name}.threshold": near.threshold,
+        f"{name}.wall_s": wall,
+        f"{name}.server_cpu_s": watch.cpu_seconds,
+        f"{name}.peak_rss_mib": watch.total / MIB,
+        f"{name}.peak_rss_api_mib": watch.api / MIB,
+        f"{name}.peak_rss_workers_mib": watch.workers / MIB,
+        f"{name}.bytes_up_per_client": sent / max(1, len(played.reports)),
+        f"{name}.bytes_down_per_client": received / max(1, len(played.reports)),
+        f"{name}.contribution_bytes": played.reports[0].contribution_bytes,
+    }
+
+
+def main() -> None:
+    """Both rounds; the small one first."""
+    options = arguments(__doc__ or "").parse_args()
+    sizes = (40, 100) if options.quick else SIZES
+    figures: dict[str, Figure] = {}
+    with bars() as progress:
+        bar = progress.add_task("rounds", total=len(sizes))
+        for clients in sizes:
+            figures |= measure(clients, stage_seconds=max(20.0, 0.15 * clients))
+            progress.advance(bar)
+    small, large = (float(figures[f"round{clients}.peak_rss_mib"] or 0) for clients in sizes)
+    figures[f"round{sizes[1]}.peak_rss_ratio"] = large / small
+    show("One masked round over HTTP", figures)
+    write_figures(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()
