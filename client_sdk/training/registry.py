@@ -5,15 +5,23 @@ from __future__ import annotations
 from client_sdk.training.base import ClientHalf
 from client_sdk.training.factors import FactorHalf
 from client_sdk.training.mf import MFConfig
+from client_sdk.training.privirec import PriviRecHalf, fitting_filter
 from protocols.errors import ParameterError
 from protocols.recipes.base import Recipe
+from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.rows import FactorRecipe
 
 __all__ = ["client_half"]
 
 
-def client_half(recipe: Recipe, training: MFConfig | None = None) -> ClientHalf:
-    """What a client does for `recipe`; `training` is for the recipes that train. `ParameterError` for unknown ones."""
+def client_half(recipe: Recipe, training: MFConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+    """What a client does for `recipe`; `ParameterError` for unknown ones.
+
+    training: for the recipes that train. graph_filter: for those that aggregate a spectrum, a name from
+    `client_sdk.filters.FILTERS`; what fits the recipe when None.
+    """
     if isinstance(recipe, FactorRecipe):
         return FactorHalf(recipe, training or MFConfig())
+    if isinstance(recipe, PriviRecK):
+        return PriviRecHalf(recipe, fitting_filter(recipe, graph_filter))
     raise ParameterError(f"this client has no part to play in recipe {recipe.name!r}")

@@ -123,3 +123,6 @@ class Recipe(Protocol):
 
     def is_done(self, state: ModelState) -> bool:
         """Whether the job needs no further sum, whatever the schedule still allows."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """What the sums themselves reveal, whatever carries them, in plain words: shown before anyone agrees."""

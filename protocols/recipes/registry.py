@@ -12,6 +12,8 @@ from protocols.faults import first_fault
 from protocols.recipes.base import Recipe
 from protocols.recipes.colr import CoLR, CoLRParameters
 from protocols.recipes.fedmf import FedMF, FedMFParameters
+from protocols.recipes.privirec import PriviRec, PriviRecK
+from protocols.recipes.privirec_parameters import PriviRecKParameters, PriviRecParameters
 from protocols.recipes.scolr import SCoLR, SCoLRParameters
 
 __all__ = ["CARRIERS", "RECIPES", "check_combination", "recipe"]
@@ -19,15 +21,25 @@ __all__ = ["CARRIERS", "RECIPES", "check_combination", "recipe"]
 RECIPES: Final[dict[str, Callable[[Mapping[str, Any]], Recipe]]] = {
     "colr": lambda p: CoLR(CoLRParameters.model_validate(dict(p))),
     "fedmf": lambda p: FedMF(FedMFParameters.model_validate(dict(p))),
+    "privirec": lambda p: PriviRec(PriviRecParameters.model_validate(dict(p))),
+    "privirec-k": lambda p: PriviRecK(PriviRecKParameters.model_validate(dict(p))),
     "scolr": lambda p: SCoLR(SCoLRParameters.model_validate(dict(p))),
 }
 _PARAMETERS: Final[dict[str, type[BaseModel]]] = {
     "colr": CoLRParameters,
     "fedmf": FedMFParameters,
+    "privirec": PriviRecParameters,
+    "privirec-k": PriviRecKParameters,
     "scolr": SCoLRParameters,
 }
 
-CARRIERS: Final[dict[str, frozenset[str]]] = {name: frozenset({"ckks", "plain"}) for name in RECIPES}
+CARRIERS: Final[dict[str, frozenset[str]]] = {
+    "colr": frozenset({"ckks", "masked", "plain"}),
+    "fedmf": frozenset({"ckks", "masked", "plain"}),
+    "privirec": frozenset({"masked", "plain"}),
+    "privirec-k": frozenset({"masked", "plain"}),
+    "scolr": frozenset({"ckks", "masked", "plain"}),
+}
 """Which mechanisms can carry a recipe (the table of the architecture page)."""
 
 

@@ -60,6 +60,10 @@ class FactorRecipe:
         """Never: training goes on for as long as the schedule says."""
         return False
 
+    def warnings(self) -> tuple[str, ...]:
+        """Nothing beyond what every sum over a cohort tells."""
+        return ()
+
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
         """B, (client's rank, dim) float32, that local training uses; None when the full matrix is trained."""
         raise NotImplementedError

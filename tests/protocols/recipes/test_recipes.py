@@ -13,7 +13,7 @@ from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.layout import VectorLayout
 from protocols.recipes.base import Recipe, RoundSpec, Update
 from protocols.recipes.colr import shared_projection
-from protocols.recipes.registry import RECIPES, check_combination, recipe
+from protocols.recipes.registry import check_combination, recipe
 from protocols.recipes.scolr import client_columns
 
 TASK_SEED = bytes(range(32))
@@ -67,7 +67,7 @@ def expected_change(chosen: Recipe, spec: RoundSpec, made: dict[str, Update]) ->
     return full / np.maximum(counts, 1) @ projection
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", sorted(CHOICES))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_absorb_divides_each_row_by_those_who_touched_it(name: str, seed: int) -> None:
     chosen = make(name)
@@ -79,7 +79,7 @@ def test_absorb_divides_each_row_by_those_who_touched_it(name: str, seed: int) -
     np.testing.assert_allclose(after.item_factors - before.item_factors, expected_change(chosen, spec, made), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", sorted(CHOICES))
 def test_clipping_is_counted(name: str) -> None:
     chosen = make(name, clip=0.5)
     spec = chosen.plan(TASK_SEED, 1)
@@ -90,7 +90,7 @@ def test_clipping_is_counted(name: str) -> None:
     assert max(np.abs(block).max() for block in blocks[:1]) <= 1.0
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", sorted(CHOICES))
 def test_diverged_training_is_refused(name: str) -> None:
     chosen = make(name)
     spec = chosen.plan(TASK_SEED, 1)
@@ -110,7 +110,7 @@ def test_updates_that_cannot_be_are_refused(items: list[int], problem: str) -> N
         chosen.contribute(spec, "c_0", update)
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", sorted(CHOICES))
 def test_state_round_trip_and_its_failing_cases(name: str) -> None:
     chosen = make(name)
     state = chosen.initial_state(TASK_SEED)
@@ -174,7 +174,7 @@ def test_combinations() -> None:
         check_combination("colr", "paillier")
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", sorted(CHOICES))
 def test_a_round_that_failed_is_followed_by_one_of_the_same_step(name: str) -> None:
     chosen = make(name)
     second = chosen.plan(TASK_SEED, 2, 1)

@@ -1,0 +1,140 @@
+"""PriviRec's client half: the client's own normalised row in every sum, and a graph filter over what they gave.
+
+Nothing is trained, nothing is kept, and nothing that depends on the row leaves the device but the dense contribution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isclose, nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from client_sdk.filters import FILTERS, Components, Filter, TurboCF, user_row
+from client_sdk.training.base import LocalResult, Memory
+from protocols.errors import ParameterError
+from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState, privirec_state
+from protocols.recipes.triangle import row_starts, triangle_places
+
+__all__ = ["PriviRecHalf", "components_of", "fitting_filter"]
+
+
+@dataclass(frozen=True)
+class PriviRecHalf:
+    """One client: `graph_filter` is for its recommendations alone, nobody else need know it."""
+
+    recipe: PriviRecK
+    graph_filter: Filter
+
+    def first_memory(self, rng: np.random.Generator) -> Memory:
+        """Nothing is kept."""
+        return {}
+
+    def contribute(
+        self,
+        spec: RoundSpec,
+        client_id: str,
+        state: ModelState,
+        positives: NDArray[np.int32],
+        memory: Memory,
+        rng: np.random.Generator,
+        excluded: NDArray[np.int32] | None = None,
+    ) -> LocalResult:
+        """This client's part of the sum, dense: r_u^T (r_u Q) has rows for its own items only, all others are 0.
+
+        `rng` and `excluded` are not used: nothing is drawn. Raises `ParameterError` for a client without positives, or
+        a state that the sum does not follow.
+        """
+        own = privirec_state(state)
+        if not positives.size:
+            raise ParameterError("a client without interactions has no row to contribute")
+        if own.step != spec.step - 1:
+            raise ParameterError(f"sum {spec.step} follows the model of sum {spec.step - 1}, not that of {own.step}")
+        vector = np.zeros(self.recipe.layout(spec.step).length)
+        kind = self.recipe.sum_of(spec.step)
+        if kind == "degrees":
+            vector[positives] = 1.0
+            return self._result(vector, 0, positives)
+        row = self._row(own, positives)
+        if kind == "iteration":
+            rows, part = vector.reshape(-1, self.recipe.parameters.columns), own.basis[positives].astype(np.float64)
+            rows[positives], clipped = _within_unit(np.outer(row, row @ part))
+        else:
+            places, (first, second) = triangle_places(positives, self.recipe.parameters.items)
+            vector[places], clipped = _within_unit(row[first] * row[second])
+        return self._result(vector, clipped, positives)
+
+    def _row(self, state: PriviRecState, positives: NDArray[np.int32]) -> NDArray[np.float64]:
+        """The row of R~ at the positives, float64 (k,): d_u^-a d_i^(a-1), and 0 for an item that the sum had not."""
+        exponent, degrees = self.recipe.parameters.user_exponent, state.item_degrees[positives]
+        scales = np.power(degrees, exponent - 1, out=np.zeros_like(degrees), where=degrees > 0)
+        return np.asarray(scales * float(positives.size) ** -exponent)
+
+    def _result(self, vector: NDArray[np.float64], clipped: int, positives: NDArray[np.int32]) -> LocalResult:
+        return LocalResult([vector], clipped, {}, nan, int(positives.size))
+
+    def prepare(
+        self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32], rng: np.random.Generator
+    ) -> Memory:
+        """Nothing: the model and the positives are all that a filter needs."""
+        return {}
+
+    def scores(self, state: ModelState, memory: Memory, positives: NDArray[np.int32]) -> NDArray[np.float32]:
+        """The filter's scores for the row of `positives`; `ParameterError` while the model holds no vectors yet."""
+        components = components_of(self.recipe, state)
+        return np.asarray(self.graph_filter.scores(components, user_row(positives, components.n_items))[0])
+
+
+def _within_unit(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+    """Values held within the sums' clip of 1, and how many were beyond it: none, if the server keeps to the rules."""
+    return np.clip(values, -1.0, 1.0), int(np.count_nonzero(np.abs(values) > 1.0))
+
+
+def components_of(recipe: PriviRecK, state: ModelState) -> Components:
+    """What the filters take, from a model; `ParameterError` before its first iteration."""
+    own, p = privirec_state(state), recipe.parameters
+    if own.step < 2:
+        raise ParameterError(f"the model has no singular vectors yet: {own.step} of {recipe.steps} sums are over")
+    return Components(
+        own.item_degrees,
+        own.basis[:, : p.components],
+        own.singular_values[: p.components],
+        _whole_matrix(own.gram, p.items) if own.gram.size else None,
+        p.user_exponent,
+    )
+
+
+def _whole_matrix(triangle: NDArray[np.float32], items: int) -> csr_array[Any, Any]:
+    """Both triangles, float32 CSR (items, items), of the non-zero entries alone."""
+    places = np.flatnonzero(triangle)
+    starts = row_starts(items)
+    rows = np.searchsorted(starts, places, side="right") - 1
+    columns = places - starts[rows] + rows
+    upper = csr_array((triangle[places], (rows, columns)), shape=(items, items))
+    mirrored = rows != columns
+    lower = csr_array((triangle[places[mirrored]], (columns[mirrored], rows[mirrored])), shape=(items, items))
+    return upper + lower
+
+
+def fitting_filter(recipe: PriviRecK, name: str | None = None) -> Filter:
+    """The filter `name` (None: GF-CF, or Turbo-CF where rows are normalised for it) as it fits the recipe's rows.
+
+    Raises `ParameterError` for an unknown name, and for a filter that takes rows of another exponent.
+    """
+    exponent = recipe.parameters.user_exponent
+    chosen = name or ("gf-cf" if isclose(exponent, 0.5) else "turbo-cf")
+    if chosen not in FILTERS:
+        raise ParameterError(f"no graph filter is called {chosen!r}: there are {', '.join(sorted(FILTERS))}")
+    found = FILTERS[chosen]
+    if isinstance(found, TurboCF):
+        return replace(found, user_exponent=exponent)
+    if not isclose(found.user_exponent, exponent):
+        raise ParameterError(
+            f"{chosen} takes rows of user exponent {found.user_exponent:g}, this task has {exponent:g}: use turbo-cf"
+        )
+    return found

@@ -1,0 +1,304 @@
+"""PriviRec's sums against the textbook: exact P, exact decompositions, exact ring arithmetic, proven bounds."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.errors import CodecError, CombinationError, ParameterError
+from protocols.fixed_point import FixedPoint
+from protocols.recipes.base import FactorState
+from protocols.recipes.privirec import PriviRec, PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
+from protocols.recipes.registry import check_combination, recipe
+from protocols.recipes.triangle import triangle_length, triangle_places
+
+TASK_SEED = bytes(range(32))
+USERS, ITEMS, K = 40, 12, 5
+
+
+def make(name: str = "privirec-k", **changes: Any) -> PriviRecK:
+    full = {"reveal_gram": True} if name == "privirec" else {}
+    made = recipe(name, {"items": ITEMS, "components": K, "iterations": 3, **full, **changes})
+    assert isinstance(made, PriviRecK)
+    return made
+
+
+def matrix(seed: int, users: int = USERS, items: int = ITEMS) -> np.ndarray:
+    """A binary matrix (users, items) in which every user has an item."""
+    rng = np.random.default_rng(seed)
+    rows = (rng.random((users, items)) < rng.uniform(0.1, 0.7)).astype(float)
+    rows[np.arange(users), rng.integers(0, items, users)] = 1
+    return rows
+
+
+def normalised(rows: np.ndarray, exponent: float = 0.5) -> np.ndarray:
+    """D_u^-a R D_i^(a-1), written out."""
+    with np.errstate(divide="ignore"):
+        by_item = np.where(rows.sum(0) > 0, rows.sum(0) ** (exponent - 1), 0)
+    return rows.sum(1)[:, None] ** -exponent * rows * by_item
+
+
+def play(chosen: PriviRecK, rows: np.ndarray) -> list[PriviRecState]:
+    """Every state of a task whose sums are exact: P Q in float64."""
+    p = chosen.parameters
+    gram = normalised(rows, p.user_exponent).T @ normalised(rows, p.user_exponent)
+    states = [chosen.initial_state(TASK_SEED)]
+    while not chosen.is_done(states[-1]):
+        step = states[-1].step + 1
+        match chosen.sum_of(step):
+            case "degrees":
+                total = rows.sum(0)
+            case "iteration":
+                total = (gram @ states[-1].basis.astype(float)).ravel()
+            case "gram":
+                total = gram[np.triu_indices(p.items)]
+        after = chosen.absorb(states[-1], chosen.plan(TASK_SEED, step), total, rows.shape[0])
+        assert isinstance(after, PriviRecState)
+        states.append(after)
+    return states
+
+
+def test_the_sums_of_a_task_by_step() -> None:
+    chosen = make("privirec")
+    assert [chosen.sum_of(step) for step in range(1, 6)] == ["degrees", *["iteration"] * 3, "gram"]
+    assert [chosen.layout(step).length for step in range(1, 6)] == [ITEMS, *[ITEMS * K] * 3, triangle_length(ITEMS)]
+    assert [block.segments[0].integral for block in chosen.layout(1).blocks] == [True]
+    assert (chosen.frozen_cohort, chosen.by_snapshot, make().steps) == (True, True, 4)
+    for step in (0, 6):
+        with pytest.raises(ParameterError, match="5 sums"):
+            chosen.layout(step)
+
+
+def test_iterations_end_at_the_exact_vectors() -> None:
+    rows = matrix(1)
+    states = play(make(iterations=100), rows)
+    _, values, transposed = np.linalg.svd(normalised(rows))
+    np.testing.assert_allclose(states[-1].singular_values, values[:K], atol=1e-4)
+    np.testing.assert_allclose(np.abs(np.diag(transposed[:K] @ states[-1].basis)), 1, atol=1e-3)
+    assert [state.step for state in states] == list(range(102))
+    np.testing.assert_array_equal(states[-1].item_degrees, rows.sum(0))
+
+
+@pytest.mark.parametrize("iterations", [2, 3])
+def test_rayleigh_ritz_is_the_exact_restriction_of_p(iterations: int) -> None:
+    rows, chosen = matrix(2), make(iterations=iterations, rayleigh_ritz=True, oversampling=4)
+    states = play(chosen, rows)
+    q = states[-2].basis.astype(float)
+    values = np.linalg.eigvalsh(q.T @ normalised(rows).T @ normalised(rows) @ q)[::-1]
+    np.testing.assert_allclose(states[-1].singular_values.astype(float) ** 2, values, atol=1e-6)
+    v = states[-1].basis.astype(float)
+    np.testing.assert_allclose(v.T @ v, np.eye(K + 4), atol=1e-6)
+    np.testing.assert_allclose(v @ v.T @ q, q, atol=1e-6)
+
+
+def test_rayleigh_ritz_and_oversampling_come_nearer_to_the_truth() -> None:
+    rows = matrix(3, users=200, items=60)
+    truth = np.linalg.svd(normalised(rows))[1][:K]
+    far, near = (
+        play(make(items=60, iterations=3, **options), rows)[-1].singular_values[:K]
+        for options in ({}, {"rayleigh_ritz": True, "oversampling": 20})
+    )
+    assert np.abs(near - truth).max() < np.abs(far - truth).max() / 2
+
+
+def test_the_gram_matrix_is_the_upper_triangle_and_comes_last() -> None:
+    rows = matrix(4)
+    states = play(make("privirec"), rows)
+    assert [state.gram.size for state in states] == [0, 0, 0, 0, 0, triangle_length(ITEMS)]
+    exact = normalised(rows).T @ normalised(rows)
+    np.testing.assert_allclose(states[-1].gram, exact[np.triu_indices(ITEMS)], atol=1e-7)
+    assert states[-1].captured == states[-2].captured
+
+
+def test_places_in_the_triangle() -> None:
+    places, (first, second) = triangle_places(np.array([7, 2, 5], dtype=np.int32), 9)
+    expected = {pair: place for place, pair in enumerate(zip(*np.triu_indices(9), strict=True))}
+    members = np.array([7, 2, 5])
+    assert [expected[i, j] for i, j in ((2, 2), (2, 5), (2, 7), (5, 5), (5, 7), (7, 7))] == places.tolist()
+    assert {frozenset((a, b)) for a, b in zip(members[first], members[second], strict=True)} == {
+        frozenset(pair) for pair in ((2,), (2, 5), (2, 7), (5,), (5, 7), (7,))
+    }
+
+
+def test_the_same_sums_give_the_same_bytes_and_signs_do_not_wander() -> None:
+    rows, chosen = matrix(5), make(iterations=4)
+    first, second = play(chosen, rows), play(chosen, rows)
+    assert [chosen.encode_state(s) for s in first] == [chosen.encode_state(s) for s in second]
+    assert (np.sum(first[-2].basis * first[-1].basis, axis=0) > 0).all()
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    exponent=st.sampled_from([0.5, 0.6, 0.8, 1.0]),
+    users=st.integers(1, 60),
+    items=st.integers(2, 20),
+    present=st.floats(0.3, 1),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_sum_passes_its_bound(seed: int, exponent: float, users: int, items: int, present: float) -> None:
+    rows = matrix(seed, users, items)
+    scaled = normalised(rows, exponent)
+    stay = np.random.default_rng(seed).random(users) < present  # those who have left since the degrees were summed
+    bound = users ** (2 * exponent - 1) * (1 + 1e-12)
+    gram = scaled[stay].T @ scaled[stay]
+    assert np.linalg.norm(gram, 2) <= bound
+    q = np.linalg.qr(np.random.default_rng(seed).standard_normal((items, items)))[0]
+    assert np.abs(gram @ q).max() <= bound
+    for row in scaled:
+        assert max(np.abs(np.outer(row, row @ q)).max(), np.outer(row, row).max()) <= 1 + 1e-12
+    assert bound <= make(items=items, components=1, user_exponent=exponent).layout(2).blocks[0].segments[0].sum_bound
+
+
+def test_the_bound_is_reached() -> None:
+    """One user with one item of its own: P has the entry 1, so no smaller bound would hold."""
+    rows = np.eye(4)
+    assert (normalised(rows).T @ normalised(rows)).max() == 1.0
+    segment = make(items=4, components=2).layout(2).blocks[0].segments[0]
+    assert 1.0 <= segment.bound_on_sum(29_858) <= 1.0 + 1e-6
+
+
+@given(seed=st.integers(0, 2**32 - 1), bits=st.sampled_from([16, 24, 32]))
+@settings(max_examples=40, deadline=None)
+def test_sums_in_the_ring_are_the_sums_of_what_was_encoded(seed: int, bits: int) -> None:
+    rows = matrix(seed)
+    scaled, q = normalised(rows), np.linalg.qr(np.random.default_rng(seed).standard_normal((ITEMS, K)))[0]
+    segment = make().layout(2).blocks[0].segments[0]
+    ring = FixedPoint.widest(bits, segment.bound_on_sum(USERS), USERS)
+    total, exact = np.zeros(ITEMS * K, ring.dtype), np.zeros(ITEMS * K)
+    for row in scaled:
+        part = np.outer(row, row @ q).ravel()
+        elements, clipped = ring.encode(part, segment.clip)
+        assert clipped == 0
+        total += elements
+        exact += np.rint(part * ring.scale)
+    np.testing.assert_array_equal(ring.decode(ring.reduce(total)) * ring.scale, exact)
+    assert np.abs(ring.decode(ring.reduce(total)) - (scaled.T @ scaled @ q).ravel()).max() <= USERS / 2 / ring.scale
+
+
+@pytest.mark.parametrize("name", ["privirec", "privirec-k"])
+def test_every_state_round_trips_at_its_exact_length(name: str) -> None:
+    chosen = make(name)
+    for state in play(chosen, matrix(6)):
+        body = chosen.encode_state(state)
+        assert len(body) == chosen.state_bytes(state.step)
+        again = chosen.decode_state(state.round_number, body)
+        assert again.step == state.step
+        for field in ("item_degrees", "basis", "singular_values", "captured", "change", "gram"):
+            np.testing.assert_array_equal(getattr(again, field), getattr(state, field))
+        for bad in (body[:-1], body + b"\0", b""):
+            with pytest.raises(CodecError):
+                chosen.decode_state(state.round_number, bad)
+
+
+@given(body=st.binary(max_size=400))
+@settings(deadline=None)
+def test_bytes_of_another_form_are_refused(body: bytes) -> None:
+    chosen = make()
+    try:
+        state = chosen.decode_state(9, body)
+    except CodecError:
+        return
+    assert chosen.encode_state(state) == body
+
+
+def test_states_that_no_task_has_are_refused() -> None:
+    chosen = make()
+    state = play(chosen, matrix(7))[2]
+    body = chosen.encode_state(state)
+    basis = 4 + 4 * ITEMS
+    values = basis + 4 * ITEMS * K
+
+    def with_float(place: int, value: float, form: str = "<f") -> bytes:
+        changed = bytearray(body)
+        struct.pack_into(form, changed, place, value)
+        return bytes(changed)
+
+    for bad in (
+        struct.pack("<I", 5) + body[4:],
+        with_float(basis, np.nan),
+        with_float(basis, 1.5),
+        with_float(values, -0.5),
+        with_float(values, np.inf),
+        with_float(len(body) - 8, np.nan, "<d"),
+    ):
+        with pytest.raises(CodecError):
+            chosen.decode_state(2, bad)
+    with pytest.raises(CodecError, match="round 1 claims 2"):
+        chosen.decode_state(1, body)
+    with pytest.raises(ParameterError, match="no spectrum"):
+        chosen.encode_state(FactorState(0, np.zeros((1, 1), dtype=np.float32)))
+
+
+def test_a_sum_that_does_not_follow_is_refused() -> None:
+    chosen = make()
+    states = play(chosen, matrix(8))
+    for state, number, step in ((states[1], 3, 3), (states[2], 2, 2), (states[1], 1, 1)):
+        with pytest.raises(ParameterError, match="does not follow"):
+            chosen.absorb(state, chosen.plan(TASK_SEED, number, step), np.zeros(ITEMS * K), USERS)
+    with pytest.raises(ParameterError, match="vector of"):
+        chosen.absorb(states[1], chosen.plan(TASK_SEED, 2), np.zeros(ITEMS), USERS)
+    later = chosen.absorb(states[1], chosen.plan(TASK_SEED, 4, 2), np.ones(ITEMS * K), USERS)  # two rounds failed
+    assert (later.round_number, later.step) == (4, 2)
+
+
+def test_a_settled_spectrum_ends_the_job_early_and_is_reported() -> None:
+    rows, chosen = matrix(9), make(iterations=100, tolerance=1e-3, rayleigh_ritz=True, oversampling=2)
+    states = play(chosen, rows)
+    assert 4 < len(states) < 60
+    reports = [chosen.report(state) for state in states]
+    assert reports[:2] == [{}, {}]
+    assert reports[-1]["change"] <= 1e-3 < reports[-2]["change"]
+    assert reports[-1]["captured"] > 0.95 > reports[2]["captured"]
+    values = np.linalg.svd(normalised(rows))[1]
+    assert reports[-1]["largest_singular_value"] == pytest.approx(values[0], abs=1e-5) == 1.0
+    # the last sum was used for Rayleigh and Ritz: largest first
+    assert (np.diff(states[-1].singular_values) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "problem"),
+    [
+        ("privirec", {"reveal_gram": False}, "77.9 %"),
+        ("privirec", {"tolerance": 0.1}, "privirec-k"),
+        ("privirec", {"items": 10_001}, "at most 10000 items"),
+        ("privirec-k", {"reveal_gram": True}, "reveal_gram"),
+        ("privirec-k", {"components": ITEMS + 1}, "no more to be found"),
+        ("privirec-k", {"components": ITEMS, "oversampling": 1, "rayleigh_ritz": True}, "no more to be found"),
+        ("privirec-k", {"oversampling": 2}, "needs rayleigh_ritz"),
+        ("privirec-k", {"user_exponent": 0.4}, "user_exponent"),
+        ("privirec-k", {"tolerance": 0}, "tolerance"),
+    ],
+)
+def test_parameters_that_are_refused(name: str, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(problem) if "%" in problem else problem):
+        make(name, **changes)
+
+
+def test_a_gram_matrix_is_not_revealed_by_default() -> None:
+    with pytest.raises(ParameterError, match="reveal_gram=true"):
+        recipe("privirec", {"items": ITEMS, "components": K})
+
+
+def test_what_a_task_reveals_is_said() -> None:
+    (iterations,) = make().warnings()
+    assert "one user alone" in iterations
+    gram, again = make("privirec").warnings()
+    assert "77.9 %" in gram
+    assert "99.7 %" in gram
+    assert again == iterations
+    assert isinstance(make("privirec"), PriviRec)
+
+
+def test_sums_of_a_frozen_cohort_ride_on_what_hides_single_rows() -> None:
+    for name in ("privirec", "privirec-k"):
+        check_combination(name, "masked")
+        check_combination(name, "plain")
+        with pytest.raises(CombinationError, match="masked, plain"):
+            check_combination(name, "ckks")
