@@ -38,15 +38,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.errors import ParameterError
 
-__all__ = ["MIN_CLIENTS", "MaskedParameters", "Mode", "Neighbourhood", "choose_neighbourhood"]
+__all__ = ["MIN_CLIENTS", "MOST_CLIENTS", "MaskedParameters", "Mode", "Neighbourhood", "choose_neighbourhood"]
 
 Mode = Literal["curious", "semi-malicious"]
 
 MIN_CLIENTS: Final = 3
 """A sum of two tells each of them the other's vector."""
 
-_MOST_CLIENTS: Final = 2**31 - 1
-_MOST_NEIGHBOURS: Final = 2048
+MOST_CLIENTS: Final = 2**31 - 1
+_MOST_NEIGHBOURS: Final = 1024
 
 
 class MaskedParameters(BaseModel):
@@ -114,10 +114,10 @@ def choose_neighbourhood(
     """The smallest even k whose tails hold with some t, and the smallest such t; else the complete graph.
 
     `corrupt` and `dropout` are taken as the decimals they are written as, and are at least 0 and below 1.
-    `ParameterError` names the condition that fails and what would fit. k is at most 2048.
+    `ParameterError` names the condition that fails and what would fit. k is at most 1024.
     """
-    if not MIN_CLIENTS <= clients <= _MOST_CLIENTS:
-        raise ParameterError(f"a masked sum has {MIN_CLIENTS} to {_MOST_CLIENTS} clients, got {clients}")
+    if not MIN_CLIENTS <= clients <= MOST_CLIENTS:
+        raise ParameterError(f"a masked sum has {MIN_CLIENTS} to {MOST_CLIENTS} clients, got {clients}")
     for name, share in (("corrupt", corrupt), ("dropout", dropout)):
         if not 0.0 <= share < 1.0:
             raise ParameterError(f"{name} is a share of the cohort, at least 0 and below 1, got {share}")
@@ -232,8 +232,9 @@ def _refusal(failing: str, clients: int, corrupt: float, dropout: float, mode: M
     if mode == "semi-malicious" and not isinstance(_search(clients, corrupt, dropout, "curious", sigma, eta), str):
         fitting.append("a server that is only curious")
     return (
-        f"no neighbourhood of {clients} clients bears {corrupt:g} corrupt and {dropout:g} dropped out against a {mode} "
-        f"server: {failing}; {', or '.join(fitting) or 'smaller shares of both'} would fit"
+        f"no neighbourhood of {clients} clients with at most {_MOST_NEIGHBOURS} neighbours each bears {corrupt:g} corrupt "
+        f"and {dropout:g} dropped out against a {mode} server: {failing}; "
+        f"{', or '.join(fitting) or 'smaller shares of both'} would fit"
     )
 
 

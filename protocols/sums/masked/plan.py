@@ -33,6 +33,7 @@ from protocols.sums.base import OpenedBy
 from protocols.sums.masked.packing import Ring, packed_bytes, ring_dtype
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
+    MOST_CLIENTS,
     MaskedParameters,
     Mode,
     Neighbourhood,
@@ -44,7 +45,7 @@ __all__ = ["COUNT_BYTES", "MaskedPlan", "encode", "make_plan"]
 COUNT_BYTES: Final = 8
 """A partial sum starts with its number of contributions, a little-endian uint64."""
 
-SECURITY_BITS: Final = 128
+_SECURITY_BITS: Final = 128
 """AES-128 and X25519."""
 
 _SLACK: Final = 1.0 + 2.0**-22
@@ -139,7 +140,7 @@ class MaskedPlan:
         return {
             "mechanism": self.mechanism,
             **self.parameters.model_dump(),
-            "security_bits": SECURITY_BITS,
+            "security_bits": _SECURITY_BITS,
             "max_contributions": self.max_contributions,
             "neighbourhood": self.neighbourhood(self.max_contributions).describe(),
             "bytes_per_value": self.aggregate_bytes / self.layout.length,
@@ -222,6 +223,8 @@ def _fault(bits: int, segment: Segment, contributions: int) -> str | None:
 
 
 def _first_fault(bits: int, layout: VectorLayout, contributions: int) -> str | None:
+    if contributions > MOST_CLIENTS:
+        return f"no neighbour graph has over {MOST_CLIENTS} clients"
     for block in layout.blocks:
         for segment in block.segments:
             fault = _fault(bits, segment, contributions)

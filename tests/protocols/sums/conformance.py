@@ -3,6 +3,8 @@
 class TestMine(MechanismConformance):
     mechanism = MINE
     parameters = {...}
+
+One whose contributions need a round (`interactive`) brings a subclass here whose `seal` leaves out what the round adds.
 """
 
 from __future__ import annotations
@@ -214,7 +216,7 @@ class MechanismConformance:
     def test_parameters_that_do_not_exist_are_refused(self) -> None:
         with pytest.raises(ParameterError, match="wholly_unknown"):
             self.mechanism.plan({**self.parameters, "wholly_unknown": 1}, LAYOUT, CLIENTS)
-        with pytest.raises(ParameterError, match="at least 1"):
+        with pytest.raises(ParameterError, match=r"at least [13]"):
             self.mechanism.plan(self.parameters, LAYOUT, 0)
 
     def test_a_cohort_that_counts_cannot_hold_is_refused_with_what_fits(self) -> None:

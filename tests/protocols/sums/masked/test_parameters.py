@@ -1,0 +1,167 @@
+"""Neighbours and thresholds: the tables of the papers, and the tails computed anew with exact fractions."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from math import comb, inf, log2
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.errors import ParameterError
+from protocols.sums.masked.parameters import Mode, Neighbourhood, choose_neighbourhood
+
+COHORTS = (20, 50, 100, 200, 500, 1000, 10**4, 10**6)
+TABLE = """
+0.05 curious        | 4/2  | 6/3   | 12/6  | 22/11  | 30/16   | 34/18   | 38/21   | 44/24
+0.10 curious        | 6/3  | 12/6  | 22/11 | 36/19  | 46/25   | 52/28   | 60/32   | 70/37
+0.20 curious        | 10/5 | 22/11 | 42/21 | 68/36  | 98/51   | 112/59  | 136/71  | 160/83
+0.33 curious        | 14/7 | 34/17 | 68/34 | 128/66 | 230/118 | 310/159 | 480/246 | 576/294
+0.05 semi-malicious |      |       | 16/11 |        |         | 62/43   | 74/51   | 86/59
+0.10 semi-malicious |      |       | 32/22 |        |         | 114/78  | 144/98  | 168/114
+0.20 semi-malicious |      |       | 62/42 |        |         | 340/229 | 566/381 | 696/468
+"""
+"""k/t for corrupt = dropout, sigma = 40, eta = 30."""
+
+PUBLISHED = [
+    (1000, 0.33, 0.33, "curious", "286/150"),
+    (10**6, 0.33, 0.33, "curious", "518/270"),
+    (1000, 0.05, 0.05, "curious", "30/17"),
+    (100, 0.05, 0.33, "curious", "28/6"),
+    (1000, 0.30, 0.30, "semi-malicious", "872/584"),
+    (1000, 0.33, 0.05, "semi-malicious", "132/109"),
+]
+"""sigma = 40, eta = 20."""
+
+
+def cells() -> list[tuple[float, Mode, int, str]]:
+    out = []
+    for row in TABLE.strip().splitlines():
+        head, *values = (cell.strip() for cell in row.split("|"))
+        share, mode = head.split()
+        out += [(float(share), mode, n, value) for n, value in zip(COHORTS, values, strict=True) if value]
+    return out  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("share", "mode", "clients", "expected"), cells())
+def test_the_table(share: float, mode: Mode, clients: int, expected: str) -> None:
+    found = choose_neighbourhood(clients, share, share, mode)
+    assert f"{found.degree}/{found.threshold}" == expected
+
+
+@pytest.mark.parametrize(("clients", "corrupt", "dropout", "mode", "expected"), PUBLISHED)
+def test_the_published_values(clients: int, corrupt: float, dropout: float, mode: Mode, expected: str) -> None:
+    found = choose_neighbourhood(clients, corrupt, dropout, mode, eta=20)
+    assert f"{found.degree}/{found.threshold}" == expected
+
+
+@pytest.mark.parametrize("mode", ["curious", "semi-malicious"])
+def test_half_corrupt_and_half_gone_is_refused(mode: Mode) -> None:
+    with pytest.raises(ParameterError, match="hold together.*a dropout of at most 0"):
+        choose_neighbourhood(1000, 0.5, 0.5, mode, eta=20)
+
+
+@pytest.mark.parametrize(
+    ("clients", "corrupt", "dropout"), [(1000, 0.34, 0.34), (10**6, 0.33, 0.34), (7, 0.34, 0.34), (100, 0.0, 0.5)]
+)
+def test_a_refusal_says_what_would_fit(clients: int, corrupt: float, dropout: float) -> None:
+    with pytest.raises(ParameterError, match="no threshold|hold together") as refusal:
+        choose_neighbourhood(clients, corrupt, dropout)
+    text = str(refusal.value)
+    assert "a server that is only curious" in text
+    choose_neighbourhood(clients, corrupt, dropout, "curious")
+    for words, fixed in (("a dropout of at most ", corrupt), ("a corrupt share of at most ", dropout)):
+        if words in text:
+            most = float(text.split(words)[1].split()[0].rstrip(","))
+            for share, fits in ((most, True), (round(most + 0.01, 2), False)):
+                pair = (fixed, share) if "dropout" in words else (share, fixed)
+                if fits:
+                    choose_neighbourhood(clients, *pair)
+                else:
+                    with pytest.raises(ParameterError):
+                        choose_neighbourhood(clients, *pair)
+
+
+def tail(clients: int, marked: int, degree: int, values: range) -> Fraction:
+    """Pr[Hyp in values], exactly."""
+    return Fraction(sum(comb(marked, x) * comb(clients - marked, degree - x) for x in values), comb(clients, degree))
+
+
+def tails(found: Neighbourhood, degree: int, threshold: int) -> tuple[Fraction, Fraction, Fraction]:
+    """The three probabilities of a (k, t), exactly."""
+    n = found.clients
+    bad, gone = (int(Fraction(str(share)) * n) for share in (found.corrupt, found.dropout))
+    apart = Fraction(n * (n - degree - 1), 2)
+    for i in range(degree):
+        apart *= Fraction(max(bad + gone - i, 0), n - i)
+    least = threshold if found.mode == "curious" else max(2 * threshold - degree, 0)
+    return (
+        apart,
+        n * tail(n, bad, degree, range(least, degree + 1)),
+        n * tail(n, n - gone, degree, range(threshold)),
+    )
+
+
+@given(
+    clients=st.integers(3, 400),
+    corrupt=st.integers(0, 40),
+    dropout=st.integers(0, 40),
+    mode=st.sampled_from(["curious", "semi-malicious"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_first_that_holds_is_taken(clients: int, corrupt: int, dropout: int, mode: Mode) -> None:
+    """Exact fractions: the tails hold for (k, t), for no smaller t, and with no t for the k before."""
+    try:
+        found = choose_neighbourhood(clients, corrupt / 100, dropout / 100, mode)
+    except ParameterError:
+        return
+    secret, alive = Fraction(1, 2**41), Fraction(1, 2**30)
+    bad, gone = clients * corrupt // 100, clients * dropout // 100
+    if found.complete:
+        honest_shares = found.threshold - bad
+        assert honest_shares >= 1 if mode == "curious" else 2 * found.threshold > clients - 1 + bad
+        assert 2 <= found.threshold <= clients - gone - 1
+        assert clients - bad - gone >= 2
+        assert found.log2_disconnected == found.log2_too_many_corrupt == found.log2_too_few_survivors == -inf
+        return
+
+    def holds(degree: int, threshold: int) -> bool:
+        apart, corrupted, lost = tails(found, degree, threshold)
+        return apart < secret and corrupted <= secret and lost <= alive
+
+    assert found.degree % 2 == 0
+    assert holds(found.degree, found.threshold)
+    assert found.threshold == 2 or not holds(found.degree, found.threshold - 1)
+    assert not any(holds(found.degree - 2, t) for t in range(2, found.degree - 1))
+    stated = (found.log2_disconnected, found.log2_too_many_corrupt, found.log2_too_few_survivors)
+    for said, exact in zip(stated, tails(found, found.degree, found.threshold), strict=True):
+        assert said == (pytest.approx(log2(exact), abs=1e-6) if exact else -inf)
+
+
+@pytest.mark.parametrize(
+    ("clients", "share", "degree", "threshold"), [(3, 0.05, 2, 2), (5, 0.2, 4, 3), (8, 0.25, 7, 5), (20, 0.34, 19, 13)]
+)
+def test_a_handful_is_a_complete_graph(clients: int, share: float, degree: int, threshold: int) -> None:
+    found = choose_neighbourhood(clients, share, share)
+    assert (found.degree, found.threshold, found.complete) == (degree, threshold, True)
+    assert json.loads(json.dumps(found.describe()))["log2_disconnected"] is None
+
+
+def test_shares_are_decimals() -> None:
+    """0.29 * 100 is 28.999999999999996 in floating point; 29 of 100 may be corrupt."""
+    found = choose_neighbourhood(100, 0.29, 0.0, "curious", sigma=1)
+    assert found.log2_too_many_corrupt == pytest.approx(
+        log2(100 * tail(100, 29, found.degree, range(found.threshold, found.degree + 1))), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("clients", "corrupt", "dropout", "sigma", "eta"),
+    [(2, 0.1, 0.1, 40, 30), (2**31, 0.1, 0.1, 40, 30), (9, -0.1, 0.1, 40, 30), (9, 0.1, 1.0, 40, 30)]
+    + [(9, float("nan"), 0.1, 40, 30), (9, 0.1, 0.1, 0, 30), (9, 0.1, 0.1, 40, 129)],
+)
+def test_what_makes_no_sense_is_refused(clients: int, corrupt: float, dropout: float, sigma: int, eta: int) -> None:
+    with pytest.raises(ParameterError):
+        choose_neighbourhood(clients, corrupt, dropout, sigma=sigma, eta=eta)

@@ -1,0 +1,210 @@
+"""Scales, budgets and dense contributions."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
+from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.packing import pack
+from protocols.sums.masked.plan import COUNT_BYTES, MaskedPlan, encode
+
+LAYOUT = VectorLayout(
+    (
+        Block("a", (Segment("values", 3, 0.5), Segment("counts", 2, 4.0, integral=True))),
+        Block("b", (Segment("values", 3, 0.5, sum_bound=1.0), Segment("counts", 2, 4.0, integral=True))),
+    )
+)
+
+
+def plan_of(layout: VectorLayout = LAYOUT, contributions: int = 100, **parameters: object) -> MaskedPlan:
+    return MASKED.plan(parameters, layout, contributions)
+
+
+def one(segment: Segment) -> VectorLayout:
+    return VectorLayout((Block("b", (segment,)),))
+
+
+def scales(plan: MaskedPlan) -> list[float]:
+    return [ring.scale for places in plan.places for ring, _ in places]
+
+
+def test_every_segment_has_the_finest_scale_that_fits() -> None:
+    """100 contributions of 0.5 add up to 50, a proven bound of 1 leaves 50 times the room; counts have scale 1."""
+    assert scales(plan_of(bits=32)) == [2.0**25, 1.0, 2.0**30, 1.0]
+    assert scales(plan_of(bits=16)) == [2.0**9, 1.0, 2.0**14, 1.0]
+    assert [span for places in plan_of().places for _, span in places] == [
+        slice(0, 3),
+        slice(3, 5),
+        slice(5, 8),
+        slice(8, 10),
+    ]
+
+
+def test_the_predicted_error_is_half_a_step_a_contribution() -> None:
+    plan = plan_of(bits=32)
+    assert plan.segment_errors["a/counts"] == 0.0
+    assert plan.segment_errors["a/values"] == pytest.approx(50 * 2.0**-25, rel=1e-6)
+    assert plan.segment_errors["b/values"] == pytest.approx(50 * 2.0**-30, rel=1e-6)
+    assert plan.predicted_error == plan.segment_errors["a/values"]
+
+
+@pytest.mark.parametrize("bits", [16, 20, 32, 50, 64])
+@pytest.mark.parametrize("sum_bound", [None, 3.0, 0.01])
+@given(data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_sums_are_off_by_no_more_than_predicted(bits: int, sum_bound: float | None, data: st.DataObject) -> None:
+    """Values that may be far above the proven bound on the sum, and cancel in it: wrapping on the way does no harm."""
+    layout = one(Segment("v", 4, 2.0, sum_bound=sum_bound))
+    plan = plan_of(layout, 6, bits=bits)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    rows = rng.uniform(-2, 2, (3, 4))
+    limit = 6.0 * 2.0 if sum_bound is None else sum_bound
+    vectors = np.clip(np.concatenate([rows, -rows]) + rng.uniform(-limit, limit, (6, 4)) / 6, -2, 2)
+    if sum_bound is not None:
+        vectors[3:] = -vectors[:3]
+    pieces = [(whole_route(layout), pack(encode(plan, whole_route(layout), [v]), bits)) for v in vectors]
+    opened = MASKED.open(plan, MASKED.release(plan, MASKED.fold(plan, None, pieces)), 6, None)
+    assert np.abs(opened - vectors.sum(axis=0)).max() <= plan.predicted_error
+
+
+def test_a_contribution_is_dense_whatever_its_route() -> None:
+    plan = plan_of(bits=32)
+    block = np.array([0.5, -0.25, 0.0, 3.0, 0.0])
+    for route in (((0,),), ((1, 0),), (), whole_route(LAYOUT)):
+        assert plan.contribution_bytes(route) == 40
+        assert encode(plan, route, [block] * len(route)).shape == (10,)
+    alone = encode(plan, ((1,),), [block])
+    assert not alone[:5].any()
+    fanned = encode(plan, ((0, 1),), [block])
+    assert (fanned[5:] == alone[5:]).all()
+    assert (fanned[:5] == encode(plan, ((0,),), [block])[:5]).all()
+    assert fanned[0] == 2**24
+    assert fanned[5] == 2**29, "each target has the scale of its own bound"
+    assert fanned[3] == fanned[8] == 3
+
+
+@pytest.mark.parametrize("count", [0.5, -0.25, 3.999])
+def test_counts_are_whole(count: float) -> None:
+    with pytest.raises(ParameterError, match="'a' holds a count"):
+        encode(plan_of(), ((0,),), [np.array([0, 0, 0, 0, count])])
+
+
+def test_a_clip_done_in_float32_is_forgiven() -> None:
+    layout = one(Segment("v", 1, 0.1))
+    over = np.array([np.float32(0.1)], dtype=np.float64)
+    assert over[0] > 0.1
+    plan = plan_of(layout)
+    assert encode(plan, ((0,),), [over]) == encode(plan, ((0,),), [np.array([0.1])])
+
+
+@pytest.mark.parametrize(
+    ("segment", "bits", "contributions", "fits"),
+    [
+        (Segment("n", 1, 1.0, integral=True), 16, 32768, "at most 32767 contributions fit, or 17 bits fit"),
+        (Segment("n", 1, 400.0, integral=True), 16, 100, "at most 81 contributions fit, or 17 bits fit"),
+        (Segment("n", 1, 2.0**61, integral=True), 64, 4, "at most 3 contributions fit"),
+        (Segment("n", 1, 2.0**63, integral=True), 64, 3, "no ring fits"),
+        (Segment("v", 1, 1.0), 16, 32766, "at most 16383 contributions fit, or 17 bits fit"),
+        (Segment("v", 1, 1.0), 16, 2**31, "at most 16383 contributions fit"),
+    ],
+)
+def test_a_budget_that_does_not_fit_says_what_does(segment: Segment, bits: int, contributions: int, fits: str) -> None:
+    with pytest.raises(BudgetError, match=fits):
+        plan_of(one(segment), contributions, bits=bits)
+
+
+def test_a_proven_bound_makes_room() -> None:
+    """30,000 contributions of up to 100 whose sum stays below 1."""
+    with pytest.raises(BudgetError):
+        plan_of(one(Segment("v", 1, 100.0)), 30000, bits=16)
+    with pytest.raises(BudgetError):
+        plan_of(one(Segment("n", 1, 100.0, integral=True)), 30000, bits=16)
+    plan_of(one(Segment("n", 1, 100.0, integral=True, sum_bound=32767.0)), 30000, bits=16)
+    assert scales(plan_of(one(Segment("v", 1, 100.0, sum_bound=1.0)), 30000, bits=16)) == [2.0**11]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "contributions"),
+    [
+        ({"bits": 15}, 10),
+        ({"bits": 65}, 10),
+        ({"mode": "malicious"}, 10),
+        ({"corrupt": 1.0}, 10),
+        ({"dropout": -0.1}, 10),
+        ({"sigma": 19}, 10),
+        ({"eta": 81}, 10),
+        ({"bits": "many"}, 10),
+        ({}, 2),
+    ],
+)
+def test_parameters_are_checked(parameters: dict[str, object], contributions: int) -> None:
+    with pytest.raises(ParameterError):
+        plan_of(LAYOUT, contributions, **parameters)
+
+
+def test_a_cohort_that_no_neighbourhood_serves_is_refused() -> None:
+    with pytest.raises(ParameterError, match="a dropout of at most"):
+        plan_of(LAYOUT, 100, corrupt=0.5, dropout=0.5)
+
+
+def test_the_plan_knows_the_neighbourhood_of_any_cohort() -> None:
+    plan = plan_of(contributions=1000, corrupt=0.05, dropout=0.05)
+    assert (plan.neighbourhood(1000).degree, plan.neighbourhood(1000).threshold) == (62, 43)
+    assert plan.neighbourhood(100).threshold == 11
+    facts = json.loads(json.dumps(plan.describe()))
+    assert facts["neighbourhood"]["degree"] == 62
+    assert facts["mode"] == "semi-malicious"
+    assert facts["bytes_per_value"] == 4.0
+
+
+def test_a_correction_ends_in_the_sum() -> None:
+    plan = plan_of(bits=20)
+    partial = MASKED.fold(plan, None, [(((0,),), pack(np.full(10, 2**20 - 1, np.uint32), 20))])
+    corrected = MASKED.correct(plan, partial, np.arange(1, 11, dtype=np.uint32))
+    assert corrected[:COUNT_BYTES] == partial[:COUNT_BYTES]
+    assert MASKED.release(plan, corrected) == pack(np.arange(10, dtype=np.uint32), 20)
+    for wrong in (np.zeros(9, np.uint32), np.zeros(10, np.uint64), np.zeros((2, 5), np.uint32)):
+        with pytest.raises(ParameterError, match="10 elements"):
+            MASKED.correct(plan, partial, wrong)
+
+
+def test_unused_bits_of_a_contribution_are_zero() -> None:
+    layout = one(Segment("v", 3, 0.5))
+    plan = plan_of(layout, bits=20)
+    body = bytearray(8)
+    MASKED.check(plan, ((0,),), body)
+    body[-1] = 0x10
+    with pytest.raises(ContributionError, match="unused bits"):
+        MASKED.check(plan, ((0,),), body)
+
+
+def test_a_sum_whose_masks_did_not_cancel_is_refused() -> None:
+    """100 contributions of a count of at most 4: a total of 401 has not been unmasked."""
+    plan = plan_of(bits=32)
+    for place, element, fine in ((3, 400, True), (3, 401, False), (4, 2**32 - 401, False), (0, 2**31, False)):
+        total = np.zeros(10, np.uint32)
+        total[place] = element
+        if fine:
+            assert MASKED.open(plan, pack(total, 32), 100, None)[place] == element
+        else:
+            with pytest.raises(CodecError, match="no sum of 100 contributions"):
+                MASKED.open(plan, pack(total, 32), 100, None)
+    with pytest.raises(CodecError, match="no sum of 99"):
+        MASKED.open(plan, pack(np.full(10, 400, np.uint32), 32), 99, None)
+
+
+def test_long_packed_contributions_fold_in_pieces() -> None:
+    """Longer than what is unpacked at a time, and not a multiple of it."""
+    layout = one(Segment("v", 150_001, 1.0))
+    plan = plan_of(layout, 3, bits=19)
+    rng = np.random.default_rng(5)
+    rows = rng.integers(0, 2**19, (3, 150_001), dtype=np.uint32)
+    partial = MASKED.fold(plan, None, [(((0,),), pack(row, 19)) for row in rows])
+    assert MASKED.release(plan, partial) == pack(rows.sum(axis=0, dtype=np.uint32), 19)

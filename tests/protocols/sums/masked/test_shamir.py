@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from itertools import combinations, product
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.domain import digest
+from protocols.errors import CodecError, ParameterError
+from protocols.sums.masked import shamir
+from protocols.sums.masked.field import PRIME, decode, inverses, value_at
+from protocols.sums.masked.shamir import SHARE_BYTES, combine, combine_checked, split
+
+SECRET = bytes(range(32))
+
+
+def shares_of(secret: bytes, threshold: int, points: list[int]) -> dict[int, bytes]:
+    return dict(zip(points, split(secret, threshold, points), strict=True))
+
+
+def damaged(shares: dict[int, bytes], points: list[int]) -> dict[int, bytes]:
+    """Other values at `points`, which lie on no polynomial of their own."""
+    return shares | {point: digest("damage", point) + b"\0" for point in points}
+
+
+def test_the_field_is_one() -> None:
+    """Strong probable prime for the first thirteen bases, and the least of its size."""
+
+    def passes(n: int, base: int) -> bool:
+        odd, twos = n - 1, 0
+        while odd % 2 == 0:
+            odd, twos = odd // 2, twos + 1
+        x = pow(base, odd, n)
+        return x in (1, n - 1) or any(pow(x, 2**i, n) == n - 1 for i in range(1, twos))
+
+    bases = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
+    assert PRIME > 2**256
+    assert all(passes(PRIME, base) for base in bases)
+    assert not any(all(passes(n, base) for base in bases) for n in range(2**256 + 1, PRIME, 2))
+
+
+@given(secret=st.binary(min_size=32, max_size=32), threshold=st.integers(1, 6), extra=st.integers(0, 4))
+@settings(max_examples=50, deadline=None)
+def test_any_t_shares_give_the_secret(secret: bytes, threshold: int, extra: int) -> None:
+    points = [3, 1, 7, 2**31 - 1, 10, 2, 100, 5, 6, 4][: threshold + extra]
+    shares = shares_of(secret, threshold, points)
+    assert all(len(share) == SHARE_BYTES for share in shares.values())
+    for chosen in combinations(points, threshold):
+        assert combine({point: shares[point] for point in chosen}, threshold) == secret
+    assert combine(shares, threshold) == secret
+
+
+@pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32, bytes(31) + b"\x80"])
+def test_the_edges_of_the_secrets(secret: bytes) -> None:
+    assert combine(shares_of(secret, 3, [1, 2, 3]), 3) == secret
+
+
+def test_fewer_shares_say_nothing() -> None:
+    """t-1 shares fit any secret: the shares of another secret can be completed to the very same."""
+    shares = shares_of(SECRET, 3, [1, 2, 3])
+    seen = {point: int.from_bytes(shares[point], "little") for point in (1, 2)}
+    for other in (0, 1, 2**256 - 1):
+        polynomial = decode(seen | {PRIME - 1: 0}, 3)
+        assert polynomial is not None
+        # add a multiple of (x-1)(x-2), which is 2 at 0 and leaves both shares as they are
+        (half,) = inverses([2])
+        multiple = (other - value_at(polynomial, 0)) * half % PRIME
+        bent = [value_at(polynomial, x) + multiple * (x - 1) * (x - 2) for x in (0, 1, 2)]
+        assert [bent[0] % PRIME, bent[1] % PRIME, bent[2] % PRIME] == [other, seen[1], seen[2]]
+
+
+def test_coefficients_are_uniform_and_fresh() -> None:
+    """Candidates from 2^257 - 1 down are thrown away until one is below p: no modulo, no bias."""
+    drawn = iter([PRIME, PRIME + 1, 2**257 - 1, PRIME - 1, 0])
+
+    def random(length: int) -> bytes:
+        assert length == SHARE_BYTES
+        return (next(drawn) << 7 | 0x55).to_bytes(SHARE_BYTES, "little")
+
+    assert shamir._field_element(random) == PRIME - 1
+    assert shamir._field_element(random) == 0
+    assert split(SECRET, 2, [1, 2]) != split(SECRET, 2, [1, 2])
+
+
+def test_exactly_t_of_the_lowest_points_are_used() -> None:
+    shares = shares_of(SECRET, 3, [1, 2, 3, 4, 5])
+    assert combine(damaged(shares, [4, 5]), 3) == SECRET
+    assert combine(damaged(shares, [3]), 3) != SECRET
+
+
+@pytest.mark.parametrize(
+    ("secret", "threshold", "points"),
+    [
+        (SECRET[:31], 2, [1, 2]),
+        (SECRET, 0, [1, 2]),
+        (SECRET, 3, [1, 2]),
+        (SECRET, 1, []),
+        (SECRET, 2, [1, 1]),
+        (SECRET, 2, [0, 1]),
+        (SECRET, 2, [1, 2**31]),
+        (SECRET, 2, [-1, 1]),
+    ],
+)
+def test_what_cannot_be_split(secret: bytes, threshold: int, points: list[int]) -> None:
+    with pytest.raises(ParameterError):
+        split(secret, threshold, points)
+
+
+def test_too_few_shares_are_refused() -> None:
+    shares = shares_of(SECRET, 3, [1, 2, 3])
+    del shares[2]
+    for call in (lambda: combine(shares, 3), lambda: combine_checked(shares, 3, lambda _: True)):
+        with pytest.raises(ParameterError, match="3 shares are needed, 2"):
+            call()
+
+
+@pytest.mark.parametrize("share", [b"", bytes(32), bytes(34), PRIME.to_bytes(33, "little"), b"\xff" * 33])
+def test_a_share_that_is_no_field_element(share: bytes) -> None:
+    shares = shares_of(SECRET, 2, [1, 2, 3]) | {2: share}
+    with pytest.raises(CodecError, match="point 2"):
+        combine(shares, 2)
+    assert combine_checked(shares, 2, SECRET.__eq__) == (SECRET, {2})
+    with pytest.raises(CodecError, match="points 2"):
+        combine_checked({p: shares[p] for p in (1, 2)}, 2, SECRET.__eq__)
+
+
+def test_a_value_that_is_no_secret() -> None:
+    """2^256 is in the field but does not fit 32 bytes."""
+    wrong = {1: (2**256).to_bytes(SHARE_BYTES, "little")}
+    with pytest.raises(CodecError, match="wrong"):
+        combine(wrong, 1)
+    with pytest.raises(CodecError):
+        combine_checked(wrong, 1, lambda _: True)
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 3, 5])
+@pytest.mark.parametrize("extra", range(5))
+def test_every_wrong_share_that_can_be_found_is_named(threshold: int, extra: int) -> None:
+    points = list(range(2, 2 + threshold + extra))
+    shares = shares_of(SECRET, threshold, points)
+    for size in range((extra + 1) // 2 + 1):
+        for wrong in combinations(points, size):
+            secret, named = combine_checked(damaged(shares, list(wrong)), threshold, SECRET.__eq__)
+            assert secret == SECRET
+            unseen = not set(wrong) & set(points[:threshold])
+            assert named == (frozenset() if unseen else set(wrong))
+
+
+@pytest.mark.parametrize("threshold", [2, 3])
+@pytest.mark.parametrize("extra", range(4))
+def test_too_many_wrong_shares_never_give_a_secret(threshold: int, extra: int) -> None:
+    points = list(range(1, 1 + threshold + extra))
+    shares = shares_of(SECRET, threshold, points)
+    for size in range((extra + 1) // 2 + 1, len(points) + 1):
+        for wrong in combinations(points, size):
+            if not set(wrong) & set(points[:threshold]):
+                continue
+            with pytest.raises(CodecError, match="too many"):
+                combine_checked(damaged(shares, list(wrong)), threshold, SECRET.__eq__)
+
+
+def test_another_polynomial_does_not_pass() -> None:
+    """A majority that agrees on another secret is not believed: the commitment decides."""
+    points = list(range(1, 8))
+    shares = shares_of(SECRET, 3, points) | shares_of(bytes(32), 3, points[:6])
+    with pytest.raises(CodecError):
+        combine_checked(shares, 3, SECRET.__eq__)
+
+
+@given(seed=st.integers(0, 2**32), size=st.integers(1, 12), extra=st.integers(0, 9), wrong=st.integers(0, 4))
+@settings(max_examples=60, deadline=None)
+def test_the_decoder_finds_the_polynomial(seed: int, size: int, extra: int, wrong: int) -> None:
+    rng = Random(seed)
+    polynomial = [rng.randrange(PRIME) for _ in range(size - 1)] + [rng.randrange(1, PRIME)]
+    points = rng.sample(range(1, 2**31), size + extra)
+    values = {point: value_at(polynomial, point) for point in points}
+    for point in rng.sample(points, min(wrong, extra // 2)):
+        values[point] = rng.randrange(PRIME)
+    assert decode(values, size) == polynomial
+
+
+def test_the_decoder_knows_when_there_is_none() -> None:
+    for constant, values in product((0, 1), ([1, 1, 1], [1, 2, 4], [0, 0, 1])):
+        points = dict(enumerate((value + constant for value in values), 1))
+        found = decode(points, 1)
+        if len(set(values)) == 3:
+            assert found is None
+        else:
+            assert found == ([] if constant == 0 and values[0] == 0 else [values[0] + constant])
+    assert decode({1: 5}, 2) is None
