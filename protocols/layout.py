@@ -102,7 +102,8 @@ class VectorLayout:
     """The blocks of an aggregate, in the order in which they lie in the opened vector.
 
     chosen: 0 where routes are public. Else how many of the blocks, all alike, every contribution feeds, and names
-    itself, in the clear: a leak that a recipe has to be asked for (`protocols.sums.chosen` has the wire form).
+    itself, in the clear: a leak that a recipe has to be asked for. Its route is (), as nothing about it is known
+    beforehand (`protocols.sums.chosen` has the wire form).
     """
 
     blocks: tuple[Block, ...]
@@ -113,7 +114,8 @@ class VectorLayout:
             raise ParameterError("a layout needs at least one block")
         if not 0 <= self.chosen <= len(self.blocks):
             raise ParameterError(f"{self.chosen} of {len(self.blocks)} blocks cannot be chosen")
-        if self.chosen and len({block.shape for block in self.blocks}) > 1:
+        first = self.blocks[0]
+        if self.chosen and any(block is not first and block.shape != first.shape for block in self.blocks):
             raise ParameterError("blocks that a contribution chooses among must be alike")
 
     def __hash__(self) -> int:
@@ -122,7 +124,20 @@ class VectorLayout:
     @property
     def length(self) -> int:
         """Number of values in the whole aggregate."""
-        return sum(block.length for block in self.blocks)
+        return len(self.blocks) * self.blocks[0].length if self.chosen else sum(block.length for block in self.blocks)
+
+    def integral_mask(self) -> NDArray[np.bool_]:
+        """bool (length,): which values of the aggregate are counts."""
+        if self.chosen:
+            return np.tile(self.blocks[0].integral_mask(), len(self.blocks))
+        return np.concatenate([block.integral_mask() for block in self.blocks])
+
+    def contribution_bounds(self, route: Route) -> NDArray[np.float64]:
+        """The clip of every value of a contribution along `route`, in the order sent."""
+        if self.chosen:
+            self.check_route(route)
+            return np.tile(self.blocks[0].bounds(), self.chosen)
+        return np.concatenate([np.zeros(0), *(block.bounds() for block in self.contribution_blocks(route))])
 
     def split(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
         """Views of `values` (length,) by block, in order."""
@@ -143,12 +158,9 @@ class VectorLayout:
         return whole
 
     def check_route(self, route: Route) -> None:
-        """Raise `RoutingError` unless every target exists, none is fed twice, and targets of one block are alike.
-
-        Where blocks are chosen, a route names `chosen` of them, one at a time.
-        """
-        if self.chosen and (len(route) != self.chosen or any(len(targets) != 1 for targets in route)):
-            raise RoutingError(f"a contribution to this sum feeds {self.chosen} blocks, each by itself")
+        """Raise `RoutingError` unless every target exists, none is fed twice, and targets of one block are alike."""
+        if self.chosen and route:
+            raise RoutingError("contributions to this sum name the blocks they feed themselves: their route is ()")
         fed: set[int] = set()
         for targets in route:
             if not targets:
@@ -169,11 +181,8 @@ class VectorLayout:
 
 
 def whole_route(layout: VectorLayout) -> Route:
-    """The route of a contribution that feeds every block once: what all recipes but SCoLR use.
-
-    Where blocks are chosen, the first so many of them: a route of the length that all have, until one is named.
-    """
-    return tuple((index,) for index in range(layout.chosen or len(layout.blocks)))
+    """The route of a contribution that feeds every block once: what most recipes use. () where blocks are chosen."""
+    return () if layout.chosen else tuple((index,) for index in range(len(layout.blocks)))
 
 
 def clip_to_bounds(block: Block, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:

@@ -1,6 +1,7 @@
 """The plain mechanism: what every benchmark compares with, and what locally private recipes use. Hides nothing.
 
-contribution    float32 little-endian, the blocks of the route one after the other
+contribution    float32 little-endian, the blocks of the route one after the other (behind a head that names them where
+                the layout lets contributions choose: `protocols.sums.chosen`)
 partial         contributions so far (uint64), then float64 sums, all little-endian
 aggregate       float32 little-endian
 """
@@ -21,6 +22,7 @@ from protocols.errors import BudgetError, CodecError, ContributionError, Paramet
 from protocols.keyring import Keyring
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import Buffer, OpenedBy, SumPlan
+from protocols.sums.chosen import head_bytes, name_blocks, read_blocks
 
 __all__ = ["PLAIN", "PlainMechanism", "PlainPlan"]
 
@@ -66,6 +68,9 @@ class PlainPlan:
 
     def contribution_bytes(self, route: Route) -> int:
         """Exact length of a contribution along `route`."""
+        if self.layout.chosen:
+            self.layout.check_route(route)
+            return head_bytes(self.layout) + 4 * self.layout.chosen * self.layout.blocks[0].length
         return 4 * sum(block.length for block in self.layout.contribution_blocks(route))
 
     def describe(self) -> dict[str, Any]:
@@ -108,6 +113,8 @@ class PlainMechanism:
     ) -> bytes:
         """The blocks as float32. `keyring` is not used."""
         own = _own(plan)
+        if own.layout.chosen:
+            return _seal_chosen(own, blocks)
         layout_blocks = own.layout.contribution_blocks(route)
         if len(blocks) != len(layout_blocks):
             raise ParameterError(f"the route has {len(layout_blocks)} blocks, {len(blocks)} were given")
@@ -121,7 +128,9 @@ class PlainMechanism:
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Exact length, every value finite and within its clip."""
         own = _own(plan)
-        bounds = np.concatenate([np.zeros(0), *(block.bounds() for block in own.layout.contribution_blocks(route))])
+        bounds = own.layout.contribution_bounds(route)
+        if own.layout.chosen:
+            body = read_blocks(own, body)[1]
         if memoryview(body).nbytes != 4 * bounds.size:
             raise ContributionError(
                 f"a contribution along this route is {4 * bounds.size} bytes, got {memoryview(body).nbytes}"
@@ -140,6 +149,9 @@ class PlainMechanism:
             count += 1
             if count > own.max_contributions:
                 raise BudgetError(f"the plan holds for {own.max_contributions} contributions, another one arrived")
+            if own.layout.chosen:
+                _fold_chosen(own, sums, route, body)
+                continue
             lengths = [block.length for block in own.layout.contribution_blocks(route)]
             values = np.frombuffer(exact(body, 4 * sum(lengths), "a contribution along this route"), "<f4")
             for targets, (start, end) in zip(route, pairwise(accumulate(lengths, initial=0)), strict=True):
@@ -161,8 +173,22 @@ class PlainMechanism:
         values = np.frombuffer(exact(aggregate, own.aggregate_bytes, "an aggregate"), "<f4").astype(np.float64)
         if not np.isfinite(values).all():
             raise CodecError("the aggregate holds values that are not finite")
-        integral = np.concatenate([block.integral_mask() for block in own.layout.blocks])
-        return np.rint(values, out=values, where=integral)
+        return np.rint(values, out=values, where=own.layout.integral_mask())
+
+
+def _seal_chosen(plan: PlainPlan, parts: Sequence[NDArray[np.float64]]) -> bytes:
+    head, values = name_blocks(plan.layout, parts)
+    block = plan.layout.blocks[0]
+    if not (np.abs(values) <= block.bounds() * _SLACK).all():
+        raise BudgetError(f"block {block.name!r} holds a value that is not finite or over its clip")
+    return head + values.astype("<f4").tobytes()
+
+
+def _fold_chosen(plan: PlainPlan, sums: NDArray[np.float64], route: Route, body: Buffer) -> None:
+    plan.layout.check_route(route)
+    numbers, values = read_blocks(plan, body)
+    width = plan.layout.blocks[0].length
+    sums.reshape(-1, width)[numbers] += np.frombuffer(values, "<f4").reshape(-1, width)
 
 
 def _read_partial(plan: PlainPlan, partial: Buffer | None) -> tuple[int, NDArray[np.float64]]:

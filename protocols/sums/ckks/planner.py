@@ -36,6 +36,7 @@ from protocols.errors import BudgetError, ParameterError
 from protocols.faults import first_fault
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import OpenedBy
+from protocols.sums.chosen import refuse_chosen
 from protocols.sums.ckks.parameters import DEGREES, PARAMETER_SETS, SECURITY_BITS, CkksParameters, ParameterSet
 
 __all__ = ["COUNT_BYTES", "SEED_BYTES", "SLACK", "CkksPlan", "make_plan"]
@@ -226,6 +227,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
         raise ParameterError(f"ckks parameters: {first_fault(error, CkksParameters.model_fields)}") from None
     if max_contributions < 1:
         raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
+    refuse_chosen(layout, "ckks")
     plan = CkksPlan(checked, layout, max_contributions, _degree(layout, checked))
     if not _fits(plan):
         raise BudgetError(_refusal(plan))
