@@ -232,8 +232,8 @@ def _refusal(failing: str, clients: int, corrupt: float, dropout: float, mode: M
     if mode == "semi-malicious" and not isinstance(_search(clients, corrupt, dropout, "curious", sigma, eta), str):
         fitting.append("a server that is only curious")
     return (
-        f"no neighbourhood of {clients} clients with at most {_MOST_NEIGHBOURS} neighbours each bears {corrupt:g} corrupt "
-        f"and {dropout:g} dropped out against a {mode} server: {failing}; "
+        f"no neighbourhood of {clients} clients, with at most {_MOST_NEIGHBOURS} neighbours each, bears {corrupt:g} "
+        f"corrupt and {dropout:g} dropped out against a {mode} server: {failing}; "
         f"{', or '.join(fitting) or 'smaller shares of both'} would fit"
     )
 
