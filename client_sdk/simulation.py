@@ -81,9 +81,10 @@ class Federation:
     """All clients of one data set, one recipe over one mechanism.
 
     Cohorts go round-robin over one shuffle, as in the released CoLR code: everyone takes part once in users/cohort
-    rounds. A recipe with a frozen cohort gets the same one in every round. `seed` fixes the shuffle, the task seed and each client's training draws, so that two mechanisms can be
-    compared on the same run; the HE library's own randomness is never fixed. `excluded` (users, k) are items that a
-    user never draws as a training negative, -1 for none: only the papers' own protocol needs it.
+    rounds. A recipe with a frozen cohort gets the same one in every round. `seed` fixes the shuffle, the task seed and
+    each client's training draws, so that two mechanisms can be compared on the same run; the HE library's own
+    randomness is never fixed. `excluded` (users, k) are items that a user never draws as a training negative, -1 for
+    none: only the papers' own protocol needs it.
     """
 
     data: LeaveOneOut
