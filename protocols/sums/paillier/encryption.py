@@ -39,7 +39,7 @@ def seal_blocks(
         raise ParameterError(f"the route has {len(route)} blocks, {len(blocks)} were given")
     plaintexts: list[int] = []
     for targets, values in zip(route, blocks, strict=True):
-        plaintexts += plan.packings[targets[0]].pack(values)
+        plaintexts += plan.packings[targets[0]].pack(plan.layout.blocks[targets[0]], values)
     randomisers = [] if randomiser else take_pooled(plan, key, len(plaintexts))
     missing = len(plaintexts) - len(randomisers)
     if missing and keyring is not None:
@@ -60,8 +60,8 @@ def open_aggregate(plan: PaillierPlan, aggregate: Buffer, keyring: Keyring | Non
         raise CodecError("a ciphertext of the aggregate is not in the range from 1 to n^2 - 1")
     plaintexts = [decrypt(secret, ciphertext) for ciphertext in ciphertexts]
     parts = [
-        packing.unpack(plaintexts[start : start + packing.plaintexts])
-        for packing, start in zip(plan.packings, plan.block_starts, strict=True)
+        packing.unpack(block, plaintexts[start : start + packing.plaintexts])
+        for block, packing, start in zip(plan.layout.blocks, plan.packings, plan.block_starts, strict=True)
     ]
     return np.concatenate(parts)
 

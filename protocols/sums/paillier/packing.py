@@ -81,9 +81,9 @@ class SlotRun:
 
 @dataclass(frozen=True)
 class BlockPacking:
-    """Where every value of a block lies. Values fill plaintexts in order, from the top bit down."""
+    """Where every value of a block of such segments lies. Values fill plaintexts in order, from the top bit down."""
 
-    block: Block
+    segments: tuple[Segment, ...]
     codes: tuple[SegmentCode, ...]
     key_bits: int
 
@@ -92,7 +92,7 @@ class BlockPacking:
         """A segment takes up to three: the rest of a plaintext, whole plaintexts, the beginning of the last."""
         runs: list[SlotRun] = []
         row, offset = 0, _MARGIN
-        for index, (segment, code) in enumerate(zip(self.block.segments, self.codes, strict=True)):
+        for index, (segment, code) in enumerate(zip(self.segments, self.codes, strict=True)):
             left = segment.length
             while left:
                 room = (self.key_bits - offset) // code.width
@@ -117,13 +117,12 @@ class BlockPacking:
         """C of each plaintext (module docstring)."""
         return tuple(int.from_bytes(row, "big") for row in self._pack([np.zeros(r.rows * r.slots) for r in self.runs]))
 
-    def pack(self, values: NDArray[np.float64]) -> list[int]:
-        """The signed plaintexts of `values`, float64 (block.length,).
+    def pack(self, block: Block, values: NDArray[np.float64]) -> list[int]:
+        """The signed plaintexts of `values`, float64 (block.length,), of a block of these segments.
 
         `ParameterError` for another shape or a count that is not whole, `BudgetError` for a value that is not finite or
         over its clip.
         """
-        block = self.block
         if values.shape != (block.length,):
             raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
         if not (np.abs(values) <= block.bounds() * SLACK).all():
@@ -138,7 +137,7 @@ class BlockPacking:
         return [int.from_bytes(row, "big") - c for row, c in zip(self._pack(digits), self._offsets, strict=True)]
 
     def _steps(self, index: int, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        segment, code = self.block.segments[index], self.codes[index]
+        segment, code = self.segments[index], self.codes[index]
         steps = np.rint(values * code.scale)
         if segment.integral and not np.array_equal(steps, values):
             raise ParameterError(f"segment {segment.name!r} counts, and holds a value that is not a whole number")
@@ -155,18 +154,18 @@ class BlockPacking:
             window[:] = spread.reshape(run.rows, -1)
         return [row.tobytes() for row in np.packbits(bits, axis=1)]
 
-    def unpack(self, plaintexts: Sequence[int]) -> NDArray[np.float64]:
+    def unpack(self, block: Block, plaintexts: Sequence[int]) -> NDArray[np.float64]:
         """The sums in the segments' units, float64 (block.length,), from the signed plaintexts of a sum.
 
         `CodecError` when no contributions add up to these plaintexts: bits outside of the slots are set.
         """
         totals = [int(m) + c for m, c in zip(plaintexts, self._offsets, strict=True)]
         if not all(0 <= total < 1 << self.key_bits for total in totals):
-            raise CodecError(f"block {self.block.name!r} of the aggregate overflows its slots")
+            raise CodecError(f"block {block.name!r} of the aggregate overflows its slots")
         body = b"".join(total.to_bytes(self.key_bits // 8, "big") for total in totals)
         bits = np.unpackbits(np.frombuffer(body, np.uint8)).reshape(-1, self.key_bits)
-        starts = list(accumulate((segment.length for segment in self.block.segments), initial=0))
-        values = np.zeros(self.block.length)
+        starts = list(accumulate((segment.length for segment in self.segments), initial=0))
+        values = np.zeros(block.length)
         for run in self.runs:
             code = self.codes[run.segment]
             window = bits[run.first : run.first + run.rows, run.offset : run.offset + run.slots * code.width]
@@ -178,5 +177,5 @@ class BlockPacking:
             starts[run.segment] = start + signed.size
             np.divide(signed, code.scale, out=values[start : starts[run.segment]])
         if bits.any():
-            raise CodecError(f"block {self.block.name!r} of the aggregate overflows its slots")
+            raise CodecError(f"block {block.name!r} of the aggregate overflows its slots")
         return values

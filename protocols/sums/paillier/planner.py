@@ -18,7 +18,7 @@ from protocols.codec import b64encode
 from protocols.domain import digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.faults import first_fault
-from protocols.layout import Route, Segment, VectorLayout
+from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.sums.base import OpenedBy
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.paillier.parameters import SECURITY_BITS, PaillierParameters
@@ -84,21 +84,32 @@ class PaillierPlan:
 
     @cached_property
     def packings(self) -> tuple[BlockPacking, ...]:
-        """The packing of each block of the aggregate."""
-        return tuple(
-            BlockPacking(block, tuple(self._code(s) for s in block.segments), self.key_bits)
-            for block in self.layout.blocks
-        )
+        """The packing of each block of the aggregate; blocks of equal segments share one."""
+        shared = {segments: self._packing(segments) for segments in {block.segments for block in self.layout.blocks}}
+        return tuple(shared[block.segments] for block in self.layout.blocks)
 
-    def _code(self, segment: Segment) -> SegmentCode:
-        return SegmentCode.of(segment, self.parameters.value_bits, self.max_contributions)
+    def _packing(self, segments: tuple[Segment, ...]) -> BlockPacking:
+        codes = (SegmentCode.of(s, self.parameters.value_bits, self.max_contributions) for s in segments)
+        return BlockPacking(segments, tuple(codes), self.key_bits)
+
+    @cached_property
+    def _coded_segments(self) -> dict[str, tuple[Segment, SegmentCode]]:
+        """By `block/segment`; of blocks alike the first stands for all, for there may be very many."""
+        first: dict[tuple[Segment, ...], Block] = {}
+        for block in self.layout.blocks:
+            first.setdefault(block.segments, block)
+        return {
+            f"{block.name}/{segment.name}": (segment, code)
+            for segments, block in first.items()
+            for segment, code in zip(segments, self._packing(segments).codes, strict=True)
+        }
 
     @cached_property
     def block_starts(self) -> tuple[int, ...]:
         """Index of each block's first ciphertext in the aggregate."""
         return tuple(accumulate((packing.plaintexts for packing in self.packings), initial=0))[:-1]
 
-    @property
+    @cached_property
     def ciphertexts(self) -> int:
         """Ciphertexts of the aggregate."""
         return sum(packing.plaintexts for packing in self.packings)
@@ -126,9 +137,8 @@ class PaillierPlan:
     def segment_errors(self) -> dict[str, float]:
         """Error bound by `block/segment`, in the segment's own unit; 0.0 for counts, which are exact."""
         return {
-            f"{block.name}/{segment.name}": 0.0 if segment.integral else self.max_contributions / 2 / code.scale
-            for block, packing in zip(self.layout.blocks, self.packings, strict=True)
-            for segment, code in zip(block.segments, packing.codes, strict=True)
+            name: 0.0 if segment.integral else self.max_contributions / 2 / code.scale
+            for name, (segment, code) in self._coded_segments.items()
         }
 
     @property
@@ -146,11 +156,7 @@ class PaillierPlan:
             "randomiser": self.parameters.randomiser,
             "security_bits": SECURITY_BITS[self.key_bits],
             "value_bits": self.parameters.value_bits,
-            "slot_bits": {
-                f"{block.name}/{segment.name}": code.width
-                for block, packing in zip(self.layout.blocks, self.packings, strict=True)
-                for segment, code in zip(block.segments, packing.codes, strict=True)
-            },
+            "slot_bits": {name: code.width for name, (_, code) in self._coded_segments.items()},
             "ciphertexts": self.ciphertexts,
             "values_per_ciphertext": values / self.ciphertexts,
             "max_contributions": self.max_contributions,
@@ -170,14 +176,14 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
         raise ParameterError(f"paillier parameters: {first_fault(error, PaillierParameters.model_fields)}") from None
     if max_contributions < 1:
         raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
-    segments = [segment for block in layout.blocks for segment in block.segments]
+    segments = {segment for block in layout.blocks for segment in block.segments}
     largest = max(SegmentCode.of(segment, checked.value_bits, 1).largest for segment in segments)
     if max_contributions * largest > MAX_SUM:
         raise BudgetError(_refusal(checked, segments, max_contributions, MAX_SUM // largest))
     return PaillierPlan(checked, layout, max_contributions)
 
 
-def _refusal(parameters: PaillierParameters, segments: list[Segment], contributions: int, most: int) -> str:
+def _refusal(parameters: PaillierParameters, segments: set[Segment], contributions: int, most: int) -> str:
     alternatives = [f"at most {most} contributions fit"] if most else []
     counts = max((SegmentCode.of(s, 0, 1).largest for s in segments if s.integral), default=0)
     value_bits = (MAX_SUM // contributions + 1).bit_length()

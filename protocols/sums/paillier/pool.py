@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
 from protocols.errors import ParameterError
@@ -65,6 +65,9 @@ class RandomiserPool:
 
     def __repr__(self) -> str:
         return f"<RandomiserPool {len(self)} of {self._capacity}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a pool of randomisers is never written down, nor copied")
 
     def __len__(self) -> int:
         """Randomisers that wait."""

@@ -1,19 +1,22 @@
 from __future__ import annotations
 
-from protocols.sums.paillier.mechanism import PAILLIER
+from protocols.codec import b64encode
 from tests.protocols.sums.conformance import MechanismConformance
+from tests.protocols.sums.paillier.cases import MadeUpKeys, made_up_primes
+
+P, Q = made_up_primes(3072)
 
 
 class TestShared(MechanismConformance):
-    mechanism = PAILLIER
-    parameters = {"key_bits": 2048}
+    mechanism = MadeUpKeys()
+    parameters = {"key_bits": 2048, "value_bits": 48}
 
 
-class TestPublic(MechanismConformance):
-    mechanism = PAILLIER
-    parameters = {"key_bits": 2048, "mode": "public"}
-
-
-class TestStrict(MechanismConformance):
-    mechanism = PAILLIER
+class TestStrictPublic(MechanismConformance):
+    mechanism = MadeUpKeys()
     parameters = {"key_bits": 2048, "mode": "public", "randomiser": "strict", "value_bits": 16}
+
+
+class TestNamedKey(MechanismConformance):
+    mechanism = MadeUpKeys()
+    parameters = {"mode": "public", "public_key": b64encode((P * Q).to_bytes(384, "big"))}

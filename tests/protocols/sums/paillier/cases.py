@@ -1,0 +1,81 @@
+"""Made-up keys, plans and vectors that the Paillier tests share."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import gmpy2
+import numpy as np
+from numpy.typing import NDArray
+from phe import paillier
+
+from protocols.domain import derive_key, digest
+from protocols.keyring import Keyring
+from protocols.layout import Block, Segment, VectorLayout
+from protocols.sums.base import SumPlan
+from protocols.sums.paillier.keys import is_blum_pair
+from protocols.sums.paillier.mechanism import PaillierMechanism
+from protocols.sums.paillier.planner import PaillierPlan, make_plan
+
+LAYOUT = VectorLayout((Block("b", (Segment("values", 90, 0.1), Segment("touched", 40, 1.0, integral=True))),))
+
+
+class MadeUpKeys(PaillierMechanism):
+    """The mechanism with keys that cost nothing to make: they are no secret."""
+
+    def generate_keyring(self, plan: SumPlan) -> Keyring:
+        assert isinstance(plan, PaillierPlan)
+        return made_up_keyring(plan)
+
+
+@cache
+def made_up_primes(bits: int, name: str = "a key") -> tuple[int, int]:
+    """Two primes of bits/2 bits from a name, of the form that real keys have, with a product of exactly `bits` bits."""
+    for attempt in range(1000):
+        halves = derive_key(digest("made-up primes", name, bits, attempt), "made-up primes", length=bits // 8)
+        p, q = (
+            int(gmpy2.next_prime(int.from_bytes(half, "big") | 3 << (bits // 2 - 2)))
+            for half in (halves[: bits // 16], halves[bits // 16 :])
+        )
+        if is_blum_pair(p, q):
+            return p, q
+    raise AssertionError("no such primes")
+
+
+def made_up_keyring(plan: PaillierPlan, name: str = "a key") -> Keyring:
+    """The holder's keyring with made-up primes."""
+    p, q = made_up_primes(plan.key_bits, name)
+    public, half = (p * q).to_bytes(plan.modulus_bytes, "big"), plan.modulus_bytes // 2
+    secret = p.to_bytes(half, "big") + q.to_bytes(half, "big")
+    return Keyring(plan.mechanism, plan.parameter_id, public, secret, digest("made-up state key", name))
+
+
+def phe_keys(plan: PaillierPlan, name: str = "a key") -> tuple[paillier.PaillierPublicKey, paillier.PaillierPrivateKey]:
+    """The same key as phe holds it."""
+    p, q = made_up_primes(plan.key_bits, name)
+    public = paillier.PaillierPublicKey(p * q)
+    return public, paillier.PaillierPrivateKey(public, p, q)
+
+
+def small_plan(layout: VectorLayout = LAYOUT, contributions: int = 4, **parameters: Any) -> PaillierPlan:
+    """A plan with a 2048-bit key."""
+    return make_plan({"key_bits": 2048, **parameters}, layout, contributions)
+
+
+def some_vector(seed: int) -> NDArray[np.float64]:
+    """Values within the clips of `LAYOUT`."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate([rng.uniform(-0.1, 0.1, 90), rng.integers(0, 2, 40)])
+
+
+def ciphertexts(plan: PaillierPlan, body: bytes) -> list[int]:
+    """The numbers behind n, in Python's own integers."""
+    start, width = plan.modulus_bytes, plan.ciphertext_bytes
+    return [int.from_bytes(body[at : at + width], "big") for at in range(start, len(body), width)]
+
+
+def body_of(plan: PaillierPlan, numbers: list[int], n: int) -> bytes:
+    """The inverse: n, then `numbers`."""
+    parts = [n.to_bytes(plan.modulus_bytes, "big")]
+    return b"".join(parts + [number.to_bytes(plan.ciphertext_bytes, "big") for number in numbers])

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.errors import CodecError, ContributionError
+from protocols.layout import Block, Route, Segment, VectorLayout
+from protocols.sums.paillier.mechanism import PAILLIER
+from protocols.sums.paillier.run import run_paillier_sum
+from protocols.sums.run import split_along
+from tests.protocols.sums.paillier.cases import LAYOUT, ciphertexts, made_up_keyring, small_plan, some_vector
+
+PLAN = small_plan()
+ROUTE = ((0,),)
+KEYRING = made_up_keyring(PLAN)
+BODIES = [PAILLIER.seal(PLAN, ROUTE, [some_vector(seed)], KEYRING) for seed in range(3)]
+N = int.from_bytes(KEYRING.public_key, "big")
+
+BLOCK = (Segment("values", 60, 0.5), Segment("counts", 9, 3.0, integral=True))
+ROUTED = small_plan(VectorLayout((Block("a", BLOCK), Block("b", BLOCK), Block("c", BLOCK))), 6)
+ROUTES: list[Route] = [((0,), (1,), (2,)), ((2, 0),), ((1,), (0, 2)), ((0, 1, 2),), ((1,),), ()]
+
+
+def test_a_fold_is_a_product_modulo_n_squared() -> None:
+    partial = PAILLIER.fold(PLAN, None, [(ROUTE, body) for body in BODIES])
+    a, b, c = (ciphertexts(PLAN, body) for body in BODIES)
+    assert partial[:8] == (3).to_bytes(8, "little")
+    assert partial[8:264] == KEYRING.public_key
+    assert ciphertexts(PLAN, partial[8:]) == [x * y * z % (N * N) for x, y, z in zip(a, b, c, strict=True)]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.sampled_from(ROUTES), min_size=1, max_size=6), st.integers(0, 2**32 - 1))
+def test_routed_sums_are_exact_on_the_grid(routes: list[Route], seed: int) -> None:
+    rng, total = np.random.default_rng(seed), [np.zeros(69) for _ in range(3)]
+    pieces = []
+    for route in routes:
+        vector = (
+            np.concatenate(
+                [np.concatenate([rng.integers(-512, 513, 60) / 1024, rng.integers(-3, 4, 9)]) for _ in route]
+            )
+            if route
+            else np.zeros(0)
+        )
+        blocks = split_along(ROUTED, route, vector)
+        pieces.append((route, PAILLIER.seal(ROUTED, route, blocks, KEYRING.without_secret_key())))
+        for targets, values in zip(route, blocks, strict=True):
+            for target in targets:
+                total[target] += values
+    partial = PAILLIER.fold(ROUTED, None, pieces)
+    opened = PAILLIER.open(ROUTED, PAILLIER.release(ROUTED, partial), len(pieces), KEYRING)
+    assert opened.tolist() == np.concatenate(total).tolist()
+
+
+def test_a_contribution_under_another_key_is_refused_not_added() -> None:
+    other = PAILLIER.seal(PLAN, ROUTE, [some_vector(9)], made_up_keyring(PLAN, "another key"))
+    for first, second in ((BODIES[0], other), (other, BODIES[0])):
+        with pytest.raises(ContributionError, match="another public key"):
+            PAILLIER.fold(PLAN, None, [(ROUTE, first), (ROUTE, second)])
+        with pytest.raises(ContributionError, match="another public key"):
+            PAILLIER.fold(PLAN, PAILLIER.fold(PLAN, None, [(ROUTE, first)]), [(ROUTE, second)])
+
+
+def test_a_partial_of_something_names_its_modulus() -> None:
+    empty = PAILLIER.fold(PLAN, None, [])
+    assert empty[8:264] == bytes(256)
+    with pytest.raises(CodecError, match="names the modulus"):
+        PAILLIER.release(PLAN, (1).to_bytes(8, "little") + empty[8:])
+    named = PLAN.with_public_key(KEYRING.public_key)
+    assert PAILLIER.fold(named, None, [])[8:264] == KEYRING.public_key
+
+
+def test_memory_is_of_one_contribution_not_of_all() -> None:
+    plan = small_plan(contributions=500)
+    body = PAILLIER.seal(plan, ROUTE, [some_vector(0)], KEYRING)
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        PAILLIER.fold(plan, None, ((ROUTE, bytes(bytearray(body))) for _ in range(count)))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    assert peak(200) < peak(5) + len(body)
+
+
+@pytest.mark.parametrize("mode", ["shared", "public"])
+def test_a_whole_sum_on_one_page(mode: str) -> None:
+    vectors = [some_vector(seed) for seed in range(4)]
+    total = run_paillier_sum({"key_bits": 2048, "mode": mode}, LAYOUT, vectors)
+    assert np.abs(total - np.sum(vectors, axis=0)).max() <= PLAN.predicted_error

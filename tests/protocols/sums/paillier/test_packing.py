@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.errors import BudgetError, CodecError, ParameterError
+from protocols.layout import Block, Segment
+from protocols.sums.paillier.packing import MAX_SUM, SLACK, BlockPacking, SegmentCode
+
+SEGMENTS = st.lists(
+    st.tuples(st.integers(1, 150), st.sampled_from([1e-3, 0.1, 1.0, 7.0, 300.0]), st.booleans()), min_size=1, max_size=4
+)
+
+
+class Packing:
+    """A packing and the one block that it is used for."""
+
+    def __init__(self, packing: BlockPacking, block: Block) -> None:
+        self.packing, self.block = packing, block
+        self.codes, self.runs, self.plaintexts = packing.codes, packing.runs, packing.plaintexts
+
+    def pack(self, values: np.ndarray) -> list[int]:
+        return self.packing.pack(self.block, values)
+
+    def unpack(self, plaintexts: list[int]) -> np.ndarray:
+        return self.packing.unpack(self.block, plaintexts)
+
+
+def packing_of(shape: list[tuple[int, float, bool]], value_bits: int, contributions: int, bits: int) -> Packing:
+    segments = tuple(
+        Segment(f"s{i}", length, max(clip, 1.0) if integral else clip, integral)
+        for i, (length, clip, integral) in enumerate(shape)
+    )
+    codes = tuple(SegmentCode.of(segment, value_bits, contributions) for segment in segments)
+    return Packing(BlockPacking(segments, codes, bits), Block("b", segments))
+
+
+def vectors_within(packing: Packing, count: int, seed: int) -> list[np.ndarray]:
+    """Half of the values at the edge of the clip, and all of one sign in one vector of three."""
+    rng = np.random.default_rng(seed)
+    bounds, whole = packing.block.bounds(), packing.block.integral_mask()
+    out = []
+    for index in range(count):
+        values = bounds * (np.clip(rng.uniform(-2, 2, bounds.size), -1, 1) if index % 3 else rng.choice([-1, 1]))
+        out.append(np.where(whole, np.rint(values), values))
+    return out
+
+
+@settings(deadline=None)
+@given(
+    SEGMENTS, st.sampled_from([8, 20, 32, 45]), st.integers(1, 9), st.sampled_from([2048, 3072]), st.integers(0, 999)
+)
+def test_sums_of_plaintexts_are_sums_of_values(
+    shape: list[tuple[int, float, bool]], value_bits: int, contributions: int, bits: int, seed: int
+) -> None:
+    """Exactly: every value rounded to its grid, added as whole numbers."""
+    packing = packing_of(shape, value_bits, contributions, bits)
+    vectors = vectors_within(packing, contributions, seed)
+    plaintexts = [sum(column) for column in zip(*(packing.pack(v) for v in vectors), strict=True)]
+    scales = np.repeat([code.scale for code in packing.codes], [s.length for s in packing.block.segments])
+    truth = sum(np.rint(v * scales).astype(np.int64) for v in vectors) / scales
+    assert packing.unpack(plaintexts).tolist() == truth.tolist()
+    assert all(abs(m) < 1 << (bits - 3) for m in plaintexts)  # below n/4: phe reads the sign, too
+
+
+@given(SEGMENTS, st.sampled_from([8, 32, 48]), st.integers(1, 30), st.sampled_from([2048, 3072]))
+def test_slots_never_overlap_and_lie_below_the_margin(
+    shape: list[tuple[int, float, bool]], value_bits: int, contributions: int, bits: int
+) -> None:
+    packing = packing_of(shape, value_bits, contributions, bits)
+    places = sorted(
+        (row, run.offset + slot * packing.codes[run.segment].width, packing.codes[run.segment].width)
+        for run in packing.runs
+        for row in range(run.first, run.first + run.rows)
+        for slot in range(run.slots)
+    )
+    assert len(places) == packing.block.length
+    assert all(offset >= 2 and offset + width <= bits for _, offset, width in places)
+    assert all(a[0] < b[0] or a[1] + a[2] <= b[1] for a, b in pairwise(places))
+    assert {place[0] for place in places} == set(range(packing.plaintexts))
+
+
+@given(st.integers(8, 48), st.integers(1, 2**20), st.floats(1e-6, 1e6), st.booleans())
+def test_a_slot_holds_the_largest_sum_and_no_bit_more(
+    value_bits: int, contributions: int, clip: float, integral: bool
+) -> None:
+    code = SegmentCode.of(Segment("s", 1, clip, integral), value_bits, contributions)
+    assert contributions * code.largest < 1 << (code.width - 1)
+    assert contributions * code.largest >= 1 << (code.width - 2)
+    assert np.rint(clip * SLACK * code.scale) <= code.largest
+    if not integral:
+        assert 1 << (value_bits - 3) < code.largest < 1 << (value_bits - 1)
+
+
+def test_a_count_takes_few_bits() -> None:
+    assert SegmentCode.of(Segment("touched", 1, 1.0, integral=True), 32, 60).width == 7
+    assert SegmentCode.of(Segment("weight", 1, 500.0, integral=True), 32, 100).width == 17
+
+
+def test_a_clip_without_a_scale_is_refused() -> None:
+    for clip in (1.7976931e308, 1e-310):
+        with pytest.raises(BudgetError, match="no scale"):
+            SegmentCode.of(Segment("s", 1, clip), 32, 2)
+
+
+def test_values_a_float32_over_the_clip_are_taken() -> None:
+    packing = packing_of([(3, 0.1, False)], 32, 1, 2048)
+    edge = np.full(3, float(np.nextafter(np.float32(0.1), np.float32(1))))
+    assert np.abs(packing.unpack(packing.pack(edge)) - edge).max() <= 0.5 / packing.codes[0].scale
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 0.11, -0.11])
+def test_values_over_the_clip_are_refused(bad: float) -> None:
+    with pytest.raises(BudgetError, match="'b'"):
+        packing_of([(3, 0.1, False)], 32, 1, 2048).pack(np.array([0.0, bad, 0.0]))
+
+
+def test_a_count_that_is_not_whole_is_refused() -> None:
+    with pytest.raises(ParameterError, match="'s1' counts"):
+        packing_of([(1, 0.1, False), (2, 1.0, True)], 32, 1, 2048).pack(np.array([0.0, 1.0, 0.5]))
+
+
+def test_plaintexts_that_nothing_adds_up_to_are_refused() -> None:
+    packing = packing_of([(60, 0.1, False)], 32, 100, 2048)
+    good = packing.pack(np.zeros(60))
+    packing.unpack(good)
+    for bad in (1 << 2047, -(1 << 2046), 1 << 2046):
+        with pytest.raises(CodecError, match="overflows"):
+            packing.unpack([bad, good[1]])
+    with pytest.raises(CodecError, match="overflows"):
+        packing.unpack([good[0], good[1] + 1])  # below the last slot
+
+
+def test_the_largest_sum_is_exact_in_float64() -> None:
+    assert float(MAX_SUM) == MAX_SUM
+    packing = packing_of([(2, 1.0, True)], 8, MAX_SUM, 2048)
+    one, minus = packing.pack(np.array([1.0, -1.0]))[0], packing.pack(np.array([-1.0, 1.0]))[0]
+    assert packing.unpack([one * MAX_SUM]).tolist() == [MAX_SUM, -MAX_SUM]
+    assert packing.unpack([minus * MAX_SUM]).tolist() == [-MAX_SUM, MAX_SUM]

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import threading
+from itertools import count
+
+import numpy as np
+import pytest
+
+from protocols.errors import ParameterError
+from protocols.sums.paillier import pool as pool_module
+from protocols.sums.paillier.encryption import decrypt
+from protocols.sums.paillier.keys import load_public_key, load_secret_key
+from protocols.sums.paillier.mechanism import PAILLIER
+from protocols.sums.paillier.pool import RandomiserPool, take_pooled
+from tests.protocols.sums.paillier.cases import made_up_keyring, small_plan, some_vector
+
+PLAN = small_plan(mode="public")
+HOLDER = made_up_keyring(PLAN)
+MEMBER = HOLDER.without_secret_key()
+KEY = load_public_key(PLAN, HOLDER)
+ROUTE = ((0,),)
+
+
+def test_each_randomiser_is_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with RandomiserPool(PLAN, MEMBER, capacity=7).fill() as pool:
+        first, second = take_pooled(PLAN, KEY, 4), take_pooled(PLAN, KEY, 4)
+        assert (len(first), len(second), len(pool)) == (4, 3, 0)
+        assert len({*first, *second}) == 7
+        assert take_pooled(PLAN, KEY, 4) == []
+
+
+def test_sealing_takes_from_the_pool_and_makes_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = count()
+    real = pool_module.short_exponent_table
+    with RandomiserPool(PLAN, MEMBER, capacity=PLAN.ciphertexts + 1).fill() as pool:
+        monkeypatch.setattr(pool_module, "short_exponent_table", lambda key: (next(made), real(key))[1])
+        bodies = [PAILLIER.seal(PLAN, ROUTE, [some_vector(seed)], MEMBER) for seed in range(2)]
+        assert len(pool) == 0
+        assert next(made) == PLAN.ciphertexts - 1
+    partial = PAILLIER.fold(PLAN, None, [(ROUTE, body) for body in bodies])
+    opened = PAILLIER.open(PLAN, PAILLIER.release(PLAN, partial), 2, HOLDER)
+    assert np.abs(opened - some_vector(0) - some_vector(1)).max() <= PLAN.predicted_error
+
+
+def test_a_running_pool_fills_up_and_stays_within_its_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, full, again = count(1), threading.Event(), threading.Event()
+
+    def crt(key: object) -> int:
+        number = next(made)
+        {5: full, 7: again}.get(number, threading.Event()).set()
+        return number
+
+    monkeypatch.setattr(pool_module, "crt_randomiser", crt)
+    pool = RandomiserPool(PLAN, HOLDER, capacity=5).start()
+    assert full.wait(30)
+    taken = pool.take(2)
+    assert again.wait(30)  # what was taken is made anew
+    assert taken == [1, 2]
+    pool.stop()
+    assert next(made) == 8
+    assert len(pool) == 0
+    assert not any(thread.name == "paillier-randomisers" for thread in threading.enumerate())
+
+
+def test_the_real_thread_makes_real_randomisers() -> None:
+    pool = RandomiserPool(PLAN, HOLDER, capacity=1)
+    made = threading.Event()
+    real = pool._make
+    pool._make = lambda: (real(), made.set())[0]
+    with pool.start():
+        assert made.wait(30)
+        secret = load_secret_key(PLAN, HOLDER)
+        while not (taken := pool.take(1)):
+            pass
+        assert decrypt(secret, taken[0]) == 0
+
+
+def test_a_stopped_pool_serves_nobody_and_can_start_again() -> None:
+    pool = RandomiserPool(PLAN, HOLDER, capacity=2).fill()
+    pool.stop()
+    assert (len(pool), take_pooled(PLAN, KEY, 1)) == (0, [])
+    with pool.fill():
+        assert len(take_pooled(PLAN, KEY, 1)) == 1
+    pool.stop()
+
+
+def test_one_pool_a_key_and_way() -> None:
+    strict = small_plan(mode="public", randomiser="strict")
+    with RandomiserPool(PLAN, HOLDER, capacity=1).fill() as pool:
+        with pytest.raises(ParameterError, match="another pool"):
+            RandomiserPool(PLAN, MEMBER, capacity=1).fill()
+        assert take_pooled(strict, KEY, 1) == []  # what short exponents made is not for a strict task
+        with RandomiserPool(strict, HOLDER, capacity=1).fill():
+            assert len(take_pooled(strict, KEY, 1)) == 1
+        with pool.start(), pytest.raises(ParameterError, match="runs already"):
+            pool.start()
+    with pytest.raises(ParameterError, match="at least 1"):
+        RandomiserPool(PLAN, HOLDER, capacity=0)
+
+
+def test_a_pool_is_never_written_down() -> None:
+    pool = RandomiserPool(PLAN, HOLDER, capacity=1).fill()
+    for write in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError):
+            write(pool)
+    assert repr(pool) == "<RandomiserPool 1 of 1>"
+    pool.stop()
+
+
+def test_a_forked_process_starts_with_an_empty_pool() -> None:
+    code = """
+import os, sys
+from protocols.sums.paillier.keys import load_public_key
+from protocols.sums.paillier.pool import RandomiserPool, take_pooled
+from tests.protocols.sums.paillier.cases import made_up_keyring, small_plan
+plan = small_plan()
+keyring = made_up_keyring(plan)
+pool = RandomiserPool(plan, keyring, capacity=3).fill()
+child = os.fork()
+if child == 0:
+    os._exit(len(pool) + len(take_pooled(plan, load_public_key(plan, keyring), 3)) + (len(pool.fill()) != 3))
+_, status = os.waitpid(child, 0)
+sys.exit(os.waitstatus_to_exitcode(status) or len(pool) != 3)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
