@@ -126,9 +126,12 @@ class Roster:
 def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster:
     """The roster of those whose advertisements were checked, in any order.
 
-    Raises `ParameterError` when an id or a key stands there twice, or the plan has no neighbourhood for so few.
+    Raises `ThresholdError` below `MIN_CLIENTS`, `ParameterError` when an id or a key stands there twice, or the plan has
+    no neighbourhood for so many.
     """
     ordered = tuple(sorted(entries, key=lambda entry: entry.client_id))
+    if len(ordered) < MIN_CLIENTS:
+        raise ThresholdError("advertising", MIN_CLIENTS, len(ordered))
     if len(ordered) > context.cohort:
         raise ParameterError(f"{context.cohort} clients were asked, {len(ordered)} are in the roster")
     repeated = _repeated(ordered)

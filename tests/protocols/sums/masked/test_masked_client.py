@@ -1,0 +1,176 @@
+"""A client's states: one step each, checks before anything leaves it, thresholds of its own."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from protocols.errors import CodecError, HushRecError, ParameterError, RefusalError, ThresholdError
+from protocols.sums.masked import client, server
+from protocols.sums.masked.messages import SEALED_BYTES
+from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import RosterEntry
+from tests.protocols.sums.masked.rounds import ANY_MODE, LAYOUT, complete_plan, names, new_round, round_context
+
+VICTIM = "c_000"
+
+
+def test_every_state_is_good_for_one_step() -> None:
+    played = new_round(5).advertise().share().contribute().confirm().unmask()
+    signed = server.confirmations(played.roster, played.confirmations)[VICTIM]
+    for again in (
+        lambda: client.share(played.advertised[VICTIM], played.roster.body, played.vouch),
+        lambda: client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], played.elements[VICTIM]),
+        lambda: client.confirm(played.contributed[VICTIM], played.survivors),
+        lambda: client.unmask(played.confirmed[VICTIM], signed),
+    ):
+        with pytest.raises(RefusalError, match="takes each step of a round once"):
+            again()
+
+
+def test_a_refused_step_is_a_step() -> None:
+    """A server that sends nonsense first does not get a second try."""
+    played = new_round(5).advertise()
+    with pytest.raises(CodecError):
+        client.share(played.advertised[VICTIM], b"nonsense", played.vouch)
+    with pytest.raises(RefusalError, match="once"):
+        client.share(played.advertised[VICTIM], played.roster.body, played.vouch)
+
+
+def test_done_holds_nothing() -> None:
+    assert fields(client.Done) == ()
+
+
+def test_secrets_go_when_they_have_served() -> None:
+    """What masked the vector is not in the states that answer unmask requests."""
+    for state in (client.Contributed, client.Confirmed):
+        assert {"seed", "mask_secret", "sealing_secret"}.isdisjoint(field.name for field in fields(state))
+
+
+def test_everybody_else_is_vouched_for() -> None:
+    asked: list[str] = []
+
+    def vouch(entry: RosterEntry) -> bool:
+        asked.append(entry.client_id)
+        return True
+
+    played = new_round(6).advertise()
+    client.share(played.advertised[VICTIM], played.roster.body, vouch)
+    assert asked == names(6)[1:]
+
+
+def test_the_elements_are_left_alone() -> None:
+    played = new_round(5).advertise().share()
+    before = played.elements[VICTIM].copy()
+    played.contribute()
+    np.testing.assert_array_equal(played.elements[VICTIM], before)
+
+
+@pytest.mark.parametrize("elements", [np.zeros(6, np.uint32), np.zeros((7, 1), np.uint32), np.zeros(7, np.uint64)])
+def test_elements_fit_the_plan(elements: np.ndarray) -> None:  # type: ignore[type-arg]
+    played = new_round(5).advertise().share()
+    with pytest.raises(ParameterError):
+        client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], elements)
+
+
+def test_threads_change_nothing() -> None:
+    """The same masks from two threads: proven by the sum, in which one client's differ in nothing from the others'."""
+    played = new_round(5).advertise().share()
+    for threads, name in enumerate(names(5), start=1):
+        played.contributed[name], played.contributions[name] = client.contribute(
+            played.shared[name], played.inboxes[name], played.elements[name], threads
+        )
+    played.confirm().unmask()
+    np.testing.assert_array_equal(played.opened(), played.expected())
+
+
+# --- thresholds: 9 clients, k=8, t=5 ----------------------------------------------------------------------------------
+
+
+def test_too_few_sharers() -> None:
+    played = new_round(9).advertise().share(without=names(9)[5:])
+    with pytest.raises(
+        ThresholdError, match="sharing: 5 clients are needed among the neighbours of c_000, 4 are there"
+    ):
+        client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], played.elements[VICTIM])
+
+
+@pytest.mark.parametrize("mode", ["curious", "semi-malicious"])
+def test_too_few_survivors(mode: str) -> None:
+    played = new_round(9, mode).advertise().share().contribute()  # type: ignore[arg-type]
+    survivors = played.roster.encode_set(names(5))
+    step = client.unmask_unconfirmed if mode == "curious" else client.confirm
+    with pytest.raises(ThresholdError, match="collecting: 5 clients are needed .* 4 are there"):
+        step(played.contributed[VICTIM], survivors)
+
+
+def test_too_few_confirmations() -> None:
+    played = new_round(9).advertise().share().contribute().confirm(without=names(9)[5:])
+    signed = server.confirmations(played.roster, played.confirmations)
+    with pytest.raises(ThresholdError, match="confirming: 5 clients are needed .* 4 are there"):
+        client.unmask(played.confirmed[VICTIM], signed[VICTIM])
+
+
+def test_forged_confirmations_count_as_none() -> None:
+    played = new_round(9).advertise().share().contribute().confirm()
+    signed = bytearray(server.confirmations(played.roster, played.confirmations)[VICTIM])
+    for slot in range(4):
+        signed[64 * slot] ^= 1
+    with pytest.raises(ThresholdError, match="4 are there"):
+        client.unmask(played.confirmed[VICTIM], bytes(signed))
+
+
+def test_malformed_messages() -> None:
+    played = new_round(5).advertise().share()
+    with pytest.raises(CodecError, match="an inbox must be exactly"):
+        client.contribute(played.shared[VICTIM], played.inboxes[VICTIM][:-1], played.elements[VICTIM])
+    padded = bytes([played.inboxes["c_001"][0] | 0x80]) + played.inboxes["c_001"][1:]
+    with pytest.raises(CodecError, match="padding"):
+        client.contribute(played.shared["c_001"], padded, played.elements["c_001"])
+    contributed, _ = client.contribute(played.shared["c_002"], played.inboxes["c_002"], played.elements["c_002"])
+    with pytest.raises(CodecError, match="a set of 5 members"):
+        client.confirm(contributed, bytes(2))
+
+
+def test_a_share_for_the_last_slot_only() -> None:
+    """Slots are in the order of the neighbours: the last one of c_000 is what c_004 sealed."""
+    played = new_round(5).advertise().share(without=[])
+    edge = len(played.survivors)
+    inbox = played.inboxes[VICTIM]
+    last = inbox[-SEALED_BYTES:]
+    assert last == played.shares["c_004"][:SEALED_BYTES]
+    contributed, _ = client.contribute(
+        played.shared[VICTIM], inbox[:edge] + bytes(3 * SEALED_BYTES) + last, played.elements[VICTIM]
+    )
+    assert list(contributed.pairs) == [4]
+
+
+# --- policy -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{"min_cohort": 1}, {"min_degree": 1}, {"min_threshold": 0}])
+def test_policies_that_protect_nobody(changes: dict[str, int]) -> None:
+    with pytest.raises(ParameterError):
+        ClientPolicy(**changes)
+
+
+def test_curious_mode_is_allowed_by_name() -> None:
+    played = new_round(5, "curious", policy=ClientPolicy())
+    with pytest.raises(RefusalError, match="mode is 'curious'"):
+        played.advertise()
+
+
+def test_one_round_is_nothing_for_another() -> None:
+    """Every message of a round is refused, or useless, in another of the same clients."""
+    played = new_round(5).advertise().share()
+    other = new_round(5)
+    other.context = round_context(complete_plan(), 5, number=2)
+    other.identities = played.identities
+    other.policy = ClientPolicy(modes=ANY_MODE)
+    other.advertise().share()
+    with pytest.raises(HushRecError):
+        client.share(new_round(5).advertise().advertised[VICTIM], played.roster.body, played.vouch)
+    contributed, _ = client.contribute(other.shared[VICTIM], played.inboxes[VICTIM], np.zeros(LAYOUT.length, np.uint32))
+    assert contributed.pairs == {}

@@ -1,0 +1,206 @@
+"""Messages have one form and one length; a roster is read back as it was written, or refused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.errors import CodecError, HushRecError, ParameterError, ThresholdError
+from protocols.sums.masked import messages
+from protocols.sums.masked.agreement import check_public_key, mask_context, verify_advertisement
+from protocols.sums.masked.context import RoundContext, model_digest
+from protocols.sums.masked.plan import make_plan
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
+from tests.protocols.sums.masked.rounds import LAYOUT, Round, complete_plan, names, new_round, round_context, with_model
+
+MEMBERS = st.integers(1, 70)
+
+
+# --- slots and sets -------------------------------------------------------------------------------------------------
+
+
+@given(members=MEMBERS, data=st.data())
+def test_sets_come_back(members: int, data: st.DataObject) -> None:
+    chosen = data.draw(st.frozensets(st.integers(0, members - 1)))
+    body = messages.encode_set(chosen, members)
+    assert len(body) == messages.set_bytes(members)
+    assert messages.decode_set(body, members) == chosen
+
+
+@pytest.mark.parametrize("body", [b"", b"\x01", b"\x01\x02\x03", b"\x00\x04", b"\x00\x80"])
+def test_sets_of_ten_have_one_form(body: bytes) -> None:
+    with pytest.raises(CodecError):
+        messages.decode_set(body, 10)
+
+
+@given(st.lists(st.none() | st.binary(min_size=4, max_size=4).filter(any)))
+def test_slots_come_back(slots: list[bytes | None]) -> None:
+    body = messages.join_slots(slots, 4)
+    assert messages.split_slots(body, len(slots), 4, "slots") == tuple(slots)
+    with pytest.raises(CodecError, match="slots must be exactly"):
+        messages.split_slots(body + b"\0", len(slots), 4, "slots")
+
+
+def test_lengths_are_what_the_page_says() -> None:
+    """k=22 of 100 clients."""
+    assert messages.ADVERTISEMENT_BYTES == 160
+    assert messages.share_bytes(22) == 22 * 82
+    assert messages.inbox_bytes(100, 22) == 13 + 22 * 82
+    assert messages.set_bytes(100) == 13
+    assert messages.CONFIRMATION_BYTES == 64
+    assert messages.confirmations_bytes(22) == 22 * 64
+    assert messages.reply_bytes(22) == 22 * 33
+
+
+def test_every_message_of_a_round_has_its_length() -> None:
+    played = new_round(9).advertise().share(without=["c_007"]).contribute().confirm().unmask()
+    n, k = 9, 8
+    assert {len(entry.advertisement) for entry in played.entries.values()} == {160}
+    assert {len(body) for body in played.shares.values()} == {messages.share_bytes(k)}
+    assert {len(body) for body in played.inboxes.values()} == {messages.inbox_bytes(n, k)}
+    assert {len(body) for body in played.confirmations.values()} == {64}
+    assert {len(body) for body in played.replies.values()} == {messages.reply_bytes(k)}
+    assert len(played.roster.body) == 4 + 9 * (257 + 5)
+
+
+@pytest.fixture(scope="module")
+def made() -> Roster:
+    return new_round(4).advertise().roster
+
+
+# --- rosters ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_roster_is_read_back() -> None:
+    made = new_round(9).advertise().roster
+    read = open_roster(made.context, made.body)
+    assert (read.entries, read.body, read.digest) == (made.entries, made.body, made.digest)
+    np.testing.assert_array_equal(read.adjacency, made.adjacency)
+    assert [entry.client_id for entry in read.entries] == names(9)
+    assert read.decode_set(read.encode_set(["c_004", "c_002"])) == ("c_002", "c_004")
+
+
+def test_the_order_of_entries_does_not_matter() -> None:
+    played = new_round(9).advertise()
+    assert make_roster(played.context, reversed(list(played.entries.values()))).digest == played.roster.digest
+
+
+@given(data=st.data())
+def test_a_bent_roster_is_refused_or_is_another(made: Roster, data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, 8 * len(made.body) - 1))
+    bent = bytearray(made.body)
+    bent[place // 8] ^= 1 << place % 8
+    with suppress(HushRecError):
+        assert open_roster(made.context, bytes(bent)).digest != made.digest
+
+
+@pytest.mark.parametrize("cut", [0, 3, 4, 5, 100, -1])
+def test_a_short_roster_is_refused(made: Roster, cut: int) -> None:
+    with pytest.raises(CodecError):
+        open_roster(made.context, made.body[:cut])
+
+
+def test_a_roster_has_one_form() -> None:
+    played = new_round(4).advertise()
+    good = [entry.encode() for entry in played.roster.entries]
+    count = (4).to_bytes(4, "little")
+    bad = {
+        "trailing": count + b"".join(good) + b"\0",
+        "ascend": count + b"".join(reversed(good)),
+        "twice": count + good[0] + good[0] + good[1] + good[2],
+        "3 to 4 members, got 2": (2).to_bytes(4, "little") + good[0] + good[1],
+        "1 to 64 bytes, got 0": count + b"\0" + b"".join(good),
+        "UTF-8": count + good[0].replace(b"c_000", b"\xff_000") + b"".join(good[1:]),
+        "3 to 4 members, got 4294967295": b"\xff" * 4 + b"".join(good),
+    }
+    for reason, body in bad.items():
+        with pytest.raises(CodecError, match=reason):
+            open_roster(played.context, body)
+
+
+def test_what_makes_no_roster() -> None:
+    played = new_round(4).advertise()
+    entries = list(played.entries.values())
+    with pytest.raises(ThresholdError, match="advertising: 3 clients are needed in the round, 2 are there"):
+        make_roster(played.context, entries[:2])
+    with pytest.raises(ParameterError, match="a client id stands in the roster twice"):
+        make_roster(played.context, [*entries[:3], entries[0]])
+    with pytest.raises(ParameterError, match="an identity key stands"):
+        make_roster(played.context, [*entries[:3], replace(entries[0], client_id="z")])
+    with pytest.raises(ParameterError, match="a round key stands"):
+        stranger = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+        make_roster(played.context, [*entries[:3], replace(entries[0], client_id="z", identity_key=stranger)])
+    with pytest.raises(ParameterError, match="4 clients were asked, 5"):
+        make_roster(played.context, [*entries, replace(entries[0], client_id="z")])
+    with pytest.raises(ParameterError, match="not in the roster"):
+        played.roster.index("z")
+
+
+@pytest.mark.parametrize("field", ["client_id", "identity_key", "mailbox_key", "proof", "advertisement"])
+def test_entries_have_fixed_lengths(field: str) -> None:
+    entry = RosterEntry("c", bytes(32), bytes(32), bytes(32), bytes(160))
+    with pytest.raises(ParameterError):
+        replace(entry, **{field: "x" * 65 if field == "client_id" else bytes(31)}).encode()  # type: ignore[arg-type]
+
+
+# --- what things are bound to -----------------------------------------------------------------------------------------
+
+
+def other_rounds(context: RoundContext) -> list[RoundContext]:
+    return [
+        replace(context, task_id="t_2"),
+        replace(context, round_number=2),
+        replace(context, round_seed=bytes(32)),
+        replace(context, plan=complete_plan(bits=16)),
+        with_model(context, b"another"),
+        replace(context, cohort=8),
+    ]
+
+
+def test_masks_and_signatures_are_bound_to_the_whole_round() -> None:
+    context = round_context(complete_plan(), 9)
+    others = other_rounds(context)
+    assert len({bytes(c.binding()) for c in [context, *others]}) == 7
+    assert len({mask_context(c, bytes(32), b"\x07") for c in [context, *others]}) == 7
+    bound = mask_context(context, bytes(32), b"\x07")
+    assert bound not in (mask_context(context, b"\1" * 32, b"\x07"), mask_context(context, bytes(32), b"\x03"))
+    played = new_round(9).advertise()
+    entry = played.entries["c_000"]
+    assert verify_advertisement(played.context, "c_000", entry.identity_key, entry.advertisement)
+    assert not verify_advertisement(played.context, "c_001", entry.identity_key, entry.advertisement)
+    for other in other_rounds(played.context):
+        assert not verify_advertisement(other, "c_000", entry.identity_key, entry.advertisement)
+
+
+def test_the_graph_follows_the_roster_and_the_seed() -> None:
+    """Another member's keys, or another seed, and everybody has other neighbours."""
+    plan = make_plan({"mode": "curious", "corrupt": 0.0, "dropout": 0.1}, LAYOUT, 30)
+    first = Round(round_context(plan, 30), names(30)).advertise().roster
+    second = Round(round_context(plan, 30), names(30)).advertise().roster
+    assert first.degree == second.degree < 29
+    assert (first.adjacency != second.adjacency).any()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"round_number": 0}, {"cohort": 2}, {"cohort": 65}, {"round_seed": b"short"}, {"model_digest": bytes(31)}],
+)
+def test_rounds_that_make_no_sense(changes: dict[str, object]) -> None:
+    with pytest.raises(ParameterError):
+        replace(round_context(complete_plan(), 9), **changes)  # type: ignore[arg-type]
+
+
+def test_model_digests() -> None:
+    assert model_digest(b"ab", b"c") != model_digest(b"a", b"bc")
+
+
+@pytest.mark.parametrize("key", [bytes(32), (1).to_bytes(32, "little"), (2**255 - 19).to_bytes(32, "little")])
+def test_points_of_low_order_are_no_keys(key: bytes) -> None:
+    with pytest.raises(CodecError, match="low order"):
+        check_public_key(key)

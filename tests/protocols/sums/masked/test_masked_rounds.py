@@ -1,0 +1,117 @@
+"""Whole masked sums: exact whoever drops out in whatever stage, or failed and said why; never a wrong sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from protocols.errors import ThresholdError
+from protocols.layout import whole_route
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.packing import pack
+from protocols.sums.masked.parameters import Mode
+from protocols.sums.masked.plan import MaskedPlan, encode, make_plan
+from protocols.sums.masked.run import Stage, run_masked_sum
+from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names
+
+MODES = st.sampled_from(get_args(Mode))
+STAGES: tuple[Stage, ...] = get_args(Stage)
+AFTER_CONTRIBUTING = ("confirm", "unmask")
+
+
+def some_vectors(clients: Iterable[str], seed: int = 3) -> dict[str, NDArray[np.float64]]:
+    rng = np.random.default_rng(seed)
+    return {name: np.concatenate([rng.uniform(-1, 1, 5), rng.integers(0, 2, 2).astype(np.float64)]) for name in clients}
+
+
+def in_the_clear(
+    plan: MaskedPlan, vectors: Mapping[str, NDArray[np.float64]], survivors: Iterable[str]
+) -> NDArray[np.float64]:
+    """The same ring arithmetic without any mask."""
+    route, chosen = whole_route(LAYOUT), list(survivors)
+    bodies = [pack(encode(plan, route, LAYOUT.split(vectors[name])), plan.bits) for name in chosen]
+    partial = MASKED.fold(plan, None, ((route, body) for body in bodies))
+    return MASKED.open(plan, MASKED.release(plan, partial), len(chosen), None)
+
+
+def check_run(plan: MaskedPlan, clients: list[str], drop: Mapping[str, Stage], seed: int = 3) -> None:
+    """The survivors are those that contributed, and the sum is theirs to the last bit."""
+    vectors = some_vectors(clients, seed)
+    done = run_masked_sum(plan, vectors, drop)
+    stayed = [name for name in clients if drop.get(name, "unmask") in AFTER_CONTRIBUTING]
+    assert list(done.survivors) == stayed
+    np.testing.assert_array_equal(done.total, in_the_clear(plan, vectors, stayed))
+    assert not set(done.replies) & set(drop)
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+@pytest.mark.parametrize("bits", [16, 21, 32, 47, 64])
+def test_every_width(mode: Mode, bits: int) -> None:
+    plan = make_plan({"mode": mode, "bits": bits, "corrupt": 0.0, "dropout": 0.34}, LAYOUT, 7)
+    check_run(plan, names(7), {"c_001": "advertise", "c_004": "contribute"})
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+@pytest.mark.parametrize("stage", STAGES)
+def test_dropouts_in_every_stage(mode: Mode, stage: Stage) -> None:
+    """9 clients, k=8, t=5: three gone leave six, so that each has five neighbours, exactly t. One more is too many."""
+    plan, gone = complete_plan(mode), ["c_000", "c_004", "c_008"]
+    check_run(plan, names(9), dict.fromkeys(gone, stage))
+    again = dict.fromkeys([*gone, "c_002"], stage)
+    if stage == "advertise":
+        check_run(plan, names(9), again)  # a smaller roster has a smaller threshold
+        return
+    with pytest.raises(ThresholdError) as failed:
+        run_masked_sum(plan, some_vectors(names(9)), again)
+    named = {"share": "sharing", "contribute": "collecting", "confirm": "confirming", "unmask": "unmasking"}
+    assert failed.value.stage == named["unmask" if mode == "curious" and stage == "confirm" else stage]
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_dropouts_in_all_stages_at_once_on_a_sparse_graph(mode: Mode) -> None:
+    plan = make_plan({"mode": mode, "corrupt": 0.02, "dropout": 0.2}, LAYOUT, 40)
+    assert plan.neighbourhood(40).degree < 39
+    drop: dict[str, Stage] = dict(zip(["c_003", "c_011", "c_017", "c_024", "c_038"], STAGES, strict=True))
+    check_run(plan, names(40), drop)
+
+
+@settings(max_examples=40)
+@given(mode=MODES, clients=st.integers(3, 8), data=st.data(), seed=st.integers(0, 99))
+def test_exact_or_failed(mode: Mode, clients: int, data: st.DataObject, seed: int) -> None:
+    """Whoever goes, whenever: the sum of those that contributed, exactly, or an error that says what was missing."""
+    everyone = names(clients)
+    drop: dict[str, Stage] = data.draw(st.dictionaries(st.sampled_from(everyone), st.sampled_from(STAGES)))
+    try:
+        check_run(complete_plan(mode), everyone, drop, seed)
+    except ThresholdError as error:
+        assert error.present < error.needed
+        assert drop
+
+
+@settings(max_examples=10)
+@given(mode=MODES, data=st.data())
+def test_exact_or_failed_on_a_sparse_graph(mode: Mode, data: st.DataObject) -> None:
+    plan = make_plan({"mode": mode, "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
+    assert plan.neighbourhood(16).degree < 15
+    drop: dict[str, Stage] = data.draw(st.dictionaries(st.sampled_from(names(16)), st.sampled_from(STAGES), max_size=6))
+    try:
+        check_run(plan, names(16), drop)
+    except ThresholdError as error:
+        assert error.present < error.needed
+
+
+def test_contributions_hide_their_vectors() -> None:
+    """A vector of zeros goes over the wire as something else in each position, and differently each time."""
+    zeros: dict[str, Any] = {name: np.zeros(LAYOUT.length) for name in names(5)}
+    first, second = (run_masked_sum(complete_plan(bits=64), zeros) for _ in range(2))
+    bodies = [body for run in (first, second) for body in run.contributions.values()]
+    elements = np.concatenate([np.frombuffer(body, "<u8") for body in bodies])
+    assert np.unique(elements).size == elements.size
+    assert (elements != 0).all()
+    np.testing.assert_array_equal(first.total, np.zeros(LAYOUT.length))

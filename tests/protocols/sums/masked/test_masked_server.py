@@ -1,0 +1,226 @@
+"""The server's half: what it refuses, what it hands on, which threshold was missed, and that it runs in a worker."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from protocols.errors import ContributionError, ThresholdError
+from protocols.sums.masked import client, server
+from protocols.sums.masked.agreement import sign_advertisement
+from protocols.sums.masked.messages import SEALED_BYTES, split_inbox
+from protocols.sums.masked.plan import make_plan
+from protocols.sums.masked.roster import make_roster, open_roster
+from tests.protocols.sums.masked.rounds import LAYOUT, Round, entry_of, names, new_round, round_context, with_model
+
+VICTIM = "c_000"
+
+
+# --- advertisements ---------------------------------------------------------------------------------------------------
+
+
+def test_an_advertisement_is_for_one_client_round_and_model() -> None:
+    played = new_round(5).advertise()
+    entry = played.entries[VICTIM]
+    server.check_advertisement(played.context, VICTIM, entry.identity_key, entry.advertisement)
+    stranger = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    flipped = bytes([entry.advertisement[0] ^ 1]) + entry.advertisement[1:]
+    for context, name, key, body in (
+        (with_model(played.context, b"stale"), VICTIM, entry.identity_key, entry.advertisement),
+        (played.context, "c_001", entry.identity_key, entry.advertisement),
+        (played.context, VICTIM, stranger, entry.advertisement),
+        (played.context, VICTIM, entry.identity_key, flipped),
+    ):
+        with pytest.raises(ContributionError, match="not signed by this client for this round and model"):
+            server.check_advertisement(context, name, key, body)
+    with pytest.raises(ContributionError, match="exactly 160 bytes, got 159"):
+        server.check_advertisement(played.context, VICTIM, entry.identity_key, entry.advertisement[:-1])
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_key_nobody_can_agree_with_stays_out(which: int) -> None:
+    """One client must not stop all its neighbours with a point of low order."""
+    played = new_round(5)
+    keys = [b"\x09" + bytes(31), b"\x05" + bytes(31)]
+    keys[which] = bytes(32)
+    identity = played.identities[VICTIM]
+    body = sign_advertisement(identity, played.context, VICTIM, keys[0], keys[1], bytes(32)).encode()
+    with pytest.raises(ContributionError, match="low order"):
+        server.check_advertisement(played.context, VICTIM, identity.public_key().public_bytes_raw(), body)
+
+
+# --- shares and inboxes -----------------------------------------------------------------------------------------------
+
+
+def test_inboxes_on_a_sparse_graph() -> None:
+    """Each slot is what that neighbour sealed for this client; who did not share has an empty one."""
+    plan = make_plan({"mode": "curious", "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
+    played = Round(round_context(plan, 16), names(16)).advertise().share(without=["c_003"])
+    roster = played.roster
+    assert roster.degree < 15
+    assert set(played.inboxes) == set(played.shares) == set(names(16)) - {"c_003"}
+    for name, inbox in played.inboxes.items():
+        place = roster.index(name)
+        sharers, slots = split_inbox(inbox, 16, roster.degree)
+        assert roster.decode_set(sharers) == tuple(n for n in names(16) if n != "c_003")
+        for peer, slot in zip(roster.neighbours_of(place), slots, strict=True):
+            if peer == 3:
+                assert slot is None
+                continue
+            at = roster.neighbours_of(peer).index(place)
+            assert slot == played.shares[names(16)[peer]][at * SEALED_BYTES : (at + 1) * SEALED_BYTES]
+
+
+def test_lengths_are_checked() -> None:
+    played = new_round(5).advertise().share().contribute().confirm().unmask()
+    for check, body in ((server.check_shares, played.shares[VICTIM]), (server.check_reply, played.replies[VICTIM])):
+        check(played.roster, body)
+        with pytest.raises(ContributionError, match="exactly"):
+            check(played.roster, body + b"\0")
+
+
+# --- thresholds: 9 clients, k=8, t=5 ----------------------------------------------------------------------------------
+
+
+def test_each_stage_names_what_it_misses() -> None:
+    roster = new_round(9).advertise().roster
+    everyone, six, five = names(9), names(6), names(5)
+    server.check_sharers(roster, six)
+    with pytest.raises(ThresholdError, match="sharing: 6 clients are needed in the round, 5 are there"):
+        server.check_sharers(roster, five)
+    server.check_survivors(roster, everyone, six)
+    with pytest.raises(ThresholdError, match="collecting: 6 clients are needed in the round, 5 are there"):
+        server.check_survivors(roster, everyone, five)
+    server.check_confirmed(roster, everyone, everyone, six)
+    with pytest.raises(ThresholdError, match="confirming: 5 clients are needed among the neighbours of c_000, 0 are"):
+        server.check_confirmed(roster, everyone, everyone, five)  # each of the five has four: nobody will answer
+    server.check_replies(roster, everyone, everyone, six)
+    with pytest.raises(ThresholdError, match="unmasking: 5 clients are needed among the neighbours of c_000, 4 are"):
+        server.check_replies(roster, everyone, everyone, five)
+
+
+@pytest.mark.parametrize("stage", ["sharing", "collecting", "confirming", "unmasking"])
+def test_nobody_there(stage: str) -> None:
+    roster, everyone = new_round(5).advertise().roster, names(5)
+    with pytest.raises(ThresholdError, match=stage):
+        if stage == "sharing":
+            server.check_sharers(roster, [])
+        elif stage == "collecting":
+            server.check_survivors(roster, everyone, [])
+        elif stage == "confirming":
+            server.check_confirmed(roster, everyone, everyone, [])
+        else:
+            server.check_replies(roster, everyone, everyone, [])
+
+
+def test_a_dropout_without_surviving_neighbours_is_not_needed() -> None:
+    """On a sparse graph, whoever shares no mask with a survivor leaves nothing in the sum: its key is not asked for."""
+    plan = make_plan({"mode": "curious", "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
+    roster = Round(round_context(plan, 16), names(16)).advertise().roster
+    place = roster.index("c_009")
+    alone = {place, *roster.neighbours_of(place)}
+    alive = [name for name in names(16) if roster.index(name) not in alone]
+    assert place not in server._needed(roster, names(16), alive)
+    assert set(roster.neighbours_of(place)) & server._needed(roster, names(16), alive)
+
+
+def test_threshold_errors_travel() -> None:
+    """A worker process raises them; their text says the stage, whose neighbourhood, how many."""
+    error = pickle.loads(pickle.dumps(ThresholdError("unmasking", 12, 11, "c_7")))  # noqa: S301
+    assert (error.stage, error.needed, error.present, error.whose) == ("unmasking", 12, 11, "c_7")
+    assert str(error) == "unmasking: 12 clients are needed among the neighbours of c_7, 11 are there"
+
+
+# --- confirmations ----------------------------------------------------------------------------------------------------
+
+
+def test_confirmations_are_for_one_set() -> None:
+    played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm()
+    body, survivors = played.confirmations[VICTIM], list(played.contributions)
+    server.check_confirmation(played.roster, played.shares, survivors, VICTIM, body)
+    for sharers, alive, name in (
+        (names(8), survivors, VICTIM),
+        (played.shares, names(9), VICTIM),
+        (played.shares, survivors, "c_001"),
+    ):
+        with pytest.raises(ContributionError, match="not this client's signature"):
+            server.check_confirmation(played.roster, sharers, alive, name, body)
+    with pytest.raises(ContributionError, match="only survivors confirm"):
+        server.check_confirmation(played.roster, played.shares, survivors, "c_008", body)
+    with pytest.raises(ContributionError, match="exactly 64"):
+        server.check_confirmation(played.roster, played.shares, survivors, VICTIM, body[:-1])
+
+
+# --- unmasking --------------------------------------------------------------------------------------------------------
+
+
+def test_unmasking_from_bytes_alone() -> None:
+    """What a worker gets is picklable and enough: context, roster body, ids and replies."""
+    played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005"]).confirm().unmask()
+    job = (played.context, played.roster.body, tuple(played.shares), tuple(played.contributions), played.replies)
+    context, body, sharers, survivors, replies = pickle.loads(pickle.dumps(job))  # noqa: S301
+    done = server.unmask(open_roster(context, body), sharers, survivors, replies)
+    returned = pickle.loads(pickle.dumps(done))  # noqa: S301
+    np.testing.assert_array_equal(returned.correction, played.unmasking().correction)
+    np.testing.assert_array_equal(played.opened(), played.expected())
+    assert returned.bad_shares == ()
+
+
+def test_threads_change_nothing() -> None:
+    played = new_round(9).advertise().share().contribute(without=["c_005"]).confirm().unmask()
+    one = played.unmasking().correction
+    for threads in (2, 3):
+        again = server.unmask(played.roster, played.shares, played.contributions, played.replies, threads)
+        np.testing.assert_array_equal(again.correction, one)
+
+
+def test_any_five_replies_of_each_neighbourhood_do() -> None:
+    played = new_round(9).advertise().share().contribute().confirm().unmask()
+    whole = played.unmasking().correction
+    for gone in (names(9)[:3], names(9)[3:6], names(9)[6:]):
+        some = {name: body for name, body in played.replies.items() if name not in gone}
+        server.check_replies(played.roster, played.shares, played.contributions, some)
+        again = server.unmask(played.roster, played.shares, played.contributions, some)
+        np.testing.assert_array_equal(again.correction, whole)
+
+
+def test_an_empty_slot_is_a_missing_share() -> None:
+    """A reply counts for the stage; a share that is not in it is missed when the secret is put together."""
+    played = new_round(9).advertise().share().contribute().confirm().unmask(without=names(9)[6:])
+    slot = played.roster.neighbours_of(1).index(0)
+    body = bytearray(played.replies["c_001"])
+    body[33 * slot : 33 * (slot + 1)] = bytes(33)
+    played.replies["c_001"] = bytes(body)
+    with pytest.raises(ThresholdError, match="unmasking: 5 clients are needed among the neighbours of c_000, 4 are"):
+        played.unmasking()
+
+
+def test_a_commitment_to_another_seed_fails_the_round_and_names_its_owner() -> None:
+    """Whoever commits to one seed and shares another stops the round; the sum is never wrong."""
+    played = new_round(9)
+    identity = played.identities[VICTIM]
+    state, body = client.advertise(played.context, VICTIM, identity, played.policy)
+    object.__setattr__(state, "seed", bytes(32))
+    played.advertise(without=[VICTIM])
+    played.advertised[VICTIM] = state
+    played.entries[VICTIM] = entry_of(identity, VICTIM, body)
+    played.roster = make_roster(played.context, played.entries.values())
+    played.share().contribute().confirm().unmask()
+    with pytest.raises(ThresholdError) as failed:
+        played.unmasking()
+    assert failed.value.whose == VICTIM
+
+
+def test_stages_of_many_rounds_at_once() -> None:
+    """Nothing is shared between rounds: four at a time in threads."""
+
+    def run(number: int) -> bool:
+        played = new_round(5).advertise().share().contribute().confirm().unmask()
+        return bool((played.opened() == played.expected()).all())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(4)))
