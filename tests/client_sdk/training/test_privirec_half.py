@@ -1,0 +1,195 @@
+"""PriviRec on the clients: each part by hand, all parts against the dense matrix, and the filters at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.data.interactions import Interactions, LeaveOneOut
+from client_sdk.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.filters import FILTERS, Components, interaction_rows
+from client_sdk.simulation import Federation
+from client_sdk.training import client_half
+from client_sdk.training.base import LocalResult
+from client_sdk.training.privirec import PriviRecHalf, components_of
+from protocols.errors import ParameterError
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
+from protocols.recipes.registry import recipe
+from protocols.recipes.triangle import triangle_length
+
+TASK_SEED = bytes(range(32))
+USERS, ITEMS, K = 60, 40, 6
+MINE = np.array([31, 4, 17], dtype=np.int32)
+
+
+@pytest.fixture(scope="module")
+def train() -> Interactions:
+    return synthetic(SyntheticConfig(users=USERS, items=ITEMS, positives=8))
+
+
+def make(name: str = "privirec-k", **changes: Any) -> PriviRecK:
+    full = {"reveal_gram": True} if name == "privirec" else {}
+    made = recipe(name, {"items": ITEMS, "components": K, "iterations": 2, **full, **changes})
+    assert isinstance(made, PriviRecK)
+    return made
+
+
+def part(chosen: PriviRecK, state: PriviRecState, step: int, items: np.ndarray = MINE) -> LocalResult:
+    spec = chosen.plan(TASK_SEED, step)
+    return client_half(chosen).contribute(spec, "c", state, items, {}, np.random.default_rng(0))
+
+
+def state_of(chosen: PriviRecK, degrees: np.ndarray, step: int = 1) -> PriviRecState:
+    first = chosen.absorb(chosen.initial_state(TASK_SEED), chosen.plan(TASK_SEED, 1), degrees, USERS)
+    assert isinstance(first, PriviRecState)
+    return first.following(chosen.plan(TASK_SEED, step))
+
+
+def train_all(train: Interactions, name: str, **changes: Any) -> Federation:
+    full = {"reveal_gram": True} if name == "privirec" else {}
+    parameters = {"items": ITEMS, "components": K, "iterations": 2, **full, **changes}
+    made = Federation(
+        LeaveOneOut(train, np.full(USERS, -1, dtype=np.int32)), name, parameters, cohort_size=USERS, seed=3
+    )
+    list(made.run(100))
+    return made
+
+
+def normalised(train: Interactions, exponent: float = 0.5) -> np.ndarray:
+    rows = interaction_rows(train).toarray().astype(float)
+    by_item = np.where(rows.sum(0) > 0, np.maximum(rows.sum(0), 1) ** (exponent - 1), 0)
+    return rows.sum(1)[:, None] ** -exponent * rows * by_item
+
+
+def test_a_part_of_an_iteration_has_rows_for_the_clients_own_items_only() -> None:
+    """Which rows are not 0 IS the user's list of items: why it travels dense and masked, or not at all."""
+    chosen = make()
+    state = state_of(chosen, np.full(ITEMS, 9.0))
+    rows = part(chosen, state, 2).blocks[0].reshape(ITEMS, K)
+    np.testing.assert_array_equal(np.flatnonzero(np.abs(rows).max(axis=1)), np.sort(MINE))
+    assert np.linalg.matrix_rank(rows) == 1
+    scales = np.full(3, 3**-0.5 * 9**-0.5)
+    np.testing.assert_allclose(rows[MINE], np.outer(scales, scales @ state.basis[MINE].astype(float)), rtol=1e-12)
+
+
+def test_degrees_are_ones_and_gram_parts_are_the_clients_own_pairs() -> None:
+    chosen, degrees = make("privirec"), np.arange(1.0, ITEMS + 1)
+    ones = part(chosen, chosen.initial_state(TASK_SEED), 1).blocks[0]
+    assert (np.flatnonzero(ones).tolist(), ones.sum()) == (sorted(MINE.tolist()), 3)
+    pairs = part(chosen, state_of(chosen, degrees, 3), 4).blocks[0]
+    dense = np.zeros((ITEMS, ITEMS))
+    dense[np.triu_indices(ITEMS)] = pairs
+    row = np.zeros(ITEMS)
+    row[MINE] = 3**-0.5 * degrees[MINE] ** -0.5
+    np.testing.assert_allclose(dense, np.triu(np.outer(row, row)), atol=1e-15)
+    assert np.count_nonzero(pairs) == 6
+
+
+def test_nothing_is_clipped_drawn_or_remembered() -> None:
+    chosen = make()
+    result = part(chosen, state_of(chosen, np.ones(ITEMS)), 2)
+    assert (result.clipped, result.memory, result.samples, result.values) == (0, {}, 3, ITEMS * K)
+    assert np.isnan(result.loss)
+    assert client_half(chosen).first_memory(np.random.default_rng()) == {}
+
+
+def test_an_item_that_the_degrees_do_not_have_adds_nothing() -> None:
+    """A client that was not in the first sum, and would divide by nought."""
+    chosen, degrees = make(), np.full(ITEMS, 4.0)
+    degrees[17] = 0
+    rows = part(chosen, state_of(chosen, degrees), 2).blocks[0].reshape(ITEMS, K)
+    np.testing.assert_array_equal(np.flatnonzero(np.abs(rows).max(axis=1)), [4, 31])
+
+
+def test_clients_without_items_and_models_of_another_sum_are_refused() -> None:
+    chosen = make()
+    with pytest.raises(ParameterError, match="without interactions"):
+        part(chosen, chosen.initial_state(TASK_SEED), 1, MINE[:0])
+    with pytest.raises(ParameterError, match="sum 2 follows the model of sum 1, not that of 0"):
+        part(chosen, chosen.initial_state(TASK_SEED), 2)
+    with pytest.raises(ParameterError, match="no singular vectors yet: 1 of 3"):
+        client_half(chosen).scores(state_of(chosen, np.ones(ITEMS)), {}, MINE)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 0.7])
+def test_a_whole_task_finds_the_singular_vectors_and_the_gram_matrix(train: Interactions, exponent: float) -> None:
+    made = train_all(train, "privirec", iterations=60, rayleigh_ritz=True, oversampling=6, user_exponent=exponent)
+    components = components_of(made.recipe, made.state)
+    exact = normalised(train, exponent)
+    assert made.state.round_number == 62
+    np.testing.assert_array_equal(components.item_degrees, train.item_degrees())
+    np.testing.assert_allclose(components.gram.toarray(), exact.T @ exact, atol=1e-5)
+    _, values, transposed = np.linalg.svd(exact)
+    np.testing.assert_allclose(components.singular_values, values[:K], atol=1e-5)
+    np.testing.assert_allclose(np.abs(np.diag(transposed[:K] @ components.vectors)), 1, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", sorted(FILTERS))
+@pytest.mark.parametrize("variant", ["privirec", "privirec-k"])
+def test_recommending_on_the_device_is_the_filter_over_everyones_sums(
+    train: Interactions, variant: str, name: str
+) -> None:
+    made = train_all(train, variant, iterations=4)
+    half = client_half(made.recipe, graph_filter=name)
+    exact = normalised(train)
+    gram = exact.T @ exact if variant == "privirec" else None
+    scores = half.scores(made.state, {}, train.positives(5))
+    state = made.state
+    q, s = state.basis.astype(float), state.singular_values.astype(float)
+    p = gram if gram is not None else q @ np.diag(s**2) @ q.T
+    row = np.zeros(ITEMS)
+    row[train.positives(5)] = 1
+    roots = np.sqrt(train.item_degrees())
+    ideal = row / np.where(roots > 0, roots, 1) @ q @ q.T * roots
+    blurred = row @ p
+    expected = {
+        "gf-cf": blurred + 0.3 * ideal,
+        "turbo-cf": blurred,
+        "bspm-em": (blurred + 0.3 * ideal) @ (np.eye(ITEMS) - p),
+        "bspm-lm": blurred @ (np.eye(ITEMS) - p) + 0.3 * ideal,
+    }[name]
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+
+
+def test_the_filter_fits_the_recipes_rows(train: Interactions) -> None:
+    def chosen(exponent: float, name: str | None = None) -> Any:
+        half = client_half(make(user_exponent=exponent), graph_filter=name)
+        assert isinstance(half, PriviRecHalf)
+        return half.graph_filter
+
+    assert chosen(0.5) is FILTERS["gf-cf"]
+    assert chosen(0.5, "bspm-em") is FILTERS["bspm-em"]
+    assert chosen(0.6).user_exponent == 0.6
+    made = train_all(train, "privirec-k", user_exponent=0.6)
+    assert np.isfinite(client_half(made.recipe).scores(made.state, {}, MINE)).all()
+    with pytest.raises(ParameterError, match="use turbo-cf"):
+        chosen(0.6, "gf-cf")
+    with pytest.raises(ParameterError, match="no graph filter"):
+        chosen(0.5, "svd")
+
+
+def test_oversampled_columns_are_not_handed_to_filters(train: Interactions) -> None:
+    made = train_all(train, "privirec-k", oversampling=5, rayleigh_ritz=True)
+    components = components_of(made.recipe, made.state)
+    assert isinstance(components, Components)
+    assert (made.state.basis.shape, components.vectors.shape) == ((ITEMS, K + 5), (ITEMS, K))
+    assert components.gram is None
+
+
+def test_masked_and_plain_sums_agree_within_the_plan(train: Interactions) -> None:
+    data = LeaveOneOut(train, np.full(USERS, -1, dtype=np.int32))
+    parameters = {"items": ITEMS, "components": K, "iterations": 1, "reveal_gram": True}
+    made = [
+        Federation(data, "privirec", parameters, mechanism, options, cohort_size=USERS, seed=3)
+        for mechanism, options in (("masked", {"dropout": 0.0}), ("plain", {}))
+    ]
+    for federation in made:
+        assert [done.survivors for done in federation.run(9)] == [USERS] * 3
+    masked, plain = (federation.state for federation in made)
+    np.testing.assert_array_equal(masked.item_degrees, plain.item_degrees)
+    assert masked.gram.size == triangle_length(ITEMS)
+    np.testing.assert_allclose(masked.gram, plain.gram, atol=2 * made[0].plan.predicted_error + 1e-6)
+    np.testing.assert_allclose(masked.basis @ masked.basis.T, plain.basis @ plain.basis.T, atol=1e-3)
