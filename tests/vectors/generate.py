@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from protocols.codec import b64decode, b64encode, pack
 from protocols.domain import derive_key, digest, domain_tag
 from protocols.envelope import membership_proof, seal_envelope, seal_snapshot
-from protocols.errors import HushRecError
 from protocols.expand import normals, permutation, uniforms, words
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
@@ -28,20 +27,12 @@ from protocols.sums.ckks.parameters import PARAMETER_SETS
 from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan
 from protocols.sums.ckks.wire import WireBuffer, check_range, view_planes
 from protocols.sums.plain import PLAIN
+from tests.vectors import masking
+from tests.vectors.common import SEED, error_of
 
 __all__ = ["FILES", "render"]
 
 FOLDER: Final = Path(__file__).parent
-SEED: Final = bytes(range(32))
-
-
-def error_of(call: Callable[[], object]) -> str:
-    """The name of the error that `call` must raise."""
-    try:
-        call()
-    except HushRecError as error:
-        return type(error).__name__
-    raise AssertionError("a failing case was accepted")
 
 
 def codec() -> dict[str, Any]:
@@ -310,6 +301,8 @@ FILES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "ckks_wire.json": ckks_wire,
     "ckks_fold.json": ckks_fold,
     "envelope.json": envelope,
+    "masks.json": masking.masks,
+    "shamir.json": masking.shamir,
 }
 """File name -> what it holds."""
 

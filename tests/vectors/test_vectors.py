@@ -10,12 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from protocols import errors
 from protocols.codec import Reader, b64decode, b64encode
 from protocols.fixed_point import FixedPoint
 from protocols.sums.ckks.parameters import PARAMETER_SETS
 from protocols.sums.ckks.wire import check_range, view_planes
+from protocols.sums.masked.graph import neighbours
+from protocols.sums.masked.packing import unpack
+from protocols.sums.masked.shamir import combine, combine_checked
 from tests.vectors import generate
 
 FOLDER = Path(__file__).parent
@@ -124,3 +130,62 @@ def test_ckks_folds_by_hand() -> None:
             partial += b"".join((r >> shift & mask).to_bytes(width, "little") for row in total for r in row)
             shift += 8 * width
         assert generate.digest("vector", partial).hex() == case["partial_digest"]
+
+
+def test_mask_streams_by_hand() -> None:
+    """The keystream as the file describes it."""
+    vectors = load("masks.json")
+    info = generate.domain_tag("masked sum mask", bytes.fromhex(vectors["context"]))
+    key = HKDF(hashes.SHA256(), 16, salt=None, info=info).derive(bytes.fromhex(vectors["secret"]))
+    for case in vectors["streams"]:
+        width = case["bits"] // 8
+        block, skipped = divmod(case["start"] * width, 16)
+        aes = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+        keystream = aes.update(bytes(64))[skipped:]
+        elements = [int.from_bytes(keystream[i * width :][:width], "little") for i in range(5)]
+        assert [str(element) for element in elements] == case["elements"]
+
+
+def test_packed_elements_by_hand() -> None:
+    vectors = load("masks.json")
+    for case in vectors["packed"]:
+        total = sum(int(e) << i * case["bits"] for i, e in enumerate(case["elements"]))
+        assert total.to_bytes((5 * case["bits"] + 7) // 8, "little").hex() == case["body"]
+    for case in vectors["refused"]:
+        if "body" in case:
+            with pytest.raises(getattr(errors, case["error"])):
+                unpack(bytes.fromhex(case["body"]), case["bits"], case["count"])
+    for case in vectors["graphs"]:
+        rows = case["neighbours"]
+        assert all(i in rows[j] and i != j for i, row in enumerate(rows) for j in row)
+        assert neighbours(case["clients"], case["degree"], bytes.fromhex(case["seed"])).tolist() == rows
+
+
+def test_shamir_by_hand() -> None:
+    """Lagrange at 0 in Python's integers; the first t shares and the last t give the same."""
+    vectors = load("shamir.json")
+    p = int(vectors["prime"])
+    (case,) = vectors["split"]
+    values = {int(x): int.from_bytes(bytes.fromhex(y), "little") for x, y in case["shares"].items()}
+    for chosen in (list(values)[: case["threshold"]], list(values)[-case["threshold"] :]):
+        total = 0
+        for x in chosen:
+            weight = 1
+            for other in chosen:
+                weight = weight * (other * pow(other - x, -1, p)) % p if other != x else weight
+            total += values[x] * weight
+        assert (total % p).to_bytes(32, "little").hex() == case["secret"]
+    for case in vectors["combine"] + vectors["checked"]:
+        shares = {int(x): bytes.fromhex(y) for x, y in case["shares"].items()}
+        committed = bytes.fromhex(case.get("commitment", ""))
+
+        def call(shares: dict[int, bytes] = shares, t: int = case["threshold"], secret: bytes = committed) -> Any:
+            return combine_checked(shares, t, secret.__eq__) if secret else (combine(shares, t), frozenset())
+
+        if "error" in case:
+            with pytest.raises(getattr(errors, case["error"])):
+                call()
+        else:
+            secret, wrong = call()
+            assert secret.hex() == case["secret"]
+            assert sorted(wrong) == case.get("wrong", [])
