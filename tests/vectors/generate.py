@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from gmpy2 import mpz
 
 from protocols.codec import b64decode, b64encode, pack
 from protocols.domain import derive_key, digest, domain_tag
@@ -26,8 +27,11 @@ from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.parameters import PARAMETER_SETS
 from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan
 from protocols.sums.ckks.wire import WireBuffer, check_range, view_planes
+from protocols.sums.paillier.encryption import seal_blocks
+from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
-from tests.vectors import masking
+from tests.protocols.sums.paillier.cases import made_up_keyring, made_up_primes
+from tests.vectors import masked_rounds, masking
 from tests.vectors.common import SEED, error_of
 
 __all__ = ["FILES", "render"]
@@ -258,6 +262,65 @@ def ruled_body(plan: CkksPlan, route: Route, factor: int, offset: int) -> bytes:
     return bytes(wire.body)
 
 
+def paillier() -> dict[str, Any]:
+    """Packed contributions under a made-up key with made-up randomisers, their sum, and what must not enter one."""
+    block = (Segment("values", 53, 0.5), Segment("counts", 2, 3.0, integral=True))
+    layout = VectorLayout((Block("a", block), Block("b", block)))
+    plan, whole = PAILLIER.plan({"key_bits": 2048}, layout, 60), whole_route(layout)
+    (p, q), keyring, packing = made_up_primes(2048), made_up_keyring(plan), plan.packings[0]
+    n, route_back = p * q, ((1, 0),)
+    clients: list[tuple[Route, list[list[float]]]] = [
+        (whole, [[i / 128 - 0.2 for i in range(53)] + [3.0, -1.0], [-0.5] * 53 + [0.0, 2.0]]),
+        (route_back, [[0.5 - i / 64 for i in range(53)] + [-3.0, 1.0]]),
+    ]
+    contributions: list[dict[str, Any]] = []
+    pieces: list[tuple[Route, bytes]] = []
+    for index, (route, blocks) in enumerate(clients):
+        draws = [int.from_bytes(digest("vector randomiser", index, i) * 8, "big") % n for i in range(2 * len(blocks))]
+        residues = iter([pow(r, n, n * n) for r in draws])
+        vectors = [np.array(values) for values in blocks]
+        body = seal_blocks(plan, route, vectors, keyring, lambda residues=residues: mpz(next(residues)))
+        plaintexts = [str(m) for values in vectors for m in packing.pack(layout.blocks[0], values)]
+        shown = {"route": route, "values": blocks, "plaintexts": plaintexts, "r": [f"{r:x}" for r in draws]}
+        contributions.append(shown | {"body": body.hex()})
+        pieces.append((route, body))
+    partial = PAILLIER.fold(plan, None, pieces)
+    aggregate = PAILLIER.release(plan, partial)
+    slots = [
+        [row, 2048 - run.offset - (slot + 1) * packing.codes[run.segment].width, packing.codes[run.segment].width]
+        for run in packing.runs
+        for row in range(run.first, run.first + run.rows)
+        for slot in range(run.slots)
+    ]
+    good = pieces[1][1]
+    bad = {
+        "short": good[:-1],
+        "long": good + b"\0",
+        "no modulus": bytes(256) + good[256:],
+        "even modulus": good[:255] + bytes([good[255] ^ 1]) + good[256:],
+        "zero": good[:256] + bytes(512) + good[768:],
+        "n^2": good[:256] + (n * n).to_bytes(512, "big") + good[768:],
+        "not invertible": good[:256] + (5 * p).to_bytes(512, "big") + good[768:],
+        "transparent": good[:256] + (1 + 5 * n).to_bytes(512, "big") + good[768:],
+    }
+    return {
+        "about": "slots: [plaintext, p, w] of each value of a block: v = round half to even(value * scale) (counts: "
+        "scale 1) adds v * 2^p. ciphertext = (1 + m n) r^n mod n^2. contribution: n and ciphertexts big-endian at "
+        "full width. partial: uint64 LE count, n, products mod n^2. A route lists the targets of each block sent.",
+        "p": f"{p:x}",
+        "q": f"{q:x}",
+        "scale": packing.codes[0].scale,
+        "slots": slots,
+        "contributions": contributions,
+        "partial": partial.hex(),
+        "opened": PAILLIER.open(plan, aggregate, 2, keyring).tolist(),
+        "check": [
+            {"what": what, "body": body.hex(), "error": error_of(lambda b=body: PAILLIER.check(plan, route_back, b))}
+            for what, body in bad.items()
+        ],
+    }
+
+
 def envelope() -> dict[str, Any]:
     """Membership proofs, keyring envelopes and snapshots, sealed with made-up randomness."""
     code, other = SEED, bytes(range(1, 33))
@@ -300,7 +363,10 @@ FILES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "plain.json": plain,
     "ckks_wire.json": ckks_wire,
     "ckks_fold.json": ckks_fold,
+    "paillier.json": paillier,
     "envelope.json": envelope,
+    "masked_keys.json": masked_rounds.masked_keys,
+    "masked_round.json": masked_rounds.masked_round,
     "masks.json": masking.masks,
     "shamir.json": masking.shamir,
 }

@@ -189,3 +189,39 @@ def test_shamir_by_hand() -> None:
             secret, wrong = call()
             assert secret.hex() == case["secret"]
             assert sorted(wrong) == case.get("wrong", [])
+
+
+def test_paillier_sums_by_hand() -> None:
+    """Python's integers and Paillier's own equations, without the Chinese remainder theorem."""
+    case = load("paillier.json")
+    p, q = int(case["p"], 16), int(case["q"], 16)
+    n, secret = p * q, (p - 1) * (q - 1)
+    rows = 1 + max(row for row, _, _ in case["slots"])
+    products = [[1] * rows, [1] * rows]
+    for contribution in case["contributions"]:
+        body = n.to_bytes(256, "big")
+        for first, (targets, values) in enumerate(zip(contribution["route"], contribution["values"], strict=True)):
+            for row in range(rows):
+                plaintext = sum(
+                    round(value * (case["scale"] if i < 53 else 1)) << place
+                    for i, (value, (at, place, _)) in enumerate(zip(values, case["slots"], strict=True))
+                    if at == row
+                )
+                assert plaintext == int(contribution["plaintexts"][first * rows + row])
+                r = int(contribution["r"][first * rows + row], 16)
+                ciphertext = (1 + plaintext * n) * pow(r, n, n * n) % (n * n)
+                body += ciphertext.to_bytes(512, "big")
+                for target in targets:
+                    products[target][row] = products[target][row] * ciphertext % (n * n)
+        assert body.hex() == contribution["body"]
+    numbers = [number for block in products for number in block]
+    partial = struct.pack("<Q", 2) + n.to_bytes(256, "big") + b"".join(c.to_bytes(512, "big") for c in numbers)
+    assert partial.hex() == case["partial"]
+    opened = []
+    for block in products:
+        plain = [(pow(c, secret, n * n) - 1) // n * pow(secret, -1, n) % n for c in block]
+        for i, (row, place, width) in enumerate(case["slots"]):
+            carried = (plain[row] + sum(1 << at + w - 1 for r, at, w in case["slots"] if r == row)) % n
+            digit = (carried >> place & (1 << width) - 1) - (1 << width - 1)
+            opened.append(digit / (case["scale"] if i < 53 else 1))
+    assert opened == case["opened"]

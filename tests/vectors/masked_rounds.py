@@ -1,0 +1,245 @@
+"""Vectors of masked rounds: keys and what they are bound to, sealed shares, masked vectors, unmasking, and what fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from protocols.domain import digest
+from protocols.layout import Block, Segment, VectorLayout
+from protocols.sums.masked import client, server
+from protocols.sums.masked.agreement import mask_context, pair_mask_key, seed_commitment
+from protocols.sums.masked.context import RoundContext, model_digest
+from protocols.sums.masked.packing import unpack
+from protocols.sums.masked.plan import MaskedPlan, make_plan
+from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
+from protocols.sums.masked.shamir import SHARE_BYTES
+from protocols.sums.masked.shares import open_pair
+from tests.vectors.common import error_of
+
+__all__ = ["masked_keys", "masked_round"]
+
+NAMES = ("ann", "bob", "cyd", "dan")
+GONE = "cyd"
+"""Shares, but does not contribute."""
+
+
+def drawn(label: str) -> Callable[[int], bytes]:
+    """Made-up randomness: 32 bytes a digest, counted."""
+    numbers = count()
+
+    def random(size: int) -> bytes:
+        blocks = (digest("vector masked", label, next(numbers)) for _ in range(-(-size // 32)))
+        return b"".join(blocks)[:size]
+
+    return random
+
+
+def plan_of(mode: str, bits: int) -> MaskedPlan:
+    layout = VectorLayout((Block("b", (Segment("v", 5, 1.0),)),))
+    return make_plan({"mode": mode, "bits": bits, "corrupt": 0.0, "dropout": 0.25}, layout, len(NAMES))
+
+
+def context_of(mode: str, bits: int) -> RoundContext:
+    model = model_digest(b"terms", b"broadcast")
+    return RoundContext("t_1", 7, bytes(range(32)), plan_of(mode, bits), model, len(NAMES))
+
+
+def identity_of(name: str) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(digest("vector masked identity", name))
+
+
+def advertised(context: RoundContext) -> tuple[dict[str, client.Advertised], Roster]:
+    """Everybody's first state, and the roster."""
+    policy = ClientPolicy(modes=frozenset({context.plan.mode}))
+    states, entries = {}, []
+    for name in NAMES:
+        identity = identity_of(name)
+        states[name], body = client.advertise(context, name, identity, policy, drawn(name))
+        entries.append(RosterEntry(name, identity.public_key().public_bytes_raw(), bytes(32), bytes(32), body))
+    return states, make_roster(context, entries)
+
+
+def masked_keys() -> dict[str, Any]:
+    """What is derived, sealed and signed in one round, and what no longer fits in another."""
+    context = context_of("semi-malicious", 32)
+    states, roster = advertised(context)
+    ann, bob = states["ann"], states["bob"]
+    entry = roster.entries[0]
+    shared, shares = client.share(ann, roster.body, lambda _: True, drawn("ann shares"))
+    sealed = shares[:82]
+    pair = open_pair(sealed, bob.sealing_secret, roster, 0, 1)
+    assert pair is not None
+    flipped = bytes([sealed[0] ^ 1]) + sealed[1:]
+    sharers = roster.encode_set(NAMES)
+    others = {
+        "another round": replace(context, round_number=8),
+        "another model": replace(context, model_digest=model_digest(b"terms", b"other broadcast")),
+    }
+    bad_rosters = {
+        "short": roster.body[:-1],
+        "long": roster.body + b"\0",
+        "ann twice": roster.body[:4] + 2 * entry.encode() + b"".join(e.encode() for e in roster.entries[1:3]),
+        "descending": roster.body[:4] + b"".join(e.encode() for e in reversed(roster.entries)),
+    }
+    return {
+        "about": "digest, tag and HKDF as in domain.json. binding = digest('masked round', task, round, seed, model "
+        "digest, cohort, bits, length). Roster digest = digest('masked roster', binding, k, t, mode, body). A pair's mask "
+        "key = HKDF of X25519 under ('masked pair', smaller public key, larger). Mask context = digest('masked stream', "
+        "binding, roster digest, sharers). A sealed pair: AES-256-GCM, zero nonce, key = HKDF of X25519 of the sealing "
+        "keys under ('masked share', roster digest, sender, receiver), associated data the tag of the same.",
+        "context": {
+            "task": "t_1",
+            "round": 7,
+            "seed": context.round_seed.hex(),
+            "model_digest": context.model_digest.hex(),
+            "cohort": context.cohort,
+            "bits": 32,
+            "length": 5,
+            "mode": "semi-malicious",
+            "binding": context.binding().hex(),
+        },
+        "clients": [
+            {
+                "id": name,
+                "mask_secret": state.mask_secret.private_bytes_raw().hex(),
+                "sealing_secret": state.sealing_secret.private_bytes_raw().hex(),
+                "seed": state.seed.hex(),
+                "commitment": seed_commitment(state.seed).hex(),
+                "identity_key": state.identity.public_key().public_bytes_raw().hex(),
+                "advertisement": state.advertisement.hex(),
+            }
+            for name, state in states.items()
+        ],
+        "roster": {
+            "body": roster.body.hex(),
+            "degree": roster.degree,
+            "threshold": roster.threshold,
+            "digest": roster.digest.hex(),
+        },
+        "pair_mask_key": {
+            "of": ["ann", "bob"],
+            "key": pair_mask_key(ann.mask_secret, *(roster.entries[i].advertised.mask_key for i in (0, 1))).hex(),
+            "context": mask_context(context, roster.digest, sharers).hex(),
+            "sharers": sharers.hex(),
+        },
+        "sealed": [
+            {"sender": 0, "receiver": 1, "sealed": sealed.hex(), "shares": (pair.of_seed + pair.of_mask_key).hex()},
+            {"sender": 0, "receiver": 1, "sealed": flipped.hex(), "shares": None},
+            {"sender": 2, "receiver": 1, "sealed": sealed.hex(), "shares": None},
+        ],
+        "refused": [
+            {"what": f"ann's advertisement in {what}", "error": advertisement_fault(other, entry, entry.client_id)}
+            for what, other in others.items()
+        ]
+        + [{"what": "ann's advertisement as bob's", "error": advertisement_fault(context, entry, "bob")}]
+        + [
+            {"what": f"a roster: {what}", "body": body.hex(), "error": error_of(lambda b=body: open_roster(context, b))}
+            for what, body in bad_rosters.items()
+        ]
+        + [{"what": "the same state again", "error": error_of(lambda: client.share(ann, roster.body, lambda _: True))}]
+        + [{"what": "an inbox of another length", "error": error_of(lambda: client.contribute(shared, b"", zeros()))}],
+    }
+
+
+def zeros() -> np.ndarray:  # type: ignore[type-arg]
+    return np.zeros(5, np.uint32)
+
+
+def advertisement_fault(context: RoundContext, entry: RosterEntry, name: str) -> str:
+    return error_of(lambda: server.check_advertisement(context, name, entry.identity_key, entry.advertisement))
+
+
+def masked_round() -> dict[str, Any]:
+    """Whole rounds of four clients of whom one drops out, and replies that do not open the sum."""
+    return {
+        "about": "Clients in the order of ids; k=3, t=2; cyd shares and drops out. Mask stream: AES-128-CTR from counter 0 "
+        "under HKDF(secret, 'masked sum mask', context, 16 bytes), little-endian words of the ring's dtype. "
+        "contribution = pack(elements + stream(seed) + sum over neighbours that shared of +-stream(pair key)), + for the "
+        "earlier id. correction takes the survivors' own streams and those shared with cyd off the sum again.",
+        "rounds": [one_round("semi-malicious", 32), one_round("curious", 21)],
+    }
+
+
+def one_round(mode: str, bits: int) -> dict[str, Any]:
+    context = context_of(mode, bits)
+    states, roster = advertised(context)
+    secrets = [
+        {"id": n, "seed": s.seed.hex(), "mask_secret": s.mask_secret.private_bytes_raw().hex()}
+        for n, s in states.items()
+    ]
+    shared, shares = {}, {}
+    for name, state in states.items():
+        shared[name], shares[name] = client.share(state, roster.body, lambda _: True, drawn(f"{name} shares"))
+    inboxes = server.inboxes(roster, shares)
+    ring = (1 << bits) - 1
+    elements = {n: [(i + 1) * (place + 3) * 2654435761 & ring for i in range(5)] for place, n in enumerate(NAMES)}
+    contributed, contributions = {}, {}
+    for name in NAMES:
+        if name != GONE:
+            vector = np.array(elements[name], context.plan.dtype)
+            contributed[name], contributions[name] = client.contribute(shared[name], inboxes[name], vector)
+    survivors = roster.encode_set(contributions)
+    confirmations: dict[str, bytes] = {}
+    replies: dict[str, bytes] = {}
+    if mode == "curious":
+        for name, state in contributed.items():
+            _, replies[name] = client.unmask_unconfirmed(state, survivors)
+    else:
+        confirmed = {}
+        for name, state in contributed.items():
+            confirmed[name], confirmations[name] = client.confirm(state, survivors)
+        signed = server.confirmations(roster, confirmations)
+        for name, last in confirmed.items():
+            _, replies[name] = client.unmask(last, signed[name])
+    correction = server.unmask(roster, shares, contributions, replies).correction
+    total = correction + sum(unpack(body, bits, 5) for body in contributions.values())
+    return {
+        "mode": mode,
+        "bits": bits,
+        "secrets": secrets,
+        "roster": roster.body.hex(),
+        "context": mask_context(context, roster.digest, roster.encode_set(NAMES)).hex(),
+        "shares": {name: body.hex() for name, body in shares.items()},
+        "inboxes": {name: body.hex() for name, body in inboxes.items()},
+        "elements": {name: values for name, values in elements.items() if name != GONE},
+        "contributions": {name: body.hex() for name, body in contributions.items()},
+        "survivors": survivors.hex(),
+        "confirmations": {name: body.hex() for name, body in confirmations.items()},
+        "replies": {name: body.hex() for name, body in replies.items()},
+        "correction": (correction & context.plan.dtype.type(ring)).tolist(),
+        "sum": (total & context.plan.dtype.type(ring)).tolist(),
+        "refused": bad_replies(roster, shares, contributions, replies),
+    }
+
+
+def bad_replies(
+    roster: Roster, shares: Mapping[str, bytes], contributions: Mapping[str, bytes], replies: Mapping[str, bytes]
+) -> list[dict[str, Any]]:
+    """One wrong share where one is to spare (named), one where none is, and a reply that never came."""
+
+    def bent(holder: str, owner: str) -> dict[str, bytes]:
+        slot = roster.neighbours_of(roster.index(holder)).index(roster.index(owner))
+        body = bytearray(replies[holder])
+        body[slot * SHARE_BYTES] ^= 1
+        return {**replies, holder: bytes(body)}
+
+    def unmask(changed: Mapping[str, bytes]) -> server.Unmasking:
+        return server.unmask(roster, shares, contributions, changed)
+
+    named = unmask(bent("bob", GONE)).bad_shares
+    return [
+        {"what": "bob's share of cyd's mask key", "bad_shares": [[bad.owner, bad.holder] for bad in named]},
+        {"what": "bob's share of ann's seed", "error": error_of(lambda: unmask(bent("bob", "ann")))},
+        {
+            "what": "bob never replied",
+            "error": error_of(lambda: unmask({name: body for name, body in replies.items() if name != "bob"})),
+        },
+    ]
