@@ -37,8 +37,18 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.errors import ParameterError
+from protocols.sums.masked import messages
+from protocols.sums.masked.packing import packed_bytes
 
-__all__ = ["MIN_CLIENTS", "MOST_CLIENTS", "MaskedParameters", "Mode", "Neighbourhood", "choose_neighbourhood"]
+__all__ = [
+    "MIN_CLIENTS",
+    "MOST_CLIENTS",
+    "MaskedParameters",
+    "Mode",
+    "Neighbourhood",
+    "choose_neighbourhood",
+    "upload_bytes",
+]
 
 Mode = Literal["curious", "semi-malicious"]
 
@@ -127,6 +137,18 @@ def choose_neighbourhood(
     if isinstance(found, str):
         raise ParameterError(_refusal(found, clients, corrupt, dropout, mode, sigma, eta))
     return found
+
+
+def upload_bytes(neighbourhood: Neighbourhood, elements: int, bits: int) -> dict[str, int]:
+    """Bytes that a client sends in each stage of a round, for a vector of so many elements of a ring of `bits`."""
+    degree = neighbourhood.degree
+    return {
+        "advertise": messages.ADVERTISEMENT_BYTES,
+        "share": messages.share_bytes(degree),
+        "contribute": packed_bytes(elements, bits),
+        "confirm": messages.CONFIRMATION_BYTES if neighbourhood.mode == "semi-malicious" else 0,
+        "unmask": messages.reply_bytes(degree),
+    }
 
 
 @lru_cache(maxsize=256)

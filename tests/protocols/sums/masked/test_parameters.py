@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
-from protocols.sums.masked.parameters import Mode, Neighbourhood, choose_neighbourhood
+from protocols.sums.masked.parameters import Mode, Neighbourhood, choose_neighbourhood, upload_bytes
 
 COHORTS = (20, 50, 100, 200, 500, 1000, 10**4, 10**6)
 TABLE = """
@@ -165,3 +165,12 @@ def test_shares_are_decimals() -> None:
 def test_what_makes_no_sense_is_refused(clients: int, corrupt: float, dropout: float, sigma: int, eta: int) -> None:
     with pytest.raises(ParameterError):
         choose_neighbourhood(clients, corrupt, dropout, sigma=sigma, eta=eta)
+
+
+def test_what_a_client_sends() -> None:
+    """Bell et al. count 2k keys and 5k-4 words of 256 bits beside the vector; a round here sends less than that."""
+    found = choose_neighbourhood(1000, 0.05, 0.05)
+    sent = upload_bytes(found, 250_000, 32)
+    assert sent == {"advertise": 160, "share": 82 * 62, "contribute": 10**6, "confirm": 64, "unmask": 33 * 62}
+    assert sum(sent.values()) - 10**6 < (2 * 62 + 5 * 62 - 4) * 32
+    assert upload_bytes(choose_neighbourhood(1000, 0.05, 0.05, "curious"), 3, 17)["confirm"] == 0
