@@ -64,6 +64,7 @@ class Enroller:
         training: MFConfig | None,
         seed: int | Sequence[int] | None,
         shared: ModelCache | None = None,
+        graph_filter: str | None = None,
     ) -> Program[Participation]:
         """Join, check the task against the policy, and be ready to take part."""
         code = parse_group_code(group_code)
@@ -79,7 +80,7 @@ class Enroller:
             self.shelf,
             self.policy,
             ModelFollower(calls, terms, shelf, shared=shared),
-            client_half(terms.recipe, training),
+            client_half(terms.recipe, training, graph_filter),
             np.random.default_rng(seed),
             vouching=Vouching(membership.group_code),
         )
@@ -113,13 +114,16 @@ class Client:
         group_code: str | bytes | None = None,
         training: MFConfig | None = None,
         seed: int | None = None,
+        graph_filter: str | None = None,
     ) -> Participant:
         """Enrol with `invitation`, or take up the membership of `task` (its name or id) kept from before.
 
         group_code: what the members of an encrypted task share. training: how this client trains. seed: fixes the
-        training draws; fresh randomness by default. Raises `PolicyRefused`, `NotEnrolled`, `Gone`, `Forbidden`, ...
+        training draws; fresh randomness by default. graph_filter: what recommends in tasks that aggregate a spectrum, a
+        name from `client_sdk.filters.FILTERS`; what fits the task by default. Raises `PolicyRefused`, `NotEnrolled`,
+        `Gone`, `Forbidden`, ...
         """
-        program = self._enroller.participation(task, invitation, group_code, training, seed)
+        program = self._enroller.participation(task, invitation, group_code, training, seed, graph_filter=graph_filter)
         return Participant(self._driver.run(program), self._driver)
 
     def memberships(self) -> list[Membership]:
@@ -166,9 +170,10 @@ class AsyncClient:
         group_code: str | bytes | None = None,
         training: MFConfig | None = None,
         seed: int | None = None,
+        graph_filter: str | None = None,
     ) -> AsyncParticipant:
         """See `Client.join`."""
-        program = self._enroller.participation(task, invitation, group_code, training, seed)
+        program = self._enroller.participation(task, invitation, group_code, training, seed, graph_filter=graph_filter)
         return AsyncParticipant(await self._driver.run(program), self._driver)
 
     def memberships(self) -> list[Membership]:

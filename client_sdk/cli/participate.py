@@ -88,6 +88,9 @@ def recommend(
         Path | None, typer.Option(help="Your items; the file that was joined with when not given.")
     ] = None,
     titles: Annotated[Path | None, typer.Option(help="CSV file with the columns item and title.")] = None,
+    graph_filter: Annotated[
+        str | None, typer.Option("--filter", help="In PriviRec tasks: gf-cf, bspm-em, bspm-lm or turbo-cf.")
+    ] = None,
     identity: IdentityFile = None,
 ) -> None:
     """Recommend items, computed here from the newest model. Items that you have are left out.
@@ -99,7 +102,7 @@ def recommend(
     seen = read_items(interactions_file(who, membership, interactions))
     names = {} if titles is None else read_titles(titles)
     with Client(membership.url, who, policy=READING) as client:
-        found = client.join(membership.task_id).recommend(k, seen)
+        found = client.join(membership.task_id, graph_filter=graph_filter).recommend(k, seen)
     rows = [
         (str(place), str(item), *([escape(names.get(item, "-"))] if titles else []), f"{score:.3f}")
         for place, (item, score) in enumerate(found, start=1)

@@ -20,6 +20,10 @@ def client_half(recipe: Recipe, training: MFConfig | None = None, graph_filter: 
     training: for the recipes that train. graph_filter: for those that aggregate a spectrum, a name from
     `client_sdk.filters.FILTERS`; what fits the recipe when None.
     """
+    if graph_filter is not None and not isinstance(recipe, PriviRecK):
+        raise ParameterError(
+            f"recipe {recipe.name!r} recommends by what it trained: there is no graph filter to choose"
+        )
     if isinstance(recipe, FactorRecipe):
         return FactorHalf(recipe, training or MFConfig())
     if isinstance(recipe, PriviRecK):

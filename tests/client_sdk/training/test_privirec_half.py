@@ -169,6 +169,8 @@ def test_the_filter_fits_the_recipes_rows(train: Interactions) -> None:
         chosen(0.6, "gf-cf")
     with pytest.raises(ParameterError, match="no graph filter"):
         chosen(0.5, "svd")
+    with pytest.raises(ParameterError, match="no graph filter to choose"):
+        client_half(recipe("fedmf", {"items": ITEMS}), graph_filter="gf-cf")
 
 
 def test_oversampled_columns_are_not_handed_to_filters(train: Interactions) -> None:
