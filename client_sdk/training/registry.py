@@ -5,7 +5,6 @@ from __future__ import annotations
 from client_sdk.training.base import ClientHalf
 from client_sdk.training.factors import FactorHalf
 from client_sdk.training.mf import MFConfig
-from client_sdk.training.privirec import PriviRecHalf, fitting_filter
 from protocols.errors import ParameterError
 from protocols.recipes.base import Recipe
 from protocols.recipes.privirec import PriviRecK
@@ -27,5 +26,8 @@ def client_half(recipe: Recipe, training: MFConfig | None = None, graph_filter: 
     if isinstance(recipe, FactorRecipe):
         return FactorHalf(recipe, training or MFConfig())
     if isinstance(recipe, PriviRecK):
+        # here, since it needs scipy: half a second that other recipes do not have to wait for
+        from client_sdk.training.privirec import PriviRecHalf, fitting_filter
+
         return PriviRecHalf(recipe, fitting_filter(recipe, graph_filter))
     raise ParameterError(f"this client has no part to play in recipe {recipe.name!r}")
