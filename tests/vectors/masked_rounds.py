@@ -1,4 +1,4 @@
-"""Vectors of masked rounds: keys and what they are bound to, sealed shares, masked vectors, unmasking, and what fails."""
+"""Vectors of masked rounds: keys and what they are bound to, sealed shares, masked vectors, unmasking, failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.domain import digest
 from protocols.layout import Block, Segment, VectorLayout
@@ -91,10 +90,12 @@ def masked_keys() -> dict[str, Any]:
     }
     return {
         "about": "digest, tag and HKDF as in domain.json. binding = digest('masked round', task, round, seed, model "
-        "digest, cohort, bits, length). Roster digest = digest('masked roster', binding, k, t, mode, body). A pair's mask "
-        "key = HKDF of X25519 under ('masked pair', smaller public key, larger). Mask context = digest('masked stream', "
-        "binding, roster digest, sharers). A sealed pair: AES-256-GCM, zero nonce, key = HKDF of X25519 of the sealing "
-        "keys under ('masked share', roster digest, sender, receiver), associated data the tag of the same.",
+        "digest, cohort, bits, length). Roster digest = digest('masked roster', binding, k, t, mode, body). A pair's "
+        "mask key = HKDF of X25519 under ('masked pair', smaller public key, larger). Mask context = digest('masked "
+        "stream', binding, roster digest, sharers). A sealed pair: AES-256-GCM, zero nonce, key = HKDF of X25519 of "
+        "the sealing keys under ('masked share', roster digest, sender, receiver), associated data its tag. An "
+        "advertisement: mask key, sealing key, digest('masked seed commitment', seed), signature of the tag "
+        "('masked advertisement', binding, id, the three).",
         "context": {
             "task": "t_1",
             "round": 7,
@@ -141,7 +142,7 @@ def masked_keys() -> dict[str, Any]:
         ]
         + [{"what": "ann's advertisement as bob's", "error": advertisement_fault(context, entry, "bob")}]
         + [
-            {"what": f"a roster: {what}", "body": body.hex(), "error": error_of(lambda b=body: open_roster(context, b))}
+            {"what": f"a roster: {what}", "error": error_of(lambda b=body: open_roster(context, b))}
             for what, body in bad_rosters.items()
         ]
         + [{"what": "the same state again", "error": error_of(lambda: client.share(ann, roster.body, lambda _: True))}]
@@ -160,10 +161,10 @@ def advertisement_fault(context: RoundContext, entry: RosterEntry, name: str) ->
 def masked_round() -> dict[str, Any]:
     """Whole rounds of four clients of whom one drops out, and replies that do not open the sum."""
     return {
-        "about": "Clients in the order of ids; k=3, t=2; cyd shares and drops out. Mask stream: AES-128-CTR from counter 0 "
-        "under HKDF(secret, 'masked sum mask', context, 16 bytes), little-endian words of the ring's dtype. "
-        "contribution = pack(elements + stream(seed) + sum over neighbours that shared of +-stream(pair key)), + for the "
-        "earlier id. correction takes the survivors' own streams and those shared with cyd off the sum again.",
+        "about": "Clients in the order of ids; k=3, t=2; cyd shares and drops out. Mask stream: AES-128-CTR from "
+        "counter 0 under HKDF(secret, 'masked sum mask', context, 16 bytes), little-endian words of the ring's dtype. "
+        "contribution = pack(elements + stream(seed) + sum over neighbours that shared of +-stream(pair key)), + for "
+        "the earlier id. correction takes the survivors' own streams and those shared with cyd off the sum again.",
         "rounds": [one_round("semi-malicious", 32), one_round("curious", 21)],
     }
 

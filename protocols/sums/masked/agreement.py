@@ -20,7 +20,9 @@ from protocols.sums.masked.messages import Advertisement, decode_advertisement
 
 __all__ = [
     "agree",
+    "clamped",
     "check_public_key",
+    "is_mask_secret",
     "mask_context",
     "pair_mask_key",
     "public_key",
@@ -38,6 +40,19 @@ _FIXED: Final = X25519PrivateKey.from_private_bytes(digest("masked key check"))
 def public_key(secret: bytes) -> bytes:
     """The X25519 public key (32) of a secret key (32)."""
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+def clamped(secret: bytes) -> bytes:
+    """The one form (RFC 7748, section 5) of all the 32 bytes that X25519 takes for the same secret key.
+
+    Mask keys are made in it, so that a key put together from shares is right in every bit, or known to be wrong.
+    """
+    return bytes([secret[0] & 248]) + secret[1:31] + bytes([secret[31] & 127 | 64])
+
+
+def is_mask_secret(secret: bytes, public: bytes) -> bool:
+    """Whether `secret` (32) is exactly the mask key that was advertised as `public`."""
+    return secret == clamped(secret) and public_key(secret) == public
 
 
 def agree(secret: X25519PrivateKey, peer: bytes) -> bytes:

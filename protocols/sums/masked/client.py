@@ -27,6 +27,7 @@ from protocols.errors import ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import messages
 from protocols.sums.masked.agreement import (
+    clamped,
     mask_context,
     pair_mask_key,
     sign_advertisement,
@@ -149,8 +150,8 @@ def advertise(
     """Fresh keys for this round, and their advertisement of 160 bytes. `RefusalError` for a round below policy."""
     policy.check_ring(context.plan.bits, context.plan.mode)
     policy.check_cohort(context.cohort, "the round asks")
-    mask_secret, sealing_secret = (X25519PrivateKey.from_private_bytes(random(KEY_BYTES)) for _ in range(2))
-    seed = random(SEED_BYTES)
+    mask_secret = X25519PrivateKey.from_private_bytes(clamped(random(KEY_BYTES)))
+    sealing_secret, seed = X25519PrivateKey.from_private_bytes(random(KEY_BYTES)), random(SEED_BYTES)
     keys = (mask_secret.public_key().public_bytes_raw(), sealing_secret.public_key().public_bytes_raw())
     body = sign_advertisement(identity, context, client_id, *keys, seed).encode()
     return Advertised(context, policy, identity, client_id, mask_secret, sealing_secret, seed, body), body

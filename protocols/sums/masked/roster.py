@@ -126,7 +126,7 @@ class Roster:
 def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster:
     """The roster of those whose advertisements were checked, in any order.
 
-    Raises `ThresholdError` below `MIN_CLIENTS`, `ParameterError` when an id or a key stands there twice, or the plan has
+    Raises `ThresholdError` below `MIN_CLIENTS`, `ParameterError` when an id or a key stands there twice or the plan has
     no neighbourhood for so many.
     """
     ordered = tuple(sorted(entries, key=lambda entry: entry.client_id))

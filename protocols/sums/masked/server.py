@@ -20,9 +20,9 @@ from protocols.sums.base import Buffer
 from protocols.sums.masked import messages
 from protocols.sums.masked.agreement import (
     check_public_key,
+    is_mask_secret,
     mask_context,
     pair_mask_key,
-    public_key,
     seed_commitment,
     verify_advertisement,
     verify_survivors,
@@ -234,7 +234,7 @@ def _secret(roster: Roster, place: int, shares: Mapping[int, bytes], survived: b
     def fits(secret: bytes) -> bool:
         if survived:
             return seed_commitment(secret) == entry.advertised.commitment
-        return public_key(secret) == entry.advertised.mask_key
+        return is_mask_secret(secret, entry.advertised.mask_key)
 
     if len(shares) < roster.threshold:
         raise ThresholdError("unmasking", roster.threshold, len(shares), entry.client_id)

@@ -482,6 +482,23 @@ def test_a_bad_share_is_named() -> None:
 
 
 @DEFENDED
+def test_a_share_that_is_slightly_wrong_does_not_blame_another(defended: bool, monkeypatch: Patch) -> None:
+    """X25519 takes 32 secret keys for one. With one share to spare, a share off by a little could pass as right."""
+    if not defended:
+        monkeypatch.setattr(server, "is_mask_secret", lambda secret, public: public_key(secret) == public)
+    played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm().unmask(without=names(9)[6:])
+    honest, wronged = dict(played.replies), 0
+    for liar in names(6):
+        slot = played.roster.neighbours_of(played.roster.index(liar)).index(8)
+        for change in range(1, 8):
+            body = bytearray(honest[liar])
+            body[33 * slot] ^= change
+            played.replies = {**honest, liar: bytes(body)}
+            wronged += any(bad.holder != liar for bad in played.unmasking().bad_shares)
+    assert bool(wronged) is not defended
+
+
+@DEFENDED
 def test_a_bad_share_never_makes_a_wrong_sum(defended: bool, monkeypatch: Patch) -> None:
     """With no share to spare, a wrong one fails the round, and whose secret it was is said."""
     if not defended:
