@@ -17,15 +17,13 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from bench._report import write_figures
 from bench.systems import SYSTEMS
-from bench.systems.base import Run, RunResult, execute
+from bench.systems.base import Job, JobResult, path_of
 from client_sdk.data.loaders import load_dataset
 from protocols.errors import HushRecError
 
@@ -35,19 +33,18 @@ console = Console()
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen system's table; exit code 0 when every run finished."""
     options = parse(arguments)
+    system = SYSTEMS[options.system]
     runs = [
-        run
-        for seed in options.seeds
-        for run in SYSTEMS[options.system](quick=options.quick, protocol=options.protocol, seed=seed)
+        run for seed in options.seeds for run in system.runs(quick=options.quick, protocol=options.protocol, seed=seed)
     ]
     runs = [run for run in runs if not options.only or any(part in run.key for part in options.only)]
     if options.list:
         for run in runs:
-            console.print(f"{run.key}  {run.rounds} rounds")
+            console.print(f"{run.key}  {run.rounds} steps")
         return 0
     folder = options.work / ("quick" if options.quick else "full") / options.protocol
     if options.finished:
-        runs = [run for run in runs if run.path(folder).exists()]
+        runs = [run for run in runs if path_of(run, folder).exists()]
     if not runs:
         console.print("no run matches; see --list", style="red")
         return 2
@@ -57,9 +54,9 @@ def main(arguments: list[str] | None = None) -> int:
     except HushRecError as error:
         console.print(f"error: {error}", style="red", highlight=False)
         return 1
-    console.print(table(results))
+    console.print(system.table(results))
     if options.json:
-        write_figures(options.json, flat(results))
+        write_figures(options.json, system.flat(results))
     return 0
 
 
@@ -83,16 +80,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def run_all(runs: list[Run], data_dir: Path, folder: Path, jobs: int) -> Iterator[RunResult]:
+def run_all(runs: list[Job], data_dir: Path, folder: Path, jobs: int) -> Iterator[JobResult]:
     """Every run's result, finished ones from the folder; a bar a run and one for the rounds of all."""
     folder.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, progress_bars() as progress:
         ticks = manager.dict()
-        waiting = [run for run in runs if not run.path(folder).exists()]
+        waiting = [run for run in runs if not path_of(run, folder).exists()]
         bars = {run.key: progress.add_task(run.key, total=run.rounds) for run in waiting}
         with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-            pending: set[Future[None]] = {pool.submit(execute, run, data_dir, folder, ticks) for run in waiting}
+            pending: set[Future[None]] = {pool.submit(run.execute, data_dir, folder, ticks) for run in waiting}
             while pending:
                 done, pending = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
                 for key, number in ticks.items():
@@ -100,7 +97,7 @@ def run_all(runs: list[Run], data_dir: Path, folder: Path, jobs: int) -> Iterato
                 for future in done:
                     future.result()
     for run in runs:
-        yield RunResult(run, json.loads(run.path(folder).read_text()))
+        yield JobResult(run, json.loads(path_of(run, folder).read_text()))
 
 
 def progress_bars() -> Progress:
@@ -109,32 +106,6 @@ def progress_bars() -> Progress:
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         console=Console(stderr=True),
     )  # fmt: skip
-
-
-def table(results: list[RunResult]) -> Table:
-    """The paper's figures beside ours."""
-    made = Table(title="Fidelity: last round, leave-one-out with 99 negatives")
-    for heading in ("run", "HR@10", "paper", "diff", "NDCG@10", "paper", "diff", "KiB up", "clipped", "minutes"):
-        made.add_column(heading, justify="left" if heading == "run" else "right")
-    for result in results:
-        cells = [result.run.key]
-        for metric in ("hr10", "ndcg10"):
-            ours, theirs = result.figures[metric], result.run.published.get(metric)
-            cells += [f"{ours:.4f}", "" if theirs is None else f"{theirs:.4f}"]
-            cells.append("" if theirs is None else f"{ours - theirs:+.4f}")
-        figures = result.figures
-        cells += [f"{figures['bytes_up'] / 1024:.1f}", f"{figures['clipped']}", f"{figures['seconds'] / 60:.1f}"]
-        made.add_row(*cells)
-    return made
-
-
-def flat(results: list[RunResult]) -> dict[str, Any]:
-    """`<run key>.<figure>`, the published figures under `.paper.`; curves stay in the work folder."""
-    figures: dict[str, Any] = {}
-    for result in results:
-        figures |= {f"{result.run.key}.{name}": value for name, value in result.figures.items() if name != "curve"}
-        figures |= {f"{result.run.key}.paper.{name}": value for name, value in result.run.published.items()}
-    return figures
 
 
 if __name__ == "__main__":

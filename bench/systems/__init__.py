@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from bench.systems.base import Run
+from bench.systems.base import System, flat, table
 from bench.systems.colr import colr_runs
+from bench.systems.privirec import privirec_flat, privirec_runs, privirec_table
 
 __all__ = ["SYSTEMS"]
 
-SYSTEMS: Final[dict[str, Callable[..., list[Run]]]] = {"colr": colr_runs}
+SYSTEMS: Final[dict[str, System]] = {
+    "colr": System(colr_runs, table, flat),
+    "privirec": System(privirec_runs, privirec_table, privirec_flat),
+}

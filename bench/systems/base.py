@@ -1,15 +1,16 @@
-"""One run of a fidelity table: a federation trained to the end, measured, and kept as a JSON file."""
+"""What the systems' tables share, and their commonest run: a federation trained to the end, measured and kept."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from rich.table import Table
 
 from client_sdk.data.interactions import LeaveOneOut
 from client_sdk.data.loaders import load_dataset
@@ -17,7 +18,52 @@ from client_sdk.evaluation.leave_one_out import candidates_of, evaluate
 from client_sdk.simulation import Federation, SimulatedRound
 from client_sdk.training.mf import MFConfig
 
-__all__ = ["Run", "RunResult", "execute"]
+__all__ = ["Job", "JobResult", "Run", "System", "flat", "keep", "path_of", "table"]
+
+Ticks = MutableMapping[str, int]
+"""Of its `rounds`, how many each run has done, by the run's key."""
+
+
+class Job(Protocol):
+    """One run of a system's table; its figures are kept as a JSON file, and it is not repeated."""
+
+    @property
+    def key(self) -> str:
+        """Its name, which its file has too."""
+        ...
+
+    @property
+    def dataset(self) -> str:
+        """What `load_dataset` has to find."""
+        ...
+
+    @property
+    def rounds(self) -> int:
+        """What its ticks count up to."""
+        ...
+
+    def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
+        """Do it, and keep the figures at `path_of(self, folder)`."""
+        ...
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """A run and its figures."""
+
+    run: Any
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class System:
+    """A published system: the runs of its table, and how their results are shown and written."""
+
+    runs: Callable[..., Sequence[Job]]
+    """Called with `quick`, `protocol` and `seed`."""
+    table: Callable[[list[JobResult]], Table]
+    flat: Callable[[list[JobResult]], dict[str, Any]]
+    """The results as one flat object."""
 
 
 @dataclass(frozen=True)
@@ -38,46 +84,38 @@ class Run:
     evaluate_every: int = 100
     published: Mapping[str, float] = field(default_factory=dict)
 
-    def path(self, folder: Path) -> Path:
-        """Where the result is kept."""
-        return folder / f"{self.key}.json"
+    def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
+        """Train, evaluate every `evaluate_every` rounds and at the end, and keep the figures; the last round counts."""
+        started = perf_counter()
+        data = load_dataset(self.dataset, data_dir)
+        candidates, replaced = candidates_of(data, np.random.default_rng(self.seed))
+        federation = Federation(
+            data, self.recipe, {**self.recipe_parameters, "items": data.train.n_items}, self.mechanism,
+            self.mechanism_parameters, self.training, self.cohort_size, self.seed,
+            excluded=paper_exclusions(data, candidates) if self.protocol == "paper" else None,
+        )  # fmt: skip
+        curve, rounds = [], []
+        for done in federation.run(self.rounds):
+            rounds.append(done)
+            ticks[self.key] = done.number
+            if done.number % self.evaluate_every == 0 or done.number == self.rounds:
+                result = evaluate(federation.user_factors, federation.state.item_factors, data, candidates, k=10)
+                curve.append({"round": done.number, "hr10": result.hr, "ndcg10": result.ndcg})
+        figures = summary(federation, rounds) | {
+            "hr10": curve[-1]["hr10"],
+            "ndcg10": curve[-1]["ndcg10"],
+            "curve": curve,
+            "negatives_replaced": replaced,
+            "seconds": perf_counter() - started,
+            "seed": self.seed,
+            "protocol": self.protocol,
+        }
+        keep(path_of(self, folder), figures)
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """A run and its figures."""
-
-    run: Run
-    figures: dict[str, Any]
-
-
-def execute(run: Run, data_dir: Path, folder: Path, ticks: MutableMapping[str, int]) -> None:
-    """Train, evaluate every `evaluate_every` rounds and at the end, and write the figures; the last round counts."""
-    started = perf_counter()
-    data = load_dataset(run.dataset, data_dir)
-    candidates, replaced = candidates_of(data, np.random.default_rng(run.seed))
-    federation = Federation(
-        data, run.recipe, {**run.recipe_parameters, "items": data.train.n_items}, run.mechanism,
-        run.mechanism_parameters, run.training, run.cohort_size, run.seed,
-        excluded=paper_exclusions(data, candidates) if run.protocol == "paper" else None,
-    )  # fmt: skip
-    curve, rounds = [], []
-    for done in federation.run(run.rounds):
-        rounds.append(done)
-        ticks[run.key] = done.number
-        if done.number % run.evaluate_every == 0 or done.number == run.rounds:
-            result = evaluate(federation.user_factors, federation.state.item_factors, data, candidates, k=10)
-            curve.append({"round": done.number, "hr10": result.hr, "ndcg10": result.ndcg})
-    figures = summary(federation, rounds) | {
-        "hr10": curve[-1]["hr10"],
-        "ndcg10": curve[-1]["ndcg10"],
-        "curve": curve,
-        "negatives_replaced": replaced,
-        "seconds": perf_counter() - started,
-        "seed": run.seed,
-        "protocol": run.protocol,
-    }
-    keep(run.path(folder), figures)
+def path_of(job: Job, folder: Path) -> Path:
+    """Where a run's figures are kept."""
+    return folder / f"{job.key}.json"
 
 
 def paper_exclusions(data: LeaveOneOut, candidates: np.ndarray) -> np.ndarray:
@@ -106,3 +144,29 @@ def keep(path: Path, figures: dict[str, Any]) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(figures, indent=1))
     partial.replace(path)
+
+
+def table(results: list[JobResult]) -> Table:
+    """The paper's figures beside ours."""
+    made = Table(title="Fidelity: last round, leave-one-out with 99 negatives")
+    for heading in ("run", "HR@10", "paper", "diff", "NDCG@10", "paper", "diff", "KiB up", "clipped", "minutes"):
+        made.add_column(heading, justify="left" if heading == "run" else "right")
+    for result in results:
+        cells = [result.run.key]
+        for metric in ("hr10", "ndcg10"):
+            ours, theirs = result.figures[metric], result.run.published.get(metric)
+            cells += [f"{ours:.4f}", "" if theirs is None else f"{theirs:.4f}"]
+            cells.append("" if theirs is None else f"{ours - theirs:+.4f}")
+        figures = result.figures
+        cells += [f"{figures['bytes_up'] / 1024:.1f}", f"{figures['clipped']}", f"{figures['seconds'] / 60:.1f}"]
+        made.add_row(*cells)
+    return made
+
+
+def flat(results: list[JobResult]) -> dict[str, Any]:
+    """`<run key>.<figure>`, the published figures under `.paper.`; curves stay in the work folder."""
+    figures: dict[str, Any] = {}
+    for result in results:
+        figures |= {f"{result.run.key}.{name}": value for name, value in result.figures.items() if name != "curve"}
+        figures |= {f"{result.run.key}.paper.{name}": value for name, value in result.run.published.items()}
+    return figures

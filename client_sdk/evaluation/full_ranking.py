@@ -72,7 +72,7 @@ def _chunk_metrics(
     found = np.array(scores(users))
     if found.shape != (users.size, train.n_items):
         raise ParameterError(f"scores of shape {(users.size, train.n_items)} were expected, got {found.shape}")
-    np.nan_to_num(found, copy=False, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    found[np.isnan(found)] = -np.inf
     found[_pairs(train, users)] = -np.inf
     owners, items = _pairs(test, users)
     ranks = _ranks(found, owners, found[owners, items], k)

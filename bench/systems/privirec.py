@@ -1,0 +1,86 @@
+"""PriviRec and PriviRec-k (Nicolas et al.) on Gowalla and, quickly, on MovieLens-100K."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from rich.table import Table
+
+from bench.systems.base import JobResult, Ticks, keep, path_of
+from bench.systems.privirec_measures import MEASURES, Bench, Figures, Setting, Split
+
+__all__ = ["PriviRecJob", "privirec_flat", "privirec_runs", "privirec_table"]
+
+GOWALLA: Final = Setting("gowalla", "gowalla", 256, 448, (256, 512, 1024, 2048))
+QUICK: Final = Setting("ml-100k", "ml100k", 256, 256, (64, 128, 256, 512))
+
+
+@dataclass(frozen=True)
+class PriviRecJob:
+    """One or more rows of the table that share their components. `part` names what `MEASURES` does."""
+
+    part: str
+    setting: Setting
+    seed: int = 0
+    rounds: int = 100
+    """Ticks are percent of the users that are ranked."""
+
+    @property
+    def key(self) -> str:
+        """Like gowalla.gf_cf.secure."""
+        return f"{self.setting.prefix}.{self.part}" + (f".seed{self.seed}" if self.seed else "")
+
+    @property
+    def dataset(self) -> str:
+        """Whose files have to be there."""
+        return self.setting.dataset
+
+    def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
+        """Compute the components, rank every user, keep the figures by their full keys."""
+        started = perf_counter()
+        split = Split(self.setting, data_dir, self.seed)
+
+        def tick(share: float) -> None:
+            ticks[self.key] = int(self.rounds * share)
+
+        found = MEASURES[self.part](Bench(self.setting, split, self.seed, folder, self.key, tick))
+        figures = {
+            f"{self.setting.prefix}.{name}.{metric}": v for name, row in found.items() for metric, v in row.items()
+        }
+        keep(
+            path_of(self, folder), {"figures": figures, "seconds": perf_counter() - started, "users": split.tested.size}
+        )
+
+
+def privirec_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[PriviRecJob]:  # noqa: ARG001
+    """All of `MEASURES` on MovieLens-100K, and unless `quick` on Gowalla too; no negatives, so no `protocol`."""
+    settings = (QUICK,) if quick else (QUICK, GOWALLA)
+    return [PriviRecJob(part, setting, seed) for setting in settings for part in MEASURES]
+
+
+def privirec_table(results: list[JobResult]) -> Table:
+    """Every row with its NDCG@20, the paper's beside it."""
+    made = Table(title="Fidelity: full ranking, training items left out")
+    for heading in ("components", "Recall@20", "NDCG@20", "paper", "diff", "MB up"):
+        made.add_column(heading, justify="left" if heading == "components" else "right")
+    figures = privirec_flat(results)
+    for name in sorted(key.removesuffix(".ndcg20") for key in figures if key.endswith(".ndcg20")):
+        ours, theirs, size = (figures.get(f"{name}.{metric}") for metric in ("ndcg20", "published", "upload_bytes"))
+        cells = [name, f"{figures[f'{name}.recall20']:.4f}", f"{ours:.4f}"]
+        cells += ["", ""] if theirs is None else [f"{theirs:.4f}", f"{ours - theirs:+.4f}"]
+        made.add_row(*cells, "" if size is None else f"{size / 1e6:,.0f}")
+    return made
+
+
+def privirec_flat(results: list[JobResult]) -> Figures:
+    """Figures by their full keys, like gowalla.gf_cf.secure.ndcg20; every run's seconds."""
+    figures: Figures = {}
+    for result in results:
+        seed = f".seed{result.run.seed}" if result.run.seed else ""
+        figures |= {name + seed: value for name, value in result.figures["figures"].items()}
+        figures[f"{result.run.key}.seconds"] = result.figures["seconds"]
+        figures[f"{result.run.setting.prefix}.users"] = result.figures["users"]
+    return figures

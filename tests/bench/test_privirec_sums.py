@@ -1,0 +1,117 @@
+"""The bench's sums of all clients at once are, bit for bit, the sums of every client's own contribution."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from bench.systems.bspm_pass import BspmPass
+from bench.systems.central import Central
+from bench.systems.ring_sums import RingSums, blocks, normalised, power_iteration, rayleigh_ritz, start_vectors
+from client_sdk.data.interactions import Interactions
+from client_sdk.filters import BSPM, Components
+from client_sdk.filters.parts import linear
+from protocols.fixed_point import FixedPoint
+
+USERS, ITEMS = 40, 23
+
+
+def interactions(seed: int = 0) -> Interactions:
+    """Some users, and one item, have nothing."""
+    rng = np.random.default_rng(seed)
+    chosen = rng.random((USERS, ITEMS)) < 0.25
+    chosen[3], chosen[:, 5] = False, False
+    users, items = np.nonzero(chosen)
+    return Interactions.from_pairs(users, items, n_users=USERS, n_items=ITEMS)
+
+
+def client_rows(data: Interactions, a: float) -> np.ndarray:
+    """Every client's normalised row, from its own items and the item degrees alone."""
+    degrees, rows = data.item_degrees(), np.zeros((USERS, ITEMS))
+    for user in range(USERS):
+        for item in data.positives(user):
+            rows[user, item] = len(data.positives(user)) ** -a * degrees[item] ** (a - 1)
+    return rows
+
+
+@pytest.mark.parametrize("bits", [16, 24, 32, 64])
+def test_products_are_the_sum_of_every_clients_contribution(bits) -> None:
+    data, sums = interactions(), RingSums(interactions(), bits)
+    vectors = start_vectors(ITEMS, 35, 1)
+    ring = FixedPoint.widest(bits, 1.0)
+    total = np.zeros((ITEMS, 35), dtype=ring.dtype)
+    sent = vectors.astype(np.float32).astype(np.float64)
+    for row in client_rows(data, 0.5):
+        total = ring.reduce(total + ring.encode(np.outer(row, row @ sent), 1.0)[0])
+    np.testing.assert_allclose(sums.product(vectors), ring.decode(total), rtol=0, atol=1.5 / ring.scale)
+    exact = normalised(data).toarray()
+    assert sums.max_error == pytest.approx(
+        np.abs(ring.decode(total) - exact.T @ exact @ sent).max(), rel=0.5, abs=1e-14
+    )
+    assert 0 < sums.max_error < data.item_degrees().max() / ring.scale + 1e-12
+    assert sums.clipped == 0
+
+
+@pytest.mark.parametrize(("bits", "a"), [(16, 0.5), (24, 0.5), (32, 0.6)])
+def test_the_gram_matrix_is_the_sum_of_every_clients_pairs(bits, a, monkeypatch) -> None:
+    data, sums = interactions(), RingSums(interactions(), bits, a)
+    monkeypatch.setattr("bench.systems.ring_sums.CHUNK_VALUES", 50)
+    bound = sums.gram_bound()
+    assert bound == pytest.approx(max(1.0, data.item_degrees().max() ** (2 * a - 1)))
+    ring = FixedPoint.widest(bits, bound)
+    rows = client_rows(data, a)
+    assert (rows.T @ rows).max() <= bound + 1e-12
+    total = np.zeros((ITEMS, ITEMS), dtype=ring.dtype)
+    for row in rows:
+        total = ring.reduce(total + ring.encode(np.outer(row, row), bound)[0])
+    np.testing.assert_allclose(sums.gram().toarray(), ring.decode(total), rtol=1e-6, atol=1.5 / ring.scale)
+    assert sums.clipped == 0
+
+
+def test_the_power_iteration_converges_and_its_first_columns_are_those_of_a_smaller_one() -> None:
+    data = interactions()
+    central = Central(data)
+    p = normalised(data).toarray().T @ normalised(data).toarray()
+    values, vectors = np.linalg.eigh(p)
+    many = power_iteration(central.product, ITEMS, 6, 60, 0)
+    few = power_iteration(central.product, ITEMS, 3, 60, 0)
+    np.testing.assert_allclose(many.vectors[:, :3], few.vectors, atol=1e-9)
+    assert many.eigenvalues[0] == pytest.approx(values[-1])
+    early = power_iteration(central.product, ITEMS, 12, 3, 0)
+    ritz, ritz_values = rayleigh_ritz(early, 4)
+    np.testing.assert_allclose(ritz.T @ ritz, np.eye(4), atol=1e-9)
+    top = vectors[:, -4:]
+    assert np.sum((top.T @ ritz) ** 2) > np.sum((top.T @ early.vectors[:, :4]) ** 2)
+    np.testing.assert_allclose(ritz_values, np.diag(ritz.T @ p @ ritz), atol=1e-9)
+    assert np.abs(start_vectors(ITEMS, 5, 2) - start_vectors(ITEMS, 9, 2)[:, :5]).max() == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_filters_that_share_their_products_score_as_each_does_alone(dtype) -> None:
+    data = interactions()
+    central = Central(data)
+    rows = csr_array(central.rows.astype(np.float32))
+    p = csr_array(central.r.T @ central.r)
+    vectors = power_iteration(central.product, ITEMS, 7, 4, 0).vectors
+    degrees = data.item_degrees().astype(np.float64)
+    components = Components(degrees, vectors.astype(np.float32), np.ones(7, np.float32), p.astype(np.float32))
+    filters = {f"{e}{s}": BSPM(e, s, 2.5, beta=0.4, ideal_dims=6) for e in (True, False) for s in ("euler", "rk4")}
+    gram = p.astype(dtype)
+    shared = BspmPass(
+        {name: (chosen, vectors.astype(dtype)) for name, chosen in filters.items()},
+        smooth=lambda signals: gram @ signals,
+        linear=lambda some: linear(components, some).astype(dtype),
+        item_degrees=degrees,
+    )
+    found = dict(shared.scores(rows))
+    for name, chosen in filters.items():
+        assert found[name].dtype == dtype
+        np.testing.assert_allclose(found[name], chosen.scores(components, rows), atol=2e-5)
+
+
+def test_blocks_cover_everything_once_whatever_the_sizes(monkeypatch) -> None:
+    monkeypatch.setattr("bench.systems.ring_sums.CHUNK_VALUES", 10)
+    for sizes in ([3, 3, 3, 3], [25, 1, 0, 0, 30], [0], []):
+        found = [index for part in blocks(np.array(sizes, dtype=np.int64)) for index in range(len(sizes))[part]]
+        assert found == list(range(len(sizes)))
