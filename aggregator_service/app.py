@@ -25,7 +25,17 @@ from aggregator_service.openapi import describe
 from aggregator_service.problems import install_problem_handlers
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.workers import FoldPool
-from aggregator_service.routes import contributions, enrolments, health, members, rounds, snapshots, tasks
+from aggregator_service.routes import (
+    contributions,
+    enrolments,
+    health,
+    members,
+    parameters,
+    rounds,
+    snapshots,
+    stages,
+    tasks,
+)
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import DirectoryBlobs
@@ -36,7 +46,7 @@ from aggregator_service.tokens import hash_token
 __all__ = ["create_app"]
 
 _LOG = logging.getLogger(__name__)
-_ROUTERS: Final = (tasks, enrolments, members, rounds, contributions, snapshots, health)
+_ROUTERS: Final = (tasks, enrolments, members, rounds, stages, contributions, snapshots, parameters, health)
 
 
 def create_app(settings: Settings, *, clock: Clock | None = None, executor: Executor | None = None) -> FastAPI:

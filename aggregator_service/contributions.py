@@ -20,6 +20,7 @@ from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.database import discard_body, progress
 from aggregator_service.storage.rounds import find_contribution, find_round, in_cohort, lock_round
 from aggregator_service.storage.schema import ContributionRow, RoundRow, UploadRow
+from aggregator_service.storage.stages import expected, takes_part
 from aggregator_service.uploads import map_file
 from aggregator_service.views import receipt
 from protocols.layout import Route
@@ -43,13 +44,14 @@ class Admission:
     upload: UploadRow | None
 
     def refuse_late(self, now: float) -> None:
-        """409 round-closed unless the round still takes contributions."""
+        """409 round-closed unless the round takes contributions."""
         if self.round.state != "collecting" or now >= self.round.deadline:
-            raise Problem("round-closed", "the round no longer takes contributions")
+            raise Problem("round-closed", f"the round is {self.round.state}: it takes no contributions now")
 
 
 def admit(services: Services, principal: Principal, task_id: str, number: int, client_id: str) -> Admission:
-    """Who may contribute to what: 403 for other clients and for those outside the cohort, 404 for unknown rounds."""
+    """Who may contribute to what: 403 for other clients, for those outside the cohort and, in masked rounds, for those
+    that did not share; 404 for unknown rounds."""
     client = member_of(principal, task_id, client_id)
     with services.database.read() as session:
         task = task_of(session, principal, task_id)
@@ -58,6 +60,9 @@ def admit(services: Services, principal: Principal, task_id: str, number: int, c
             raise Problem("not-found", "there is no such round")
         if not in_cohort(session, round_.id, client.client_id):
             raise Problem("not-in-cohort", "this client is not asked in this round")
+        before = expected(round_) if round_.state == "collecting" else None
+        if before is not None and not takes_part(session, round_.id, before, client.client_id):
+            raise Problem("not-in-cohort", "this client shared no keys in this round, so it has left it")
         plan = plan_round(task, round_)
         route = plan.route(round_spec(round_), client.client_id)
         return Admission(

@@ -16,6 +16,8 @@ CrashPoint = Literal[
     "release.blob-written-before-commit",
     "release.committed",
     "round.opened",
+    "stage.stored-before-ack",
+    "stage.ended",
 ]
 
 CRASH_POINTS: Final[tuple[str, ...]] = get_args(CrashPoint)

@@ -11,11 +11,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
-from aggregator_service.plans import TaskPlan, plan_task, row_terms, task_terms
+from aggregator_service.notices import check_floor, task_warnings
+from aggregator_service.plans import plan_task, row_terms, task_terms
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.cohorts import eligible_count
-from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
+from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
+from aggregator_service.storage.snapshots import find_snapshot
 from aggregator_service.tokens import hash_token, new_id, new_token
+from protocols.agreement import broadcast_digest
 from protocols.codec import b64decode, b64encode
 from protocols.messages import (
     Invitation,
@@ -27,7 +30,7 @@ from protocols.messages import (
     TaskView,
 )
 
-__all__ = ["create_invitation", "create_task", "list_tasks", "task_view"]
+__all__ = ["agreed_digest", "create_invitation", "create_task", "list_tasks", "task_view"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,6 +40,7 @@ def create_task(session: Session, request: TaskRequest, now: float) -> TaskRow:
     recipe, mechanism = request.recipe, request.mechanism
     terms = task_terms(recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule)
     plan = plan_task(terms)
+    check_floor(plan, request.schedule)
     task = TaskRow(
         id=new_id("t"),
         name=request.name,
@@ -73,6 +77,7 @@ def list_tasks(session: Session, name: str | None = None) -> Sequence[TaskRow]:
 
 def task_view(session: Session, task: TaskRow) -> TaskView:
     """A task as everyone may see it."""
+    schedule = Schedule.model_validate(task.schedule)
     plan = plan_task(row_terms(task))
     counted = select(func.count()).select_from(ClientRow).where(ClientRow.task_id == task.id)
     members = session.execute(counted).scalar_one()
@@ -83,7 +88,7 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
             "state": task.state,
             "recipe": RecipeChoice(name=task.recipe_name, parameters=task.recipe_parameters),
             "mechanism": MechanismChoice(name=task.mechanism_name, parameters=task.mechanism_parameters),
-            "schedule": Schedule.model_validate(task.schedule),
+            "schedule": schedule,
             "seed": b64encode(task.seed),
             "plan": plan.plan.describe(),
             "opened_by": task.opened_by,
@@ -91,28 +96,15 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
             "keyed_members": eligible_count(session, task) if task.needs_keyring else 0,
             "completed_rounds": task.completed_rounds,
             "failed_rounds": task.failed_rounds,
-            "warnings": _warnings(plan, task.repeatable),
+            "warnings": task_warnings(plan, schedule, task.repeatable),
         }
     )
 
 
-def _warnings(plan: TaskPlan, repeatable: bool) -> list[str]:
-    """What this choice reveals, and to whom."""
-    found = {
-        "anyone": "The server sees every contribution in the clear.",
-        "members": "Members share one secret key: any member together with the server can open every contribution.",
-        "holder": "The key holder together with the server can open every contribution.",
-    }[plan.plan.opened_by]
-    warnings = [found]
-    if repeatable:
-        warnings.append(
-            "Whose turn it is follows from public values, so clients could choose their company: an experiment."
-        )
-    if plan.recipe.name == "scolr":
-        warnings.append(
-            "Which columns a client trains is public: it follows from the round's seed and the client's id."
-        )
-    return warnings
+def agreed_digest(session: Session, task: TaskRow, step: int, completed: RoundRow | None) -> bytes:
+    """What a masked round of sum `step` binds its keys to; `completed` is the newest round that released a sum."""
+    state = None if completed is None else find_snapshot(session, task.id, completed.number)
+    return broadcast_digest(task_view(session, task), step, None if state is None else bytes.fromhex(state.digest))
 
 
 def create_invitation(session: Session, task: TaskRow, request: InvitationRequest, now: float) -> Invitation:

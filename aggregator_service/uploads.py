@@ -13,6 +13,7 @@ import hmac
 import mmap
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ __all__ = [
     "file_digest",
     "map_file",
     "receive_body",
+    "receive_small_body",
     "repr_digest",
 ]
 
@@ -122,7 +124,7 @@ async def receive_body(
     """
     sink = await run_in_threadpool(_Sink, path, start)
     try:
-        await _pour(request, settings, sink, length)
+        await _pour(request, settings, sink.write, length)
         if not hmac.compare_digest(await run_in_threadpool(sink.finish), digest):
             raise Problem("bad-digest", "the SHA-256 of the body is not the one that was announced")
     except BaseException:
@@ -140,7 +142,16 @@ def _cut_back(path: Path, start: int) -> None:
         os.truncate(path, start)
 
 
-async def _pour(request: Request, settings: Settings, sink: _Sink, length: int) -> None:
+async def receive_small_body(request: Request, settings: Settings, length: int, digest: str) -> bytes:
+    """A body of at most a few hundred KiB, in memory; the same problems as `receive_body`."""
+    body = bytearray()
+    await _pour(request, settings, body.extend, length)
+    if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), digest):
+        raise Problem("bad-digest", "the SHA-256 of the body is not the one that was announced")
+    return bytes(body)
+
+
+async def _pour(request: Request, settings: Settings, write: Callable[[bytes], None], length: int) -> None:
     buffer = bytearray()
     received = 0
     try:
@@ -157,13 +168,13 @@ async def _pour(request: Request, settings: Settings, sink: _Sink, length: int) 
                     raise Problem("body-too-long", f"the body may have {length} bytes", expected_bytes=length)
                 buffer += chunk
                 if len(buffer) >= _BUFFER:
-                    await run_in_threadpool(sink.write, bytes(buffer))
+                    await run_in_threadpool(write, bytes(buffer))
                     buffer.clear()
     except TimeoutError:
         raise Problem("upload-timeout", f"the body stopped arriving after {received} of {length} bytes") from None
     if received < length:
         raise Problem("body-too-short", f"the body ended after {received} of {length} bytes", expected_bytes=length)
-    await run_in_threadpool(sink.write, bytes(buffer))
+    await run_in_threadpool(write, bytes(buffer))
 
 
 def file_digest(path: Path) -> str:

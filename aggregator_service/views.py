@@ -10,6 +10,7 @@ from aggregator_service.auth import Enrolled, Principal
 from aggregator_service.plans import plan_round, round_spec
 from aggregator_service.storage.rounds import find_contribution, in_cohort, received_count
 from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow
+from aggregator_service.storage.stages import deliveries, expected, takes_part
 from protocols.codec import b64encode
 from protocols.messages import RoundView, SnapshotView, UploadReceipt
 
@@ -18,7 +19,7 @@ __all__ = ["compact_round", "receipt", "round_etag", "round_view", "snapshot_vie
 
 def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
     """A round as operators, and clients that replay, see it."""
-    collecting = round_.state == "collecting"
+    waiting = deliveries(round_) is not None
     return RoundView.model_validate(
         {
             "task_id": round_.task_id,
@@ -30,7 +31,7 @@ def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
             "received": received_count(session, round_.id),
             "survivors": round_.survivors,
             "folded": round_.folded,
-            "seconds_left": max(0.0, round_.deadline - now) if collecting else None,
+            "seconds_left": max(0.0, round_.deadline - now) if waiting else None,
             "aggregate_bytes": round_.aggregate_bytes,
             "aggregate_digest": round_.aggregate_digest,
             "failure": round_.failure,
@@ -46,9 +47,12 @@ def round_view(session: Session, task: TaskRow, round_: RoundRow, principal: Pri
         return view
     asked = in_cohort(session, round_.id, principal.client_id)
     length = plan_round(task, round_).contribution_bytes(round_spec(round_), principal.client_id)
+    before, taken = expected(round_), deliveries(round_)
     return view.model_copy(
         update={
             "in_cohort": asked,
+            "expected": before is not None and takes_part(session, round_.id, before, principal.client_id),
+            "delivered": taken is not None and takes_part(session, round_.id, taken, principal.client_id),
             "contributed": find_contribution(session, round_.id, principal.client_id) is not None,
             "contribution_bytes": length if asked else None,
         }

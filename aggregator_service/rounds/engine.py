@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
 from aggregator_service.faults import crash_point
 from aggregator_service.logs import fields
 from aggregator_service.plans import TaskTerms, round_spec, row_terms
-from aggregator_service.rounds.folding import BlobRef, FoldJob, ReleaseJob, fold_batch, release_sum
+from aggregator_service.rounds.folding import BlobRef, FoldJob, Released, ReleaseJob, fold_batch, release_sum
+from aggregator_service.rounds.masked import end_stage, gather_masks, give_up
 from aggregator_service.rounds.operations import (
     LostRaceError,
     fail_round,
@@ -29,11 +31,14 @@ from aggregator_service.rounds.operations import (
     stop_collecting,
 )
 from aggregator_service.rounds.table import ACTIVE, RoundEvent, RoundState
+from aggregator_service.rounds.unmasking import Masks
 from aggregator_service.rounds.workers import FoldPool
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, new_key
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.rounds import last_round, lock_round, newest_snapshot, received_count, unfolded
+from aggregator_service.storage.rounds import last_round, lock_round, newest_snapshot, unfolded
 from aggregator_service.storage.schema import RoundRow, TaskRow
+from aggregator_service.storage.stages import count_of, deliveries, expected
+from protocols.errors import ThresholdError
 
 __all__ = ["RoundEngine"]
 
@@ -53,8 +58,13 @@ class _Situation:
     task_seed: bytes
     opened_by_anyone: bool
     round: RoundRow
-    received: int
+    missing: int
     batch: tuple[tuple[str, BlobRef], ...]
+
+    @property
+    def masked(self) -> bool:
+        """Whether the round has a masked one's stages."""
+        return self.round.model_digest is not None
 
     @property
     def partial(self) -> BlobRef | None:
@@ -128,9 +138,11 @@ class RoundEngine:
         if not isinstance(seen, _Situation):
             return seen
         try:
-            if seen.round.state == RoundState.COLLECTING:
-                return await self._collect(seen)
-            return await self._fold(seen) if seen.batch else await self._release(seen)
+            if seen.round.state == RoundState.FOLDING:
+                return await self._fold(seen) if seen.batch else await self._release(seen)
+            if seen.round.state == RoundState.UNMASKING:
+                return await self._unmask(seen)
+            return await self._gather(seen)
         except BlobDamagedError as error:
             await run_in_threadpool(self._storage_damaged, seen, error)
         except LostRaceError:
@@ -151,7 +163,7 @@ class RoundEngine:
                     task_seed=task.seed,
                     opened_by_anyone=task.opened_by == "anyone",
                     round=newest,
-                    received=received_count(session, newest.id),
+                    missing=_missing(session, newest),
                     batch=tuple((row.client_id, BlobRef(row.blob_key or "", row.digest)) for row in batch),
                 )
             if task.state != "open":
@@ -164,18 +176,44 @@ class RoundEngine:
         crash_point("round.opened")
         return 0.0
 
-    async def _collect(self, seen: _Situation) -> float:
+    async def _gather(self, seen: _Situation) -> float:
+        """A stage that waits for clients: over when none is missing, or at its deadline."""
         left = seen.round.deadline - self._clock.now()
-        if seen.received == seen.round.cohort or left <= 0:
-            await run_in_threadpool(self._stop_collecting, seen.round.id)
+        if seen.missing == 0 or left <= 0:
+            await run_in_threadpool(self._end_stage, seen)
             return 0.0
-        if len(seen.batch) == self._batch:
+        if len(seen.batch) == self._batch or (seen.batch and seen.round.state == RoundState.CONFIRMING):
             return await self._fold(seen)
         return left
 
-    def _stop_collecting(self, round_id: int) -> None:
+    def _end_stage(self, seen: _Situation) -> None:
         with self._database.write() as session:
-            stop_collecting(session, round_id, self._clock.now())
+            (end_stage if seen.masked else stop_collecting)(session, seen.round.id, self._clock.now())
+        if seen.masked:
+            crash_point("stage.ended")
+
+    async def _unmask(self, seen: _Situation) -> float:
+        """What is left to fold is folded while the replies come in; then the masks are taken off."""
+        if seen.batch:
+            return await self._fold(seen)
+        left = seen.round.deadline - self._clock.now()
+        if seen.missing and left > 0:
+            return left
+        try:
+            return await self._release(seen, await run_in_threadpool(self._masks, seen))
+        except ThresholdError as error:
+            await run_in_threadpool(self._give_up, seen, str(error))
+            return 0.0
+
+    def _masks(self, seen: _Situation) -> Masks:
+        with self._database.read() as session:
+            return gather_masks(session, seen.round)
+
+    def _give_up(self, seen: _Situation, reason: str) -> None:
+        with self._database.write() as session:
+            round_ = lock_round(session, seen.round.id)
+            if round_.state == RoundState.UNMASKING:
+                give_up(session, session.get_one(TaskRow, round_.task_id), round_, reason)
 
     async def _fold(self, seen: _Situation) -> float:
         task_id, number = seen.round.task_id, seen.round.number
@@ -202,7 +240,7 @@ class RoundEngine:
         with self._database.write() as session:
             record_fold(session, round_id, clients, previous, folded)
 
-    async def _release(self, seen: _Situation) -> float:
+    async def _release(self, seen: _Situation, masks: Masks | None = None) -> float:
         task_id, number, partial = seen.round.task_id, seen.round.number, seen.partial
         if partial is None:
             raise BlobDamagedError("a folding round has no partial sum")
@@ -217,6 +255,7 @@ class RoundEngine:
             spec=round_spec(seen.round),
             partial=partial,
             survivors=seen.round.folded,
+            masks=masks,
             output=new_key("aggregates", task_id, number),
             state=state,
             state_output=state_output,
@@ -231,17 +270,7 @@ class RoundEngine:
         keys = [released.aggregate.key, *([released.state.key] if released.state else [])]
         await run_in_threadpool(self._guarded, commit, *keys)
         crash_point("release.committed")
-        _LOG.info(
-            "round complete",
-            extra=fields(
-                task=task_id,
-                round=number,
-                survivors=seen.round.folded,
-                cohort=seen.round.cohort,
-                aggregate_bytes=released.aggregate_bytes,
-                digest=released.aggregate.digest,
-            ),
-        )
+        _log_release(seen.round, released)
         return 0.0
 
     def _newest_state(self, task_id: str) -> tuple[int, BlobRef] | None:
@@ -267,3 +296,30 @@ class RoundEngine:
             task = session.get_one(TaskRow, round_.task_id)
             reason = "a stored contribution no longer matches its digest: the server's storage is damaged"
             fail_round(session, task, round_, RoundEvent.STORAGE_DAMAGED, reason)
+
+
+def _missing(session: Session, round_: RoundRow) -> int:
+    """How many clients have not delivered yet what the current stage waits for."""
+    taken, asked = deliveries(round_), expected(round_)
+    if taken is None or asked is None:
+        return 0
+    return count_of(session, round_.id, asked) - count_of(session, round_.id, taken)
+
+
+def _log_release(round_: RoundRow, released: Released) -> None:
+    _LOG.info(
+        "round complete",
+        extra=fields(
+            task=round_.task_id,
+            round=round_.number,
+            survivors=round_.folded,
+            cohort=round_.cohort,
+            aggregate_bytes=released.aggregate_bytes,
+            digest=released.aggregate.digest,
+        ),
+    )
+    for share in released.bad_shares:
+        _LOG.warning(
+            "a share was wrong: its owner or its holder made it so",
+            extra=fields(task=round_.task_id, round=round_.number, client=share.owner, holder=share.holder),
+        )

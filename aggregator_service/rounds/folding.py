@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aggregator_service.plans import TaskPlan, TaskTerms, plan_task
+from aggregator_service.rounds.unmasking import Masks
 from aggregator_service.storage.blobs import BlobStore
 from protocols.layout import Route
 from protocols.recipes.base import RoundSpec
+from protocols.sums.base import Buffer
+from protocols.sums.masked.server import BadShare
 
 __all__ = ["BlobRef", "FoldJob", "Released", "ReleaseJob", "fold_batch", "release_sum"]
 
@@ -41,7 +44,8 @@ class FoldJob:
 class ReleaseJob:
     """Turn a partial into the aggregate. With `state_output`, anyone can open it: absorb it into the model state too.
 
-    `state` is the newest snapshot and its round (None: the initial state), `survivors` how many were folded.
+    `state` is the newest snapshot and its round (None: the initial state), `survivors` how many were folded, `masks`
+    what a masked sum is opened with first.
     """
 
     blobs: BlobStore
@@ -50,6 +54,7 @@ class ReleaseJob:
     spec: RoundSpec
     partial: BlobRef
     survivors: int
+    masks: Masks | None
     output: str
     state: tuple[int, BlobRef] | None
     state_output: str | None
@@ -57,7 +62,10 @@ class ReleaseJob:
 
 @dataclass(frozen=True)
 class Released:
-    """The aggregate, its length, and where the server can see one the new model state and what it says of itself."""
+    """The aggregate, its length, and where the server can see one the new model state and what it says of itself.
+
+    `bad_shares` are those that did not fit when the masks were taken off.
+    """
 
     aggregate: BlobRef
     aggregate_bytes: int
@@ -65,6 +73,7 @@ class Released:
     state_bytes: int
     report: dict[str, float]
     is_done: bool
+    bad_shares: tuple[BadShare, ...]
 
 
 def fold_batch(job: FoldJob) -> BlobRef:
@@ -81,12 +90,19 @@ def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[tuple[Route, memory
 
 
 def release_sum(job: ReleaseJob) -> Released:
-    """The aggregate as clients download it; the next model state, too, when anyone can open the sum."""
+    """The aggregate as clients download it; the next model state, too, when anyone can open the sum.
+
+    `ThresholdError` when the masks of a masked sum do not come off: nothing is written then.
+    """
     task = plan_task(job.terms, job.spec.step)
-    aggregate = task.mechanism.release(task.plan, job.blobs.view(job.partial.key, job.partial.digest))
+    partial: Buffer = job.blobs.view(job.partial.key, job.partial.digest)
+    bad_shares: tuple[BadShare, ...] = ()
+    if job.masks is not None:
+        partial, bad_shares = job.masks.take_off(partial)
+    aggregate = task.mechanism.release(task.plan, partial)
     released = BlobRef(job.output, job.blobs.put(job.output, aggregate))
     if job.state_output is None:
-        return Released(released, len(aggregate), None, 0, {}, is_done=False)
+        return Released(released, len(aggregate), None, 0, {}, is_done=False, bad_shares=bad_shares)
     if job.state is None:
         state = task.recipe.initial_state(job.task_seed)
     else:
@@ -103,4 +119,5 @@ def release_sum(job: ReleaseJob) -> Released:
         state_bytes=len(body),
         report=task.recipe.report(after),
         is_done=task.recipe.is_done(after),
+        bad_shares=bad_shares,
     )

@@ -12,18 +12,24 @@ from sqlalchemy.orm import Session
 from aggregator_service.logs import fields
 from aggregator_service.plans import plan_task, row_terms
 from aggregator_service.rounds.cohorts import draw_cohort, eligible_count, members_needed, write_cohort
+from aggregator_service.rounds.differences import part_with_similar, staying_cohort
 from aggregator_service.rounds.folding import BlobRef, Released
 from aggregator_service.rounds.table import ACTIVE, RoundEvent, RoundState, next_state
 from aggregator_service.storage.database import announce, changed_rows, discard, discard_body
 from aggregator_service.storage.rounds import last_completed, last_round, lock_round, received_count
 from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, UploadRow
 from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot, find_snapshot
+from aggregator_service.storage.stages import scrub_stages
+from aggregator_service.tasks import agreed_digest
 from protocols.messages import Schedule
+from protocols.sums.masked.plan import MaskedPlan
 
 __all__ = [
     "LostRaceError",
     "close_task",
     "fail_round",
+    "keep_apart",
+    "move",
     "open_round",
     "record_fold",
     "record_release",
@@ -45,20 +51,28 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     if task.state != "open" or (previous is not None and previous.state in ACTIVE):
         return None
     schedule = Schedule.model_validate(task.schedule)
-    if eligible_count(session, task) < members_needed(schedule, first=previous is None):
-        return None
-    if task.opened_by == "holder" and not _holder_is_up_to_date(session, task):
-        return None
-    clients = draw_cohort(session, task, schedule)
     number, step = 1 if previous is None else previous.number + 1, task.completed_rounds + 1
+    plan = plan_task(row_terms(task), step)
+    completed = last_completed(session, task.id)
+    if plan.recipe.frozen_cohort and completed is not None:
+        clients = staying_cohort(session, completed)
+    elif eligible_count(session, task) < members_needed(schedule, first=previous is None):
+        return None
+    else:
+        clients = draw_cohort(session, task, schedule)
+    if task.opened_by == "holder" and not _holder_is_up_to_date(session, task, completed):
+        return None
+    interactive = plan.mechanism.interactive
     round_ = RoundRow(
         task_id=task.id,
         number=number,
-        state=RoundState.COLLECTING.value,
+        state=(RoundState.ADVERTISING if interactive else RoundState.COLLECTING).value,
         step=step,
-        seed=plan_task(row_terms(task), step).recipe.plan(task.seed, number, step).seed,
+        seed=plan.recipe.plan(task.seed, number, step).seed,
+        model_digest=agreed_digest(session, task, step, completed) if interactive else None,
+        confirms=isinstance(plan.plan, MaskedPlan) and plan.plan.mode == "semi-malicious",
         opened_at=now,
-        deadline=now + schedule.collect_seconds,
+        deadline=now + (schedule.stage_seconds if interactive else schedule.collect_seconds),
         cohort=len(clients),
         folded=0,
         survivors=0,
@@ -71,30 +85,46 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     return round_
 
 
-def _holder_is_up_to_date(session: Session, task: TaskRow) -> bool:
+def _holder_is_up_to_date(session: Session, task: TaskRow, completed: RoundRow | None) -> bool:
     """Members cannot open a public-key sum: they need the holder's snapshot of the last one before they train on."""
-    completed = last_completed(session, task.id)
     return completed is None or find_snapshot(session, task.id, completed.number) is not None
 
 
 def stop_collecting(session: Session, round_id: int, now: float) -> RoundRow:
-    """Move a collecting round on when everybody delivered or its time is over; the round as it then is."""
+    """Move a collecting round on when everybody delivered or its time is over; the round as it then is.
+
+    For rounds of one stage; those with several are moved on by `rounds.masked`.
+    """
     round_ = lock_round(session, round_id)
-    if round_.state != RoundState.COLLECTING:
+    received = received_count(session, round_id)
+    if round_.state != RoundState.COLLECTING or (received < round_.cohort and now < round_.deadline):
         return round_
     task = session.get_one(TaskRow, round_.task_id)
-    received = received_count(session, round_id)
     floor = Schedule.model_validate(task.schedule).min_clients
-    if received == round_.cohort:
-        _move(round_, RoundEvent.ALL_RECEIVED)
-        announce(session, task.id, "round")
-    elif now >= round_.deadline and received >= floor:
-        _move(round_, RoundEvent.DEADLINE_MET)
-        announce(session, task.id, "round")
-    elif now >= round_.deadline:
+    if received < floor:
         reason = f"{received} of {round_.cohort} clients delivered in time, and {floor} are needed"
         fail_round(session, task, round_, RoundEvent.DEADLINE_MISSED, reason)
+    elif keep_apart(session, task, round_):
+        move(round_, RoundEvent.ALL_RECEIVED if received == round_.cohort else RoundEvent.DEADLINE_MET)
+        announce(session, task.id, "round")
     return round_
+
+
+def keep_apart(session: Session, task: TaskRow, round_: RoundRow) -> bool:
+    """Whether the survivors of a round may be summed up beside what was released before.
+
+    Otherwise the round has failed, and the job goes on over fewer, or is over when they are below the floor. No client
+    is at fault and each time the job gets smaller, so this does not count towards `max_failed_rounds`.
+    """
+    alike = part_with_similar(session, task, round_)
+    if alike is None:
+        return True
+    reason, floor = alike.reason, Schedule.model_validate(task.schedule).min_clients
+    if alike.stay < floor:
+        reason += f"; the job is over, since it needs at least {floor}"
+        task.state = "failed"
+    fail_round(session, task, round_, RoundEvent.TOO_SIMILAR, reason, counts=False)
+    return False
 
 
 def record_fold(
@@ -118,7 +148,7 @@ def record_fold(
         )
         if changed_rows(session, mark) != len(some):
             raise LostRaceError
-    _move(round_, RoundEvent.BATCH_FOLDED)
+    move(round_, RoundEvent.BATCH_FOLDED)
     discard(session, round_.partial_key)
     round_.partial_key, round_.partial_digest = folded.key, folded.digest
     round_.folded += len(batch)
@@ -127,13 +157,13 @@ def record_fold(
 def record_release(session: Session, round_id: int, partial: BlobRef, released: Released) -> RoundRow:
     """Publish the aggregate (once, unchangeable from here on), and the model state where the server has one."""
     round_ = lock_round(session, round_id)
-    if round_.state != RoundState.FOLDING or round_.partial_key != partial.key:
+    if round_.state not in (RoundState.FOLDING, RoundState.UNMASKING) or round_.partial_key != partial.key:
         raise LostRaceError
     task = session.get_one(TaskRow, round_.task_id)
     schedule = Schedule.model_validate(task.schedule)
     if round_.folded < schedule.min_clients or round_.folded != received_count(session, round_id):
         raise LostRaceError  # never publish a sum below the floor, nor one that misses an acknowledged contribution
-    _move(round_, RoundEvent.RELEASED)
+    move(round_, RoundEvent.RELEASED)
     round_.survivors = round_.folded
     round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
     round_.aggregate_bytes = released.aggregate_bytes
@@ -160,13 +190,18 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     return round_
 
 
-def fail_round(session: Session, task: TaskRow, round_: RoundRow, event: RoundEvent, reason: str) -> None:
-    """End a round without releasing anything; its contributions and partial are scrubbed."""
-    _move(round_, event)
+def fail_round(
+    session: Session, task: TaskRow, round_: RoundRow, event: RoundEvent, reason: str, *, counts: bool = True
+) -> None:
+    """End a round without releasing anything; its contributions and partial are scrubbed.
+
+    `counts`: towards the failures in a row that end the task.
+    """
+    move(round_, event)
     round_.failure = reason
     _scrub(session, round_)
     task.failed_rounds += 1
-    task.failures_in_a_row += 1
+    task.failures_in_a_row += counts
     if task.state == "open" and task.failures_in_a_row >= Schedule.model_validate(task.schedule).max_failed_rounds:
         task.state = "failed"
     session.flush()
@@ -187,7 +222,8 @@ def close_task(session: Session, task: TaskRow) -> None:
     _LOG.info("task closed", extra=fields(task=task.id))
 
 
-def _move(round_: RoundRow, event: RoundEvent) -> None:
+def move(round_: RoundRow, event: RoundEvent) -> None:
+    """The round's next state, as the table has it."""
     round_.state = next_state(round_.state, event).value
 
 
@@ -202,3 +238,4 @@ def _scrub(session: Session, round_: RoundRow) -> None:
     session.execute(delete(UploadRow).where(UploadRow.round_id == round_.id), execution_options=_UNSYNCHRONISED)
     discard(session, round_.partial_key)
     round_.partial_key = round_.partial_digest = None
+    scrub_stages(session, round_.id)

@@ -6,14 +6,28 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["ACTIVE", "TABLE", "TERMINAL", "IllegalTransitionError", "RoundEvent", "RoundState", "diagram", "next_state"]
+__all__ = [
+    "ACTIVE",
+    "OPENING",
+    "TABLE",
+    "TERMINAL",
+    "IllegalTransitionError",
+    "RoundEvent",
+    "RoundState",
+    "diagram",
+    "next_state",
+]
 
 
 class RoundState(StrEnum):
-    """Where a round stands."""
+    """Where a round stands. Interactive mechanisms begin with advertising, all others with collecting."""
 
+    ADVERTISING = "advertising"
+    SHARING = "sharing"
     COLLECTING = "collecting"
     FOLDING = "folding"
+    CONFIRMING = "confirming"
+    UNMASKING = "unmasking"
     COMPLETE = "complete"
     FAILED = "failed"
 
@@ -21,35 +35,74 @@ class RoundState(StrEnum):
 class RoundEvent(StrEnum):
     """What can happen to a round."""
 
+    ROSTER_CLOSED = "keys of enough clients"
+    SHARES_HANDED_OUT = "shares of enough clients"
     BATCH_FOLDED = "batch folded"
     ALL_RECEIVED = "all received"
     DEADLINE_MET = "deadline, min_clients or more survivors"
     DEADLINE_MISSED = "deadline, fewer than min_clients"
+    SURVIVORS_TO_CONFIRM = "enough survivors, semi-malicious"
+    SURVIVORS_KNOWN = "enough survivors, curious"
+    CONFIRMED = "enough survivors agree"
+    STAGE_MISSED = "too few for the threshold"
+    TOO_SIMILAR = "survivors too like those of an earlier sum"
     RELEASED = "aggregate released"
     STORAGE_DAMAGED = "a stored blob is damaged"
     TASK_CLOSED = "task closed"
 
 
-_COLLECTING, _FOLDING, _COMPLETE, _FAILED = RoundState
-
 TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
+    RoundState.ADVERTISING: {
+        RoundEvent.ROSTER_CLOSED: RoundState.SHARING,
+        RoundEvent.STAGE_MISSED: RoundState.FAILED,
+        RoundEvent.TASK_CLOSED: RoundState.FAILED,
+    },
+    RoundState.SHARING: {
+        RoundEvent.SHARES_HANDED_OUT: RoundState.COLLECTING,
+        RoundEvent.STAGE_MISSED: RoundState.FAILED,
+        RoundEvent.TASK_CLOSED: RoundState.FAILED,
+    },
     RoundState.COLLECTING: {
-        RoundEvent.BATCH_FOLDED: _COLLECTING,
-        RoundEvent.ALL_RECEIVED: _FOLDING,
-        RoundEvent.DEADLINE_MET: _FOLDING,
-        RoundEvent.DEADLINE_MISSED: _FAILED,
-        RoundEvent.STORAGE_DAMAGED: _FAILED,
-        RoundEvent.TASK_CLOSED: _FAILED,
+        RoundEvent.BATCH_FOLDED: RoundState.COLLECTING,
+        RoundEvent.ALL_RECEIVED: RoundState.FOLDING,
+        RoundEvent.DEADLINE_MET: RoundState.FOLDING,
+        RoundEvent.SURVIVORS_TO_CONFIRM: RoundState.CONFIRMING,
+        RoundEvent.SURVIVORS_KNOWN: RoundState.UNMASKING,
+        RoundEvent.DEADLINE_MISSED: RoundState.FAILED,
+        RoundEvent.STAGE_MISSED: RoundState.FAILED,
+        RoundEvent.TOO_SIMILAR: RoundState.FAILED,
+        RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
+        RoundEvent.TASK_CLOSED: RoundState.FAILED,
     },
     RoundState.FOLDING: {
-        RoundEvent.BATCH_FOLDED: _FOLDING,
-        RoundEvent.RELEASED: _COMPLETE,
-        RoundEvent.STORAGE_DAMAGED: _FAILED,
-        RoundEvent.TASK_CLOSED: _FAILED,
+        RoundEvent.BATCH_FOLDED: RoundState.FOLDING,
+        RoundEvent.RELEASED: RoundState.COMPLETE,
+        RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
+        RoundEvent.TASK_CLOSED: RoundState.FAILED,
+    },
+    RoundState.CONFIRMING: {
+        RoundEvent.BATCH_FOLDED: RoundState.CONFIRMING,
+        RoundEvent.CONFIRMED: RoundState.UNMASKING,
+        RoundEvent.STAGE_MISSED: RoundState.FAILED,
+        RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
+        RoundEvent.TASK_CLOSED: RoundState.FAILED,
+    },
+    RoundState.UNMASKING: {
+        RoundEvent.BATCH_FOLDED: RoundState.UNMASKING,
+        RoundEvent.RELEASED: RoundState.COMPLETE,
+        RoundEvent.STAGE_MISSED: RoundState.FAILED,
+        RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
+        RoundEvent.TASK_CLOSED: RoundState.FAILED,
     },
     RoundState.COMPLETE: {},
     RoundState.FAILED: {},
 }
+
+OPENING: Final[Mapping[RoundState, str]] = {
+    RoundState.COLLECTING: "round opened",
+    RoundState.ADVERTISING: "round opened, masked",
+}
+"""Where a round begins."""
 
 ACTIVE: Final = tuple(state for state, row in TABLE.items() if row)
 TERMINAL: Final = tuple(state for state, row in TABLE.items() if not row)
@@ -69,7 +122,7 @@ def next_state(state: str, event: RoundEvent) -> RoundState:
 
 def diagram() -> str:
     """The table as a mermaid state diagram."""
-    lines = ["stateDiagram-v2", f"    [*] --> {_COLLECTING}: round opened"]
+    lines = ["stateDiagram-v2", *(f"    [*] --> {state}: {why}" for state, why in OPENING.items())]
     for state, row in TABLE.items():
         lines += [f"    {state} --> {target}: {event.value}" for event, target in row.items()]
     lines += [f"    {state} --> [*]" for state in TERMINAL]

@@ -21,6 +21,7 @@ __all__ = [
     "binary_request",
     "binary_response",
     "blob_response",
+    "bytes_response",
     "guarded",
     "not_modified",
     "wait_seconds",
@@ -94,3 +95,12 @@ def blob_response(
     if request.method == "HEAD":
         return Response(media_type=OCTETS, headers=headers)
     return StreamingResponse(services.blobs.stream(key), media_type=OCTETS, headers=headers)
+
+
+def bytes_response(body: bytes, digest: str, if_none_match: str | None) -> Response:
+    """Bytes that never change, as `blob_response` gives them."""
+    etag = f'"{digest}"'
+    headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
+    if not_modified(if_none_match, etag):
+        return Response(status_code=304, headers={"ETag": etag})
+    return Response(body, media_type=OCTETS, headers=headers)

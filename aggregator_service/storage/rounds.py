@@ -16,6 +16,7 @@ __all__ = [
     "in_cohort",
     "last_completed",
     "last_round",
+    "list_completed",
     "list_rounds",
     "lock_round",
     "newest_snapshot",
@@ -45,6 +46,12 @@ def last_completed(session: Session, task_id: str) -> RoundRow | None:
     """The newest round that released an aggregate."""
     query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
     return session.scalars(query.order_by(RoundRow.number.desc()).limit(1)).one_or_none()
+
+
+def list_completed(session: Session, task_id: str) -> Sequence[RoundRow]:
+    """Every round that released an aggregate, in order."""
+    query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
+    return session.scalars(query.order_by(RoundRow.number)).all()
 
 
 def list_rounds(session: Session, task_id: str, after: int, limit: int, state: str | None) -> Sequence[RoundRow]:

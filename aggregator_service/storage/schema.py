@@ -27,10 +27,12 @@ __all__ = [
     "ClientRow",
     "CohortRow",
     "ContributionRow",
+    "HandoutRow",
     "InvitationRow",
     "OperatorRow",
     "RoundRow",
     "SnapshotRow",
+    "StageMessageRow",
     "TaskRow",
     "UploadRow",
 ]
@@ -96,7 +98,8 @@ class InvitationRow(Base):
 
 
 class ClientRow(Base):
-    """An enrolled client. `sequence` is the order of enrolment, `turn` its place for round-robin."""
+    """An enrolled client. `sequence` is the order of enrolment, `turn` its place for round-robin, `retired_in` the
+    number of the round after which it left a job with a frozen cohort for good."""
 
     __tablename__ = "clients"
     __table_args__ = (
@@ -122,6 +125,7 @@ class ClientRow(Base):
     enrolled_at: Mapped[float] = mapped_column(Float)
     turn: Mapped[int] = mapped_column(BigInteger)
     times_asked: Mapped[int] = mapped_column(default=0)
+    retired_in: Mapped[int | None]
     envelope_key: Mapped[str | None] = mapped_column(String(200))
     envelope_digest: Mapped[str | None] = mapped_column(String(64))
     envelope_bytes: Mapped[int | None]
@@ -129,7 +133,8 @@ class ClientRow(Base):
 
 class RoundRow(Base):
     """A round. `step`: which of the task's sums it is after. `partial_key` is the pointer that a fold swings, `folded`
-    counts what the partial holds."""
+    counts what the partial holds. `deadline` is that of the stage the round is in. `model_digest` is what a masked
+    round binds its keys to, null for others; `confirms` says that its survivors sign who survived."""
 
     __tablename__ = "rounds"
     __table_args__ = (UniqueConstraint("task_id", "number"),)
@@ -140,6 +145,8 @@ class RoundRow(Base):
     step: Mapped[int]
     state: Mapped[str] = mapped_column(String(16))
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
+    model_digest: Mapped[bytes | None] = mapped_column(LargeBinary(32))
+    confirms: Mapped[bool] = mapped_column(Boolean, default=False)
     opened_at: Mapped[float] = mapped_column(Float)
     deadline: Mapped[float] = mapped_column(Float)
     cohort: Mapped[int]
@@ -175,6 +182,32 @@ class ContributionRow(Base):
     stored_at: Mapped[float] = mapped_column(Float)
     blob_key: Mapped[str | None] = mapped_column(String(200))
     folded: Mapped[bool] = mapped_column(Boolean, default=False)
+
+
+class StageMessageRow(Base):
+    """What a client sent in a stage of a masked round; `body` is null once the round is over."""
+
+    __tablename__ = "stage_messages"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    stage: Mapped[str] = mapped_column(String(16), primary_key=True)
+    client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    length: Mapped[int]
+    stored_at: Mapped[float] = mapped_column(Float)
+    body: Mapped[bytes | None] = mapped_column(LargeBinary)
+
+
+class HandoutRow(Base):
+    """What a masked round hands out after a stage, made once: to one client, or to all of them (no `recipient`)."""
+
+    __tablename__ = "handouts"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    recipient: Mapped[str] = mapped_column(String(40), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    body: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class UploadRow(Base):

@@ -11,6 +11,7 @@ from protocols.messages.enrolment import (
     MemberPage,
     Role,
 )
+from protocols.messages.masked import MaskedForecast
 from protocols.messages.problem import ProblemDocument
 from protocols.messages.rounds import CohortView, RoundPage, RoundView, SnapshotView, UploadReceipt
 from protocols.messages.tasks import MechanismChoice, RecipeChoice, Schedule, TaskPage, TaskRequest, TaskView
@@ -21,6 +22,7 @@ __all__ = [
     "EnrolmentRequest",
     "Invitation",
     "InvitationRequest",
+    "MaskedForecast",
     "MechanismChoice",
     "Member",
     "MemberPage",

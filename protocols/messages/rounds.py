@@ -10,9 +10,7 @@ from protocols.messages.base import Key32, Message
 
 __all__ = ["CohortView", "RoundPage", "RoundState", "RoundView", "SnapshotView", "UploadReceipt"]
 
-RoundState = Literal[
-    "advertising", "sharing", "collecting", "confirming", "unmasking", "folding", "complete", "failed"
-]
+RoundState = Literal["advertising", "sharing", "collecting", "confirming", "unmasking", "folding", "complete", "failed"]
 
 
 class RoundView(Message):
@@ -27,7 +25,7 @@ class RoundView(Message):
     received: int = Field(ge=0, description="Contributions stored so far.")
     survivors: int = Field(ge=0, description="Contributions in the sum; 0 until the round is complete.")
     folded: int = Field(ge=0, description="Contributions folded so far.")
-    seconds_left: float | None = Field(description="Until the deadline; null when it no longer matters.")
+    seconds_left: float | None = Field(description="Until the stage's deadline; null when there is none any more.")
     aggregate_bytes: int | None = Field(description="Length of the released aggregate; null until it is released.")
     aggregate_digest: str | None = Field(default=None, description="sha-256 of the aggregate, hex.")
     failure: str | None = Field(default=None, description="Why the round failed, in plain words.")

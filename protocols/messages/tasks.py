@@ -49,6 +49,15 @@ class Schedule(Message):
         description="uniform: a fresh random cohort each round; round-robin: in turn, once shuffled.",
     )
     collect_seconds: float = Field(default=600.0, gt=0, le=604_800, description="Deadline for contributions.")
+    stage_seconds: float = Field(
+        default=60.0, gt=0, le=604_800, description="Deadline for each other stage of a masked round."
+    )
+    min_difference: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Clients by which sums over one frozen cohort differ, if they differ at all; null: min_clients.",
+    )
     max_failed_rounds: int = Field(default=5, ge=1, le=1000, description="Failed rounds in a row that end the task.")
 
     @model_validator(mode="after")

@@ -48,6 +48,10 @@ class SCoLR(FactorRecipe):
     parameters: SCoLRParameters
     name: str = "scolr"
 
+    def warnings(self) -> tuple[str, ...]:
+        """Whose columns are whose."""
+        return ("Which columns a client trains is public: it follows from the round's seed and the client's id.",)
+
     def layout(self, step: int = 1) -> VectorLayout:
         """r blocks of N values (columns of A), then r blocks of N counts."""
         p = self.parameters

@@ -56,6 +56,7 @@ def upgrade() -> None:
         sa.Column("enrolled_at", sa.Float(), nullable=False),
         sa.Column("turn", sa.BigInteger(), nullable=False),
         sa.Column("times_asked", sa.Integer(), nullable=False),
+        sa.Column("retired_in", sa.Integer(), nullable=True),
         sa.Column("envelope_key", sa.String(length=200), nullable=True),
         sa.Column("envelope_digest", sa.String(length=64), nullable=True),
         sa.Column("envelope_bytes", sa.Integer(), nullable=True),
@@ -96,6 +97,8 @@ def upgrade() -> None:
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("seed", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("model_digest", sa.LargeBinary(length=32), nullable=True),
+        sa.Column("confirms", sa.Boolean(), nullable=False),
         sa.Column("opened_at", sa.Float(), nullable=False),
         sa.Column("deadline", sa.Float(), nullable=False),
         sa.Column("cohort", sa.Integer(), nullable=False),
@@ -145,6 +148,29 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("round_id", "client_id", name=op.f("pk_contributions")),
     )
     op.create_table(
+        "handouts",
+        sa.Column("round_id", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("recipient", sa.String(length=40), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_handouts_round_id")),
+        sa.PrimaryKeyConstraint("round_id", "kind", "recipient", name=op.f("pk_handouts")),
+    )
+    op.create_table(
+        "stage_messages",
+        sa.Column("round_id", sa.Integer(), nullable=False),
+        sa.Column("stage", sa.String(length=16), nullable=False),
+        sa.Column("client_id", sa.String(length=40), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("length", sa.Integer(), nullable=False),
+        sa.Column("stored_at", sa.Float(), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=True),
+        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_stage_messages_client_id")),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_stage_messages_round_id")),
+        sa.PrimaryKeyConstraint("round_id", "stage", "client_id", name=op.f("pk_stage_messages")),
+    )
+    op.create_table(
         "uploads",
         sa.Column("round_id", sa.Integer(), nullable=False),
         sa.Column("client_id", sa.String(length=40), nullable=False),
@@ -158,6 +184,8 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("uploads")
+    op.drop_table("stage_messages")
+    op.drop_table("handouts")
     op.drop_table("contributions")
     op.drop_table("cohorts")
     op.drop_table("snapshots")

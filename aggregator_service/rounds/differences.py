@@ -1,0 +1,79 @@
+"""Jobs with a frozen cohort: which sums were released over whom, and who leaves when two would be too alike.
+
+The rule and its reasons: `protocols.privacy.differencing`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from aggregator_service.plans import plan_round
+from aggregator_service.storage.rounds import list_completed
+from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
+from aggregator_service.storage.stages import those_who
+from protocols.domain import SEED_BYTES
+from protocols.messages import Schedule
+from protocols.privacy.differencing import Allowed, judge
+
+__all__ = ["TooAlike", "part_with_similar", "staying_cohort"]
+
+_BATCH: Final = 500
+
+
+@dataclass(frozen=True)
+class TooAlike:
+    """The round's sum must not be released. `stay`: members that are left for the same sum over fewer."""
+
+    reason: str
+    stay: int
+
+
+def part_with_similar(session: Session, task: TaskRow, round_: RoundRow) -> TooAlike | None:
+    """Judge the survivors of a round whose collecting is over. None: its sum may be released.
+
+    Otherwise those that dropped out, and as many more as the threshold wants, are retired from the job in the same
+    transaction.
+    """
+    if not plan_round(task, round_).recipe.frozen_cohort:
+        return None
+    schedule = Schedule.model_validate(task.schedule)
+    threshold = schedule.min_difference or schedule.min_clients
+    survivors = set(session.scalars(those_who(round_.id, "contribute")))
+    verdict = judge(_released(session, task), survivors, threshold, os.urandom(SEED_BYTES))
+    if isinstance(verdict, Allowed):
+        return None
+    stay = survivors - verdict.leave_out
+    gone = set(session.scalars(those_who(round_.id, "asked"))) - stay
+    _retire(session, gone, round_.number)
+    reason = (
+        f"the survivors differ from those of an earlier sum by {verdict.difference} clients, and sums over the same "
+        f"data differ by at least {threshold}: nothing is released, {len(gone)} clients leave the job, {len(stay)} stay"
+    )
+    return TooAlike(reason, len(stay))
+
+
+def _released(session: Session, task: TaskRow) -> list[set[str]]:
+    """The sets of survivors of the job's released sums, each once: cohorts only shrink, so equal sizes, equal sets."""
+    rounds = {row.survivors: row.id for row in list_completed(session, task.id)}
+    return [set(session.scalars(those_who(round_id, "contribute"))) for round_id in rounds.values()]
+
+
+def _retire(session: Session, clients: Collection[str], number: int) -> None:
+    ordered = sorted(clients)
+    for start in range(0, len(ordered), _BATCH):
+        some = update(ClientRow).where(ClientRow.id.in_(ordered[start : start + _BATCH])).values(retired_in=number)
+        session.execute(some, execution_options={"synchronize_session": False})
+
+
+def staying_cohort(session: Session, completed: RoundRow) -> list[str]:
+    """The next cohort of a job with a frozen one: survivors of its last released sum that have not left since."""
+    stays = select(ClientRow.id).where(
+        ClientRow.id.in_(those_who(completed.id, "contribute")), ClientRow.retired_in.is_(None)
+    )
+    return list(session.scalars(stays.order_by(ClientRow.sequence)))

@@ -1,0 +1,61 @@
+"""What a masked sum would take, asked before a task is made."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query
+
+from aggregator_service.auth import PrincipalOf
+from aggregator_service.routes.common import guarded
+from aggregator_service.tokens import new_id
+from protocols.messages import MaskedForecast
+from protocols.sums.masked import messages
+from protocols.sums.masked.packing import packed_bytes
+from protocols.sums.masked.parameters import MaskedParameters, Mode, choose_neighbourhood
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/parameters", tags=["tasks"])
+
+_DEFAULT: Final = MaskedParameters()
+_ENTRY_BYTES: Final = 1 + len(new_id("c")) + 3 * messages.KEY_BYTES + messages.ADVERTISEMENT_BYTES
+"""One member in a roster, with an id as this server gives them."""
+
+
+@router.get("/masked", summary="Forecast a masked round", responses=guarded())
+def masked(
+    _principal: PrincipalOf,
+    clients: Annotated[int, Query(description="Clients that take part.", ge=3, le=2**31 - 1, examples=[100])],
+    corrupt: Annotated[float, Query(description="Share that may collude with the server.", ge=0, lt=1)] = (
+        _DEFAULT.corrupt
+    ),
+    dropout: Annotated[float, Query(description="Share that may fall silent.", ge=0, lt=1)] = _DEFAULT.dropout,
+    mode: Annotated[Mode, Query(description="What the server is trusted with.")] = _DEFAULT.mode,
+    sigma: Annotated[int, Query(description="-log2 of the chance to lose privacy.", ge=20, le=80)] = _DEFAULT.sigma,
+    eta: Annotated[int, Query(description="-log2 of the chance that a round fails.", ge=10, le=80)] = _DEFAULT.eta,
+    values: Annotated[int, Query(description="Length of the vector.", ge=1, le=2**40)] = 1,
+    bits: Annotated[int, Query(description="Bits a value.", ge=16, le=64)] = _DEFAULT.bits,
+) -> MaskedForecast:
+    """Neighbours, threshold, probabilities and bytes; 422 with what would fit when no neighbourhood serves."""
+    found = choose_neighbourhood(clients, corrupt, dropout, mode, sigma, eta)
+    facts, degree = found.describe(), found.degree
+    confirms = mode == "semi-malicious"
+    return MaskedForecast.model_validate(
+        {
+            **{name: facts[name] for name in MaskedForecast.model_fields if name in facts},
+            "sent": {
+                "advertise": messages.ADVERTISEMENT_BYTES,
+                "share": messages.share_bytes(degree),
+                "contribute": packed_bytes(values, bits),
+                **({"confirm": messages.CONFIRMATION_BYTES} if confirms else {}),
+                "unmask": messages.reply_bytes(degree),
+            },
+            "received": {
+                "roster": 4 + _ENTRY_BYTES * clients,
+                "inbox": messages.inbox_bytes(clients, degree),
+                "survivors": messages.set_bytes(clients),
+                **({"confirmations": messages.confirmations_bytes(degree)} if confirms else {}),
+            },
+        }
+    )

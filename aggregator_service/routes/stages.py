@@ -1,0 +1,151 @@
+"""The stages of masked rounds: what clients send (PUT), and what they are handed after each of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from aggregator_service.auth import Principal, PrincipalOf
+from aggregator_service.routes.common import (
+    ClientId,
+    IfNoneMatch,
+    RoundNumber,
+    TaskId,
+    binary_request,
+    binary_response,
+    bytes_response,
+    guarded,
+)
+from aggregator_service.services import Services, ServicesOf
+from aggregator_service.stages import admit_to_stage, handed_out, same_or_other, store_message
+from aggregator_service.storage.stages import Handout, Stage
+from aggregator_service.uploads import content_digest, content_length, receive_small_body
+from protocols.messages import UploadReceipt
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}", tags=["stages"])
+
+StageName = Annotated[Stage, Path(description="What is sent.", examples=["advertise"])]
+_HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-cohort")}
+
+
+@router.put(
+    "/stages/{stage}/{client}",
+    status_code=201,
+    summary="Send the message of a stage",
+    response_model=UploadReceipt,
+    openapi_extra=binary_request("The message, of exactly the length that the stage and the roster imply."),
+    responses={
+        201: {"description": "The message is durable."},
+        200: {"model": UploadReceipt, "description": "The same message is stored already."},
+        **guarded(
+            "bad-contribution",
+            "bad-digest",
+            "body-too-long",
+            "body-too-short",
+            "contribution-conflict",
+            "length-required",
+            "not-in-cohort",
+            "round-closed",
+            "upload-timeout",
+        ),
+    },
+)
+async def put(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    request: Request,
+    task: TaskId,
+    number: RoundNumber,
+    stage: StageName,
+    client: ClientId,
+) -> Response:
+    """Idempotent: the same bytes again are answered with the same receipt, other bytes with a conflict."""
+    admission = await run_in_threadpool(admit_to_stage, services, principal, task, number, stage, client)
+    content_length(request)
+    digest = content_digest(request)
+    if admission.stored is not None:
+        return JSONResponse(same_or_other(admission, admission.stored, digest).model_dump(mode="json"), 200)
+    length = content_length(request, exact=admission.length)
+    body = await receive_small_body(request, services.settings, length, digest)
+    receipt, is_new = await run_in_threadpool(store_message, services, admission, body, digest)
+    return JSONResponse(receipt.model_dump(mode="json"), 201 if is_new else 200)
+
+
+def _answer(
+    services: Services, principal: Principal, task: str, number: int, kind: Handout, if_none_match: str | None
+) -> Response:
+    found = handed_out(services, principal, task, number, kind)
+    return bytes_response(found.body, found.digest, if_none_match)
+
+
+@router.get(
+    "/roster",
+    summary="Fetch the roster",
+    response_class=Response,
+    responses={**binary_response("Who takes part, with which keys: the same bytes for everybody."), **_HANDED_OUT},
+)
+def roster(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    number: RoundNumber,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """From sharing on, for the clients in it."""
+    return _answer(services, principal, task, number, "roster", if_none_match)
+
+
+@router.get(
+    "/inbox",
+    summary="Fetch the neighbours' shares",
+    response_class=Response,
+    responses={**binary_response("Who shared, and what the neighbours sealed for the asking client."), **_HANDED_OUT},
+)
+def inbox(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    number: RoundNumber,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """From collecting on, for the clients that shared."""
+    return _answer(services, principal, task, number, "inbox", if_none_match)
+
+
+@router.get(
+    "/survivors",
+    summary="Fetch the set of survivors",
+    response_class=Response,
+    responses={**binary_response("Who contributed, one bit a member of the roster."), **_HANDED_OUT},
+)
+def survivors(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    number: RoundNumber,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """From the end of collecting on."""
+    return _answer(services, principal, task, number, "survivors", if_none_match)
+
+
+@router.get(
+    "/confirmations",
+    summary="Fetch the neighbours' confirmations",
+    response_class=Response,
+    responses={**binary_response("What the asking client's neighbours signed."), **_HANDED_OUT},
+)
+def confirmations(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    number: RoundNumber,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """From unmasking on, for the clients that confirmed; there are none where the server is trusted to keep to it."""
+    return _answer(services, principal, task, number, "confirmations", if_none_match)

@@ -1,0 +1,138 @@
+"""What clients send in the stages of a round, who may send it, and what is handed out: all of it follows from rows.
+
+A stage takes messages from those who took part in the one before: the cohort advertises, the roster shares, sharers
+contribute, survivors confirm and unmask. Rows are added only while the round is in the stage, so that a set is fixed
+as soon as its stage is over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from sqlalchemy import Select, delete, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from aggregator_service.rounds.table import RoundState
+from aggregator_service.storage.schema import CohortRow, ContributionRow, HandoutRow, RoundRow, StageMessageRow
+
+__all__ = [
+    "STATE_OF",
+    "Handout",
+    "Part",
+    "Stage",
+    "add_handouts",
+    "count_of",
+    "deliveries",
+    "expected",
+    "find_handout",
+    "find_message",
+    "message_bodies",
+    "scrub_stages",
+    "takes_part",
+    "those_who",
+]
+
+Stage = Literal["advertise", "share", "confirm", "unmask"]
+Part = Literal["asked", "advertise", "share", "contribute", "confirm", "unmask"]
+"""What a client did in a round: was asked, or delivered in a stage."""
+Handout = Literal["roster", "inbox", "survivors", "confirmations"]
+
+STATE_OF: Final[Mapping[Stage, RoundState]] = {
+    "advertise": RoundState.ADVERTISING,
+    "share": RoundState.SHARING,
+    "confirm": RoundState.CONFIRMING,
+    "unmask": RoundState.UNMASKING,
+}
+_DELIVERED: Final[Mapping[str, Part]] = {
+    RoundState.COLLECTING: "contribute",
+    **{state: stage for stage, state in STATE_OF.items()},
+}
+_BEFORE: Final[Mapping[Part, Part]] = {
+    "advertise": "asked",
+    "share": "advertise",
+    "contribute": "share",
+    "confirm": "contribute",
+}
+
+
+def deliveries(round_: RoundRow) -> Part | None:
+    """What the current stage takes; None when nothing is taken any more."""
+    return _DELIVERED.get(round_.state)
+
+
+def expected(round_: RoundRow) -> Part | None:
+    """What a client must have done to take part in the current stage; None when nothing is taken any more."""
+    taken = deliveries(round_)
+    if taken is None or round_.model_digest is None:
+        return None if taken is None else "asked"
+    if taken == "unmask":
+        return "confirm" if round_.confirms else "contribute"
+    return _BEFORE[taken]
+
+
+def those_who(round_id: int, part: Part) -> Select[str]:
+    """The ids of the clients that did this."""
+    if part == "asked":
+        return select(CohortRow.client_id).where(CohortRow.round_id == round_id)
+    if part == "contribute":
+        return select(ContributionRow.client_id).where(ContributionRow.round_id == round_id)
+    row = StageMessageRow
+    return select(row.client_id).where(row.round_id == round_id, row.stage == part)
+
+
+def count_of(session: Session, round_id: int, part: Part) -> int:
+    """How many clients did this."""
+    return session.execute(select(func.count()).select_from(those_who(round_id, part).subquery())).scalar_one()
+
+
+def takes_part(session: Session, round_id: int, part: Part, client_id: str) -> bool:
+    """Whether this client did this."""
+    if part == "asked":
+        return session.get(CohortRow, (round_id, client_id)) is not None
+    if part == "contribute":
+        return session.get(ContributionRow, (round_id, client_id)) is not None
+    row = StageMessageRow
+    found = select(row.digest).where(row.round_id == round_id, row.stage == part, row.client_id == client_id)
+    return session.execute(found).first() is not None
+
+
+def find_message(session: Session, round_id: int, stage: Stage, client_id: str) -> StageMessageRow | None:
+    """What a client sent in a stage, its bytes perhaps scrubbed."""
+    return session.get(StageMessageRow, (round_id, stage, client_id))
+
+
+def message_bodies(session: Session, round_id: int, stage: Stage) -> dict[str, bytes]:
+    """The bodies of a stage by client id; only while the round is under way."""
+    row = StageMessageRow
+    query = select(row.client_id, row.body).where(row.round_id == round_id, row.stage == stage)
+    return {client: body for client, body in session.execute(query) if body is not None}
+
+
+def add_handouts(session: Session, round_id: int, kind: Handout, bodies: Mapping[str, bytes]) -> None:
+    """Store what is handed out after a stage, by recipient; the recipient "" is everybody in the roster."""
+    rows = [
+        {
+            "round_id": round_id,
+            "kind": kind,
+            "recipient": recipient,
+            "digest": hashlib.sha256(body).hexdigest(),
+            "body": body,
+        }
+        for recipient, body in bodies.items()
+    ]
+    session.execute(insert(HandoutRow), rows)
+
+
+def find_handout(session: Session, round_id: int, kind: Handout, recipient: str = "") -> HandoutRow | None:
+    """What is handed out, once it is there and until the round is over."""
+    return session.get(HandoutRow, (round_id, kind, recipient))
+
+
+def scrub_stages(session: Session, round_id: int) -> None:
+    """Let go of all bytes; who sent what (length, digest) stays, so that retries are still answered."""
+    unsynchronised = {"synchronize_session": False}
+    held = update(StageMessageRow).where(StageMessageRow.round_id == round_id).values(body=None)
+    session.execute(held, execution_options=unsynchronised)
+    session.execute(delete(HandoutRow).where(HandoutRow.round_id == round_id), execution_options=unsynchronised)

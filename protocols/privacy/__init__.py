@@ -1,0 +1,1 @@
+"""Privacy beyond a single sum: what several sums would say together."""

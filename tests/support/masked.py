@@ -1,0 +1,177 @@
+"""Clients of masked rounds over real HTTP: the protocol's own functions, one request a step, nothing retried."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import httpx
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from protocols.agreement import broadcast_digest
+from protocols.codec import b64decode
+from protocols.layout import whole_route
+from protocols.messages import TaskView
+from protocols.sums.masked import client
+from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.mechanism import own_plan
+from protocols.sums.masked.plan import encode
+from protocols.sums.masked.policy import ClientPolicy
+from tests.support.api import Api, TestTask, digest_field, signed_enrolment
+
+__all__ = ["STAGES", "MaskedClient", "Step", "enrol_masked", "masked_task", "play", "vector_of"]
+
+Step = Literal["advertise", "share", "contribute", "confirm", "unmask"]
+STAGES: dict[Step, str] = {
+    "advertise": "advertising",
+    "share": "sharing",
+    "contribute": "collecting",
+    "confirm": "confirming",
+    "unmask": "unmasking",
+}
+
+
+def masked_task(api: Api, name: str, cohort: int, mode: str = "semi-malicious", **changes: Any) -> TestTask:
+    """A small masked FedMF task whose cohort is everybody; `changes` go to the schedule."""
+    parameters = {"mode": mode, **changes.pop("masked", {})}
+    schedule = {"min_clients": 3, **changes}
+    return api.create_task(name, cohort=cohort, mechanism_name="masked", mechanism_parameters=parameters, **schedule)
+
+
+def vector_of(task: TestTask, value: float) -> NDArray[np.float64]:
+    """A whole vector whose every value is `value`, 1 where counts stand."""
+    integral = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
+    return np.where(integral, 1.0, value)
+
+
+@dataclass
+class MaskedClient:
+    """One client: its keys, and its state within the round it is in."""
+
+    task: TestTask
+    client_id: str
+    token: str
+    identity: Ed25519PrivateKey
+    state: Any = None
+    bodies: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def auth(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    @property
+    def mode(self) -> str:
+        return own_plan(self.task.plan).mode
+
+    def view(self, number: int) -> dict[str, Any]:
+        answer = self.task.api.http.get(f"{self.task.path}/rounds/{number}", headers=self.auth)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def fetch(self, number: int, what: str) -> bytes:
+        """Something the server hands out."""
+        answer = self.task.api.http.get(f"{self.task.path}/rounds/{number}/{what}", headers=self.auth)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-digest"] == digest_field(answer.content)
+        return answer.content
+
+    def send(self, number: int, step: str, body: bytes) -> httpx.Response:
+        """PUT the body of a step."""
+        self.bodies[step] = body
+        place = "contributions" if step == "contribute" else f"stages/{step}"
+        path = f"{self.task.path}/rounds/{number}/{place}/{self.client_id}"
+        headers = {**self.auth, "Content-Digest": digest_field(body)}
+        return self.task.api.http.put(path, content=body, headers=headers)
+
+    def context(self, number: int) -> RoundContext:
+        """The round as this client sees it: the model's digest is its own doing."""
+        api, path = self.task.api, self.task.path
+        view = TaskView.model_validate(api.http.get(path, headers=self.auth).json())
+        round_ = self.view(number)
+        latest = api.http.get(f"{path}/snapshots/latest", headers=self.auth)
+        digest = bytes.fromhex(latest.json()["digest"]) if latest.status_code == 200 else None
+        return RoundContext(
+            task_id=self.task.id,
+            round_number=number,
+            round_seed=b64decode(round_["seed"], 32),
+            plan=own_plan(self.task.plan),
+            model_digest=broadcast_digest(view, round_["step"], digest),
+            cohort=round_["cohort"],
+        )
+
+    def make(self, number: int, step: Step, value: float = 1.0) -> bytes:
+        """Take a step of the protocol; what it sends."""
+        if step == "advertise":
+            policy = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
+            self.state, body = client.advertise(self.context(number), self.client_id, self.identity, policy)
+        elif step == "share":
+            self.state, body = client.share(self.state, self.fetch(number, "roster"), lambda entry: True)
+        elif step == "contribute":
+            plan = own_plan(self.task.plan)
+            blocks = plan.layout.split(vector_of(self.task, value))
+            elements = encode(plan, whole_route(plan.layout), blocks)
+            self.state, body = client.contribute(self.state, self.fetch(number, "inbox"), elements)
+        elif step == "confirm":
+            self.state, body = client.confirm(self.state, self.fetch(number, "survivors"))
+        elif self.mode == "curious":
+            self.state, body = client.unmask_unconfirmed(self.state, self.fetch(number, "survivors"))
+        else:
+            self.state, body = client.unmask(self.state, self.fetch(number, "confirmations"))
+        return body
+
+    def take(self, number: int, step: Step, value: float = 1.0) -> httpx.Response:
+        """Make a step and send it."""
+        return self.send(number, step, self.make(number, step, value))
+
+
+def enrol_masked(task: TestTask, count: int) -> list[MaskedClient]:
+    """`count` new clients, in ascending order of their ids."""
+    invitation = task.api.invite(task.id, uses=count)
+    clients = []
+    for _ in range(count):
+        identity = Ed25519PrivateKey.generate()
+        answer = task.api.http.post(
+            "/v1/enrolments", json=signed_enrolment(invitation, identity, X25519PrivateKey.generate())
+        )
+        assert answer.status_code == 201, answer.text
+        clients.append(MaskedClient(task, answer.json()["client_id"], answer.json()["token"], identity))
+    return sorted(clients, key=lambda made: made.client_id)
+
+
+def steps_of(task: TestTask) -> list[Step]:
+    """The steps of a round of this task."""
+    curious = own_plan(task.plan).mode == "curious"
+    return [step for step in STAGES if not (curious and step == "confirm")]
+
+
+def play(
+    task: TestTask,
+    clients: Iterable[MaskedClient],
+    number: int = 1,
+    drop: Mapping[int, Step] | None = None,
+    values: Callable[[int], float] = lambda index: 2.0**index,
+    until: Step | None = None,
+) -> None:
+    """Everybody takes every step up to (without) `until`; client `index` is silent from the step `drop[index]` on."""
+    drop, here = drop or {}, dict(enumerate(clients))
+    for step in steps_of(task):
+        if step == until or not here:
+            return
+        task.wait_round(number, STAGES[step], "failed")
+        here = {index: one for index, one in here.items() if drop.get(index) != step}
+        for index, one in here.items():
+            answer = one.take(number, step, values(index))
+            assert answer.status_code == 201, (step, index, answer.text)
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for something that has no event."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.03)
