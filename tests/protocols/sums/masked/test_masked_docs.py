@@ -1,0 +1,38 @@
+"""docs/masked.md: every test that it names exists, every attack has one, and its lengths are those of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from protocols.sums.masked import messages
+
+ROOT = Path(__file__).parents[4]
+PAGE = (ROOT / "docs" / "masked.md").read_text(encoding="utf-8")
+
+
+def test_every_test_that_the_page_names_exists() -> None:
+    folders = (ROOT / "tests" / "protocols" / "sums" / "masked", ROOT / "tests" / "vectors")
+    code = "\n".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert named
+    assert named <= set(re.findall(r"^def (test_\w+)\(", code, re.M))
+
+
+def test_every_attack_is_on_the_page() -> None:
+    attacks = (ROOT / "tests" / "protocols" / "sums" / "masked" / "test_masked_attacks.py").read_text(encoding="utf-8")
+    defended = set(re.findall(r"^@DEFENDED\n(?:@.*\n)*def (test_\w+)\(", attacks, re.M))
+    assert len(defended) > 12
+    assert defended <= set(re.findall(r"`(test_\w+)`", PAGE))
+
+
+def test_the_lengths_on_the_page() -> None:
+    """The column for n=100, k=22."""
+    rows = dict(re.findall(r"^\| ([^|]+) \| [^|]+ \| ([\d,]+) \|$", PAGE, re.M))
+    lengths = {name: int(value.replace(",", "")) for name, value in rows.items()}
+    assert lengths["advertisement"] == messages.ADVERTISEMENT_BYTES
+    assert lengths["shares"] == messages.share_bytes(22)
+    assert lengths["inbox (download)"] == messages.inbox_bytes(100, 22)
+    assert lengths["survivors (download)"] == messages.set_bytes(100)
+    assert lengths["reply"] == messages.reply_bytes(22)
+    assert f"64, {messages.confirmations_bytes(22):,}" in PAGE
