@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -143,6 +143,11 @@ def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster
 
 def open_roster(context: RoundContext, body: Buffer) -> Roster:
     """The roster in `body`; `CodecError` for any other form: order, lengths, an id or a key found twice."""
+    return _read_roster(context, bytes(body))
+
+
+@lru_cache(maxsize=2)  # a process that plays many clients reads the one roster of a round once
+def _read_roster(context: RoundContext, body: bytes) -> Roster:
     reader = Reader(body)
     (count,) = _COUNT.unpack(reader.fixed(_COUNT.size))
     if not MIN_CLIENTS <= count <= context.cohort:
@@ -155,7 +160,7 @@ def open_roster(context: RoundContext, body: Buffer) -> Roster:
     repeated = _repeated(entries)
     if repeated:
         raise CodecError(f"{repeated} stands in the roster twice")
-    return _roster(context, entries, bytes(body))
+    return _roster(context, entries, body)
 
 
 def _read_entry(reader: Reader) -> RosterEntry:
