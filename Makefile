@@ -15,6 +15,8 @@ ROUNDS ?=
 DEMO_ARGS ?=
 # --- make test -------------------------------------------------------------------------------------------------------
 PYTEST_ARGS ?=
+# --- make bench ------------------------------------------------------------------------------------------------------
+BENCH_ARGS ?=
 # --- make lock -------------------------------------------------------------------------------------------------------
 LOCK_ARGS ?=
 
@@ -37,7 +39,9 @@ help:
 	@echo '  make imports    the import rules between and inside the packages'
 	@echo '  make check      lint, types, imports and test, one after the other'
 	@echo '  make openapi    write openapi/openapi.json from the service'
-	@echo '  make bench      every benchmark, the quick way, into $(BENCH_OUT)/'
+	@echo '  make bench      every benchmark, the quick way, and one page: $(BENCH_OUT)/index.html'
+	@echo '                    DATA_DIR=dir   data sets, without which fidelity is skipped'
+	@echo '                    BENCH_ARGS="..."   options of: python -m bench.run_all --help'
 	@echo '  make lock       resolve requirements.lock again   (LOCK_ARGS=--upgrade takes the newest)'
 	@echo '  make clean      remove caches, build output, demo output and local benchmark results'
 	@echo '  make distclean  clean, and remove .venv too'
@@ -69,10 +73,7 @@ imports: setup
 check: lint types imports test
 
 bench: setup
-	@mkdir -p $(BENCH_OUT)
-	$(BIN)/python bench/ckks.py --quick --json $(BENCH_OUT)/ckks.json
-	$(BIN)/python bench/memory.py --quick --json $(BENCH_OUT)/memory.json
-	$(BIN)/python bench/fidelity.py --system colr --quick $(if $(DATA_DIR),--data-dir $(DATA_DIR)) --json $(BENCH_OUT)/fidelity-colr.json
+	@$(BIN)/python -m bench.run_all --output $(BENCH_OUT) $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(BENCH_ARGS)
 
 lock:
 	@PYTHON='$(PYTHON)' sh scripts/lock.sh $(LOCK_ARGS)

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 import tenseal as ts
-from _report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
 from numpy.typing import NDArray
 
+from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
+from bench.targets import verdicts
 from protocols.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS
@@ -38,20 +39,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "public": {"mode": "public"},
 }
 """What is measured; `public` is the public mode's default, the set `precise`."""
-
-TARGETS = {
-    "upload_ratio_compact": ("<=", 1.1),
-    "upload_ratio_standard": ("<=", 1.4),
-    "upload_ratio_public": ("<=", 4.0),
-    "encrypt_speedup_seeded": (">=", 8.0),
-    "encrypt_speedup_public": (">=", 4.0),
-    "fold_speedup_expanded": (">=", 30.0),
-    "fold_speedup_seeded": (">=", 3.0),
-    "max_error_standard": ("<=", 1e-6),
-    "predicted_error_standard": ("<=", 1e-6),
-    "max_error_compact": ("<=", 1e-4),
-    "predicted_error_compact": ("<=", 1e-4),
-}
 
 
 @dataclass(frozen=True)
@@ -175,13 +162,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=60, help="contributions a sum (default 60)")
     given = parser.parse_args()
     figures = measure(given.clients, 5 if given.quick else 21)
-    rows: dict[str, Figure] = {}
-    for key, (sign, target) in TARGETS.items():
-        value = figures[key]
-        assert isinstance(value, float)
-        met = value <= target if sign == "<=" else value >= target
-        rows[f"{key} ({sign} {target:g})"] = f"{value:.4g}{'' if met else '   MISSED'}"
-    show(f"CKKS, {LAYOUT.length} values, {given.clients} clients, beside TenSEAL's usual pipeline", rows)
+    show(
+        f"CKKS, {LAYOUT.length} values, {given.clients} clients, beside TenSEAL's usual pipeline",
+        verdicts("ckks", figures),
+    )
     write_figures(given.json, figures)
 
 

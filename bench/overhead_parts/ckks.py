@@ -1,0 +1,145 @@
+"""CKKS: TenSEAL's usual pipeline, and ours with the shared secret key and with a public key.
+
+Sealing does both steps of a client in one pass, so they are taken apart by measuring the encryption alone, with the
+same calls into SEAL, and the whole; the difference is the serialising. A seeded contribution is deserialised by
+expanding its seeds, so that is measured alone too, and what is left of the fold is the adding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import tenseal as ts
+from numpy.typing import NDArray
+from tenseal import sealapi
+
+from bench._report import time_in_turn
+from bench.overhead_parts.rows import Row
+from bench.overhead_parts.steps import Steps
+from protocols.keyring import Keyring
+from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sums.ckks.fold import _SeedSum
+from protocols.sums.ckks.keys import load_public_key, load_secret_key
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.ckks.packing import pack_blocks
+from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan
+from protocols.sums.ckks.seal_io import MemoryFile, seal_context
+
+__all__ = ["layout_of", "ours", "public", "tenseal_usual", "vector_of"]
+
+CLIP: Final = 0.1
+AT_ONCE: Final = 8
+"""Contributions whose seeds are expanded in one go, so that what a fold sets up once weighs as little as there."""
+
+
+def layout_of(values: int) -> VectorLayout:
+    """One block of values: the paper's vector, without touch counts."""
+    return VectorLayout((Block("update", (Segment("values", values, CLIP),)),))
+
+
+def vector_of(values: int) -> NDArray[np.float64]:
+    """Values like those of an update: normal, clipped."""
+    return np.clip(np.random.default_rng(20240513).normal(0.0, CLIP / 2, values), -CLIP, CLIP)
+
+
+def tenseal_usual(row: Row, _clients: int, repetitions: int) -> Steps:
+    """`ts.ckks_vector` with N=8192, moduli of 60-40-40-60 bits, scale 2^40; its warnings are kept off the screen."""
+    context = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40, 60])
+    context.global_scale = 2**40
+    vector = vector_of(row.values)
+    with contextlib.redirect_stdout(io.StringIO()):
+        ciphertext = ts.ckks_vector(context, vector)
+        body = bytes(ciphertext.serialize())
+        loaded, total = ts.ckks_vector_from(context, body), ts.ckks_vector_from(context, body)
+        times = _medians(
+            {
+                "encrypt": lambda: ts.ckks_vector(context, vector),
+                "serialise": ciphertext.serialize,
+                "decrypt": lambda: ts.ckks_vector_from(context, body).decrypt(),
+                "deserialise": lambda: ts.ckks_vector_from(context, body),
+                "fold": lambda: total.add_(loaded),
+            },
+            repetitions,
+            row.values,
+        )
+    return Steps(**times, ciphertext_bytes=len(body))
+
+
+def ours(row: Row, clients: int, repetitions: int) -> Steps:
+    """The default of a task: shared secret key, set `standard`, seeded."""
+    return _measure(CKKS.plan({}, layout_of(row.values), clients), repetitions)
+
+
+def public(row: Row, clients: int, repetitions: int) -> Steps:
+    """Public-key mode: only the key holder opens sums, and floods them with noise (counted as decryption)."""
+    return _measure(CKKS.plan({"mode": "public"}, layout_of(row.values), clients), repetitions)
+
+
+def _measure(plan: CkksPlan, repetitions: int) -> Steps:
+    keyring, route, vector = CKKS.generate_keyring(plan), whole_route(plan.layout), vector_of(plan.layout.length)
+    body = CKKS.seal(plan, route, [vector], keyring)
+    clients = plan.max_contributions
+    partial = CKKS.fold(plan, None, [(route, body)] * clients)
+    aggregate = CKKS.release(plan, partial)
+    times = _medians(
+        {
+            "seal": lambda: CKKS.seal(plan, route, [vector], keyring),
+            "encrypt": lambda: _encrypt(plan, vector, keyring),
+            "check": lambda: CKKS.check(plan, route, body),
+            "expand": lambda: _expand(plan, body),
+            "fold": lambda: CKKS.fold(plan, None, [(route, body)] * clients),
+            "decrypt": lambda: CKKS.open(plan, aggregate, clients, keyring),
+        },
+        repetitions,
+        plan.layout.length,
+    )
+    expand = times["expand"] / AT_ONCE
+    return Steps(
+        encrypt=min(times["encrypt"], times["seal"]),
+        serialise=max(times["seal"] - times["encrypt"], 0.0),
+        decrypt=times["decrypt"],
+        deserialise=times["check"] + expand,
+        fold=max(times["fold"] / clients - expand, 0.0),
+        ciphertext_bytes=len(body),
+    )
+
+
+def _encrypt(plan: CkksPlan, vector: NDArray[np.float64], keyring: Keyring) -> None:
+    """What sealing does up to the ciphertexts, which are dropped."""
+    context = seal_context(plan.parameters.set, plan.degree)
+    slots = pack_blocks(plan.layout.blocks, [vector], plan.degree)
+    plaintext = sealapi.Plaintext()
+    with MemoryFile() as file:
+        if plan.seeded:
+            encryptor = sealapi.Encryptor(context.seal, load_secret_key(plan, context, file, keyring))
+        else:
+            encryptor = sealapi.Encryptor(context.seal, load_public_key(plan, context, file, keyring))
+    ciphertext = sealapi.Ciphertext()
+    for row in slots:
+        context.encoder.encode(row.tolist(), plan.scale, plaintext)
+        if plan.seeded:
+            encryptor.encrypt_symmetric(plaintext)
+        else:
+            encryptor.encrypt(plaintext, ciphertext)
+
+
+def _expand(plan: CkksPlan, body: bytes) -> None:
+    """SEAL making the second polynomials of AT_ONCE contributions from their seeds; nothing to do in expanded form."""
+    if not plan.seeded:
+        return
+    seeds = _SeedSum(plan)
+    try:
+        for contribution in range(AT_ONCE):  # each into a place of its own, where nothing is added yet
+            seeds.add(contribution * plan.ciphertexts, memoryview(body)[-plan.ciphertexts * SEED_BYTES :])
+    finally:
+        seeds.close()
+
+
+def _medians(moves: dict[str, Callable[[], Any]], repetitions: int, values: int) -> dict[str, float]:
+    """Medians; moves on short vectors are called several times, so that they last about as long as on long ones."""
+    calls = dict.fromkeys(moves, max(1, 2**16 // values))
+    return {name: timing.median for name, timing in time_in_turn(moves, repetitions, calls=calls).items()}

@@ -1,0 +1,115 @@
+"""Masked sums: a whole round of all clients in one process, without dropouts, every step of every party timed.
+
+A round has no ciphertexts, but it has handshakes: a client's time and bytes hold its part of all five stages, the
+server's time the unmasking too, divided by the clients.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+from typing import Any, Final, TypeVar
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bench.overhead_parts.ckks import layout_of, vector_of
+from bench.overhead_parts.rows import Row
+from bench.overhead_parts.steps import Steps
+from protocols.domain import SEED_BYTES
+from protocols.layout import whole_route
+from protocols.sums.masked import client, server
+from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.packing import pack
+from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import RosterEntry, make_roster
+
+__all__ = ["masked"]
+
+_MOST_ROUNDS: Final = 3
+"""A round is a mean over its clients already, so fewer repetitions do."""
+
+T = TypeVar("T")
+
+
+def masked(row: Row, clients: int, repetitions: int) -> Steps:
+    """The default of a task: a ring of 32 bits, a server that may lie, 5 % corrupt clients, 10 % dropouts."""
+    plan = MASKED.plan({}, layout_of(row.values), clients)
+    rounds = [_round(plan, clients) for _ in range(max(1, min(repetitions // 3, _MOST_ROUNDS)))]
+    return Steps(
+        encrypt=median(steps.encrypt for steps in rounds),
+        serialise=median(steps.serialise for steps in rounds),
+        decrypt=median(steps.decrypt for steps in rounds),
+        deserialise=median(steps.deserialise for steps in rounds),
+        fold=median(steps.fold for steps in rounds),
+        ciphertext_bytes=rounds[0].ciphertext_bytes,
+    )
+
+
+class _Clock:
+    """Seconds spent, by who spent them."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, who: str, move: Callable[[], T]) -> T:
+        start = perf_counter()
+        result = move()
+        self.seconds[who] = self.seconds.get(who, 0.0) + perf_counter() - start
+        return result
+
+
+def _round(plan: MaskedPlan, clients: int) -> Steps:
+    """One round of clients that all stay; mean seconds a client, and the bytes that one client sends in all stages."""
+    clock, route, vector = _Clock(), whole_route(plan.layout), vector_of(plan.layout.length)
+    context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
+    policy = ClientPolicy(modes=frozenset({plan.mode}))
+    identities = {f"client-{number:05}": Ed25519PrivateKey.generate() for number in range(clients)}
+    keys = {name: identity.public_key().public_bytes_raw() for name, identity in identities.items()}
+
+    at_start = clock("client", lambda: {n: client.advertise(context, n, k, policy) for n, k in identities.items()})
+    states, advertised = _apart(at_start)
+    clock("server", lambda: [server.check_advertisement(context, n, keys[n], b) for n, b in advertised.items()])
+    entries = [RosterEntry(name, keys[name], bytes(32), bytes(32), body) for name, body in advertised.items()]
+    roster = clock("server", lambda: make_roster(context, entries))
+
+    states, shares = _apart(
+        clock("client", lambda: {n: client.share(state, roster.body, lambda _: True) for n, state in states.items()})
+    )
+    inboxes = clock("server", lambda: server.inboxes(roster, shares))
+
+    elements = [clock("client", lambda: encode(plan, route, [vector])) for _ in states][0]
+    states, bodies = _apart(
+        clock("client", lambda: {n: client.contribute(state, inboxes[n], elements) for n, state in states.items()})
+    )
+    clock("serialise", lambda: [pack(elements, plan.bits) for _ in bodies])
+    clock("check", lambda: [MASKED.check(plan, route, body) for body in bodies.values()])
+    partial = clock("server", lambda: MASKED.fold(plan, None, ((route, body) for body in bodies.values())))
+    survivors = roster.encode_set(bodies)
+
+    states, confirmed = _apart(
+        clock("client", lambda: {n: client.confirm(state, survivors) for n, state in states.items()})
+    )
+    signed = clock("server", lambda: server.confirmations(roster, confirmed))
+    _, replies = _apart(clock("client", lambda: {n: client.unmask(state, signed[n]) for n, state in states.items()}))
+    found = clock("server", lambda: server.unmask(roster, shares, bodies, replies))
+    aggregate = clock("server", lambda: MASKED.release(plan, MASKED.correct(plan, partial, found.correction)))
+    clock("decrypt", lambda: MASKED.open(plan, aggregate, clients, None))
+
+    one = next(iter(identities))
+    return Steps(
+        encrypt=(clock.seconds["client"] - clock.seconds["serialise"]) / clients,
+        serialise=clock.seconds["serialise"] / clients,
+        decrypt=clock.seconds["decrypt"],
+        deserialise=clock.seconds["check"] / clients,
+        fold=clock.seconds["server"] / clients,
+        ciphertext_bytes=sum(len(sent[one]) for sent in (advertised, shares, bodies, confirmed, replies)),
+    )
+
+
+def _apart(made: dict[str, tuple[Any, bytes]]) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """States and messages, each by client."""
+    return {name: state for name, (state, _) in made.items()}, {name: body for name, (_, body) in made.items()}

@@ -1,0 +1,63 @@
+"""Top-K over our Paillier sums: values packed into plaintexts, keys as large as the ordinary way is measured with."""
+
+from __future__ import annotations
+
+from bench._report import time_in_turn
+from bench.overhead_parts.ckks import layout_of, vector_of
+from bench.overhead_parts.phe_usual import KEY_BITS
+from bench.overhead_parts.rows import Row
+from bench.overhead_parts.steps import Steps
+from protocols.keyring import Keyring
+from protocols.layout import whole_route
+from protocols.sums.paillier.mechanism import PAILLIER
+from protocols.sums.paillier.wire import read_sum, write_sum
+
+__all__ = ["Paillier"]
+
+_MOST_WORK = 4
+"""Repetitions times sixty-fourths: a long vector's time hardly varies, and takes seconds."""
+
+
+class Paillier:
+    """Measures rows in one mode; the holder's keys are made once.
+
+    shared: every client holds the secret key and makes randomisers by the Chinese remainder theorem. public: clients
+    hold the public key and its table of fixed-base powers, which is made before the clock starts (bench/paillier.py
+    shows its time).
+    """
+
+    def __init__(self, mode: str) -> None:
+        self._parameters = {"key_bits": KEY_BITS, "mode": mode}
+        self._keyring: Keyring | None = None
+
+    def __call__(self, row: Row, clients: int, repetitions: int) -> Steps:
+        """Steps of a row."""
+        plan = PAILLIER.plan(self._parameters, layout_of(row.values), clients)
+        if self._keyring is None:
+            self._keyring = PAILLIER.generate_keyring(plan)
+        holder = self._keyring
+        member = holder.without_secret_key() if plan.opened_by == "holder" else holder
+        route, vector = whole_route(plan.layout), vector_of(row.values)
+        body = PAILLIER.seal(plan, route, [vector], member)
+        aggregate = PAILLIER.release(plan, PAILLIER.fold(plan, None, [(route, body)] * clients))
+        n, ciphertexts = read_sum(plan, body, plan.ciphertexts, "a contribution")
+        timings = time_in_turn(
+            {
+                "seal": lambda: PAILLIER.seal(plan, route, [vector], member),
+                "serialise": lambda: write_sum(plan, n, ciphertexts),
+                "check": lambda: PAILLIER.check(plan, route, body),
+                "read": lambda: read_sum(plan, body, plan.ciphertexts, "a contribution"),
+                "fold": lambda: PAILLIER.fold(plan, None, [(route, body)] * clients),
+                "decrypt": lambda: PAILLIER.open(plan, aggregate, clients, holder),
+            },
+            max(1, min(repetitions // 3, _MOST_WORK // row.share)),
+        )
+        times = {name: timing.median for name, timing in timings.items()}
+        return Steps(
+            encrypt=times["seal"] - times["serialise"],
+            serialise=times["serialise"],
+            decrypt=times["decrypt"],
+            deserialise=times["check"] + times["read"],
+            fold=times["fold"] / clients - times["read"],
+            ciphertext_bytes=len(body),
+        )

@@ -1,0 +1,97 @@
+"""What is measured of one row done one way: the steps of a client and of the server, and what goes over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Final, Protocol
+
+from bench._report import Figure
+from bench.overhead_parts.rows import Row
+
+__all__ = ["KB", "Measure", "Steps", "Way", "figures_of", "published_figures", "steps_in"]
+
+KB: Final = 1024
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Seconds of a client's steps a round, of the server's a client, and bytes of one contribution.
+
+    encrypt: from the float64 vector to ciphertexts in memory. serialise: from those to bytes. decrypt: from the bytes
+    of the sum to its values. deserialise: from a contribution's bytes to what can be added, checks included.
+    fold: adding. scaled: measured on a sample of the values and multiplied.
+    """
+
+    encrypt: float
+    serialise: float
+    decrypt: float
+    deserialise: float
+    fold: float
+    ciphertext_bytes: int
+    scaled: bool = False
+
+    @property
+    def client(self) -> float:
+        """All of a client's steps."""
+        return self.encrypt + self.serialise + self.decrypt
+
+    @property
+    def server(self) -> float:
+        """All of the server's steps for one client."""
+        return self.deserialise + self.fold
+
+
+class Measure(Protocol):
+    """Measures a row; called once a row with how many clients a sum has and how often to repeat."""
+
+    def __call__(self, row: Row, clients: int, repetitions: int, /) -> Steps: ...
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of making the sums; `key` stands in the JSON's keys."""
+
+    key: str
+    families: frozenset[str]
+    measure: Measure
+
+
+_SECONDS: Final = ("encrypt", "serialise", "decrypt", "deserialise", "fold")
+
+
+def figures_of(row: Row, way: str, steps: Steps) -> dict[str, Figure]:
+    """Flat figures `<row>.<way>.<figure>`; sizes in KB of 1,024 bytes, as the paper's."""
+    prefix = f"{row.key}.{way}"
+    return {
+        **{f"{prefix}.{_side(name)}_{name}_seconds": getattr(steps, name) for name in _SECONDS},
+        f"{prefix}.client_seconds": steps.client,
+        f"{prefix}.server_seconds": steps.server,
+        f"{prefix}.ciphertext_kb": steps.ciphertext_bytes / KB,
+        f"{prefix}.plaintext_kb": row.plaintext_bytes / KB,
+        f"{prefix}.ratio": steps.ciphertext_bytes / row.plaintext_bytes,
+        f"{prefix}.scaled": steps.scaled,
+    }
+
+
+def _side(step: str) -> str:
+    return "server" if step in ("deserialise", "fold") else "client"
+
+
+def published_figures(rows: Iterable[Row]) -> dict[str, Figure]:
+    """The paper's table under `<row>.paper.<figure>`."""
+    return {
+        f"{row.key}.paper.{field.name}": asdict(row.published)[field.name]
+        for row in rows
+        for field in fields(row.published)
+    }
+
+
+def steps_in(figures: Mapping[str, Figure], row: Row, way: str) -> Steps | None:
+    """The way back from flat figures; None where this way did not measure this row."""
+    prefix = f"{row.key}.{way}"
+    if f"{prefix}.client_seconds" not in figures:
+        return None
+    seconds = {name: float(figures[f"{prefix}.{_side(name)}_{name}_seconds"] or 0.0) for name in _SECONDS}
+    size = round(float(figures[f"{prefix}.ciphertext_kb"] or 0.0) * KB)
+    return Steps(**seconds, ciphertext_bytes=size, scaled=bool(figures[f"{prefix}.scaled"]))

@@ -1,0 +1,92 @@
+"""All results on one HTML page: self-contained, light and dark, on a phone and wide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+from bench._report import Figure
+from bench.overhead_parts.plots import page_plots
+from bench.overhead_parts.rows import ROWS
+from bench.overhead_parts.table import COMPARISONS, comparison, in_detail, notes
+from bench.page_plots import ckks_plots, fidelity_plots, memory_plots
+from bench.sections import Outcome, Section, in_order, section_of, shown_value
+from bench.style import COLOURS, DARK
+
+__all__ = ["read_results", "render", "write_page"]
+
+_PLOTS = {"ckks": ckks_plots, "memory": memory_plots, "overhead": page_plots}
+
+
+def read_results(folder: Path) -> dict[str, dict[str, Figure]]:
+    """Every results file of a folder by its stem; `ValueError` names a file that is no flat JSON object."""
+    results = {}
+    for path in sorted(folder.glob("*.json")):
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(figures, dict) or any(isinstance(value, dict | list) for value in figures.values()):
+            raise ValueError(f"{path.name} is not one flat JSON object")
+        results[path.stem] = figures
+    return results
+
+
+def render(results: Mapping[str, Mapping[str, Figure]], outcomes: Iterable[Outcome] = (), subtitle: str = "") -> str:
+    """The page. A script with an outcome has a section whether or not it left results. Needs the `bench` extra."""
+    ended = {outcome.script: outcome for outcome in outcomes}
+    sections = [
+        section_of(script, results.get(script, {}), ended.get(script)) for script in in_order([*results, *ended])
+    ]
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=select_autoescape(["html", "j2"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2").render(
+        sections=sections,
+        subtitle=subtitle,
+        plots={section.script: _plots(section) for section in sections},
+        tables={section.script: _tables(section) for section in sections},
+        notes={section.script: notes(section.figures) if _tables(section) else [] for section in sections},
+        counts=_counts(sections),
+        light=COLOURS,
+        dark=DARK,
+        shown=shown_value,
+    )
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write the page, making folders as needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+
+
+def _counts(sections: Iterable[Section]) -> dict[str, int]:
+    counts = {"met": 0, "missed": 0, "not measured": 0, "failed": 0, "skipped": 0}
+    for section in sections:
+        if section.outcome is not None and section.outcome.state != "done":
+            counts[section.outcome.state] += 1
+        for verdict in section.verdicts:
+            counts[verdict.word] += 1
+    return counts
+
+
+def _plots(section: Section) -> list[tuple[str, str]]:
+    """(caption, inline SVG) of a section that has results."""
+    if not section.plain_figures:
+        return []
+    if section.fidelity:
+        return fidelity_plots(section.fidelity)
+    draw = _PLOTS.get(section.script)
+    return draw(section.figures) if draw else []
+
+
+def _tables(section: Section) -> list[tuple[str, list[str], list[list[str]]]]:
+    """(title, headings, rows) that a section shows beside its targets."""
+    if section.script == "overhead" and any(f"{row.key}.ours.client_seconds" in section.figures for row in ROWS):
+        tables = [(title, *comparison(section.figures, what)) for what, title in COMPARISONS.items()]
+        return [*tables, ("Step by step, seconds", *in_detail(section.figures))]
+    return []

@@ -1,0 +1,149 @@
+"""The page's smaller plots: CKKS beside TenSEAL, server memory, and ours beside the papers."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench._report import Figure
+from bench.sections import FidelityRow, shown_value
+from bench.style import COLOURS, figure, headline, inline_svg, quiet_axes
+
+__all__ = ["ckks_plots", "common_prefix", "fidelity_plots", "memory_plots"]
+
+_FORMS = {
+    "compact": "compact",
+    "standard": "standard",
+    "precise": "precise",
+    "standard_expanded": "standard, expanded",
+    "public": "public key",
+    "tenseal": "TenSEAL, usual",
+}
+_COLOUR = {"tenseal": "usual", "public": "public"}
+
+
+@dataclass(frozen=True)
+class _Line:
+    label: str
+    value: float
+    colour: str
+
+
+def ckks_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
+    """Upload, client and server of every form."""
+    made = []
+    for title, prefix, suffix, reference in (
+        ("Upload, times the float32 plaintext", "upload_ratio_", "", 1.0),
+        ("A client's seal, milliseconds", "encrypt_", "_ms_median", None),
+        ("The server's fold, milliseconds a client", "fold_", "_ms_median", None),
+    ):
+        lines = [
+            _Line(label, float(value), _COLOUR.get(form, "ours"))
+            for form, label in _FORMS.items()
+            if (value := figures.get(f"{prefix}{form}{suffix}")) is not None
+        ]
+        if lines:
+            made.append((title, _lollipops(title, lines, reference)))
+    return made
+
+
+def _lollipops(title: str, lines: Sequence[_Line], reference: float | None) -> str:
+    """A dot a line, its value beside it; `reference` is drawn as a dotted line."""
+    drawing = figure(5.6, 0.9 + 0.38 * len(lines))
+    axes = drawing.subplots()
+    for place, line in enumerate(lines):
+        colour = COLOURS[line.colour]
+        axes.plot([0, line.value], [place, place], color=colour, lw=2.4, alpha=0.5, solid_capstyle="round")
+        axes.plot([line.value], [place], "o", color=colour, ms=8)
+        axes.annotate(
+            shown_value(line.value), (line.value, place), xytext=(9, 0), textcoords="offset points",
+            va="center", fontsize=9, color=COLOURS["ink"],
+        )  # fmt: skip
+    axes.set_yticks(range(len(lines)), [line.label for line in lines])
+    axes.set_ylim(len(lines) - 0.4, -0.6)
+    axes.set_xlim(0, max(line.value for line in lines) * 1.18)
+    if reference is not None:
+        axes.axvline(reference, color=COLOURS["plaintext"], lw=1.4, ls=(0, (1, 1.6)), zorder=0)
+    _bare(axes, title)
+    drawing.subplots_adjust(left=0.27, right=0.97, top=1 - 0.55 / (0.9 + 0.38 * len(lines)), bottom=0.04)
+    return inline_svg(drawing, title)
+
+
+def memory_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
+    """Peak resident memory of both cohorts, API and fold worker."""
+    keys = [f"peak_rss_{part}_mib_{size}" for size in (50, 500) for part in ("api", "workers")]
+    if not all(isinstance(figures.get(key), int | float) for key in keys):
+        return []
+    title = "Peak resident memory, MiB"
+    drawing = figure(5.6, 2.0)
+    axes = drawing.subplots()
+    for place, size in enumerate((50, 500)):
+        api, workers = (float(figures[f"peak_rss_{part}_mib_{size}"] or 0) for part in ("api", "workers"))
+        axes.barh(place, api, 0.5, color=COLOURS["ours"])
+        axes.barh(place, workers, 0.5, left=api, color=COLOURS["public"])
+        axes.text(api / 2, place, f"API {api:,.0f}", ha="center", va="center", fontsize=9, color=COLOURS["card"])
+        axes.text(
+            api + workers / 2,
+            place,
+            f"fold worker {workers:,.0f}",
+            ha="center",
+            va="center",
+            fontsize=9,
+            color=COLOURS["card"],
+        )
+    axes.set_yticks([0, 1], ["50 clients", "500 clients"])
+    axes.set_ylim(1.5, -0.5)
+    _bare(axes, title)
+    drawing.subplots_adjust(left=0.2, right=0.97, top=0.74, bottom=0.05)
+    return [(title, inline_svg(drawing, title))]
+
+
+def fidelity_plots(rows: Sequence[FidelityRow]) -> list[tuple[str, str]]:
+    """Ours and the paper's of every run, a plot a metric."""
+    made = []
+    common = common_prefix([row.run for row in rows])
+    for metric in sorted({row.metric for row in rows}):
+        chosen = [row for row in rows if row.metric == metric]
+        both = any(row.paper is not None for row in chosen)
+        title = f"{chosen[0].metric_words}" + (": ours (dot) and the paper's (square)" if both else "")
+        height = 0.75 + 0.26 * len(chosen)
+        drawing = figure(5.6, height)
+        axes = drawing.subplots()
+        for place, row in enumerate(chosen):
+            if row.paper is not None:
+                axes.plot([row.paper, row.ours], [place, place], color=COLOURS["line"], lw=3, zorder=1)
+                axes.plot([row.paper], [place], "s", color=COLOURS["paper"], ms=6, zorder=2)
+            axes.plot([row.ours], [place], "o", color=COLOURS["ours"], ms=7, zorder=3)
+        values = [value for row in chosen for value in (row.ours, row.paper) if value is not None]
+        margin = 0.08 * (max(values) - min(values) or 1.0)
+        axes.set_xlim(min(values) - margin, max(values) + margin)
+        axes.set_yticks(range(len(chosen)), [row.run.removeprefix(common) for row in chosen])
+        axes.set_ylim(len(chosen) - 0.4, -0.6)
+        quiet_axes(axes)
+        headline(axes, title)
+        axes.grid(axis="y", visible=False)
+        axes.grid(axis="x", color=COLOURS["line"], lw=0.8)
+        axes.tick_params(axis="y", labelsize=8, colors=COLOURS["ink"])
+        drawing.subplots_adjust(left=0.4, right=0.96, top=1 - 0.42 / height, bottom=0.3 / height)
+        made.append((title, inline_svg(drawing, title)))
+    return made
+
+
+def common_prefix(names: Sequence[str]) -> str:
+    """Leading parts, up to a full stop, that all names share: what a plot need not say on every line."""
+    shared = os.path.commonprefix(list(names))
+    return shared[: shared.rfind(".") + 1]
+
+
+def _bare(axes: object, title: str) -> None:
+    """No scale at all: every value stands beside its mark."""
+    from matplotlib.axes import Axes
+
+    assert isinstance(axes, Axes)
+    quiet_axes(axes)
+    headline(axes, title)
+    axes.grid(visible=False)
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(axis="x", labelbottom=False, which="both")
+    axes.tick_params(axis="y", colors=COLOURS["ink"])

@@ -1,0 +1,162 @@
+"""From results to what the page shows: one section a results file, its verdicts, and the fidelity tables. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import log10
+from typing import Final, Literal
+
+from bench._report import Figure
+from bench.targets import TARGETS, Target
+
+__all__ = ["FidelityRow", "Outcome", "Section", "Verdict", "fidelity_rows", "in_order", "section_of", "shown_value"]
+
+TITLES: Final = {
+    "ckks": ("CKKS sums", "Encrypted sums of the ML-1M item matrix, beside TenSEAL's usual pipeline in the same run."),
+    "paillier": ("Paillier sums", "Packed sums, beside phe with one value a ciphertext in the same run."),
+    "masked": ("Masked sums", "Rounds without ciphertexts, beside Flower's secure aggregation in the same run."),
+    "masked_round": ("A masked round over HTTP", "1,000 clients, some of which fall silent, through a real server."),
+    "overhead": (
+        "What encryption costs",
+        "The HE table of the CoLR paper for ML-1M: its figures, the ordinary way, and HushRec.",
+    ),
+    "memory": ("Server memory", "The same encrypted round with 50 and with 500 clients."),
+}
+_PRIVATE: Final = ("machine.", "version.")
+_QUALITY: Final = re.compile(r"(?P<run>.+)\.(?P<metric>(?:hr|ndcg|recall|auc)\d*|mae|rmse)$")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a script ended. `note`: why it was skipped, or the end of what it said before it failed."""
+
+    script: str
+    state: Literal["done", "failed", "skipped"]
+    seconds: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target and what was measured; None when the figure is not in the results."""
+
+    target: Target
+    value: float | None
+
+    @property
+    def word(self) -> str:
+        """met, missed or not measured."""
+        if self.value is None:
+            return "not measured"
+        return "met" if self.target.met(self.value) else "missed"
+
+    @property
+    def place(self) -> float:
+        """Where the value stands on a scale of 0 to 100 with the bound at 30: tenfold better is at 65."""
+        if self.value is None:
+            return 0.0
+        margin = self.target.margin(self.value)
+        return 100.0 if margin == float("inf") else min(100.0, max(0.0, 30.0 + 35.0 * log10(max(margin, 1e-9))))
+
+
+@dataclass(frozen=True)
+class FidelityRow:
+    """One quality figure of one run, and the published one where there is one."""
+
+    run: str
+    metric: str
+    ours: float
+    paper: float | None
+
+    @property
+    def metric_words(self) -> str:
+        """Like HR@10."""
+        return re.sub(r"^([a-z]+)(\d+)$", r"\1@\2", self.metric).upper()
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        return None if self.paper is None else self.ours - self.paper
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page says of one script."""
+
+    script: str
+    title: str
+    what: str
+    figures: Mapping[str, Figure]
+    outcome: Outcome | None
+    verdicts: tuple[Verdict, ...]
+    fidelity: tuple[FidelityRow, ...]
+
+    @property
+    def machine(self) -> str:
+        """Processor, cores, load and Python on one line; empty without results."""
+        f = self.figures
+        if "machine.processor" not in f:
+            return ""
+        load = f.get("machine.load_1m")
+        shown = f", load {load:.1f}" if isinstance(load, float) else ""
+        return f"{f['machine.processor']}, {f.get('machine.cores')} cores{shown}, Python {f.get('version.python')}"
+
+    @property
+    def versions(self) -> dict[str, Figure]:
+        """Library versions by name."""
+        return {k.removeprefix("version."): v for k, v in self.figures.items() if k.startswith("version.") and v}
+
+    @property
+    def plain_figures(self) -> dict[str, Figure]:
+        """Everything measured, without machine and versions."""
+        return {key: value for key, value in self.figures.items() if not key.startswith(_PRIVATE)}
+
+
+def in_order(scripts: Iterable[str]) -> list[str]:
+    """Scripts as the page shows them: those of TITLES first, then fidelity by name, then whatever else there is."""
+    known = list(TITLES)
+    return sorted(set(scripts), key=lambda s: (known.index(s) if s in TITLES else len(known), s))
+
+
+def section_of(script: str, figures: Mapping[str, Figure], outcome: Outcome | None = None) -> Section:
+    """The section of one results file; `figures` is empty where there is none."""
+    title, what = TITLES.get(script, ("", ""))
+    if script.startswith("fidelity-"):
+        title = f"Fidelity: {script.removeprefix('fidelity-')}"
+        what = "Trained on real data; the published figures beside ours where there are any."
+    verdicts = tuple(Verdict(target, _number(figures.get(target.key))) for target in TARGETS.get(script, ()))
+    quality = tuple(fidelity_rows(figures)) if script.startswith("fidelity-") else ()
+    return Section(script, title or script, what, figures, outcome, verdicts, quality)
+
+
+def fidelity_rows(figures: Mapping[str, Figure]) -> list[FidelityRow]:
+    """Quality figures by run; `<run>.paper.<metric>` belongs to `<run>.<metric>`."""
+    rows = []
+    for key, value in figures.items():
+        found = _QUALITY.match(key)
+        number = _number(value)
+        if found is None or number is None or found["run"].endswith(".paper"):
+            continue
+        run, metric = found["run"], found["metric"]
+        rows.append(FidelityRow(run, metric, number, _number(figures.get(f"{run}.paper.{metric}"))))
+    return sorted(rows, key=lambda row: (_natural(row.run), row.metric))
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """So that rank2 comes before rank16."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+def _number(value: Figure) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def shown_value(value: Figure) -> str:
+    """A figure in a table: four digits that count, thousands apart."""
+    if isinstance(value, bool) or not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:.2e}"

@@ -1,0 +1,76 @@
+"""Running the benchmarks: a script that fails, one that is skipped, and the page that is written all the same."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import bench.run_all as run_all
+from bench.run_all import Job, jobs, main, run
+
+WRITES = "import json, sys; print('measuring'); json.dump({'speed': 2.0}, open(sys.argv[-1], 'w'))"
+FAILS = "import sys; print('half way'); sys.exit('no such processor')"
+
+
+def job(name: str, code: str, needs: Path | None = None) -> Job:
+    return Job(name, (sys.executable, "-c", code), needs=needs)
+
+
+def test_a_job_leaves_its_results_and_what_it_said(tmp_path: Path) -> None:
+    outcome = run(job("quick", WRITES), tmp_path)
+    assert (outcome.state, outcome.note) == ("done", "")
+    assert json.loads((tmp_path / "quick.json").read_text()) == {"speed": 2.0}
+    assert (tmp_path / "quick.log").read_text() == "measuring\n"
+
+
+def test_a_job_that_fails_shows_no_older_results_but_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text('{"speed": 1.0}')
+    outcome = run(job("broken", FAILS), tmp_path)
+    assert outcome.state == "failed"
+    assert outcome.note.splitlines() == ["half way", "no such processor", "exit code 1"]
+    assert not (tmp_path / "broken.json").exists()
+    assert run(job("silent", "pass"), tmp_path).note == "it wrote no results"
+
+
+def test_a_job_without_its_data_is_skipped(tmp_path: Path) -> None:
+    outcome = run(job("fidelity-colr", WRITES, tmp_path / "nowhere"), tmp_path)
+    assert outcome.state == "skipped"
+    assert "DATA_DIR" in outcome.note
+
+
+@pytest.mark.parametrize(("broken", "code"), [(False, 0), (True, 1)])
+def test_the_page_is_written_whatever_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: bool, code: int
+) -> None:
+    chosen = [job("first", FAILS if broken else WRITES), job("second", WRITES)]
+    monkeypatch.setattr(run_all, "jobs", lambda data_dir, quick: chosen)
+    (tmp_path / "older.json").write_text('{"speed": 1.0}')
+    assert main(["--output", str(tmp_path)]) == code
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert ("no such processor" in page) == broken
+    assert "second" in page
+    assert "older" not in page, "only what this run made is on its page"
+    assert str(tmp_path) in capsys.readouterr().out.replace("\n", "")
+
+
+def test_only_names_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_all, "jobs", lambda data_dir, quick: [job("first", FAILS), job("second", WRITES)])
+    assert main(["--output", str(tmp_path), "--only", "second"]) == 0
+    assert main(["--output", str(tmp_path), "--only", "third"]) == 2
+
+
+def test_committed_results_make_a_page_without_a_run(tmp_path: Path) -> None:
+    (tmp_path / "memory.json").write_text('{"peak_rss_ratio": 1.04}')
+    assert main(["--committed", "--output", str(tmp_path)]) == 0
+    assert "1.04" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_every_script_is_run_the_quick_way_unless_asked_otherwise(tmp_path: Path) -> None:
+    quick, full = jobs(tmp_path, quick=True), jobs(tmp_path, quick=False)
+    assert {"ckks", "memory", "overhead", "fidelity-colr"} <= {job.name for job in quick}
+    assert all("--quick" in job.command for job in quick)
+    assert not any("--quick" in job.command for job in full)
+    assert all(Path(job.command[1]).exists() for job in quick)
