@@ -16,7 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -40,17 +41,17 @@ _TICK: Final = 0.2
 class Job:
     """A script and what it is called with. `minutes`: about how long its quick run takes, for the time left.
 
-    `needs`: a folder without which it is skipped.
+    `lacks`: what it needs and is not here, so that it is skipped; empty when nothing is.
     """
 
     name: str
     command: tuple[str, ...]
     minutes: float = 1.0
-    needs: Path | None = None
+    lacks: str = ""
 
 
-def jobs(data_dir: Path, quick: bool) -> list[Job]:
-    """Every benchmark that is here, in the order of the page."""
+def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[Job]:
+    """Every benchmark that is here, in the order of the page. `peer_python`: an interpreter that imports flwr."""
     how = ("--quick",) if quick else ()
     scripts = (
         ("ckks", 0.5),
@@ -67,8 +68,17 @@ def jobs(data_dir: Path, quick: bool) -> list[Job]:
     ]
     for system in sorted(SYSTEMS):
         command = (sys.executable, str(HERE / "fidelity.py"), "--system", system, "--data-dir", str(data_dir), *how)
-        found.append(Job(f"fidelity-{system}", command, 4.0, data_dir))
-    return found
+        lacks = "" if data_dir.is_dir() else f"data sets in {data_dir} (make bench DATA_DIR=folder)"
+        found.append(Job(f"fidelity-{system}", command, 4.0, lacks))
+    return [_beside_flower(job, peer_python) if job.name == "masked" else job for job in found]
+
+
+def _beside_flower(job: Job, peer_python: Path | None) -> Job:
+    if peer_python is not None:
+        return replace(job, command=(*job.command, "--peer-python", str(peer_python)))
+    if find_spec("flwr") is None:
+        return replace(job, lacks="flwr, the extra `peers` (--peer-python names an interpreter that has it)")
+    return job
 
 
 def run(job: Job, output: Path, tick: Callable[[float], object] = lambda _: None) -> Outcome:
@@ -79,8 +89,8 @@ def run(job: Job, output: Path, tick: Callable[[float], object] = lambda _: None
     """
     result, log = output / f"{job.name}.json", output / f"{job.name}.log"
     result.unlink(missing_ok=True)
-    if job.needs is not None and not job.needs.is_dir():
-        return Outcome(job.name, "skipped", note=f"it needs data sets in {job.needs}: make bench DATA_DIR=folder")
+    if job.lacks:
+        return Outcome(job.name, "skipped", note=f"it needs {job.lacks}")
     output.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with log.open("wb") as said, _started((*job.command, "--json", str(result)), said) as process:
@@ -152,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
         write_page(page, render(read_results(given.output), subtitle="The results that are committed with the code."))
         console.print(f"page: {page}", soft_wrap=True)
         return 0
-    every = jobs(given.data_dir, not given.full)
+    every = jobs(given.data_dir, not given.full, given.peer_python)
     chosen = [job for job in every if not given.only or job.name in given.only]
     if not chosen:
         console.print(f"nothing to run; there are: {', '.join(job.name for job in every)}", style="red")
@@ -177,6 +187,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--only", nargs="+", default=[], metavar="NAME", help="some scripts, by name: ckks overhead ..."
     )
     parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder that holds the data sets")
+    parser.add_argument("--peer-python", type=Path, help="interpreter that imports flwr, where this one does not")
     parser.add_argument("--output", type=Path, help="where results, logs and the page go (bench/results/local)")
     parser.add_argument("--committed", action="store_true", help="run nothing: the page of bench/results")
     given = parser.parse_args(arguments)

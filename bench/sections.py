@@ -126,7 +126,11 @@ def section_of(script: str, figures: Mapping[str, Figure], outcome: Outcome | No
     if script.startswith("fidelity-"):
         title = f"Fidelity: {script.removeprefix('fidelity-')}"
         what = "Trained on real data; the published figures beside ours where there are any."
-    verdicts = tuple(Verdict(target, _number(figures.get(target.key))) for target in TARGETS.get(script, ()))
+    verdicts = tuple(
+        Verdict(target, _number(figures.get(target.key)))
+        for target in TARGETS.get(script, ())
+        if target.key in figures or not target.optional
+    )
     quality = tuple(fidelity_rows(figures)) if script.startswith("fidelity-") else ()
     return Section(script, title or script, what, figures, outcome, verdicts, quality)
 

@@ -92,6 +92,14 @@ def test_verdicts_tell_met_missed_and_not_measured() -> None:
     assert printed["fold_speedup_seeded (>= 3)"] == "2.9   MISSED"
 
 
+def test_nothing_is_said_of_an_optional_figure_that_is_missing() -> None:
+    keys = {verdict.target.key for verdict in section_of("masked", {"bytes_per_value": 4.0}).verdicts}
+    assert "server_speedup_vs_flower" in keys
+    assert "round1000.exact" not in keys
+    with_round = section_of("masked", {"round1000.exact": True}).verdicts
+    assert [v.word for v in with_round if v.target.key == "round1000.exact"] == ["met"]
+
+
 @pytest.mark.parametrize(
     ("target", "value", "met", "margin"),
     [

@@ -15,8 +15,8 @@ WRITES = "import json, sys; print('measuring'); json.dump({'speed': 2.0}, open(s
 FAILS = "import sys; print('half way'); sys.exit('no such processor')"
 
 
-def job(name: str, code: str, needs: Path | None = None) -> Job:
-    return Job(name, (sys.executable, "-c", code), needs=needs)
+def job(name: str, code: str, lacks: str = "") -> Job:
+    return Job(name, (sys.executable, "-c", code), lacks=lacks)
 
 
 def test_a_job_leaves_its_results_and_what_it_said(tmp_path: Path) -> None:
@@ -35,10 +35,11 @@ def test_a_job_that_fails_shows_no_older_results_but_its_last_words(tmp_path: Pa
     assert run(job("silent", "pass"), tmp_path).note == "it wrote no results"
 
 
-def test_a_job_without_its_data_is_skipped(tmp_path: Path) -> None:
-    outcome = run(job("fidelity-colr", WRITES, tmp_path / "nowhere"), tmp_path)
-    assert outcome.state == "skipped"
-    assert "DATA_DIR" in outcome.note
+def test_a_job_that_lacks_something_is_skipped_and_leaves_no_older_results(tmp_path: Path) -> None:
+    (tmp_path / "fidelity-colr.json").write_text('{"speed": 1.0}')
+    outcome = run(job("fidelity-colr", WRITES, "data sets"), tmp_path)
+    assert (outcome.state, outcome.note) == ("skipped", "it needs data sets")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("broken", "code"), [(False, 0), (True, 1)])
@@ -46,7 +47,7 @@ def test_the_page_is_written_whatever_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: bool, code: int
 ) -> None:
     chosen = [job("first", FAILS if broken else WRITES), job("second", WRITES)]
-    monkeypatch.setattr(run_all, "jobs", lambda data_dir, quick: chosen)
+    monkeypatch.setattr(run_all, "jobs", lambda *_: chosen)
     (tmp_path / "older.json").write_text('{"speed": 1.0}')
     assert main(["--output", str(tmp_path)]) == code
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -57,7 +58,7 @@ def test_the_page_is_written_whatever_happens(
 
 
 def test_only_names_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_all, "jobs", lambda data_dir, quick: [job("first", FAILS), job("second", WRITES)])
+    monkeypatch.setattr(run_all, "jobs", lambda *_: [job("first", FAILS), job("second", WRITES)])
     assert main(["--output", str(tmp_path), "--only", "second"]) == 0
     assert main(["--output", str(tmp_path), "--only", "third"]) == 2
 
@@ -74,3 +75,13 @@ def test_every_script_is_run_the_quick_way_unless_asked_otherwise(tmp_path: Path
     assert all("--quick" in job.command for job in quick)
     assert not any("--quick" in job.command for job in full)
     assert all(Path(job.command[1]).exists() for job in quick)
+
+
+def test_what_is_not_here_is_named_before_anything_runs(tmp_path: Path) -> None:
+    without = {job.name: job.lacks for job in jobs(tmp_path / "nowhere", quick=True)}
+    assert "DATA_DIR" in without["fidelity-colr"]
+    assert without["ckks"] == ""
+    given = {job.name: job for job in jobs(tmp_path, quick=True, peer_python=Path("peers/python"))}
+    assert given["fidelity-colr"].lacks == ""
+    if "masked" in given:
+        assert given["masked"].command[-2:] == ("--peer-python", "peers/python")
