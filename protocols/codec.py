@@ -24,7 +24,7 @@ def exact(body: bytes | bytearray | memoryview, length: int, what: str) -> memor
 
 def pack(*chunks: bytes) -> bytes:
     """Chunks one after the other, each behind its length as a little-endian uint64. Injective."""
-    return b"".join(part for chunk in chunks for part in (_LENGTH.pack(len(chunk)), chunk))
+    return b"".join([_LENGTH.pack(len(chunk)) + chunk for chunk in chunks])
 
 
 class Reader:

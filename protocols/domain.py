@@ -21,7 +21,7 @@ def domain_tag(purpose: str, *context: str | int | bytes) -> bytes:
     """An injective byte string for `purpose` in `context` (task, round, pair): other inputs, other tags."""
     if not purpose:
         raise ParameterError("a domain tag needs a purpose")
-    return _PREFIX + pack(purpose.encode(), *(_part(part) for part in context))
+    return _PREFIX + pack(purpose.encode(), *[_part(part) for part in context])
 
 
 def _part(part: str | int | bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from protocols.domain import SEED_BYTES, digest
@@ -42,6 +43,10 @@ class RoundContext:
 
     def binding(self) -> bytes:
         """32 bytes that two parties share only if they agree on all of it: signed, and bound into every mask."""
+        return self._binding
+
+    @cached_property
+    def _binding(self) -> bytes:
         return digest(
             "masked round",
             self.task_id,
