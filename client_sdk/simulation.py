@@ -98,8 +98,8 @@ class Federation:
     excluded: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
-        check_combination(self.recipe_name, self.mechanism_name)
         self.recipe: Recipe = make_recipe(self.recipe_name, self.recipe_parameters)
+        check_combination(self.recipe, self.mechanism_name)
         self.mechanism = find_mechanism(self.mechanism_name)
         self.plan = self.mechanism.plan(self.mechanism_parameters, self.recipe.layout(), self.cohort_size)
         self.keyring = self.mechanism.generate_keyring(self.plan) if self.mechanism.needs_keyring else None

@@ -63,8 +63,8 @@ class TaskTerms:
         Raises `ParameterError` for a recipe or mechanism that is not known here or does not fit, and
         `ContractBroken` when the server claims another opener than the parameters imply.
         """
-        check_combination(view.recipe.name, view.mechanism.name)
         recipe = make_recipe(view.recipe.name, view.recipe.parameters)
+        check_combination(recipe, view.mechanism.name)
         mechanism = find_mechanism(view.mechanism.name)
         plan = mechanism.plan(view.mechanism.parameters, recipe.layout(), view.schedule.cohort_size)
         if plan.opened_by != view.opened_by:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from client_sdk.training.base import ClientHalf
 from client_sdk.training.factors import FactorHalf
 from client_sdk.training.mf import MFConfig
+from client_sdk.training.topk import TopKHalf
 from protocols.errors import ParameterError
 from protocols.recipes.base import Recipe
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.rows import FactorRecipe
+from protocols.recipes.topk import TopKRecipe
 
 __all__ = ["client_half"]
 
@@ -23,6 +25,8 @@ def client_half(recipe: Recipe, training: MFConfig | None = None, graph_filter: 
         raise ParameterError(
             f"recipe {recipe.name!r} recommends by what it trained: there is no graph filter to choose"
         )
+    if isinstance(recipe, TopKRecipe):
+        return TopKHalf(recipe, training or MFConfig())
     if isinstance(recipe, FactorRecipe):
         return FactorHalf(recipe, training or MFConfig())
     if isinstance(recipe, PriviRecK):

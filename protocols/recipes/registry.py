@@ -9,12 +9,15 @@ from pydantic import BaseModel, ValidationError
 
 from protocols.errors import CombinationError, ParameterError
 from protocols.faults import first_fault
+from protocols.layout import VectorLayout
 from protocols.recipes.base import Recipe
 from protocols.recipes.colr import CoLR, CoLRParameters
 from protocols.recipes.fedmf import FedMF, FedMFParameters
 from protocols.recipes.privirec import PriviRec, PriviRecK
 from protocols.recipes.privirec_parameters import PriviRecKParameters, PriviRecParameters
 from protocols.recipes.scolr import SCoLR, SCoLRParameters
+from protocols.recipes.svd import SVD, SVDParameters
+from protocols.recipes.topk import TopKParameters, top_k
 
 __all__ = ["CARRIERS", "RECIPES", "check_combination", "recipe"]
 
@@ -24,6 +27,8 @@ RECIPES: Final[dict[str, Callable[[Mapping[str, Any]], Recipe]]] = {
     "privirec": lambda p: PriviRec(PriviRecParameters.model_validate(dict(p))),
     "privirec-k": lambda p: PriviRecK(PriviRecKParameters.model_validate(dict(p))),
     "scolr": lambda p: SCoLR(SCoLRParameters.model_validate(dict(p))),
+    "svd": lambda p: SVD(SVDParameters.model_validate(dict(p))),
+    "topk": lambda p: top_k(TopKParameters.model_validate(dict(p))),
 }
 _PARAMETERS: Final[dict[str, type[BaseModel]]] = {
     "colr": CoLRParameters,
@@ -31,16 +36,37 @@ _PARAMETERS: Final[dict[str, type[BaseModel]]] = {
     "privirec": PriviRecParameters,
     "privirec-k": PriviRecKParameters,
     "scolr": SCoLRParameters,
+    "svd": SVDParameters,
+    "topk": TopKParameters,
 }
 
 CARRIERS: Final[dict[str, frozenset[str]]] = {
-    "colr": frozenset({"ckks", "masked", "plain"}),
-    "fedmf": frozenset({"ckks", "masked", "plain"}),
+    "colr": frozenset({"ckks", "masked", "paillier", "plain"}),
+    "fedmf": frozenset({"ckks", "masked", "paillier", "plain"}),
     "privirec": frozenset({"masked", "plain"}),
     "privirec-k": frozenset({"masked", "plain"}),
-    "scolr": frozenset({"ckks", "masked", "plain"}),
+    "scolr": frozenset({"ckks", "masked", "paillier", "plain"}),
+    "svd": frozenset({"plain"}),
+    "topk": frozenset({"masked", "paillier", "plain"}),
 }
 """Which mechanisms can carry a recipe (the table of the architecture page)."""
+
+_WHY_NOT: Final[dict[str, str]] = {
+    "svd": "each client's factors U and V have to be multiplied out before they are added, which nobody can do with "
+    "what is encrypted or masked, and compressing the sum again would take the SVD of an encrypted matrix, an open "
+    "problem (Nguyen et al., WWW 2024, section 3.2 and appendix C)",
+    "topk": "Top-K adds single entries at places of the client's choice, and ciphertexts that hold thousands of values "
+    "are added as they are (Nguyen et al., WWW 2024, appendix C); for a support that all share, 'colr' makes more of "
+    "as many values",
+}
+"""The reason why a recipe has few carriers, where there is more to say than the table."""
+
+_CHOOSING: Final = frozenset({"paillier", "plain"})
+"""Mechanisms that can sum blocks which each contribution chooses and names."""
+
+_PAILLIER_VALUES: Final = 200_000
+_PAILLIER_CHOSEN: Final = 20_000
+"""Most values of a Paillier sum, and most blocks where they cannot be packed: beyond, opening it takes minutes."""
 
 
 def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
@@ -54,10 +80,35 @@ def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
         raise ParameterError(f"recipe {name!r}: {first_fault(error, known)}") from None
 
 
-def check_combination(recipe_name: str, mechanism_name: str) -> None:
-    """Raise `CombinationError` when the mechanism cannot carry the recipe."""
-    carriers = CARRIERS.get(recipe_name, frozenset())
+def check_combination(what: Recipe | str, mechanism_name: str) -> None:
+    """Raise `CombinationError` with the reason when the mechanism cannot carry the recipe.
+
+    A recipe's name is checked against the table alone, a recipe with its parameters: they say how much is summed, and
+    whether routes are public.
+    """
+    name = what if isinstance(what, str) else what.name
+    carriers = CARRIERS.get(name, frozenset())
+    why = f": {_WHY_NOT[name]}" if name in _WHY_NOT else ""
     if mechanism_name not in carriers:
         raise CombinationError(
-            f"recipe {recipe_name!r} cannot ride on {mechanism_name!r}; it can on: {', '.join(sorted(carriers))}"
+            f"recipe {name!r} cannot ride on {mechanism_name!r}{why}; it can on: {', '.join(sorted(carriers))}"
+        )
+    if not isinstance(what, str):
+        _check_layout(name, mechanism_name, what.layout())
+
+
+def _check_layout(name: str, mechanism_name: str, layout: VectorLayout) -> None:
+    if layout.chosen and mechanism_name not in _CHOOSING:
+        raise CombinationError(
+            f"recipe {name!r} cannot ride on {mechanism_name!r} with these parameters: contributions that choose "
+            "what they feed cannot be added up there, where all must fill the same places; take support 'shared', or "
+            f"one of: {', '.join(sorted(_CHOOSING))}"
+        )
+    size, most = (len(layout.blocks), _PAILLIER_CHOSEN) if layout.chosen else (layout.length, _PAILLIER_VALUES)
+    if mechanism_name == "paillier" and size > most:
+        what = "blocks that share no ciphertext" if layout.chosen else "values"
+        raise CombinationError(
+            f"recipe {name!r} with these parameters sums {size:,} {what}; Paillier is for small sums, up to {most:,}, "
+            f"since opening a larger one takes minutes: take a lower rank or share, support 'shared', or one of: "
+            f"{', '.join(sorted(CARRIERS[name] - {'paillier'}))}"
         )

@@ -144,7 +144,8 @@ class PlainMechanism:
         """Add checked contributions to a partial sum, in float64."""
         own = _own(plan)
         count, sums = _read_partial(own, partial)
-        edges = [0, *accumulate(block.length for block in own.layout.blocks)]
+        blocks = () if own.layout.chosen else own.layout.blocks
+        edges = [0, *accumulate(block.length for block in blocks)]
         for route, body in contributions:
             count += 1
             if count > own.max_contributions:

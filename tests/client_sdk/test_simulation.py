@@ -66,4 +66,4 @@ def test_the_same_seed_gives_the_same_run_and_another_gives_another(data: LeaveO
 
 def test_what_cannot_ride_is_refused(data: LeaveOneOut) -> None:
     with pytest.raises(CombinationError, match="cannot ride"):
-        federation(data, "colr", "paillier")
+        Federation(data, "svd", {"items": data.train.n_items, "dim": 6}, "ckks")
