@@ -55,5 +55,5 @@ def small_task(
         name,
         operator.invite(view.task_id, uses=users + 5).invitation,
         operator.invite(view.task_id, role="holder").invitation if keyed else None,
-        new_group_code() if keyed else None,
+        new_group_code() if keyed or mechanism == "masked" else None,
     )

@@ -1,0 +1,169 @@
+"""The SDK in masked rounds against a real server: fleets and single clients, dropouts, and what a client refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, PolicyRefused, RoundReport
+from client_sdk.fleet_rounds import MaskedStage
+from client_sdk.masked import MaskedPart, Vouching, round_context
+from client_sdk.reports import Event, RoundMissed
+from client_sdk.store import Shelf
+from client_sdk.transport import SyncDriver
+from protocols.envelope import membership_proof
+from protocols.recipes.base import FactorState
+from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.roster import RosterEntry
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.tasks import SmallTask, interactions, small_task
+
+USERS = 6
+TOLERANT = {"corrupt": 0.0, "dropout": 0.2}
+"""Six clients of which one may fall silent."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("masked") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as found:
+        yield found
+
+
+def fleet(server: AggregatorProcess, task: SmallTask, policy: Policy | None = None, **options: Any) -> Fleet:
+    made = Fleet(server.url, interactions(USERS), policy=policy, seed=3, **options)
+    made.enrol(task.invitation, group_code=task.group_code)
+    return made
+
+
+def factors(ships: Fleet) -> np.ndarray:
+    state = ships.model()
+    assert isinstance(state, FactorState)
+    return state.item_factors
+
+
+def expected_factors(ships: Fleet) -> np.ndarray:
+    """The item factors after round 1, from clients trained again by hand with the same seeds, nothing masked."""
+    terms = ships.clients[0].terms
+    state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.plan(terms.seed, 1)
+    total = np.zeros(terms.plan.layout.length)
+    for index, (client, positives) in enumerate(zip(ships.clients, interactions(USERS), strict=True)):
+        twin = replace(client, rng=np.random.default_rng((3, index)), shelf=Shelf(MemoryStore(), "twin"), _memory=None)
+        route = terms.recipe.route(spec, client.membership.client_id)
+        total += terms.plan.layout.scatter(route, twin.train(spec, state, positives).blocks)
+    after = terms.recipe.absorb(state, spec, total, USERS)
+    assert isinstance(after, FactorState)
+    return after.item_factors
+
+
+@pytest.mark.parametrize("recipe", ["fedmf", "colr", "scolr"])
+def test_a_masked_round_gives_the_model_of_the_plain_sum(
+    server: AggregatorProcess, operator: Operator, recipe: str
+) -> None:
+    task = small_task(operator, f"same-{recipe}", users=USERS, recipe=recipe, mechanism="masked", rounds=1)
+    with fleet(server, task) as ships:
+        start = factors(ships).copy()
+        (played,) = ships.run()
+        assert (played.state, played.survivors, len(played.reports)) == ("complete", USERS, USERS)
+        expected, error = expected_factors(ships), ships.clients[0].terms.plan.predicted_error
+        np.testing.assert_allclose(factors(ships), expected, atol=8 * error + 1e-6)
+        assert np.abs(expected - start).max() > 0.01
+    assert operator.task(task.task_id).state == "complete"
+
+
+@pytest.mark.parametrize("stage", ["advertising", "sharing", "collecting", "confirming", "unmasking"])
+def test_a_fleet_whose_clients_fall_silent(server: AggregatorProcess, operator: Operator, stage: MaskedStage) -> None:
+    task = small_task(
+        operator, f"silent-{stage}", users=USERS, mechanism="masked", mechanism_parameters=TOLERANT, rounds=1,
+        collect_seconds=4.0, stage_seconds=4.0,
+    )  # fmt: skip
+    rng = np.random.default_rng(1)  # one of six, by its first draw
+    assert (np.random.default_rng(1).random(USERS) < 0.15).sum() == 1
+    with fleet(server, task, dropout=0.15, dropout_rng=rng, dropout_stage=stage) as ships:
+        (played,) = ships.run(rounds=1)
+    assert played.state == "complete"
+    assert played.survivors == (USERS if stage in ("confirming", "unmasking") else USERS - 1)
+    (missed,) = played.missed
+    assert missed.reason == "dropped out on purpose"
+
+
+def test_single_clients_in_threads_take_part_until_the_task_ends(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "threads", users=4, mechanism="masked", rounds=2)
+    events: list[Event] = []
+
+    def run(index: int) -> tuple[list[RoundReport], np.ndarray]:
+        with Client(server.url, Identity.generate(), MemoryStore()) as client:
+            part = client.join(task.name, invitation=task.invitation, group_code=task.group_code)
+            reports = part.take_part(interactions(4)[index], events.append)
+            return reports, part.recommend(5).items
+
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(run, range(4)))
+    assert not [event for event in events if isinstance(event, RoundMissed)]
+    for reports, items in outcomes:
+        assert [report.round for report in reports] == [1, 2]
+        assert all(report.caught_up == ("nothing" if report.round == 1 else "snapshot") for report in reports)
+        assert items.size == 5
+
+
+def test_a_client_with_another_model_is_left_out_and_nobody_is_singled_out(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    """Its keys are signed for a model that the server did not publish: they fit nobody else's."""
+    task = small_task(
+        operator, "other-model", users=USERS, mechanism="masked", mechanism_parameters=TOLERANT, rounds=1,
+        stage_seconds=4.0,
+    )  # fmt: skip
+    with fleet(server, task) as ships:
+        victim = ships.clients[2]
+        told = victim.terms.view.model_copy(update={"name": victim.terms.view.name, "seed": "A" * 43 + "="})
+        victim.terms = replace(victim.terms, view=told)
+        (played,) = ships.run(rounds=1)
+    assert (played.state, played.survivors) == ("complete", USERS - 1)
+    (missed,) = played.missed
+    assert "sign" in missed.reason
+
+
+def test_without_the_group_code_the_servers_word_must_be_accepted_by_name(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    task = small_task(operator, "codeless", users=3, mechanism="masked", rounds=1)
+    trusting = Policy(trust_roster=True)
+    with Fleet(server.url, interactions(3), policy=trusting, seed=3) as ships:
+        ships.enrol(task.invitation)
+        (played,) = ships.run(rounds=1)
+        assert played.state == "complete"
+        first = ships.clients[0]
+        strict = replace(first, policy=Policy())
+        with pytest.raises(PolicyRefused, match="group code"):
+            MaskedPart(first.calls, first.membership, first.identity, strict.policy, first.vouching, context_of(ships))
+
+
+def context_of(ships: Fleet) -> RoundContext:
+    first = ships.clients[0]
+    with SyncDriver() as driver:
+        view = driver.run(first.calls.round(first.terms.task_id, 1))
+    return round_context(first.terms, view, first.spec(view), first.terms.recipe.initial_state(first.terms.seed))
+
+
+def test_an_invented_member_is_vouched_for_by_nobody() -> None:
+    code, identity = bytes(range(32)), Identity.generate()
+    proof = membership_proof(code, identity.public_key, identity.mailbox_key)
+    entry = RosterEntry("c_1", identity.public_key, identity.mailbox_key, proof, bytes(160))
+    vouching = Vouching(code)
+    assert vouching(entry)
+    assert vouching(entry)
+    assert not vouching(replace(entry, proof=bytes(32)))
+    assert not vouching(replace(entry, identity_key=Identity.generate().public_key))
+    assert not Vouching(bytes(32))(entry)
+    assert Vouching(None)(replace(entry, proof=bytes(32)))
