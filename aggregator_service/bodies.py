@@ -20,14 +20,15 @@ _DRAIN_SECONDS: Final = 5.0
 _DRAIN_PAUSE: Final = 1.0
 _RAW_COLLECTIONS: Final = ("contributions", "keyring", "snapshots")
 _STAGES: Final = "stages"
+_PUBLIC_KEY: Final = "public-key"
 
 
 def carries_raw_body(scope: Scope) -> bool:
-    """Whether a route streams this body itself: PUT and PATCH of vectors, envelopes, snapshots and stage messages."""
+    """Whether a route streams this body itself: PUT and PATCH of vectors, envelopes, keys, snapshots and messages."""
     if scope["method"] not in ("PUT", "PATCH"):
         return False
     parts = scope["path"].rstrip("/").split("/")
-    return len(parts) >= 3 and (parts[-2] in _RAW_COLLECTIONS or parts[-3] == _STAGES)
+    return len(parts) >= 3 and (parts[-2] in _RAW_COLLECTIONS or parts[-3] == _STAGES or parts[-1] == _PUBLIC_KEY)
 
 
 class BodyGuard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import secrets
 
@@ -20,8 +21,10 @@ from protocols.codec import b64decode, b64encode
 from protocols.domain import digest
 from protocols.envelope import enrolment_message
 from protocols.messages import Enrolment, EnrolmentRequest, Member, MemberPage
+from protocols.sums.base import NamesPublicKey
+from protocols.sums.registry import mechanism
 
-__all__ = ["enrol", "is_keyed", "member_page", "mailbox_topic", "store_envelope"]
+__all__ = ["awaits_key", "enrol", "is_keyed", "mailbox_topic", "member_page", "publish_key", "store_envelope"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -151,6 +154,30 @@ def _member(row: ClientRow) -> Member:
             "keyed": is_keyed(row),
         }
     )
+
+
+def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
+    """Keep what the holder's contributions are folded under; False when it is there already, 409 when another is.
+
+    `ParameterError` for a key that the task's mechanism cannot use.
+    """
+    task = session.scalars(select(TaskRow).where(TaskRow.id == task_id).with_for_update()).one()
+    how = mechanism(task.mechanism_name)
+    if not isinstance(how, NamesPublicKey):
+        raise Problem("conflict", "this task's mechanism needs no public key")
+    if task.public_key is not None and task.public_key != public_key:
+        raise Problem("conflict", "another public key was published, and it stands")
+    how.name_public_key(task.mechanism_parameters, public_key)
+    is_new = task.public_key is None
+    task.public_key = public_key
+    if is_new:
+        _LOG.info("public key published", extra=fields(task=task_id, digest=hashlib.sha256(public_key).hexdigest()))
+    return is_new
+
+
+def awaits_key(task: TaskRow) -> bool:
+    """Whether the holder must publish its public key before anybody is given keys, and so asked in a round."""
+    return task.public_key is None and isinstance(mechanism(task.mechanism_name), NamesPublicKey)
 
 
 def mailbox_topic(client_id: str) -> str:

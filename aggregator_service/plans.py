@@ -13,7 +13,7 @@ from protocols.layout import Route, VectorLayout
 from protocols.messages import Schedule
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import check_combination, recipe
-from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan
 from protocols.sums.registry import mechanism
 
 __all__ = ["TaskPlan", "TaskTerms", "plan_round", "plan_task", "round_spec", "row_terms", "task_terms"]
@@ -69,11 +69,13 @@ def task_terms(
 
 
 def row_terms(task: TaskRow) -> TaskTerms:
-    """The terms of a stored task."""
+    """The terms of a stored task, the public key that its holder published among them."""
     schedule = Schedule.model_validate(task.schedule)
-    return task_terms(
-        task.recipe_name, task.recipe_parameters, task.mechanism_name, task.mechanism_parameters, schedule
-    )
+    parameters: Mapping[str, Any] = task.mechanism_parameters
+    how = mechanism(task.mechanism_name)
+    if task.public_key is not None and isinstance(how, NamesPublicKey):
+        parameters = how.name_public_key(parameters, task.public_key)
+    return task_terms(task.recipe_name, task.recipe_parameters, task.mechanism_name, parameters, schedule)
 
 
 def plan_task(terms: TaskTerms, step: int = 1) -> TaskPlan:
@@ -97,7 +99,7 @@ def _recipe(name: str, parameters: str) -> Recipe:
 @lru_cache(maxsize=64)
 def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
     what, how = _recipe(terms.recipe_name, terms.recipe_parameters), mechanism(terms.mechanism_name)
-    check_combination(what.name, how.name)
+    check_combination(what, how.name)
     return TaskPlan(what, how, how.plan(json.loads(terms.mechanism_parameters), layout, terms.cohort_size))
 
 

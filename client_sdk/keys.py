@@ -32,6 +32,7 @@ from protocols.envelope import GROUP_CODE_BYTES, check_membership, open_envelope
 from protocols.errors import CodecError, KeyringError, ParameterError
 from protocols.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.messages import Member
+from protocols.sums.base import NamesPublicKey
 
 __all__ = [
     "Deliveries",
@@ -42,6 +43,7 @@ __all__ = [
     "members_copy",
     "new_group_code",
     "parse_group_code",
+    "publish_key",
     "receive_keyring",
 ]
 
@@ -102,6 +104,15 @@ def members_copy(terms: TaskTerms, keyring: Keyring) -> Keyring:
     return keyring.without_secret_key() if terms.opened_by == "holder" else keyring
 
 
+def publish_key(calls: Calls, terms: TaskTerms, keyring: Keyring) -> Program[None]:
+    """Name the public key that contributions are folded under, where the mechanism has one; again is harmless.
+
+    `Conflict` when this task was given another: whoever did it, this keyring is of no use there.
+    """
+    if isinstance(terms.mechanism, NamesPublicKey):
+        yield from calls.put_public_key(terms.task_id, keyring.public_key)
+
+
 def enter_rounds(
     calls: Calls, terms: TaskTerms, identity: Identity, membership: Membership, keyring: Keyring
 ) -> Program[None]:
@@ -111,6 +122,7 @@ def enter_rounds(
     """
     if membership.group_code is None:
         raise KeyringError("the key holder of a task needs its group code")
+    yield from publish_key(calls, terms, keyring)
     body = encode_keyring(members_copy(terms, keyring))
     envelope = seal_envelope(body, identity.mailbox_key, membership.group_code, terms.task_id)
     try:
@@ -163,6 +175,8 @@ class KeyService:
         after: str | None = None
         while True:
             page = yield from self.calls.members(self.terms.task_id, after, unkeyed=True, wait=wait)
+            if page.members:
+                yield from publish_key(self.calls, self.terms, keyring)
             for member in page.members:
                 if not self._proven(member):
                     if member.client_id not in self.refused:

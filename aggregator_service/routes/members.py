@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.auth import Enrolled, PrincipalOf, member_of, task_of
-from aggregator_service.members import mailbox_topic, member_page, store_envelope
+from aggregator_service.members import awaits_key, mailbox_topic, member_page, publish_key, store_envelope
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
     ClientId,
@@ -25,10 +25,12 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ClientRow
-from aggregator_service.uploads import content_digest, content_length, receive_body
+from aggregator_service.uploads import content_digest, content_length, receive_body, receive_small_body
 from protocols.messages import MemberPage
 
 __all__ = ["router"]
+
+_PUBLIC_KEY_LIMIT: Final = 4096
 
 router = APIRouter(prefix="/v1/tasks/{task}", tags=["members"])
 
@@ -57,6 +59,33 @@ async def list_members(
 
     found = await services.notifier.poll(task, "members", wait_seconds(services, wait), look)
     return found or MemberPage(members=[])
+
+
+@router.put(
+    "/public-key",
+    status_code=201,
+    summary="Publish the public key",
+    response_class=Response,
+    openapi_extra=binary_request("The public key, as the task's mechanism writes it; at most 4 KiB."),
+    responses={
+        201: {"description": "Published."},
+        200: {"description": "The same key is published already."},
+        **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
+    },
+)
+async def put_public_key(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
+    """Where sums fold under a public key (paillier), the holder publishes it once, before it leaves any envelope."""
+    if member_of(principal, task).role != "holder":
+        raise Problem("forbidden", "only the key holder publishes the public key")
+    length, digest = content_length(request, most=_PUBLIC_KEY_LIMIT), content_digest(request)
+    public_key = await receive_small_body(request, services.settings, length, digest)
+
+    def store() -> bool:
+        with services.database.write() as session:
+            task_of(session, principal, task)
+            return publish_key(session, task, public_key)
+
+    return Response(status_code=201 if await run_in_threadpool(store) else 200)
 
 
 @router.put(
@@ -102,8 +131,11 @@ def _check_recipient(services: Services, principal: PrincipalOf, task_id: str, c
     if holder.role != "holder":
         raise Problem("forbidden", "only the key holder leaves envelopes")
     with services.database.read() as session:
-        if not task_of(session, principal, task_id).needs_keyring:
+        task = task_of(session, principal, task_id)
+        if not task.needs_keyring:
             raise Problem("conflict", "this task's mechanism needs no keys")
+        if awaits_key(task):
+            raise Problem("conflict", "the public key comes first: publish it, then leave envelopes")
         client = session.get(ClientRow, client_id)
         if client is None or client.task_id != task_id:
             raise Problem("not-found", "there is no such member")

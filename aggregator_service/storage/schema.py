@@ -61,7 +61,9 @@ class OperatorRow(Base):
 
 
 class TaskRow(Base):
-    """A task. `version` counts changes that waiting clients may want to see, across processes."""
+    """A task. `public_key` is what its holder published. `version` counts changes that waiting clients may want to see,
+    across processes.
+    """
 
     __tablename__ = "tasks"
 
@@ -72,6 +74,7 @@ class TaskRow(Base):
     recipe_parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
     mechanism_name: Mapped[str] = mapped_column(String(63))
     mechanism_parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
+    public_key: Mapped[bytes | None] = mapped_column(LargeBinary)
     schedule: Mapped[dict[str, Any]] = mapped_column(JSON)
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     opened_by: Mapped[str] = mapped_column(String(16))

@@ -111,6 +111,10 @@ class Calls:
         path = _path(_task(task_id, "members"), after=after, unkeyed="true" if unkeyed else None, wait=_wait(wait))
         return self._get(path, MemberPage, wait)
 
+    def put_public_key(self, task_id: str, public_key: bytes) -> Program[None]:
+        """Publish what contributions are folded under, where the mechanism folds under a public key (holder)."""
+        yield from self._put(_task(task_id, "public-key"), public_key)
+
     def put_envelope(self, task_id: str, client_id: str, envelope: bytes) -> Program[None]:
         """Put a member's keyring envelope into its mailbox (holder)."""
         yield from self._put(_task(task_id, "keyring", client_id), envelope)

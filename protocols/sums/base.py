@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from protocols.keyring import Keyring
 from protocols.layout import Route, VectorLayout
 
-__all__ = ["Buffer", "Mechanism", "OpenedBy", "SumPlan"]
+__all__ = ["Buffer", "Mechanism", "NamesPublicKey", "OpenedBy", "SumPlan"]
 
 Buffer = bytes | bytearray | memoryview
 OpenedBy = Literal["anyone", "members", "holder"]
@@ -120,3 +120,15 @@ class Mechanism(Protocol):
         `contributions` is how many were folded. Raises `CodecError` for a malformed aggregate, `KeyringError` when the
         keyring is missing, public only, or of another key.
         """
+
+
+@runtime_checkable
+class NamesPublicKey(Protocol):
+    """A mechanism whose folding side needs the holder's public key, which nobody has yet when the task is made.
+
+    The holder publishes it once, before anybody contributes; from then on the task's plan is made from parameters that
+    name it, and a contribution under any other key is refused on arrival.
+    """
+
+    def name_public_key(self, parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
+        """The task's parameters with `Keyring.public_key` in them; `ParameterError` for another form or another key."""

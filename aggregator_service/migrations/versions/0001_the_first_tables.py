@@ -27,6 +27,7 @@ def upgrade() -> None:
         sa.Column("recipe_parameters", sa.JSON(), nullable=False),
         sa.Column("mechanism_name", sa.String(length=63), nullable=False),
         sa.Column("mechanism_parameters", sa.JSON(), nullable=False),
+        sa.Column("public_key", sa.LargeBinary(), nullable=True),
         sa.Column("schedule", sa.JSON(), nullable=False),
         sa.Column("seed", sa.LargeBinary(length=32), nullable=False),
         sa.Column("opened_by", sa.String(length=16), nullable=False),

@@ -12,6 +12,7 @@ from protocols.errors import CodecError, KeyringError, ParameterError
 from protocols.keyring import Keyring
 from protocols.layout import Route
 from protocols.sums.base import Buffer
+from protocols.sums.chosen import name_blocks
 from protocols.sums.paillier.keys import SecretKey, load_public_key, load_secret_key
 from protocols.sums.paillier.planner import PaillierPlan
 from protocols.sums.paillier.pool import randomiser_maker, take_pooled
@@ -35,6 +36,10 @@ def seal_blocks(
     """
     plan.layout.check_route(route)
     key = load_public_key(plan, keyring)
+    head = b""
+    if plan.layout.chosen:
+        head, rows = name_blocks(plan.layout, blocks)
+        blocks, route = list(rows), ((0,),) * plan.layout.chosen  # all alike: any of them tells how they are packed
     if len(blocks) != len(route):
         raise ParameterError(f"the route has {len(route)} blocks, {len(blocks)} were given")
     plaintexts: list[int] = []
@@ -47,7 +52,7 @@ def seal_blocks(
         randomisers += [make() for _ in range(missing)]
     n, n_squared = key.n, key.n_squared
     sealed = ((1 + m * n) * r % n_squared for m, r in zip(plaintexts, randomisers, strict=True))
-    return write_sum(plan, n, sealed)
+    return head + write_sum(plan, n, sealed)
 
 
 def open_aggregate(plan: PaillierPlan, aggregate: Buffer, keyring: Keyring | None) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ from protocols.codec import exact
 from protocols.errors import BudgetError, CodecError, ContributionError
 from protocols.layout import Route
 from protocols.sums.base import Buffer
+from protocols.sums.chosen import read_blocks
 from protocols.sums.paillier.planner import COUNT_BYTES, PaillierPlan
 from protocols.sums.paillier.wire import read_sum, write_sum
 
@@ -45,7 +46,11 @@ def fold_contributions(
         count += 1
         if count > plan.max_contributions:
             raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
-        own, ciphertexts = read_sum(plan, body, plan.route_ciphertexts(route), "a contribution along this route")
+        expected = plan.route_ciphertexts(route)
+        if plan.layout.chosen:
+            numbers, body = read_blocks(plan, body)
+            route = tuple((number,) for number in numbers.tolist())
+        own, ciphertexts = read_sum(plan, body, expected, "a contribution along this route")
         n = n or own
         if own != n:
             raise ContributionError("a contribution is under another public key than those before it")

@@ -13,6 +13,7 @@ from protocols.keyring import Keyring
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import Buffer, SumPlan
 from protocols.sums.paillier import encryption, fold, keys, wire
+from protocols.sums.paillier.parameters import name_public_key
 from protocols.sums.paillier.planner import COUNT_BYTES, PaillierPlan, make_plan
 
 __all__ = ["PAILLIER", "PaillierMechanism"]
@@ -28,6 +29,10 @@ class PaillierMechanism:
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PaillierPlan:
         """See `protocols.sums.paillier.planner.make_plan`; parameters are those of `PaillierParameters`."""
         return make_plan(parameters, layout, max_contributions)
+
+    def name_public_key(self, parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
+        """See `protocols.sums.base.NamesPublicKey`."""
+        return name_public_key(parameters, public_key)
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
         """Fresh keys from phe's generator; `ParameterError` where the plan names a public key already."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from protocols.codec import b64decode
-from protocols.errors import CodecError
+from protocols.codec import b64decode, b64encode
+from protocols.errors import CodecError, ParameterError
+from protocols.faults import first_fault
 
-__all__ = ["SECURITY_BITS", "PaillierParameters"]
+__all__ = ["SECURITY_BITS", "PaillierParameters", "checked_parameters", "name_public_key"]
 
 SECURITY_BITS: Final = {2048: 112, 3072: 128}
 """Classical security of factoring a modulus of so many bits (NIST SP 800-57 part 1, table 2)."""
@@ -65,3 +67,22 @@ class PaillierParameters(BaseModel):
             return None
         body = b64decode(self.public_key)
         return int.from_bytes(body, "big") if len(body) == self.key_bits // 8 else 0
+
+
+def checked_parameters(parameters: Mapping[str, Any]) -> PaillierParameters:
+    """`parameters` of a task; `ParameterError` says what is wrong with them."""
+    try:
+        return PaillierParameters.model_validate(dict(parameters))
+    except ValidationError as error:
+        raise ParameterError(f"paillier parameters: {first_fault(error, PaillierParameters.model_fields)}") from None
+
+
+def name_public_key(parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
+    """`parameters` with n in them, from its big-endian bytes.
+
+    `ParameterError` for bytes that are not an odd number of `key_bits` bits at full width, or when they name another n.
+    """
+    named = {**parameters, "public_key": b64encode(public_key)}
+    if checked_parameters(parameters).public_key not in (None, checked_parameters(named).public_key):
+        raise ParameterError("the task names another public key already, and keeps it")
+    return named

@@ -12,16 +12,13 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final
 
-from pydantic import ValidationError
-
-from protocols.codec import b64encode
 from protocols.domain import digest
 from protocols.errors import BudgetError, ParameterError
-from protocols.faults import first_fault
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.sums.base import OpenedBy
+from protocols.sums.chosen import head_bytes
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
-from protocols.sums.paillier.parameters import SECURITY_BITS, PaillierParameters
+from protocols.sums.paillier.parameters import SECURITY_BITS, PaillierParameters, checked_parameters, name_public_key
 
 __all__ = ["COUNT_BYTES", "PaillierPlan", "make_plan"]
 
@@ -79,7 +76,7 @@ class PaillierPlan:
 
         `public_key`: n, big-endian, `modulus_bytes` long, as in `Keyring.public_key`; `ParameterError` for others.
         """
-        named = {**self.parameters.model_dump(), "public_key": b64encode(public_key)}
+        named = name_public_key(self.parameters.model_dump(), public_key)
         return make_plan(named, self.layout, self.max_contributions)
 
     @cached_property
@@ -117,11 +114,13 @@ class PaillierPlan:
     def route_ciphertexts(self, route: Route) -> int:
         """Ciphertexts of a contribution along `route`."""
         self.layout.check_route(route)
-        return sum(self.packings[targets[0]].plaintexts for targets in route)
+        chosen = self.layout.chosen * self.packings[0].plaintexts
+        return chosen or sum(self.packings[targets[0]].plaintexts for targets in route)
 
     def contribution_bytes(self, route: Route) -> int:
-        """Exact length of a contribution along `route`: n, then the ciphertexts."""
-        return self.modulus_bytes + self.route_ciphertexts(route) * self.ciphertext_bytes
+        """Exact length of a contribution along `route`: the blocks it chose, if any, n, then the ciphertexts."""
+        head = head_bytes(self.layout)
+        return head + self.modulus_bytes + self.route_ciphertexts(route) * self.ciphertext_bytes
 
     @property
     def aggregate_bytes(self) -> int:
@@ -170,10 +169,7 @@ class PaillierPlan:
 
 def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PaillierPlan:
     """The plan of a task. `ParameterError` for parameters that make no sense, `BudgetError` when slots do not fit."""
-    try:
-        checked = PaillierParameters.model_validate(dict(parameters))
-    except ValidationError as error:
-        raise ParameterError(f"paillier parameters: {first_fault(error, PaillierParameters.model_fields)}") from None
+    checked = checked_parameters(parameters)
     if max_contributions < 1:
         raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
     segments = {segment for block in layout.blocks for segment in block.segments}

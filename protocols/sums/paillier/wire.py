@@ -1,6 +1,7 @@
 """The fixed-length wire form: the modulus, then ciphertexts, every number big-endian at its full width.
 
-    contribution    n (key_bits/8 bytes), ciphertexts (key_bits/4 bytes each), the blocks of the route in order
+    contribution    n (key_bits/8 bytes), ciphertexts (key_bits/4 bytes each), the blocks of the route in order; behind a
+                    head that names them where contributions choose (`protocols.sums.chosen`)
     aggregate       n, the ciphertexts of every block
     partial         contributions so far (uint64, little-endian), then as an aggregate
 
@@ -20,6 +21,7 @@ from protocols.codec import exact
 from protocols.errors import CodecError, ContributionError
 from protocols.layout import Route
 from protocols.sums.base import Buffer
+from protocols.sums.chosen import read_blocks
 from protocols.sums.paillier.planner import PaillierPlan
 
 __all__ = ["check_contribution", "read_numbers", "read_sum", "write_sum"]
@@ -53,8 +55,11 @@ def check_contribution(plan: PaillierPlan, route: Route, body: Buffer) -> None:
     Invertible modulo n^2 is coprime to n: one gcd for the product of all. c = 1 mod n has no randomiser at all: anyone
     reads the plaintext (c - 1)/n.
     """
+    expected = plan.route_ciphertexts(route)
+    if plan.layout.chosen:
+        body = read_blocks(plan, body)[1]
     try:
-        n, ciphertexts = read_sum(plan, body, plan.route_ciphertexts(route), "a contribution along this route")
+        n, ciphertexts = read_sum(plan, body, expected, "a contribution along this route")
     except CodecError as error:
         raise ContributionError(str(error)) from None
     if not n:
