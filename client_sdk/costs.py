@@ -18,12 +18,19 @@ from typing import Any, Final
 from protocols.errors import ParameterError
 from protocols.layout import Block, Route, VectorLayout
 from protocols.recipes.base import Recipe
+from protocols.recipes.svd import SVD
+from protocols.recipes.topk import TopKRecipe
 from protocols.sums.base import Mechanism, SumPlan
 
 __all__ = ["MIB", "Link", "Traffic", "published_traffic", "wire_traffic"]
 
 MIB: Final = 2**20
 _FLOAT32: Final = 4
+_ROSTER_HEAD: Final = 4
+_ROSTER_ENTRY: Final = 257
+"""Identity key, mailbox key, membership proof, advertisement, and the length of the id."""
+_CLIENT_ID: Final = 22
+"""As this version's server gives them out."""
 _SEED: Final = bytes(32)
 """Whatever the seed, a route has the lengths that it has on average: only SCoLR's differ at all."""
 
@@ -64,14 +71,23 @@ class Traffic:
 def published_traffic(recipe: Recipe, rounds: int) -> Traffic:
     """The paper's counting: the float32 values of an update up, those of a sum down; no counts, no cipher.
 
-    A sparse update's entries count twice, value and index.
+    An entry of Top-K counts twice, value and index, in both directions; SVD at rank r counts as CoLR at rank r.
     """
-    entry_bytes = _FLOAT32 * (2 if recipe.name == "topk" else 1)
     up = down = 0
     for layout, route, _ in _sums(recipe, rounds):
-        up += entry_bytes * _values(layout.contribution_blocks(route))
-        down += entry_bytes * _values(layout.blocks)
+        sent, released = _published_values(recipe, layout, route)
+        up += _FLOAT32 * sent
+        down += _FLOAT32 * released
     return Traffic(rounds, up, down)
+
+
+def _published_values(recipe: Recipe, layout: VectorLayout, route: Route) -> tuple[int, int]:
+    if isinstance(recipe, TopKRecipe):
+        return 2 * recipe.kept, 2 * recipe.kept
+    if isinstance(recipe, SVD):
+        values = recipe.parameters.items * recipe.parameters.rank
+        return values, values
+    return _values(layout.contribution_blocks(route)), _values(layout.blocks)
 
 
 def _values(blocks: Iterable[Block]) -> int:
@@ -83,8 +99,8 @@ def wire_traffic(
 ) -> Traffic:
     """What is sent: contributions of the plan's length up, aggregates (or snapshots of the model) down.
 
-    `clients`: contributions a sum, which the plan's budget depends on. Control messages, about a kilobyte a round, are
-    left out. Raises what planning raises (`ParameterError`, `BudgetError`).
+    `clients`: contributions a sum, which the plan's budget and a masked round's handshake depend on. Control messages,
+    about a kilobyte a round, are left out. Raises what planning raises (`ParameterError`, `BudgetError`).
     """
 
     @cache
@@ -92,11 +108,35 @@ def wire_traffic(
         return mechanism.plan(parameters, layout, clients)
 
     up = down = 0
+    handshake = _masked_handshake if mechanism.interactive else _no_handshake
     for layout, route, step in _sums(recipe, rounds):
         plan = plan_of(layout)
-        up += plan.contribution_bytes(route)
-        down += recipe.state_bytes(step) if recipe.by_snapshot else plan.aggregate_bytes
+        more_up, more_down = handshake(plan, clients)
+        up += plan.contribution_bytes(route) + more_up
+        down += (recipe.state_bytes(step) if recipe.by_snapshot else plan.aggregate_bytes) + more_down
     return Traffic(rounds, up, down)
+
+
+def _no_handshake(_plan: SumPlan, _clients: int) -> tuple[int, int]:
+    return 0, 0
+
+
+def _masked_handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
+    """Bytes up and down of a masked round's other stages, for one client when all take part."""
+    from protocols.sums.masked import messages
+    from protocols.sums.masked.parameters import upload_bytes
+    from protocols.sums.masked.plan import MaskedPlan
+
+    if not isinstance(plan, MaskedPlan):
+        raise ParameterError(f"what a round over {plan.mechanism!r} sends beside its contributions is not known here")
+    neighbourhood = plan.neighbourhood(clients)
+    stages = upload_bytes(neighbourhood, plan.layout.length, plan.bits)
+    up = sum(stages.values()) - stages["contribute"]
+    down = _ROSTER_HEAD + clients * (_ROSTER_ENTRY + _CLIENT_ID)
+    down += messages.inbox_bytes(clients, neighbourhood.degree) + messages.set_bytes(clients)
+    if plan.mode == "semi-malicious":
+        down += messages.confirmations_bytes(neighbourhood.degree)
+    return up, down
 
 
 def _sums(recipe: Recipe, rounds: int) -> Iterator[tuple[VectorLayout, Route, int]]:

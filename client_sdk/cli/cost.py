@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 __all__ = ["cost"]
 
 _NOTE = (
-    "The paper counts the float32 values of an update alone, and as many back. What is sent holds more: how many "
-    "clients touched each item (one more value an item, without which no mean can be taken), and whatever the "
-    "encryption adds. A client is taken to be in every round; a client in fewer rounds sends less, and still has every "
-    "sum to fetch, or a snapshot of the model. Control messages, about a kilobyte a round, and all computing are left "
-    "out."
+    "The paper counts the float32 values of an update alone, and as many back (an entry of Top-K twice, for its "
+    "index). What is sent holds more: how many clients touched each item (one more value an item, without which no "
+    "mean can be taken), and whatever the encryption or a masked round's handshake adds. A client is taken to be in "
+    "every round; a client in fewer rounds sends less, and still has every sum to fetch, or a snapshot of the model. "
+    "Control messages, about a kilobyte a round, and all computing are left out."
 )
 
 
 def cost(
-    recipe: Annotated[str, typer.Option(help="What is summed, e.g. fedmf, colr, scolr.")] = "colr",
+    recipe: Annotated[str, typer.Option(help="What is summed: fedmf, colr, scolr, topk, ...")] = "colr",
     rank: Annotated[int | None, typer.Option(min=1, help="Rank of the change, for recipes that have one.")] = None,
     items: Annotated[int, typer.Option(min=1, help="Items; MovieLens-1M's by default.")] = 3706,
-    dim: Annotated[int, typer.Option(min=1, help="Length of an item's factor.")] = 64,
-    mechanism: Annotated[str, typer.Option(help="How it is summed, e.g. ckks, plain.")] = "ckks",
+    dim: Annotated[int | None, typer.Option(min=1, help="Length of an item's factor; 64 unless given.")] = None,
+    mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, paillier, masked, plain.")] = "ckks",
     clients: Annotated[int, typer.Option(min=1, help="Clients a round.")] = 60,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 1000,
     up: Annotated[float, typer.Option(help="What a client sends a second, MiB (the paper writes MB).")] = 0.25,
@@ -54,9 +54,9 @@ def cost(
     from protocols.sums.registry import mechanism as find_mechanism
 
     link = Link(up, down)
-    check_combination(recipe, mechanism)
-    shape = {"items": items, "dim": dim} | ({} if rank is None else {"rank": rank})
+    shape = {name: value for name, value in (("items", items), ("dim", dim), ("rank", rank)) if value is not None}
     chosen = make_recipe(recipe, shape | named_values(recipe_parameter or []))
+    check_combination(chosen, mechanism)
     how = named_values(mechanism_parameter or [])
     countings = {"paper": published_traffic(chosen, rounds)}
     if mechanism != "plain":

@@ -14,8 +14,14 @@ from protocols.sums.registry import mechanism
 
 LINK = Link(up=0.25, down=0.75)
 ROUNDS = 1000
-TABLE_2 = {"mf-64": 80.43, 1: 1.26, 2: 2.51, 4: 5.03, 8: 10.05, 16: 20.11, 32: 40.21}
-"""Nguyen et al. (WWW 2024), Table 2: communication time in minutes, MF-64 and CoLR by rank."""
+RANKS = {1: 1.26, 2: 2.51, 4: 5.03, 8: 10.05, 16: 20.11, 32: 40.21}
+TABLE_2 = {
+    "MF-64": 80.43,
+    **{f"CoLR@{rank}": minutes for rank, minutes in RANKS.items()},
+    **{f"SVD@{rank}": minutes for rank, minutes in RANKS.items()},
+    **{f"Top-K@{rank // 2}": minutes for rank, minutes in RANKS.items() if rank > 1},
+}
+"""Nguyen et al. (WWW 2024), Table 2: communication time in minutes."""
 
 
 def ml1m(name: str, **parameters: object) -> Recipe:
@@ -27,9 +33,21 @@ def colr(rank: int) -> Recipe:
 
 
 @pytest.mark.parametrize("row", TABLE_2)
-def test_the_papers_table(row: str | int) -> None:
-    chosen = ml1m("fedmf") if row == "mf-64" else colr(int(row))
+def test_the_papers_table(row: str) -> None:
+    method, _, size = row.partition("@")
+    chosen = {
+        "MF-64": lambda: ml1m("fedmf"),
+        "CoLR": lambda: colr(int(size)),
+        "SVD": lambda: ml1m("svd", rank=int(size)),
+        "Top-K": lambda: ml1m("topk", share=int(size) / 64),
+    }[method]()
     assert published_traffic(chosen, ROUNDS).minutes(LINK) == pytest.approx(TABLE_2[row], abs=0.005)
+
+
+def test_own_support_is_counted_like_the_papers_and_sends_values_counts_and_places() -> None:
+    own = ml1m("topk", share=1 / 64, support="own", reveal_indices=True)
+    assert published_traffic(own, 10) == published_traffic(ml1m("topk", share=1 / 64), 10)
+    assert wire_traffic(own, mechanism("plain"), {}, 60, 1).up_bytes == 3706 * 12
 
 
 def test_the_papers_message_of_the_full_matrix() -> None:
@@ -56,6 +74,28 @@ def test_the_mechanisms_lengths_are_those_of_its_plan() -> None:
     sent = wire_traffic(colr(4), ckks, {"set": "compact"}, 60, 10)
     assert sent == Traffic(10, 10 * plan.contribution_bytes(((0,),)), 10 * plan.aggregate_bytes)
     assert sent.minutes(LINK) < wire_traffic(colr(4), ckks, {"set": "precise"}, 60, 10).minutes(LINK)
+
+
+def test_a_masked_round_has_a_handshake_that_does_not_grow_with_the_vector() -> None:
+    masked = mechanism("masked")
+    plans = {rank: masked.plan({}, colr(rank).layout(), 60) for rank in (1, 8)}
+    sent = {rank: wire_traffic(colr(rank), masked, {}, 60, 1) for rank in plans}
+    up = {sent[rank].up_bytes - plans[rank].contribution_bytes(((0,),)) for rank in plans}
+    down = {sent[rank].down_bytes - plans[rank].aggregate_bytes for rank in plans}
+    degree = 16  # of 60 clients, with the defaults
+    assert up == {160 + 82 * degree + 64 + 33 * degree}
+    assert down == {4 + 60 * (257 + 22) + (8 + 82 * degree) + 8 + 64 * degree}
+    curious = wire_traffic(colr(1), masked, {"mode": "curious"}, 60, 1)
+    assert curious.up_bytes < sent[1].up_bytes
+
+
+def test_a_recipe_of_few_sums_counts_each_with_its_own_layout() -> None:
+    chosen = recipe("privirec-k", {"items": 500, "components": 32, "oversampling": 0, "iterations": 2})
+    sent = wire_traffic(chosen, mechanism("plain"), {}, 60, 3)
+    assert sent.up_bytes == 4 * (500 + 2 * 500 * 32)
+    assert sent.down_bytes == sum(chosen.state_bytes(step) for step in (1, 2, 3))
+    with pytest.raises(ParameterError, match="has 3 sums"):
+        wire_traffic(chosen, mechanism("plain"), {}, 60, 4)
 
 
 def test_a_client_of_scolr_sends_some_columns_and_fetches_all() -> None:
