@@ -59,21 +59,22 @@ def time_in_turn(
     repetitions: int,
     tick: Callable[[], object] = lambda: None,
     calls: Mapping[str, int] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Time every move once a repetition, one after the other, so that what slows the machine slows them all alike.
 
     `calls` says how often a short move is called within a repetition (once unless told), so that it lasts about as long
     as the others and meets as much of the machine's noise; its time is that of one call. One repetition more goes first
-    and is not counted.
+    and is not counted. `clock`: `time.process_time` where what else runs on the machine should not count.
     """
     seconds: dict[str, list[float]] = {name: [] for name in moves}
     for repetition in range(repetitions + 1):
         for name, move in moves.items():
             times = (calls or {}).get(name, 1)
-            start = time.perf_counter()
+            start = clock()
             for _ in range(times):
                 move()
-            elapsed = time.perf_counter() - start
+            elapsed = clock() - start
             if repetition:
                 seconds[name].append(elapsed / times)
         tick()

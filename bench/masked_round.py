@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _report import Figure, arguments, bars, show, write_figures
-from _server import OPERATOR_TOKEN, Server, Watch
 from numpy.typing import NDArray
 
+from bench._report import Figure, arguments, bars, show, write_figures
+from bench._server import OPERATOR_TOKEN, Server, Watch
 from client_sdk.client import ClientOptions
 from client_sdk.fleet import Fleet
 from client_sdk.keys import new_group_code
@@ -155,10 +155,9 @@ def measure(clients: int, stage_seconds: float) -> dict[str, Figure]:
     }
 
 
-def main() -> None:
+def measure_sizes(quick: bool) -> dict[str, Figure]:
     """Both rounds; the small one first."""
-    options = arguments(__doc__ or "").parse_args()
-    sizes = (40, 100) if options.quick else SIZES
+    sizes = (40, 100) if quick else SIZES
     figures: dict[str, Figure] = {}
     with bars() as progress:
         bar = progress.add_task("rounds", total=len(sizes))
@@ -167,6 +166,13 @@ def main() -> None:
             progress.advance(bar)
     small, large = (float(figures[f"round{clients}.peak_rss_mib"] or 0) for clients in sizes)
     figures[f"round{sizes[1]}.peak_rss_ratio"] = large / small
+    return figures
+
+
+def main() -> None:
+    """The rounds alone."""
+    options = arguments(__doc__ or "").parse_args()
+    figures = measure_sizes(options.quick)
     show("One masked round over HTTP", figures)
     write_figures(options.json, figures)
 

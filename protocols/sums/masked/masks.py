@@ -96,5 +96,6 @@ def _stream(key: bytes, position: int) -> CipherContext:
     """The keystream from byte `position` on."""
     block, skipped = divmod(position, _BLOCK)
     stream = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(_BLOCK, "big"))).encryptor()
-    stream.update(bytes(skipped))
+    if skipped:
+        stream.update(bytes(skipped))
     return stream

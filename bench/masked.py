@@ -1,0 +1,296 @@
+"""Masked sums beside Flower's SecAgg+, in turn in one run: a whole round's server time, a client's, masks, bytes.
+
+    .venv/bin/python bench/masked.py --peer-python PEERS/bin/python [--quick] [--http] [--json FILE]
+
+A round of 100 clients with 100,000 values each, 22 neighbours, threshold 12, of whom 10 drop out after they shared
+their secrets; all parties in one process, without HTTP, on both sides. Times are processor seconds, so what else runs
+on the machine does not count. PEERS is an environment that holds flwr (the extra `peers`), by default this one; without
+flwr the comparisons are left out. `--http` adds the rounds of bench/masked_round.py. bench/README.md lists the keys.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from bench import masked_round
+from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
+from bench.targets import verdicts
+from protocols.domain import SEED_BYTES
+from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sums.masked import client, server
+from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
+from protocols.sums.masked.masks import Mask, add_masks
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import RosterEntry, make_roster
+
+CLIENTS, VALUES, DROPOUTS = 100, 100_000, 10
+NEIGHBOURS, THRESHOLD = 22, 12
+CLIP = 0.1
+LAYOUT = VectorLayout((Block("b", (Segment("values", VALUES, CLIP),)),))
+ROUTE = whole_route(LAYOUT)
+PLAN: MaskedPlan = MASKED.plan({"bits": 32, "corrupt": 0.01, "dropout": 0.1}, LAYOUT, CLIENTS)
+"""The shares of corrupt and dropped-out clients that give 22 neighbours and threshold 12, semi-malicious."""
+
+T = TypeVar("T")
+
+
+class Peer:
+    """Flower, in a process of its own."""
+
+    def __init__(self, python: Path) -> None:
+        command = [str(python), str(Path(__file__).with_name("flower_peer.py"))]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, what: str, **how: int) -> dict[str, Any]:
+        """The answer to one command."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": what, "seed": 1, **how}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            line = ""
+        else:
+            line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("Flower did not answer: --peer-python names the interpreter of an environment with flwr")
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+@dataclass
+class Clock:
+    """Seconds of the server in total by stage, and of each client by stage."""
+
+    server: dict[str, float] = field(default_factory=dict)
+    clients: dict[str, list[float]] = field(default_factory=dict)
+
+    @contextmanager
+    def serving(self, stage: str) -> Iterator[None]:
+        """The server is at work."""
+        start = time.process_time()
+        yield
+        self.server[stage] = self.server.get(stage, 0.0) + time.process_time() - start
+
+    def step(self, stage: str, move: Callable[..., T], *given: Any) -> T:
+        """A client takes a step."""
+        start = time.process_time()
+        result = move(*given)
+        self.clients.setdefault(stage, []).append(time.process_time() - start)
+        return result
+
+    @property
+    def server_seconds(self) -> float:
+        """All stages."""
+        return sum(self.server.values())
+
+
+def play_round(vectors: NDArray[np.float64]) -> Clock:
+    """One round, all parties; fails unless its sum is exactly that of the ring elements of those who stayed."""
+    clock, names = Clock(), [f"client-{number:03}" for number in range(len(vectors))]
+    dropped = set(names[:DROPOUTS])
+    context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), PLAN, os.urandom(DIGEST_BYTES), len(names))
+    policy, vectors_of = ClientPolicy(), dict(zip(names, vectors, strict=True))
+    identities = {name: Ed25519PrivateKey.generate() for name in names}
+    keys = {name: identity.public_key().public_bytes_raw() for name, identity in identities.items()}
+
+    advertised, advertisements = {}, {}
+    for name in names:
+        advertised[name], advertisements[name] = clock.step(
+            "advertise", client.advertise, context, name, identities[name], policy
+        )
+    with clock.serving("advertise"):
+        for name, body in advertisements.items():
+            server.check_advertisement(context, name, keys[name], body)
+        entries = [RosterEntry(name, keys[name], bytes(32), bytes(32), body) for name, body in advertisements.items()]
+        roster = make_roster(context, entries)
+    assert (roster.degree, roster.threshold) == (NEIGHBOURS, THRESHOLD)
+
+    shared, shares = {}, {}
+    for name in names:
+        shared[name], shares[name] = clock.step("share", client.share, advertised[name], roster.body, lambda _: True)
+    with clock.serving("share"):
+        for body in shares.values():
+            server.check_shares(roster, body)
+        server.check_sharers(roster, shares)
+        inboxes = server.inboxes(roster, shares)
+
+    contributed, contributions, truth = {}, {}, np.zeros(VALUES, PLAN.dtype)
+    for name in names:
+        if name not in dropped:
+            elements = clock.step("encode", encode, PLAN, ROUTE, [vectors_of[name]])
+            truth += elements
+            contributed[name], contributions[name] = clock.step(
+                "contribute", client.contribute, shared[name], inboxes[name], elements
+            )
+    with clock.serving("contribute"):
+        for body in contributions.values():
+            MASKED.check(PLAN, ROUTE, body)
+        server.check_survivors(roster, shares, contributions)
+        partial_sum = MASKED.fold(PLAN, None, ((ROUTE, body) for body in contributions.values()))
+        survivors = roster.encode_set(contributions)
+
+    confirmed, confirmations = {}, {}
+    for name, state in contributed.items():
+        confirmed[name], confirmations[name] = clock.step("confirm", client.confirm, state, survivors)
+    with clock.serving("confirm"):
+        for name, body in confirmations.items():
+            server.check_confirmation(roster, shares, contributions, name, body)
+        server.check_confirmed(roster, shares, contributions, confirmations)
+        signed = server.confirmations(roster, confirmations)
+
+    replies = {}
+    for name, confirmation in confirmed.items():
+        _, replies[name] = clock.step("unmask", client.unmask, confirmation, signed[name])
+    with clock.serving("unmask"):
+        for body in replies.values():
+            server.check_reply(roster, body)
+        unmasking = server.unmask(roster, shares, contributions, replies)
+        aggregate = MASKED.release(PLAN, MASKED.correct(PLAN, partial_sum, unmasking.correction))
+        MASKED.open(PLAN, aggregate, len(contributions), None)
+    assert aggregate == truth.tobytes(), "the sum is not the true one"
+    return clock
+
+
+def measure_rounds(
+    peer: Peer | None, vectors: NDArray[np.float64], rounds: int, tick: Callable[[], object]
+) -> dict[str, Figure]:
+    """Whole rounds, in turn; three of ours for one of Flower's, which takes about a hundred times as long."""
+    how = {"clients": CLIENTS, "values": VALUES, "neighbours": NEIGHBOURS, "threshold": THRESHOLD}
+    play_round(vectors)
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours += [play_round(vectors) for _ in range(3)]
+        theirs += [peer.ask("round", dropouts=DROPOUTS, **how)] if peer is not None else []
+        tick()
+    figures: dict[str, Figure] = {
+        "bytes_per_value": PLAN.contribution_bytes(ROUTE) / VALUES,
+        "server_ms": 1e3 * median(clock.server_seconds for clock in ours),
+        "predicted_error_of_mean": PLAN.predicted_error / (CLIENTS - DROPOUTS),
+    }
+    for stage in ours[0].server:
+        figures[f"server_{stage}_ms"] = 1e3 * median(clock.server[stage] for clock in ours)
+    for stage in ours[0].clients:
+        figures[f"client_{stage}_ms"] = 1e3 * median(seconds for clock in ours for seconds in clock.clients[stage])
+    return figures | (beside_flower(figures, theirs) if theirs else {})
+
+
+def beside_flower(ours: Mapping[str, Figure], theirs: Sequence[dict[str, Any]]) -> dict[str, Figure]:
+    """Flower's figures of a round, and how many times slower they are."""
+    stages = {"advertise": "setup", "share": "share_keys", "contribute": "collect_masked_vectors", "unmask": "unmask"}
+    figures: dict[str, Figure] = {
+        f"flower_client_{name}_ms": 1e3 * median(answer["client_seconds"][stage] for answer in theirs)
+        for name, stage in stages.items()
+    }
+    figures["flower_server_ms"] = 1e3 * median(answer["server_seconds"] for answer in theirs)
+    return {
+        **figures,
+        "server_speedup_vs_flower": float(figures["flower_server_ms"] or 0) / float(ours["server_ms"] or 0),
+        "share_speedup_vs_flower": float(figures["flower_client_share_ms"] or 0) / float(ours["client_share_ms"] or 0),
+        "flower_bytes_per_value": theirs[0]["contribution_bytes"] / VALUES,
+        "flower_max_error_of_mean": max(answer["max_error"] for answer in theirs),
+        "version.flwr": theirs[0]["version"],
+    }
+
+
+def raw_aes(streams: int, length: int, step: int = 256 * 1024) -> None:
+    """AES-128-CTR through `cryptography`, nothing else: so many streams of `length` bytes, each under its own key."""
+    zeros, keystream = memoryview(bytes(step)), bytearray(step)
+    for number in range(streams):
+        encryptor = Cipher(algorithms.AES(number.to_bytes(16)), modes.CTR(bytes(16))).encryptor()
+        for start in range(0, length, step):
+            encryptor.update_into(zeros[: min(step, length - start)], keystream)
+
+
+def measure_masks(repetitions: int, tick: Callable[[], object]) -> dict[str, Figure]:
+    """The masks of one contribution (its own and one a neighbour), and those of the server, against AES alone."""
+    one: list[Mask] = [(os.urandom(32), b"bench", -1 if number % 2 else 1) for number in range(NEIGHBOURS + 1)]
+    many = one * 12
+    target = np.zeros(VALUES, PLAN.dtype)
+    moves: dict[str, Callable[[], object]] = {
+        "aes": partial(raw_aes, len(one), target.nbytes),
+        "masks": partial(add_masks, target, one),
+        "aes_server": partial(raw_aes, len(many), target.nbytes),
+        "masks_server": partial(add_masks, target, many),
+    }
+    timings = time_in_turn(moves, repetitions, tick, {"aes": 12, "masks": 12}, time.process_time)
+    seconds = {name: timing.median for name, timing in timings.items()}
+    threads = {f"threads{count}": partial(add_masks, target, many, count) for count in (1, 2)}
+    walls = time_in_turn(threads, repetitions)
+    return {
+        "mask_fraction_of_aes": seconds["aes"] / seconds["masks"],
+        "mask_fraction_of_aes_server": seconds["aes_server"] / seconds["masks_server"],
+        "mask_threads_speedup": walls["threads1"].median / walls["threads2"].median,
+        "aes_gigabytes_per_second": len(many) * target.nbytes / seconds["aes_server"] / 1e9,
+        "masks_gigabytes_per_second": len(many) * target.nbytes / seconds["masks_server"] / 1e9,
+    }
+
+
+def measure_quantise(peer: Peer | None, vector: NDArray[np.float64], repetitions: int) -> dict[str, Figure]:
+    """From float64 values to ring elements, checked and clipped, beside Flower's `quantize`."""
+    times, ours, theirs = 20, [], []
+    for _ in range(repetitions):
+        timing = time_in_turn({"ours": partial(encode, PLAN, ROUTE, [vector])}, times, clock=time.process_time)["ours"]
+        ours.append(timing.median)
+        theirs += [peer.ask("quantise", values=VALUES, times=times)["seconds"]] if peer is not None else []
+    figures = Timing(tuple(ours)).figures("quantise")
+    if theirs:
+        figures |= Timing(tuple(theirs)).figures("flower_quantise")
+        figures["quantise_speedup_vs_flower"] = median(theirs) / median(ours)
+    return figures
+
+
+def measure(python: Path | None, quick: bool) -> dict[str, Figure]:
+    """Everything in this process, as flat figures; `python` runs Flower."""
+    vectors = np.random.default_rng(20240513).uniform(-CLIP, CLIP, (CLIENTS, VALUES))
+    rounds, repetitions = (1, 7) if quick else (3, 31)
+    with bars() as progress, ExitStack() as closing:
+        peer = None if python is None else Peer(python)
+        if peer is not None:
+            closing.callback(peer.close)
+        bar = progress.add_task("masks, in turn", total=repetitions + 1)
+        figures = measure_masks(repetitions, partial(progress.advance, bar))
+        figures |= measure_quantise(peer, vectors[0], 3 if quick else 9)
+        bar = progress.add_task("rounds, in turn", total=rounds)
+        figures |= measure_rounds(peer, vectors, rounds, partial(progress.advance, bar))
+    return figures | {"clients": CLIENTS, "values": VALUES, "dropouts": DROPOUTS, "rounds": rounds}
+
+
+def main() -> None:
+    """Measure, show the promised figures beside their targets, write the JSON."""
+    parser = arguments(__doc__.partition("\n")[0])
+    here = Path(sys.executable) if find_spec("flwr") else None
+    parser.add_argument("--peer-python", type=Path, default=here, help="an interpreter that can import flwr")
+    parser.add_argument("--http", action="store_true", help="the rounds over HTTP too, which take minutes")
+    given = parser.parse_args()
+    figures = measure(given.peer_python, given.quick)
+    if given.http:
+        figures |= masked_round.measure_sizes(given.quick)
+    show(f"Masked sums, {CLIENTS} clients, {VALUES} values, beside Flower's SecAgg+", verdicts("masked", figures))
+    write_figures(given.json, figures)
+
+
+if __name__ == "__main__":
+    main()
