@@ -10,11 +10,12 @@ from typing import Final
 from rich.table import Table
 
 from bench.systems.base import JobResult, Ticks, keep, path_of
-from bench.systems.privirec_measures import MEASURES, Bench, Figures, Setting, Split
+from bench.systems.privirec_bench import Bench, Figures, Setting, Split
+from bench.systems.privirec_measures import MEASURES
 
 __all__ = ["PriviRecJob", "privirec_flat", "privirec_runs", "privirec_table"]
 
-GOWALLA: Final = Setting("gowalla", "gowalla", 256, 448, (256, 512, 1024, 2048))
+GOWALLA: Final = Setting("gowalla", "gowalla", 256, 448, (256, 512, 1024, 2048), sample=6000)
 QUICK: Final = Setting("ml-100k", "ml100k", 256, 256, (64, 128, 256, 512))
 
 
@@ -67,8 +68,9 @@ def privirec_table(results: list[JobResult]) -> Table:
     for heading in ("components", "Recall@20", "NDCG@20", "paper", "diff", "MB up"):
         made.add_column(heading, justify="left" if heading == "components" else "right")
     figures = privirec_flat(results)
-    for name in sorted(key.removesuffix(".ndcg20") for key in figures if key.endswith(".ndcg20")):
-        ours, theirs, size = (figures.get(f"{name}.{metric}") for metric in ("ndcg20", "published", "upload_bytes"))
+    names = {key.removesuffix(".ndcg20") for key in figures if key.endswith(".ndcg20") and ".paper." not in key}
+    for name in sorted(names):
+        ours, theirs, size = (figures.get(f"{name}.{metric}") for metric in ("ndcg20", "paper.ndcg20", "upload_bytes"))
         cells = [name, f"{figures[f'{name}.recall20']:.4f}", f"{ours:.4f}"]
         cells += ["", ""] if theirs is None else [f"{theirs:.4f}", f"{ours - theirs:+.4f}"]
         made.add_row(*cells, "" if size is None else f"{size / 1e6:,.0f}")

@@ -1,0 +1,85 @@
+"""PriviRec-k on Gowalla: what the number of factors buys, and what a client sends for it, as a picture.
+
+python -m bench.privirec_plot --json bench/results/fidelity-privirec.json --out docs/privirec-k.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.style import COLOURS, figure, headline, quiet_axes, write_png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LINES: Final = {"privirec_k": ("32-bit ring", "ours", "o"), "privirec_k.ring16": ("16-bit ring", "masked", "s")}
+LEVELS: Final = {
+    "gf_cf.secure": ("PriviRec with the Gram matrix", "plaintext"),
+    "gf_cf.exact_svd": ("all data in one place, exact SVD", "paper"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draw the figures of one data set."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, default=Path("bench/results/fidelity-privirec.json"))
+    parser.add_argument("--out", type=Path, default=Path("docs/privirec-k.png"))
+    parser.add_argument("--prefix", default="gowalla", help="which data set's keys")
+    options = parser.parse_args(arguments)
+    figures = json.loads(options.json.read_text())
+    made = figure(7.2, 4.1)
+    axes = made.add_axes((0.1, 0.15, 0.6, 0.68))
+    draw(axes, figures, options.prefix)
+    headline(axes, "PriviRec-k with GF-CF on Gowalla: quality against a client's upload")
+    write_png(made, str(options.out))
+    return 0
+
+
+def points(figures: dict[str, Any], name: str) -> list[tuple[int, float, float]]:
+    """k, gigabytes up and NDCG@20, ascending."""
+    found = (re.fullmatch(re.escape(name) + r"\.k(\d+)\.ndcg20", key) for key in figures)
+    ranks = sorted(int(match[1]) for match in found if match)
+    return [(k, figures[f"{name}.k{k}.upload_bytes"] / 1e9, figures[f"{name}.k{k}.ndcg20"]) for k in ranks]
+
+
+def draw(axes: Axes, figures: dict[str, Any], prefix: str) -> None:
+    """NDCG@20 over gigabytes, a line a ring, a level for each of what to compare with."""
+    for name, (label, colour, marker) in LINES.items():
+        line = points(figures, f"{prefix}.{name}")
+        if not line:
+            continue
+        ranks, sizes, quality = zip(*line, strict=True)
+        axes.plot(sizes, quality, color=COLOURS[colour], marker=marker, ms=6, lw=1.8, label=label)
+        below = colour != "ours"
+        for k, size, value in zip(ranks, sizes, quality, strict=True):
+            axes.annotate(
+                f"k = {k:,}", (size, value), (0, -14 if below else 8), textcoords="offset points", ha="center",
+                color=COLOURS[colour], fontsize=8,
+            )  # fmt: skip
+        axes.annotate(
+            label, (sizes[-1], quality[-1]), (12, -3), textcoords="offset points", color=COLOURS[colour], fontsize=9
+        )
+    axes.set_xscale("log")
+    for name, (label, colour) in LEVELS.items():
+        value = figures.get(f"{prefix}.{name}.ndcg20")
+        if value is not None:
+            axes.axhline(value, color=COLOURS[colour], ls="--", lw=1)
+            axes.text(
+                1.02, value, f"{label}\n{value:.4f}", transform=axes.get_yaxis_transform(), color=COLOURS[colour],
+                fontsize=8, va="center",
+            )  # fmt: skip
+    quiet_axes(axes)
+    axes.margins(x=0.14, y=0.16)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xticks([0.05, 0.1, 0.2, 0.5, 1.0])
+    axes.set_xlabel("gigabytes that one client sends, all rounds together")
+    axes.set_ylabel("NDCG@20")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
