@@ -30,6 +30,7 @@ from protocols.faults import first_fault
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, Segment, VectorLayout
 from protocols.sums.base import OpenedBy
+from protocols.sums.chosen import refuse_chosen
 from protocols.sums.masked.packing import Ring, packed_bytes, ring_dtype
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
@@ -165,6 +166,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
             f"a masked sum has at least {MIN_CLIENTS} contributions: max_contributions must be at least "
             f"{MIN_CLIENTS}, got {max_contributions}"
         )
+    refuse_chosen(layout, "masked")
     plan = MaskedPlan(checked, layout, max_contributions)
     fault = _first_fault(checked.bits, layout, max_contributions)
     if fault is not None:

@@ -1,7 +1,7 @@
 """The fixed-length wire form: the modulus, then ciphertexts, every number big-endian at its full width.
 
-    contribution    n (key_bits/8 bytes), ciphertexts (key_bits/4 bytes each), the blocks of the route in order; behind a
-                    head that names them where contributions choose (`protocols.sums.chosen`)
+    contribution    n (key_bits/8 bytes), ciphertexts (key_bits/4 bytes each), the blocks of the route in order; behind
+                    a head that names them where contributions choose (`protocols.sums.chosen`)
     aggregate       n, the ciphertexts of every block
     partial         contributions so far (uint64, little-endian), then as an aggregate
 
