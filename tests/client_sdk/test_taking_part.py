@@ -31,7 +31,7 @@ from protocols.errors import EnvelopeError, KeyringError, ParameterError
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import ITEMS, SmallTask, interactions, small_task
 
-PLAIN = Policy(mechanisms=frozenset({"plain", "ckks"}), snapshot_every=1)
+PLAIN = Policy(mechanisms=frozenset({"plain", "ckks", "paillier"}), snapshot_every=1)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,7 @@ def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int)
         ("colr", "ckks", {}),
         ("scolr", "ckks", {"wire": "expanded"}),
         ("colr", "ckks", {"mode": "public"}),
+        ("colr", "paillier", {"mode": "public"}),
     ],
 )
 def test_three_clients_finish_a_task(

@@ -48,7 +48,7 @@ def small_task(
     parameters: dict[str, Any] = {"items": ITEMS, "dim": 8, "clip": 2.0} | ({} if recipe == "fedmf" else {"rank": 4})
     plan = Schedule(**{"rounds": 2, "cohort_size": users, "start_clients": users, **schedule})
     view = operator.create_task(task_request(name, recipe, mechanism, plan, parameters, mechanism_parameters))
-    keyed = mechanism == "ckks"
+    keyed = mechanism in ("ckks", "paillier")
     return SmallTask(
         operator,
         view.task_id,
