@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support.api import Api, TestTask
-from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.api import Api, TestTask, digest_field
+from tests.support.masked import Step, enrol_masked, expire, masked_task, play
 from tests.support.server import AggregatorProcess, running_aggregator
 
-COHORT = 8
-SILENT = {"stage_seconds": 1.5, "collect_seconds": 1.5}
-"""Deadlines of rounds in which somebody drops out: long enough for those who stay."""
+COHORT = 6
 
 
 @pytest.fixture(scope="module")
@@ -31,21 +29,172 @@ def api(server: AggregatorProcess) -> Iterator[Api]:
     client.close()
 
 
-def assert_sum(task: TestTask, number: int, survivors: list[int]) -> None:
-    """The released sum is that of 2^index over the survivors, within the plan's error."""
-    assert task.round(number)["survivors"] == len(survivors)
+def assert_sum(task: TestTask, number: int, survivors: Iterable[int]) -> None:
+    """The released sum is that of 2^index over the survivors, within the plan's error; counts are exact."""
+    here = list(survivors)
+    assert task.wait_round(number, "complete", "failed")["survivors"] == len(here)
     total = task.opened(number)
     mask = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
-    assert np.array_equal(total[mask], np.full(mask.sum(), float(len(survivors))))
-    assert np.allclose(total[~mask], sum(2.0**index for index in survivors), atol=task.plan.predicted_error)
+    assert np.array_equal(total[mask], np.full(mask.sum(), float(len(here))))
+    assert np.allclose(total[~mask], sum(2.0**index for index in here), rtol=0, atol=task.plan.predicted_error)
 
 
 @pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
-def test_two_rounds_with_everybody(api: Api, mode: str) -> None:
+def test_two_rounds_with_everybody(server: AggregatorProcess, api: Api, mode: str) -> None:
     task = masked_task(api, f"all-{mode}", COHORT, mode, rounds=2)
     clients = enrol_masked(task, COHORT)
     for number in (1, 2):
-        play(task, clients, number)
-        task.wait_round(number, "complete")
-        assert_sum(task, number, list(range(COHORT)))
+        play(server, task, clients, number)
+        assert_sum(task, number, range(COHORT))
     assert api.http.get(task.path, headers=api.operator).json()["state"] == "complete"
+
+
+@pytest.mark.parametrize("step", ["advertise", "share", "contribute", "confirm", "unmask"])
+def test_a_dropout_in_any_stage_is_survived(server: AggregatorProcess, api: Api, step: Step) -> None:
+    task = masked_task(api, f"drop-{step}", COHORT)
+    clients = enrol_masked(task, COHORT)
+    play(server, task, clients, drop={2: step})
+    in_the_sum = step in ("confirm", "unmask")
+    assert_sum(task, 1, [index for index in range(COHORT) if index != 2 or in_the_sum])
+
+
+@pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
+def test_dropouts_in_several_stages_of_one_round(server: AggregatorProcess, api: Api, mode: str) -> None:
+    task = masked_task(api, f"drops-{mode}", 9, mode)
+    clients = enrol_masked(task, 9)
+    play(server, task, clients, drop={1: "advertise", 3: "contribute", 5: "unmask"})
+    assert_sum(task, 1, [0, 2, 4, 5, 6, 7, 8])
+
+
+@pytest.mark.parametrize(
+    ("step", "leaving", "reason"),
+    [
+        ("advertise", 4, "advertising: 4 clients are needed in the round, 2 are there"),
+        ("share", 3, "sharing: 4 clients are needed in the round, 3 are there"),
+        ("contribute", 3, "collecting: 4 clients are needed in the round, 3 are there"),
+        ("confirm", 3, "confirming: 3 clients are needed"),
+        ("unmask", 3, "unmasking: 3 clients are needed"),
+    ],
+)
+def test_below_a_threshold_the_round_fails_and_the_next_one_takes_new_keys(
+    server: AggregatorProcess, api: Api, step: Step, leaving: int, reason: str
+) -> None:
+    task = masked_task(api, f"fail-{step}", COHORT)
+    clients = enrol_masked(task, COHORT)
+    play(server, task, clients, drop=dict.fromkeys(range(leaving), step))
+    failed = task.wait_round(1, "failed")
+    assert reason in failed["failure"]
+    assert (failed["aggregate_digest"], failed["survivors"]) == (None, 0)
+    again = task.wait_round(2, "advertising")
+    assert (again["step"], again["seed"] != failed["seed"]) == (1, True)
+    first = {index: client.bodies.get("advertise") for index, client in clients.items()}
+    play(server, task, clients, 2)
+    assert_sum(task, 2, range(COHORT))
+    assert all(client.bodies["advertise"] != first[index] for index, client in clients.items())
+
+
+def test_a_late_upload_is_refused(server: AggregatorProcess, api: Api) -> None:
+    """Its masks may be reconstructed by then: the vector must not be on the server."""
+    task = masked_task(api, "late", COHORT)
+    clients = enrol_masked(task, COHORT)
+    play(server, task, clients, until="contribute")
+    task.wait_round(1, "collecting")
+    late = clients[4].make(1, "contribute", 16.0)
+    for index in (0, 1, 2, 3, 5):
+        assert clients[index].take(1, "contribute", 2.0**index).status_code == 201
+    expire(server, task, 1)
+    task.wait_round(1, "confirming")
+    answer = clients[4].send(1, "contribute", late)
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:hushrec:problem:round-closed")
+    assert clients[4].view(1)["expected"] is False
+    rest = {index: client for index, client in clients.items() if index != 4}
+    for step in ("confirm", "unmask"):
+        task.wait_round(1, "confirming" if step == "confirm" else "unmasking")
+        for client in rest.values():
+            assert client.take(1, step).status_code == 201
+    assert_sum(task, 1, rest)
+
+
+def test_who_may_send_what_and_when(server: AggregatorProcess, api: Api) -> None:
+    task = masked_task(api, "rules", COHORT)
+    clients = enrol_masked(task, COHORT)
+    task.wait_round(1, "advertising")
+    one, two, silent = clients[0], clients[1], clients[5]
+    assert [one.view(1)[name] for name in ("in_cohort", "expected", "delivered")] == [True, True, False]
+    body = one.make(1, "advertise")
+
+    def refusal(answer: object) -> tuple[int, str]:
+        return answer.status_code, answer.json()["type"].removeprefix("urn:hushrec:problem:")  # type: ignore[attr-defined]
+
+    # lengths, digests, signatures, other people's places, other stages
+    assert refusal(one.send(1, "advertise", body[:-1])) == (400, "body-too-short")
+    assert refusal(one.send(1, "advertise", body + b"x")) == (413, "body-too-long")
+    assert refusal(one.send(1, "advertise", body[:-1] + bytes([body[-1] ^ 1]))) == (400, "bad-contribution")
+    path = f"{task.path}/rounds/1/stages/advertise/{one.client_id}"
+    wrong = {**one.auth, "Content-Digest": digest_field(b"other")}
+    assert refusal(api.http.put(path, content=body, headers=wrong)) == (400, "bad-digest")
+    wrong = {**two.auth, "Content-Digest": digest_field(body)}
+    assert refusal(api.http.put(path, content=body, headers=wrong)) == (403, "forbidden")
+    assert refusal(two.send(1, "advertise", body)) == (400, "bad-contribution")
+    assert refusal(one.send(1, "share", bytes(82))) == (409, "round-closed")
+    assert refusal(one.send(1, "contribute", bytes(4))) == (409, "round-closed")
+    for what in ("roster", "inbox", "survivors", "confirmations"):
+        answer = api.http.get(f"{task.path}/rounds/1/{what}", headers=one.auth)
+        assert refusal(answer) == (403, "not-in-cohort")
+        assert refusal(api.http.get(f"{task.path}/rounds/1/{what}", headers=api.operator)) == (403, "forbidden")
+
+    # the same again, another one in its place
+    assert one.send(1, "advertise", body).status_code == 201
+    assert one.send(1, "advertise", body).status_code == 200
+    assert refusal(one.send(1, "advertise", one.make(1, "advertise"))) == (409, "contribution-conflict")
+    assert one.view(1)["delivered"] is True
+    one.take(1, "advertise")  # refused: a state of keys that nobody knows
+    assert refusal(api.http.get(f"{task.path}/rounds/1/roster", headers=one.auth)) == (404, "not-found")
+
+    # who did not advertise has left the round
+    for index in (1, 2, 3, 4):
+        assert clients[index].take(1, "advertise").status_code == 201
+    expire(server, task, 1)
+    task.wait_round(1, "sharing")
+    assert [silent.view(1)[name] for name in ("in_cohort", "expected", "delivered")] == [True, False, False]
+    assert refusal(silent.send(1, "share", bytes(82))) == (403, "not-in-cohort")
+    assert refusal(silent.send(1, "advertise", bytes(160))) == (409, "round-closed")
+    assert refusal(api.http.get(f"{task.path}/rounds/1/roster", headers=silent.auth)) == (403, "not-in-cohort")
+    assert one.send(1, "advertise", body).status_code == 200  # an acknowledgement that was lost
+
+    # the roster never changes, and is gone with its round
+    answer = api.http.get(f"{task.path}/rounds/1/roster", headers=two.auth)
+    known = {**two.auth, "If-None-Match": answer.headers["etag"]}
+    assert api.http.get(f"{task.path}/rounds/1/roster", headers=known).status_code == 304
+    for index in (1, 2, 3, 4):
+        assert clients[index].take(1, "share").status_code == 201
+    expire(server, task, 1)
+    task.wait_round(1, "collecting")
+    assert refusal(one.send(1, "contribute", bytes(4))) == (403, "not-in-cohort")  # it did not share
+    assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
+    assert refusal(api.http.get(f"{task.path}/rounds/1/roster", headers=two.auth)) == (404, "not-found")
+    assert two.send(1, "share", two.bodies["share"]).status_code == 200
+
+
+def test_unasked_clients_and_plain_rounds(server: AggregatorProcess, api: Api) -> None:
+    task = masked_task(api, "unasked", COHORT)
+    clients = enrol_masked(task, COHORT)
+    task.wait_round(1, "advertising")
+    stranger = enrol_masked(task, 1)[0]
+    assert stranger.take(1, "advertise").status_code == 403
+    assert [stranger.view(1)[name] for name in ("in_cohort", "expected")] == [False, False]
+    plain = api.create_task("no-stages", cohort=2)
+    first, _ = plain.enrol(2)
+    plain.wait_round(1, "collecting")
+    answer = api.http.put(
+        f"{plain.path}/rounds/1/stages/advertise/{first.client_id}",
+        content=bytes(160),
+        headers={**first.auth, "Content-Digest": digest_field(bytes(160))},
+    )
+    assert answer.status_code == 404
+    view = api.http.get(f"{plain.path}/rounds/1", headers=first.auth).json()
+    assert (view["expected"], view["delivered"]) == (True, False)
+    assert first.put(1, first.contribution(1, 1.0)).status_code == 201
+    view = api.http.get(f"{plain.path}/rounds/1", headers=first.auth).json()
+    assert (view["expected"], view["delivered"]) == (True, True)
+    assert len(clients) == COHORT

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,8 +24,9 @@ from protocols.sums.masked.mechanism import own_plan
 from protocols.sums.masked.plan import encode
 from protocols.sums.masked.policy import ClientPolicy
 from tests.support.api import Api, TestTask, digest_field, signed_enrolment
+from tests.support.server import AggregatorProcess
 
-__all__ = ["STAGES", "MaskedClient", "Step", "enrol_masked", "masked_task", "play", "vector_of"]
+__all__ = ["STAGES", "MaskedClient", "Step", "enrol_masked", "expire", "masked_task", "play", "steps_of", "vector_of"]
 
 Step = Literal["advertise", "share", "contribute", "confirm", "unmask"]
 STAGES: dict[Step, str] = {
@@ -37,9 +39,9 @@ STAGES: dict[Step, str] = {
 
 
 def masked_task(api: Api, name: str, cohort: int, mode: str = "semi-malicious", **changes: Any) -> TestTask:
-    """A small masked FedMF task whose cohort is everybody; `changes` go to the schedule."""
-    parameters = {"mode": mode, **changes.pop("masked", {})}
-    schedule = {"min_clients": 3, **changes}
+    """A small masked FedMF task whose cohort is everybody and may lose a third; `changes` go to the schedule."""
+    parameters = {"mode": mode, "dropout": 0.34}
+    schedule = {"min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600, **changes}
     return api.create_task(name, cohort=cohort, mechanism_name="masked", mechanism_parameters=parameters, **schedule)
 
 
@@ -129,8 +131,8 @@ class MaskedClient:
         return self.send(number, step, self.make(number, step, value))
 
 
-def enrol_masked(task: TestTask, count: int) -> list[MaskedClient]:
-    """`count` new clients, in ascending order of their ids."""
+def enrol_masked(task: TestTask, count: int) -> dict[int, MaskedClient]:
+    """`count` new clients, numbered in ascending order of their ids."""
     invitation = task.api.invite(task.id, uses=count)
     clients = []
     for _ in range(count):
@@ -140,7 +142,7 @@ def enrol_masked(task: TestTask, count: int) -> list[MaskedClient]:
         )
         assert answer.status_code == 201, answer.text
         clients.append(MaskedClient(task, answer.json()["client_id"], answer.json()["token"], identity))
-    return sorted(clients, key=lambda made: made.client_id)
+    return dict(enumerate(sorted(clients, key=lambda made: made.client_id)))
 
 
 def steps_of(task: TestTask) -> list[Step]:
@@ -149,29 +151,33 @@ def steps_of(task: TestTask) -> list[Step]:
     return [step for step in STAGES if not (curious and step == "confirm")]
 
 
+def expire(server: AggregatorProcess, task: TestTask, number: int) -> None:
+    """The deadline of the stage that the round is in is over now: no test waits for one, or is too slow for it."""
+    with closing(sqlite3.connect(server.data_dir / "hushrec.db", timeout=30)) as database, database:
+        ended = "UPDATE rounds SET deadline = 0 WHERE task_id = ? AND number = ?"
+        assert database.execute(ended, (task.id, number)).rowcount == 1
+
+
 def play(
+    server: AggregatorProcess,
     task: TestTask,
-    clients: Iterable[MaskedClient],
+    clients: Mapping[int, MaskedClient],
     number: int = 1,
     drop: Mapping[int, Step] | None = None,
-    values: Callable[[int], float] = lambda index: 2.0**index,
     until: Step | None = None,
 ) -> None:
-    """Everybody takes every step up to (without) `until`; client `index` is silent from the step `drop[index]` on."""
-    drop, here = drop or {}, dict(enumerate(clients))
+    """Client `index` contributes 2^index, and is silent from the step `drop[index]` on. All take every step before
+    `until`; the deadline of a stage comes when those who stay have delivered."""
+    drop, here = drop or {}, dict(clients)
     for step in steps_of(task):
-        if step == until or not here:
+        if step == until:
             return
-        task.wait_round(number, STAGES[step], "failed")
-        here = {index: one for index, one in here.items() if drop.get(index) != step}
+        if task.wait_round(number, STAGES[step], "failed")["state"] == "failed":
+            return
+        leaving = {index for index in here if drop.get(index) == step}
+        here = {index: one for index, one in here.items() if index not in leaving}
         for index, one in here.items():
-            answer = one.take(number, step, values(index))
+            answer = one.take(number, step, 2.0**index)
             assert answer.status_code == 201, (step, index, answer.text)
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait for something that has no event."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.03)
+        if leaving:
+            expire(server, task, number)

@@ -1,0 +1,94 @@
+"""The differencing guard: no two released sums of a job are over sets that differ by a few."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.errors import ParameterError
+from protocols.privacy.differencing import Allowed, TooSimilar, judge
+
+SEED = bytes(32)
+EVERYBODY = [f"c_{index:02}" for index in range(14)]
+
+
+def test_the_first_sum_and_the_same_set_again_are_allowed() -> None:
+    assert judge([], set(EVERYBODY), 5, SEED) == Allowed()
+    assert judge([EVERYBODY, EVERYBODY], set(EVERYBODY), 5, SEED) == Allowed()
+
+
+def test_enough_dropouts_are_allowed_and_a_few_are_not() -> None:
+    assert judge([EVERYBODY], set(EVERYBODY[5:]), 5, SEED) == Allowed()
+    verdict = judge([EVERYBODY], set(EVERYBODY[1:]), 5, SEED)
+    assert isinstance(verdict, TooSimilar)
+    assert verdict.difference == 1
+    assert len(verdict.leave_out) == 4
+    assert verdict.leave_out < set(EVERYBODY[1:])
+
+
+def test_who_must_leave_is_drawn() -> None:
+    found = {judge([EVERYBODY], set(EVERYBODY[1:]), 5, bytes([seed] * 32)) for seed in range(20)}
+    assert len(found) > 10
+
+
+def test_one_who_comes_in_addition_is_left_out() -> None:
+    verdict = judge([EVERYBODY[1:]], set(EVERYBODY), 5, SEED)
+    assert verdict == TooSimilar(1, frozenset(EVERYBODY[:1]))
+
+
+def test_every_earlier_sum_counts_not_only_the_last() -> None:
+    earlier = [EVERYBODY[:7], EVERYBODY]
+    verdict = judge(earlier, set(EVERYBODY[:8]), 5, SEED)
+    assert verdict == TooSimilar(1, frozenset(EVERYBODY[7:8]))
+
+
+def test_a_threshold_of_one_forbids_nothing_and_less_is_refused() -> None:
+    assert judge([EVERYBODY], set(EVERYBODY[1:]), 1, SEED) == Allowed()
+    with pytest.raises(ParameterError, match="threshold"):
+        judge([], set(EVERYBODY), 0, SEED)
+
+
+sets = st.sets(st.sampled_from(EVERYBODY), min_size=1)
+seeds = st.binary(min_size=32, max_size=32)
+
+
+@given(st.lists(sets, max_size=5), sets, st.integers(1, 16), seeds)
+def test_what_is_left_may_be_released(
+    earlier: list[set[str]], survivors: set[str], threshold: int, seed: bytes
+) -> None:
+    """Whatever came before, leaving out whom the verdict names makes the sum one that is allowed (or empty)."""
+    verdict = judge(earlier, survivors, threshold, seed)
+    if isinstance(verdict, Allowed):
+        assert all(len(survivors ^ other) == 0 or len(survivors ^ other) >= threshold for other in earlier)
+        return
+    assert verdict.leave_out <= survivors
+    assert verdict.leave_out
+    left = survivors - verdict.leave_out
+    assert not left or judge(earlier, left, threshold, seed) == Allowed()
+
+
+@given(
+    st.integers(2, 6),
+    st.lists(st.sets(st.sampled_from(EVERYBODY)), min_size=1, max_size=12),
+    st.integers(2, 6),
+    seeds,
+)
+def test_a_job_over_random_dropouts(threshold: int, dropouts: list[set[str]], floor: int, seed: bytes) -> None:
+    """A frozen cohort that loses whoever drops out: released sets are equal, or far enough apart, pair by pair."""
+    released: list[set[str]] = []
+    cohort = set(EVERYBODY)
+    for gone in dropouts:
+        survivors = cohort - gone
+        if len(survivors) < floor:
+            break
+        verdict = judge(released, survivors, threshold, seed)
+        if isinstance(verdict, Allowed):
+            released.append(survivors)
+            cohort = survivors
+        else:
+            cohort = survivors - verdict.leave_out
+    for one, other in combinations(released, 2):
+        assert len(one ^ other) == 0 or len(one ^ other) >= threshold

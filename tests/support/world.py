@@ -1,0 +1,140 @@
+"""The round engine without HTTP: database, blobs, a clock that is moved by hand, contributions put in directly."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aggregator_service.clock import ManualClock
+from aggregator_service.plans import plan_task, round_spec, row_terms
+from aggregator_service.rounds.engine import RoundEngine
+from aggregator_service.rounds.workers import FoldPool
+from aggregator_service.storage.blobs import DirectoryBlobs, new_key
+from aggregator_service.storage.database import Database, Effects
+from aggregator_service.storage.migrate import migrate
+from aggregator_service.storage.rounds import cohort_clients, last_round, list_rounds
+from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
+from aggregator_service.tasks import create_task
+from protocols.messages import TaskRequest
+
+__all__ = ["SECONDS", "World"]
+
+SECONDS = 100.0
+"""Deadline of a round."""
+
+
+class World:
+    """Database, blobs, clock and engine."""
+
+    def __init__(self, root: Path, batch: int = 3) -> None:
+        self.database = Database(f"sqlite:///{root / 'test.db'}", connections=4)
+        migrate(self.database)
+        self.blobs = DirectoryBlobs(root / "blobs")
+        self.database.listeners.append(self._forget)
+        self.clock = ManualClock()
+        self.executor = ThreadPoolExecutor(1)
+        pool = FoldPool(1, self.executor)
+        self.engine = RoundEngine(self.database, self.blobs, self.clock, pool, batch=batch, recheck=1.0)
+        self.uploads = root / "uploads"
+
+    def _forget(self, effects: Effects) -> None:
+        for key in effects.orphans:
+            self.blobs.delete(key)
+
+    def task(self, members: int, **schedule: Any) -> str:
+        """A plain task with members enrolled."""
+        request = TaskRequest.model_validate(
+            {
+                "name": "engine",
+                "recipe": {"name": "fedmf", "parameters": {"items": 2, "dim": 2, "clip": 5000.0}},
+                "mechanism": {"name": "plain"},
+                "schedule": {"cohort_size": 4, "min_clients": 2, "collect_seconds": SECONDS, **schedule},
+            }
+        )
+        with self.database.write() as session:
+            task = create_task(session, request, self.clock.now())
+            for index in range(members):
+                session.add(
+                    ClientRow(
+                        id=f"c_{index:02}",
+                        task_id=task.id,
+                        sequence=index + 1,
+                        role="member",
+                        identity_key=bytes([index] * 32),
+                        mailbox_key=bytes(32),
+                        token_hash=f"{index:064}",
+                        enrolled_at=0.0,
+                        turn=(index * 7) % 11,
+                    )
+                )
+            return task.id
+
+    def contribute(self, task_id: str, *clients: str) -> None:
+        """Store a durable contribution of value 2^index for each client."""
+        with self.database.write() as session:
+            task = session.get_one(TaskRow, task_id)
+            round_ = self._round(task_id)
+            plan = plan_task(row_terms(task))
+            for client in clients:
+                route = plan.route(round_spec(round_), client)
+                (block,) = plan.plan.layout.contribution_blocks(route)
+                values = np.where(block.integral_mask(), 1.0, 2.0 ** int(client[2:]))
+                body = plan.mechanism.seal(plan.plan, route, [values], None)
+                key = new_key("contributions", task_id, round_.number, client)
+                self.blobs.put(key, body)
+                session.add(
+                    ContributionRow(
+                        round_id=round_.id,
+                        client_id=client,
+                        digest=hashlib.sha256(body).hexdigest(),
+                        bytes=len(body),
+                        stored_at=self.clock.now(),
+                        blob_key=key,
+                    )
+                )
+
+    def run(self, task_id: str) -> float | None:
+        """Step until there is nothing due; the last answer of the engine."""
+
+        async def steps() -> float | None:
+            for _ in range(50):
+                pause = await self.engine.step(task_id)
+                if pause is None or pause > 0:
+                    return pause
+            raise AssertionError("the engine does not come to rest")
+
+        return asyncio.run(steps())
+
+    def _round(self, task_id: str) -> RoundRow:
+        with self.database.read() as session:
+            found = last_round(session, task_id)
+            assert found is not None
+            return found
+
+    def round(self, task_id: str) -> RoundRow:
+        return self._round(task_id)
+
+    def cohort(self, task_id: str) -> list[str]:
+        with self.database.read() as session:
+            return cohort_clients(session, self._round(task_id).id)
+
+    def state(self, task_id: str) -> str:
+        with self.database.read() as session:
+            return session.get_one(TaskRow, task_id).state
+
+    def total(self, task_id: str, number: int) -> float:
+        with self.database.read() as session:
+            (row,) = [row for row in list_rounds(session, task_id, 0, 100, None) if row.number == number]
+            plan = plan_task(row_terms(session.get_one(TaskRow, task_id)))
+        assert row.aggregate_key is not None and row.aggregate_digest is not None
+        body = bytes(self.blobs.view(row.aggregate_key, row.aggregate_digest))
+        return float(plan.mechanism.open(plan.plan, body, row.survivors, None)[0])
+
+    def close(self) -> None:
+        self.executor.shutdown()
+        self.database.close()
