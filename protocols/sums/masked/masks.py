@@ -38,6 +38,9 @@ _BLOCK: Final = 16
 _STEP: Final = 128 * 1024
 """Bytes a step: its zeros, keystream and target lie in the second-level cache together."""
 
+_BATCH: Final = 512
+"""Streams at a time: the state of one takes about 1 kB."""
+
 
 def add_mask(target: Ring, key: bytes, context: bytes, sign: Sign, start: int = 0) -> None:
     """Add (or subtract) elements `start`, `start`+1, ... of the stream of (key, context) to `target`, in place.
@@ -51,7 +54,7 @@ def add_mask(target: Ring, key: bytes, context: bytes, sign: Sign, start: int = 
 def add_masks(target: Ring, masks: Sequence[Mask], threads: int = 1, start: int = 0) -> None:
     """`add_mask` for each of `masks`; `threads` take a piece of `target` each, for AES and additions hold no lock.
 
-    Memory: the streams' AES states, about 1 kB each, and two steps of 128 KiB, all of it once a thread.
+    Memory: the AES states of a batch of streams and two steps of 128 KiB, once a thread.
     """
     _check(target, masks, threads, start)
     keys = [derive_key(key, _PURPOSE, context, length=_KEY) for key, context, _ in masks]
@@ -76,20 +79,19 @@ def _check(target: Ring, masks: Sequence[Mask], threads: int, start: int) -> Non
 
 
 def _add_piece(target: Ring, keys: Sequence[bytes], signs: Sequence[int], start: int) -> None:
-    """All streams over `target`, step by step; buffers are reused."""
+    """All streams over `target`, batch by batch and step by step; buffers are reused."""
     size = min(_STEP, target.nbytes)
     zeros, keystream = memoryview(bytes(size)), memoryview(bytearray(size))
     words = np.frombuffer(keystream, target.dtype.newbyteorder("<"))
-    streams = [_stream(key, start * target.itemsize) for key in keys]
-    for first in range(0, target.size, max(words.size, 1)):
-        part = target[first : first + words.size]
-        source, output, elements = zeros[: part.nbytes], keystream[: part.nbytes], words[: part.size]
-        for stream, sign in zip(streams, signs, strict=True):
-            stream.update_into(source, output)
-            if sign == 1:
-                np.add(part, elements, out=part)
-            else:
-                np.subtract(part, elements, out=part)
+    for first in range(0, len(keys), _BATCH):
+        streams = [_stream(key, start * target.itemsize) for key in keys[first : first + _BATCH]]
+        moves = [np.add if sign == 1 else np.subtract for sign in signs[first : first + _BATCH]]
+        for place in range(0, target.size, max(words.size, 1)):
+            part = target[place : place + words.size]
+            source, output, elements = zeros[: part.nbytes], keystream[: part.nbytes], words[: part.size]
+            for stream, move in zip(streams, moves, strict=True):
+                stream.update_into(source, output)
+                move(part, elements, out=part)
 
 
 def _stream(key: bytes, position: int) -> CipherContext:

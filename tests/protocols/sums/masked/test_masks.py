@@ -67,6 +67,17 @@ def test_pieces_threads_and_steps_make_no_difference(dtype: type, threads: int) 
     assert (far != near).any()
 
 
+def test_more_streams_than_a_batch() -> None:
+    """1,100 streams, of which 1,098 cancel."""
+    plan: list[Mask] = [(KEY, number.to_bytes(2, "big"), 1) for number in range(550)]
+    plan += [(KEY, number.to_bytes(2, "big"), -1) for number in range(1, 550)] + [(OTHER, b"last", 1)]
+    target = np.zeros(50, np.uint32)
+    add_masks(target, plan)
+    rest = stream(np.uint32, 50, KEY, bytes(2)) + stream(np.uint32, 50, OTHER, b"last")
+    assert len(plan) > 2 * masks._BATCH
+    assert (target == rest).all()
+
+
 def test_pairs_cancel_and_selves_are_left() -> None:
     total = np.zeros(500, np.uint32)
     for masks_of_one in ([(KEY, b"pair", 1)], [(KEY, b"pair", -1), (OTHER, b"self", 1)]):
