@@ -143,11 +143,12 @@ class SharedTopK(TopKRecipe):
 
     @property
     def gain(self) -> float:
-        """What the mean change is multiplied by: 1/sqrt(share), and 1 where error feedback delivers the rest later.
+        """What the mean change is multiplied by: 1/share, and 1 where error feedback delivers the rest later.
 
-        A support is a sample of the change, as CoLR's random subspace is, which the released code scales by sqrt(d/r).
+        A support is a sample of the change. Dividing by the chance that an entry is in it keeps the sum unbiased where
+        the entry is drawn (Wangni et al., NeurIPS 2018); the strongest half is moved as far.
         """
-        return 1.0 if self.parameters.error_feedback else float(np.sqrt(self.parameters.entries / self.kept))
+        return 1.0 if self.parameters.error_feedback else self.parameters.entries / self.kept
 
     def layout(self, step: int = 1) -> VectorLayout:
         """One block: the support's values (K), touch counts (items), votes (items)."""
@@ -179,12 +180,12 @@ class SharedTopK(TopKRecipe):
     def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
         """The update's values on the support, zeros where it has none, the touch vector, and the vote."""
         p, support = self.parameters, support_of(state)
-        rows, touched = dense_rows(update, p.items, p.dim)
+        rows, touched = finite_rows(update, p)
         parts = {"update": rows.ravel()[support], "touched": touched}
         if p.support_from == "vote":
             parts["votes"] = np.zeros(p.items)
             strength = np.linalg.norm(update.values.astype(np.float64), axis=1)
-            chosen = strongest_first(update.items.astype(np.int64), np.nan_to_num(strength))
+            chosen = strongest_first(update.items.astype(np.int64), strength)
             parts["votes"][chosen[: self._kept_units]] = 1.0
         block = self.layout().blocks[0]
         vector, clipped = clip_to_bounds(block, block.join(parts))
@@ -242,10 +243,8 @@ class OwnTopK(TopKRecipe):
     def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
         """The update's K entries of largest size; others at random, that count for nothing, where it has fewer."""
         p, kept = self.parameters, self.kept
-        dense_rows(update, p.items, p.dim)  # refuses what cannot be an update
+        finite_rows(update, p)  # refuses what cannot be an update
         values = update.values.astype(np.float64).ravel()
-        if not np.isfinite(values).all():
-            raise ParameterError("an update holds values that are not finite: training diverged")
         largest = np.flatnonzero(values)
         if largest.size > kept:
             largest = largest[np.argpartition(-np.abs(values[largest]), kept - 1)[:kept]]
@@ -274,6 +273,14 @@ class OwnTopK(TopKRecipe):
 def top_k(parameters: TopKParameters) -> TopKRecipe:
     """The recipe for the support that the parameters ask for."""
     return SharedTopK(parameters) if parameters.support == "shared" else OwnTopK(parameters)
+
+
+def finite_rows(update: Update, parameters: TopKParameters) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`dense_rows` of an update; `ParameterError` also for values that are not finite, wherever the support lies."""
+    rows, touched = dense_rows(update, parameters.items, parameters.dim)
+    if not np.isfinite(rows).all():
+        raise ParameterError("an update holds values that are not finite: training diverged")
+    return rows, touched
 
 
 def support_of(state: ModelState) -> NDArray[np.int32]:

@@ -1,0 +1,263 @@
+"""Top-K: what is sent of an update and absorbed of a sum, against sums written out by hand; supports and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.errors import CodecError, CombinationError, ParameterError
+from protocols.recipes.base import FactorState, Update
+from protocols.recipes.registry import check_combination, recipe
+from protocols.recipes.supports import entries_of_rows, first_units, renewed_units, strongest_first
+from protocols.recipes.topk import OwnTopK, SharedTopK, TopKRecipe, TopKState
+
+TASK_SEED = bytes(range(32))
+ITEMS, DIM, CLIENTS = 30, 8, 7
+SHARE = 1 / 6
+OWN: dict[str, Any] = {"support": "own", "reveal_indices": True}
+MODES: dict[str, dict[str, Any]] = {
+    "aggregate": {},
+    "vote": {"support_from": "vote"},
+    "feedback": {"error_feedback": True},
+    "own": OWN,
+}
+
+
+def make(mode: str, **changes: Any) -> TopKRecipe:
+    chosen = recipe("topk", {"items": ITEMS, "dim": DIM, "clip": 2.0, "share": SHARE, **MODES[mode], **changes})
+    assert isinstance(chosen, OwnTopK if mode == "own" else SharedTopK)
+    return chosen
+
+
+def drawn_update(rng: np.random.Generator, fewest: int = 1, most: int = ITEMS, size: float = 1.0) -> Update:
+    items = np.sort(rng.permutation(ITEMS)[: rng.integers(fewest, most)]).astype(np.int32)
+    return Update(items, rng.uniform(-size, size, (items.size, DIM)).astype(np.float32))
+
+
+def summed(chosen: TopKRecipe, sendings: list[list[np.ndarray]]) -> np.ndarray:
+    """The sum as a server would make it."""
+    if isinstance(chosen, SharedTopK):
+        return np.sum([blocks[0] for blocks in sendings], axis=0)
+    total = np.zeros((ITEMS * DIM, 2))
+    for places, pairs in sendings:
+        total[places.astype(int)] += pairs.reshape(-1, 2)
+    return total.ravel()
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_absorb_moves_each_entry_by_its_mean_over_those_who_count(mode: str, seed: int) -> None:
+    chosen, rng = make(mode), np.random.default_rng(seed)
+    before = chosen.initial_state(TASK_SEED)
+    change, counts, sendings = np.zeros((ITEMS, DIM)), np.zeros((ITEMS, DIM)), []
+    for _ in range(CLIENTS):
+        update = drawn_update(rng)
+        sending = chosen.lay_out(before, update, rng)
+        change[update.items] += sending.sent
+        counts[update.items] += 1.0 if isinstance(chosen, SharedTopK) else sending.sent != 0
+        sendings.append(sending.blocks)
+    spec = chosen.plan(TASK_SEED, 3)
+    after = chosen.absorb(before, spec, summed(chosen, sendings), CLIENTS)
+    assert after.round_number == 3
+    gain = chosen.gain if isinstance(chosen, SharedTopK) else 1.0
+    expected = before.item_factors + gain * change / np.maximum(counts, 1)
+    np.testing.assert_allclose(after.item_factors, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+@given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from([0.5, 5.0]))
+@settings(max_examples=25, deadline=None)
+def test_what_is_sent_and_what_is_owed_make_up_the_update(mode: str, seed: int, size: float) -> None:
+    """Every entry is sent within its clip, or not at all; the contribution holds exactly what `sent` says."""
+    chosen, rng = make(mode), np.random.default_rng(seed)
+    state, update = chosen.initial_state(TASK_SEED), drawn_update(rng, size=size)
+    sending = chosen.lay_out(state, update, rng)
+    inside = np.clip(update.values, -2.0, 2.0)
+    assert ((sending.sent == inside) | (sending.sent == 0)).all()
+    assert sending.clipped == np.count_nonzero((sending.sent != update.values) & (sending.sent != 0))
+    held = np.zeros((ITEMS, DIM))
+    held[update.items] = sending.sent
+    if isinstance(state, TopKState):
+        np.testing.assert_array_equal(sending.blocks[0][: chosen.kept], held.ravel()[state.support])
+    else:
+        places, pairs = sending.blocks[0].astype(int), sending.blocks[1].reshape(-1, 2)
+        np.testing.assert_array_equal(pairs[:, 0], held.ravel()[places])
+        assert np.count_nonzero(sending.sent) == np.count_nonzero(pairs[:, 1]) == min(chosen.kept, update.values.size)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_own_support_takes_the_largest_entries_and_fills_up_with_others(seed: int) -> None:
+    chosen, rng = make("own"), np.random.default_rng(seed)
+    update = drawn_update(rng)
+    sending = chosen.lay_out(chosen.initial_state(TASK_SEED), update, rng)
+    places = sending.blocks[0]
+    assert places.size == chosen.kept == 40
+    assert (np.diff(places) > 0).all()
+    assert 0 <= places[0] < places[-1] < ITEMS * DIM
+    left = np.abs(update.values[sending.sent == 0]).max(initial=0.0)
+    assert np.abs(sending.sent[sending.sent != 0]).min() >= left
+
+
+def test_what_fills_an_own_support_is_drawn_anew_and_counts_for_nothing() -> None:
+    chosen = make("own")
+    state, update = chosen.initial_state(TASK_SEED), Update(np.array([3], np.int32), np.ones((1, DIM), np.float32))
+    first, second = (chosen.lay_out(state, update, np.random.default_rng(seed)) for seed in (1, 2))
+    trained = set(range(3 * DIM, 4 * DIM))
+    assert set(first.blocks[0].tolist()) & set(second.blocks[0].tolist()) >= trained
+    assert set(first.blocks[0].tolist()) != set(second.blocks[0].tolist())
+    assert first.blocks[1].reshape(-1, 2).sum(axis=0).tolist() == [DIM, DIM]
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "vote", "feedback"])
+def test_a_shared_support_says_nothing_about_a_client(mode: str) -> None:
+    """It follows from the state alone: two clients with nothing in common send the same places, and as many values."""
+    chosen, rng = make(mode), np.random.default_rng(5)
+    state = chosen.initial_state(TASK_SEED)
+    few = Update(np.array([0], np.int32), rng.uniform(-1, 1, (1, DIM)).astype(np.float32))
+    many = Update(np.arange(5, 29, dtype=np.int32), rng.uniform(-1, 1, (24, DIM)).astype(np.float32))
+    one, other = chosen.lay_out(state, few, rng), chosen.lay_out(state, many, rng)
+    assert one.blocks[0].shape == other.blocks[0].shape == (chosen.layout().length,)
+    assert chosen.route(chosen.plan(TASK_SEED, 1), "c_1") == chosen.route(chosen.plan(TASK_SEED, 9), "c_2") == ((0,),)
+    assert chosen.warnings() == ()
+    assert "in the clear" in make("own").warnings()[0]
+
+
+@pytest.mark.parametrize("mode", ["aggregate", "vote"])
+def test_the_next_support_is_half_the_strongest_and_half_drawn(mode: str) -> None:
+    chosen, rng = make(mode), np.random.default_rng(11)
+    state = chosen.initial_state(TASK_SEED)
+    sendings = [chosen.lay_out(state, drawn_update(rng, 20), rng) for _ in range(CLIENTS)]
+    total = summed(chosen, [sending.blocks for sending in sendings])
+    first, again = (chosen.absorb(state, chosen.plan(TASK_SEED, 1), total, CLIENTS) for _ in range(2))
+    other = chosen.absorb(state, chosen.plan(TASK_SEED, 2), total, CLIENTS)
+    assert isinstance(first, TopKState) and isinstance(again, TopKState) and isinstance(other, TopKState)
+    np.testing.assert_array_equal(first.support, again.support)
+    assert set(first.support.tolist()) != set(other.support.tolist())
+    parts = chosen.layout().blocks[0].split(total)
+    if mode == "vote":
+        best = np.lexsort((np.arange(ITEMS), -parts["votes"]))[: chosen.kept // DIM // 2]
+        strongest = set(entries_of_rows(best, DIM).tolist())
+        assert all(sending.blocks[0][-ITEMS:].sum() == chosen.kept // DIM for sending in sendings)
+    else:
+        mean = np.abs(parts["update"]) / np.maximum(parts["touched"], 1)[state.support // DIM]
+        strongest = set(state.support[np.argsort(-mean, kind="stable")[: chosen.kept // 2]].tolist())
+    assert strongest <= set(first.support.tolist()) & set(other.support.tolist())
+
+
+@given(units=st.integers(1, 200), data=st.data())
+def test_supports_hold_as_many_units_as_asked_each_once(units: int, data: st.DataObject) -> None:
+    kept = data.draw(st.integers(1, units))
+    first = first_units(TASK_SEED, units, kept)
+    strength = np.array(data.draw(st.lists(st.floats(0, 9), min_size=kept, max_size=kept)))
+    strongest = strongest_first(first, strength)
+    assert strongest.size == np.count_nonzero(strength)
+    following = renewed_units(strongest, b"\x07" * 32, units, kept)
+    for support in (first, following):
+        assert support.size == kept
+        assert (np.diff(support) > 0).all()
+        assert 0 <= support[0] <= support[-1] < units
+    assert set(strongest[: kept // 2].tolist()) <= set(following.tolist())
+
+
+def test_every_entry_gets_its_turn() -> None:
+    """A support that kept only the strongest could never grow: here even sums of zeros reach all entries."""
+    chosen = make("aggregate")
+    state, seen = chosen.initial_state(TASK_SEED), set()
+    for number in range(1, 120):
+        assert isinstance(state, TopKState)
+        seen |= set(state.support.tolist())
+        total = np.zeros(chosen.layout().length)
+        total[0] = 1.0
+        state = chosen.absorb(state, chosen.plan(TASK_SEED, number), total, CLIENTS)
+    assert len(seen) == ITEMS * DIM
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_states_round_trip_and_refuse_what_is_wrong(mode: str) -> None:
+    chosen = make(mode)
+    state = chosen.initial_state(TASK_SEED)
+    body = chosen.encode_state(state)
+    assert len(body) == chosen.state_bytes(1)
+    again = chosen.decode_state(5, body)
+    assert again.round_number == 5
+    np.testing.assert_array_equal(again.item_factors, state.item_factors)
+    wrong = [body[:-1], body + b"\0", np.full(1, np.nan, "<f4").tobytes() + body[4:]]
+    if isinstance(state, TopKState):
+        np.testing.assert_array_equal(again.support, state.support)
+        wrong += [body[:-4] + np.array(n, "<u4").tobytes() for n in (0, ITEMS * DIM, 2**32 - 1)]
+    for bad in wrong:
+        with pytest.raises(CodecError):
+            chosen.decode_state(5, bad)
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_updates_that_cannot_be_are_refused(mode: str) -> None:
+    chosen, rng = make(mode), np.random.default_rng(0)
+    state, row = chosen.initial_state(TASK_SEED), np.ones((1, DIM), np.float32)
+    for items, values, problem in [
+        ([0, 0], np.ones((2, DIM), np.float32), "twice"),
+        ([ITEMS], row, "outside"),
+        ([1], row[:, 1:], "rows"),
+        ([1], row * np.nan, "diverged"),
+    ]:
+        with pytest.raises(ParameterError, match=problem):
+            chosen.lay_out(state, Update(np.array(items, np.int32), values), rng)
+
+
+def test_another_recipes_state_is_refused() -> None:
+    chosen = make("aggregate")
+    state = FactorState(0, np.zeros((ITEMS, DIM), np.float32))
+    with pytest.raises(ParameterError, match="no support"):
+        chosen.lay_out(state, drawn_update(np.random.default_rng(0)), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"support": "own"}, "tells the server which entries .* reveal_indices=true"),
+        ({"reveal_indices": True}, "shared support reveals none"),
+        ({"share": 0.0}, "share"),
+        ({"share": 1.1}, "share"),
+        ({"support_from": "dice"}, "support_from"),
+    ],
+)
+def test_wrong_parameters_name_what_is_wrong(parameters: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ParameterError, match=problem):
+        recipe("topk", {"items": ITEMS, "dim": DIM, **parameters})
+
+
+def test_shares_are_of_all_entries() -> None:
+    def kept(share: float, **more: Any) -> int:
+        chosen = recipe("topk", {"items": 3706, "dim": 64, "share": share, **more})
+        assert isinstance(chosen, TopKRecipe)
+        return chosen.kept
+
+    assert [kept(n / 64) for n in (1, 2, 16)] == [kept(n / 64, **OWN) for n in (1, 2, 16)] == [3706, 7412, 59296]
+    assert kept(1 / 64, support_from="vote") == 58 * 64
+    assert kept(1e-9) == 1
+
+
+def test_combinations_look_at_the_support_and_the_size() -> None:
+    for mode in MODES:
+        check_combination(make(mode), "plain")
+        check_combination(make(mode), "paillier")
+    check_combination(make("vote"), "masked")
+    with pytest.raises(CombinationError, match="choose what they feed .* 'shared'"):
+        check_combination(make("own"), "masked")
+    with pytest.raises(CombinationError, match="appendix C"):
+        check_combination(make("aggregate"), "ckks")
+    with pytest.raises(CombinationError, match="open problem"):
+        check_combination("svd", "paillier")
+    large = {"items": 3706, "dim": 64}
+    check_combination(recipe("topk", {**large, "share": 16 / 64}), "paillier")
+    check_combination(recipe("colr", {**large, "rank": 4}), "paillier")
+    with pytest.raises(CombinationError, match="240,890 values; Paillier is for small sums"):
+        check_combination(recipe("fedmf", large), "paillier")
+    with pytest.raises(CombinationError, match="237,184 blocks"):
+        check_combination(recipe("topk", {**large, **OWN}), "paillier")
