@@ -31,7 +31,7 @@ VALUES, CLIP, PRECISION = 3706, 0.1, 2.0**-32
 LAYOUT = VectorLayout((Block("top", (Segment("values", VALUES, CLIP),)),))
 ROUTE = whole_route(LAYOUT)
 KEY_BITS = (2048, 3072)
-SAMPLE, SAMPLE_QUICK = 48, 16
+SAMPLE, SAMPLE_QUICK = 32, 16
 
 
 class PhePeer:
@@ -179,7 +179,7 @@ def main() -> None:
     given = parser.parse_args()
     rng = np.random.default_rng(20240513)
     vectors = np.clip(rng.normal(0.0, CLIP / 2, (given.clients, VALUES)), -CLIP, CLIP)
-    repetitions = 1 if given.full else 5 if given.quick else 21
+    repetitions = 1 if given.full else 5 if given.quick else 11
     sample = VALUES if given.full else SAMPLE_QUICK if given.quick else SAMPLE
     figures: dict[str, Figure] = {"clients": given.clients, "values": VALUES, "repetitions": repetitions}
     for bits in KEY_BITS:

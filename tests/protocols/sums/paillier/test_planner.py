@@ -5,6 +5,9 @@ import pytest
 from protocols.codec import b64encode
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sums.base import NamesPublicKey
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.planner import make_plan
 from tests.protocols.sums.paillier.cases import LAYOUT, made_up_primes, small_plan
 
@@ -84,3 +87,21 @@ def test_a_plan_can_name_its_public_key() -> None:
     for wrong in (b"", b"\xff" * 384, (p * q + 1).to_bytes(256, "big")):
         with pytest.raises(ParameterError, match="public key"):
             plan.with_public_key(wrong)
+
+
+def test_a_task_names_one_public_key_for_good() -> None:
+    first, second = (p * q for p, q in (made_up_primes(2048), made_up_primes(2048, "another key")))
+    parameters = {"key_bits": 2048, "mode": "public"}
+    assert isinstance(PAILLIER, NamesPublicKey)
+    assert not isinstance(CKKS, NamesPublicKey)
+    named = PAILLIER.name_public_key(parameters, first.to_bytes(256, "big"))
+    assert "public_key" not in parameters
+    assert make_plan(named, LAYOUT, 4).modulus == first
+    assert PAILLIER.name_public_key(named, first.to_bytes(256, "big")) == named
+    with pytest.raises(ParameterError, match="names another public key"):
+        PAILLIER.name_public_key(named, second.to_bytes(256, "big"))
+    for wrong in (b"", first.to_bytes(257, "big"), (first + 1).to_bytes(256, "big")):
+        with pytest.raises(ParameterError, match="odd number of 2048 bits"):
+            PAILLIER.name_public_key(parameters, wrong)
+    with pytest.raises(ParameterError, match="value_bits"):
+        PAILLIER.name_public_key({"value_bits": 1}, first.to_bytes(256, "big"))
