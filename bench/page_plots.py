@@ -18,7 +18,7 @@ _FORMS = {
     "precise": "precise",
     "standard_expanded": "standard, expanded",
     "public": "public key",
-    "tenseal": "TenSEAL, usual",
+    "tenseal": "TenSEAL",
 }
 _COLOUR = {"tenseal": "usual", "public": "public"}
 

@@ -77,7 +77,7 @@ def _beside_flower(job: Job, peer_python: Path | None) -> Job:
     if peer_python is not None:
         return replace(job, command=(*job.command, "--peer-python", str(peer_python)))
     if find_spec("flwr") is None:
-        return replace(job, lacks="flwr, the extra `peers` (--peer-python names an interpreter that has it)")
+        return replace(job, lacks="flwr, the extra peers (--peer-python names an interpreter that has it)")
     return job
 
 

@@ -50,11 +50,11 @@ _TOPK: Final = tuple(row for row in ROWS if row.family == "topk")
 PANELS: Final = (
     Panel(
         "colr", "CoLR", _COLR, ("1", "2", "4", "8", "16", "32", "full"), "rank (full: FedMF)",
-        {"paper": "paper", "usual": "TenSEAL, usual", "ours": "HushRec", "public": "public key", "masked": "masked"},
+        {"paper": "paper", "usual": "TenSEAL", "ours": "HushRec", "public": "public key", "masked": "masked"},
     ),
     Panel(
         "topk", "Top-K", _TOPK, tuple(f"{row.share}/64" for row in _TOPK), "K, share of all entries",
-        {"paper": "paper", "usual": "phe, usual", "ours": "HushRec", "public": "public key", "masked": "masked"},
+        {"paper": "paper", "usual": "phe", "ours": "HushRec", "public": "public key", "masked": "masked"},
     ),
 )  # fmt: skip
 
@@ -96,7 +96,7 @@ def page_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
             title = f"{panel.title}: {metric.title}"
             draw(axes, panel, metric, figures)
             headline(axes, title)
-            drawing.subplots_adjust(left=0.12, right=0.755, top=0.87, bottom=0.14)
+            drawing.subplots_adjust(left=0.12, right=0.75, top=0.87, bottom=0.14)
             label_lines(axes, panel, metric, figures)
             made.append((title, inline_svg(drawing, title)))
     return made
