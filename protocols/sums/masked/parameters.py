@@ -3,7 +3,7 @@
 Every client shares its two secrets among k neighbours; t of those shares open one of them. Of n clients at most A =
 floor(corrupt * n) collude with the server and at most D = floor(dropout * n) fall silent, so S = n - D stay. The
 neighbours of a client are a uniform sample of the cohort without replacement, hence hypergeometric (Bell et al., CCS
-2020, section 3.2 and appendix; a client holds no share of its own). Per round, over all clients, with probability
+2020; here a client holds no share of its own). Per round, over all clients, with probability
 
     2^-(sigma+1)  at most, the honest clients that stay fall into several parts, whose sums the server would learn
                   apart: n(n-k-1)/2 * prod_{i<k} (A+D-i)/(n-i)
@@ -195,7 +195,7 @@ def _whole_part(share: float, clients: int) -> int:
 
 
 def _disconnected(clients: int, lost: int, most: int) -> NDArray[np.float64]:
-    """log2 of the bound on a fallen-apart graph, by k from 0 to `most` (Bell et al., lemma 3.7)."""
+    """log2 of the bound on a fallen-apart graph, by k from 0 to `most`."""
     steps = np.arange(most)
     with np.errstate(divide="ignore"):
         ratios = np.log2(np.maximum(lost - steps, 0.0)) - np.log2(clients - steps)
