@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 import platformdirs
+from numpy.typing import NDArray
 
 from client_sdk.errors import LocalFileError
 from client_sdk.files import ensure_private_directory, read_private, write_private
@@ -176,7 +177,10 @@ class Shelf:
         self.store.write(self.owner, task_id, _KEYRING, encode_keyring(keyring))
 
     def memory(self, task_id: str, like: Memory) -> Memory | None:
-        """What this client's half of the recipe keeps, with the names, dtypes and shapes that `like` has."""
+        """What this client's half of the recipe keeps, with the names, dtypes and shapes that `like` has.
+
+        An array that is empty in `like` may have any number of rows.
+        """
         body = self.store.read(self.owner, task_id, _MEMORY)
         if body is None:
             return None
@@ -185,7 +189,7 @@ class Shelf:
                 kept = {name: archive[name] for name in archive.files}
         except (ValueError, OSError, BadZipFile, KeyError) as error:
             raise LocalFileError(f"the memory kept for task {task_id} is damaged") from error
-        if _shapes(kept) != _shapes(like):
+        if kept.keys() != like.keys() or not all(_alike(kept[name], array) for name, array in like.items()):
             raise LocalFileError(f"the memory kept for task {task_id} is not that of its recipe")
         return kept
 
@@ -212,5 +216,6 @@ class Shelf:
         self.store.write(self.owner, task_id, _ITEM_STATE, body)
 
 
-def _shapes(memory: Memory) -> dict[str, tuple[Any, ...]]:
-    return {name: (array.dtype, array.shape) for name, array in memory.items()}
+def _alike(kept: NDArray[Any], like: NDArray[Any]) -> bool:
+    rows = kept.ndim == like.ndim and (kept.shape[:1] == like.shape[:1] or like.size == 0)
+    return kept.dtype == like.dtype and rows and kept.shape[1:] == like.shape[1:]

@@ -1,0 +1,133 @@
+"""Top-K on a client: what is sent and what is kept make up what was trained, round after round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client_sdk.errors import LocalFileError
+from client_sdk.store import MemoryStore, Shelf
+from client_sdk.training import MFConfig, client_half, train_full
+from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.topk import RESIDUAL_ITEMS, RESIDUAL_ROWS, TopKHalf, add_rows, without_empty_rows
+from protocols.recipes.base import Update
+from protocols.recipes.registry import recipe
+
+ITEMS, DIM, TASK_SEED = 40, 6, bytes(32)
+MODES: dict[str, dict[str, Any]] = {
+    "aggregate": {},
+    "vote": {"support_from": "vote"},
+    "own": {"support": "own", "reveal_indices": True},
+}
+
+
+def half_of(mode: str, **changes: Any) -> TopKHalf:
+    parameters = {"items": ITEMS, "dim": DIM, "clip": 0.05, "share": 0.1, **MODES[mode], **changes}
+    half = client_half(recipe("topk", parameters), MFConfig(epochs=1))
+    assert isinstance(half, TopKHalf)
+    return half
+
+
+def dense(items: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    full = np.zeros((ITEMS, DIM))
+    full[items] = rows
+    return full
+
+
+def sent(half: TopKHalf, state: Any, blocks: Any) -> np.ndarray:
+    full = np.zeros(ITEMS * DIM)
+    if half.recipe.parameters.support == "own":
+        full[blocks[0].astype(int)] = blocks[1].reshape(-1, 2)[:, 0]
+    else:
+        full[state.support] = blocks[0][: half.recipe.kept]
+    return full.reshape(ITEMS, DIM)
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=10, deadline=None)
+def test_error_feedback_loses_nothing(mode: str, seed: int) -> None:
+    """Over several rounds, all that was trained has either been sent or is still owed; clipped parts are owed."""
+    half, rng = half_of(mode, error_feedback=True), np.random.default_rng(seed)
+    positives = rng.permutation(ITEMS)[:7].astype(np.int32)
+    state, memory = half.recipe.initial_state(TASK_SEED), half.first_memory(rng)
+    trained, delivered, clipped = np.zeros((ITEMS, DIM)), np.zeros((ITEMS, DIM)), 0
+    for number in range(1, 5):
+        spec = half.recipe.plan(TASK_SEED, number)
+        update = train_full(
+            state.item_factors,
+            memory[USER_FACTOR],
+            positives,
+            ITEMS,
+            half.training,
+            np.random.default_rng([seed, number]),
+        )
+        trained[update.items] += update.values
+        local = half.contribute(spec, "c_1", state, positives, memory, np.random.default_rng([seed, number]))
+        delivered += sent(half, state, local.blocks)
+        memory, clipped = local.memory, clipped + local.clipped
+        np.testing.assert_array_equal(memory[USER_FACTOR], update.user_factor)
+        owed = dense(memory[RESIDUAL_ITEMS], memory[RESIDUAL_ROWS])
+        np.testing.assert_allclose(delivered + owed, trained, atol=1e-5)
+    assert clipped > 0
+    assert np.abs(owed).max() > 0
+    assert (np.diff(memory[RESIDUAL_ITEMS]) > 0).all()
+    assert memory[RESIDUAL_ROWS].any(axis=1).all()
+
+
+def test_what_is_owed_is_sent_as_soon_as_there_is_room() -> None:
+    half = half_of("own", error_feedback=True, share=1.0, clip=10.0)
+    rng = np.random.default_rng(0)
+    state = half.recipe.initial_state(TASK_SEED)
+    owed = {RESIDUAL_ITEMS: np.array([3, 9], np.int32), RESIDUAL_ROWS: np.full((2, DIM), 5.0, np.float32)}
+    memory = {**half.first_memory(rng), **owed}
+    local = half.contribute(half.recipe.plan(TASK_SEED, 1), "c_1", state, np.array([20], np.int32), memory, rng)
+    assert (sent(half, state, local.blocks)[[3, 9]] > 4.0).all()
+    assert local.memory[RESIDUAL_ITEMS].size == local.memory[RESIDUAL_ROWS].size == 0
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_without_error_feedback_only_the_user_factor_is_kept(mode: str) -> None:
+    half, rng = half_of(mode), np.random.default_rng(0)
+    spec, state, positives = (
+        half.recipe.plan(TASK_SEED, 1),
+        half.recipe.initial_state(TASK_SEED),
+        np.arange(4, dtype=np.int32),
+    )
+    first = half.first_memory(rng)
+    local = half.contribute(spec, "c_1", state, positives, first, rng)
+    prepared = half.prepare(spec, state, positives, rng)
+    assert set(first) == set(local.memory) == set(prepared) == {USER_FACTOR}
+    assert half.scores(state, local.memory, positives).shape == (ITEMS,)
+
+
+def test_the_residual_is_kept_and_found_again_whatever_its_length() -> None:
+    half, rng, shelf = half_of("own", error_feedback=True), np.random.default_rng(0), Shelf(MemoryStore(), "aa")
+    first = half.first_memory(rng)
+    spec, state = half.recipe.plan(TASK_SEED, 1), half.recipe.initial_state(TASK_SEED)
+    kept = half.contribute(spec, "c_1", state, np.arange(4, dtype=np.int32), first, rng).memory
+    shelf.keep_memory("t_1", kept)
+    found = shelf.memory("t_1", first)
+    assert found is not None
+    for name, array in kept.items():
+        np.testing.assert_array_equal(found[name], array)
+    assert found[RESIDUAL_ITEMS].size > 0
+    prepared = half.prepare(spec, state, np.arange(4, dtype=np.int32), rng)
+    assert prepared[RESIDUAL_ROWS].shape == (0, DIM)
+    for wrong in ({USER_FACTOR: first[USER_FACTOR]}, {**first, RESIDUAL_ROWS: np.zeros((0, DIM + 1), np.float32)}):
+        with pytest.raises(LocalFileError, match="not that of its recipe"):
+            shelf.memory("t_1", wrong)
+
+
+def test_changes_add_up_row_by_row() -> None:
+    one = Update(np.array([1, 4], np.int32), np.array([[1, 2], [3, 4]], np.float32))
+    other = Update(np.array([4, 7], np.int32), np.array([[-3, -4], [5, 6]], np.float32))
+    both = add_rows(one, other)
+    assert both.items.tolist() == [1, 4, 7]
+    assert both.values.tolist() == [[1, 2], [0, 0], [5, 6]]
+    assert both.items.dtype == np.int32
+    assert without_empty_rows(both).items.tolist() == [1, 7]
