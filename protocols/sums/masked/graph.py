@@ -17,7 +17,8 @@ def neighbours(clients: int, degree: int, seed: bytes) -> NDArray[np.int32]:
     """int32 (clients, degree): row i holds the neighbours of client i, ascending, never i itself.
 
     The clients stand in a circle in an order drawn from `seed`, each linked with the degree/2 nearest on either side: a
-    Harary graph, which stays in one piece unless `degree` of its clients leave it (Harary, PNAS 1962). `degree` is even, or clients-1: the complete graph. `ParameterError` otherwise.
+    Harary graph, which stays in one piece unless `degree` of its clients leave it (Harary, PNAS 1962). `degree` is
+    even, or clients-1: the complete graph. `ParameterError` otherwise.
     """
     if degree == clients - 1 and clients >= 2:
         rows = np.broadcast_to(np.arange(degree, dtype=np.int32), (clients, degree))
