@@ -190,4 +190,5 @@ def _roster(context: RoundContext, entries: tuple[RosterEntry, ...], body: bytes
     summary = digest("masked roster", context.binding(), *facts, body)
     seed = digest("masked graph", context.round_seed, summary)
     adjacency = neighbours(len(entries), neighbourhood.degree, seed)
+    adjacency.setflags(write=False)  # one roster serves many
     return Roster(context, entries, body, summary, neighbourhood, adjacency)

@@ -312,8 +312,16 @@ def test_model_inconsistency(defended: bool, signatures: bool, monkeypatch: Patc
 
 
 @DEFENDED
-@pytest.mark.parametrize("stage", ["asked", "roster", "sharers", "survivors"])
-def test_small_cohort(stage: str, defended: bool, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        ("asked", "the round asks"),
+        ("roster", "the roster has"),
+        ("sharers", "shares came from"),
+        ("survivors", "contributions came from"),
+    ],
+)
+def test_small_cohort(stage: str, text: str, defended: bool, monkeypatch: Patch) -> None:
     """A sum of few, in whichever stage the server makes it small, is refused by the client's own policy."""
     if not defended:
         monkeypatch.setattr(ClientPolicy, "check_cohort", lambda *_: None)
@@ -327,6 +335,7 @@ def test_small_cohort(stage: str, defended: bool, monkeypatch: Patch) -> None:
         played.unmask()
         released = bool((played.opened() == played.expected()).all())
     except RefusalError as refusal:
+        assert str(refusal).startswith(text)  # in the stage in which it became small
         assert f"at least {floor}" in str(refusal)
         released = False
     assert released is not defended

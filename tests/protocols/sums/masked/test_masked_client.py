@@ -9,6 +9,7 @@ import pytest
 
 from protocols.errors import CodecError, HushRecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server
+from protocols.sums.masked.agreement import sign_survivors
 from protocols.sums.masked.messages import SEALED_BYTES
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import RosterEntry
@@ -120,6 +121,16 @@ def test_forged_confirmations_count_as_none() -> None:
         signed[64 * slot] ^= 1
     with pytest.raises(ThresholdError, match="4 are there"):
         client.unmask(played.confirmed[VICTIM], bytes(signed))
+
+
+def test_confirmations_of_others_count_as_none() -> None:
+    """A client that did not survive may sign the set too: its word is not asked for."""
+    played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm(without=names(9)[5:])
+    sets = (played.roster.encode_set(played.shares), played.survivors)
+    stranger = sign_survivors(played.identities["c_008"], played.context, played.roster.digest, *sets)
+    signed = server.confirmations(played.roster, {**played.confirmations, "c_008": stranger})
+    with pytest.raises(ThresholdError, match="confirming: 5 clients are needed .* 4 are there"):
+        client.unmask(played.confirmed[VICTIM], signed[VICTIM])
 
 
 def test_malformed_messages() -> None:
