@@ -11,7 +11,7 @@ from client_sdk.demo.results import ArmResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["bytes_plot", "phases_plot", "quality_plot"]
+__all__ = ["COLOURS", "bytes_plot", "inline_svg", "phases_plot", "quality_plot"]
 
 COLOURS: Final = ("#3b82f6", "#0d9488", "#d97706", "#a855f7", "#6b7280")
 _INK: Final = "#64748b"  # only a place holder: the page's own text colour takes its place
@@ -37,7 +37,7 @@ def quality_plot(arms: Sequence[ArmResult], metric: str) -> str:
         axes.set_ylim(bottom=0)
 
     name = "HR@10" if metric == "hr" else "NDCG@10"
-    return _svg(draw, f"{name} by round", columns=2)
+    return inline_svg(draw, f"{name} by round", columns=2)
 
 
 def bytes_plot(arms: Sequence[ArmResult]) -> str:
@@ -58,7 +58,7 @@ def bytes_plot(arms: Sequence[ArmResult]) -> str:
         axes.invert_yaxis()
         axes.set_xlabel("KiB per client and round")
 
-    return _svg(draw, "KiB a client sends and receives in a round")
+    return inline_svg(draw, "KiB a client sends and receives in a round")
 
 
 def phases_plot(arms: Sequence[ArmResult]) -> str:
@@ -74,10 +74,10 @@ def phases_plot(arms: Sequence[ArmResult]) -> str:
         axes.invert_yaxis()
         axes.set_xlabel("milliseconds per client and round")
 
-    return _svg(draw, "Milliseconds a client spends in a round, by phase")
+    return inline_svg(draw, "Milliseconds a client spends in a round, by phase")
 
 
-def _svg(draw: Callable[[Axes], None], title: str, columns: int = 4) -> str:
+def inline_svg(draw: Callable[[Axes], None], title: str, columns: int = 4) -> str:
     """What `draw` draws, with its legend above the axes, where it covers nothing, and `title` for screen readers."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -1,0 +1,38 @@
+"""What PriviRec's sums stand in for: the same components with everyone's data in one place, exact, in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from client_sdk.data.interactions import Interactions
+from client_sdk.filters import Components, interaction_rows
+
+__all__ = ["Users", "central_components"]
+
+Users = NDArray[np.intp] | None
+
+
+def central_components(
+    train: Interactions, columns: int, counted: Users = None, summed: Users = None
+) -> tuple[Components, Components]:
+    """The `columns` leading singular vectors of R~ without and with P itself, for data that fits a dense matrix.
+
+    The first is what privirec-k would have once it has converged, the second what the released filters use. counted:
+    the users that item degrees are of, all by default; summed: those whose rows P is of, `counted` by default.
+    """
+    whole = interaction_rows(train).toarray().astype(np.float64)
+    degrees = (whole if counted is None else whole[counted]).sum(axis=0)
+    among = counted if summed is None else summed
+    rows = whole if among is None else whole[among]
+    normalised = _inverse_root(rows.sum(axis=1))[:, None] * rows * _inverse_root(degrees)
+    _, values, transposed = np.linalg.svd(normalised, full_matrices=False)
+    vectors = np.ascontiguousarray(transposed[:columns].T, dtype=np.float32)
+    values = values[:columns].astype(np.float32)
+    gram = csr_array((normalised.T @ normalised).astype(np.float32))
+    return Components(degrees, vectors, values), Components(degrees, vectors, values, gram)
+
+
+def _inverse_root(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.divide(1.0, np.sqrt(degrees), out=np.zeros_like(degrees), where=degrees > 0)
