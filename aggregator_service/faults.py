@@ -17,7 +17,10 @@ CrashPoint = Literal[
     "release.committed",
     "round.opened",
     "stage.stored-before-ack",
-    "stage.ended",
+    "stage.advertising-ended",
+    "stage.sharing-ended",
+    "stage.collecting-ended",
+    "stage.confirming-ended",
 ]
 
 CRASH_POINTS: Final[tuple[str, ...]] = get_args(CrashPoint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
-from aggregator_service.faults import crash_point
+from aggregator_service.faults import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.plans import TaskTerms, round_spec, row_terms
 from aggregator_service.rounds.folding import BlobRef, FoldJob, Released, ReleaseJob, fold_batch, release_sum
@@ -46,6 +46,12 @@ _LOG = logging.getLogger(__name__)
 _IDLE: Final = 3600.0
 _BACK_OFF: Final = 1.0
 _LOST_RACE: Final = 0.1
+_ENDED: Final[Mapping[str, CrashPoint]] = {
+    RoundState.ADVERTISING: "stage.advertising-ended",
+    RoundState.SHARING: "stage.sharing-ended",
+    RoundState.COLLECTING: "stage.collecting-ended",
+    RoundState.CONFIRMING: "stage.confirming-ended",
+}
 
 Outcome = TypeVar("Outcome")
 
@@ -190,7 +196,7 @@ class RoundEngine:
         with self._database.write() as session:
             (end_stage if seen.masked else stop_collecting)(session, seen.round.id, self._clock.now())
         if seen.masked:
-            crash_point("stage.ended")
+            crash_point(_ENDED[seen.round.state])
 
     async def _unmask(self, seen: _Situation) -> float:
         """What is left to fold is folded while the replies come in; then the masks are taken off."""

@@ -9,10 +9,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import psutil
 import pytest
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from aggregator_service.faults import CRASH_POINTS
 from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
+from tests.support.persistence import Persistent
 from tests.support.server import AggregatorProcess
 
 COHORT = 7
@@ -39,24 +39,6 @@ def api(server: AggregatorProcess) -> Iterator[Api]:
     client = Api(server.url, server.operator_token)
     yield client
     client.close()
-
-
-class Persistent:
-    """Repeats a request until it is answered; restarts the server when it died. Counts the deaths."""
-
-    def __init__(self, server: AggregatorProcess) -> None:
-        self.server = server
-        self.deaths = 0
-
-    def __call__(self, request: Callable[[], httpx.Response]) -> httpx.Response:
-        for _ in range(5):
-            try:
-                return request()
-            except httpx.TransportError:
-                assert self.server.wait_dead() == -signal.SIGKILL
-                self.deaths += 1
-                self.server.start()
-        raise AssertionError("no answer after five attempts")
 
 
 def enrol_persistently(task: TestTask, attempt: Persistent) -> TestMember:

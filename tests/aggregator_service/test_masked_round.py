@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api, TestTask, digest_field
-from tests.support.masked import Step, enrol_masked, expire, masked_task, play
+from tests.support.masked import Step, enrol_masked, expire, masked_task, plan_of, play
 from tests.support.server import AggregatorProcess, running_aggregator
 
 COHORT = 6
@@ -198,3 +198,73 @@ def test_unasked_clients_and_plain_rounds(server: AggregatorProcess, api: Api) -
     view = api.http.get(f"{plain.path}/rounds/1", headers=first.auth).json()
     assert (view["expected"], view["delivered"]) == (True, True)
     assert len(clients) == COHORT
+
+
+def test_a_masked_job_over_a_frozen_cohort(server: AggregatorProcess, api: Api) -> None:
+    """One client drops out of the second sum: it is not released, four leave, and the five that stay make it again."""
+    request = {
+        "name": "frozen",
+        "recipe": {"name": "privirec-k", "parameters": {"items": 6, "components": 2, "iterations": 2}},
+        "mechanism": {"name": "masked", "parameters": {"dropout": 0.34}},
+        "schedule": {"cohort_size": 9, "min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600},
+    }
+    answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
+    assert answer.status_code == 201, answer.text
+    task = TestTask(api, answer.json())
+    clients = enrol_masked(task, 9)
+    play(server, task, clients, 1)
+    assert task.wait_round(1, "complete")["survivors"] == 9
+    play(server, task, clients, 2, drop={2: "contribute"}, value=lambda index: 0.01 * index)
+    failed = task.wait_round(2, "failed")
+    assert "differ from those of an earlier sum by 1 clients" in failed["failure"]
+    assert failed["aggregate_digest"] is None
+    again = task.wait_round(3, "advertising")
+    assert (again["step"], again["cohort"]) == (2, 5)
+    asked = api.http.get(f"{task.path}/rounds/3/cohort", headers=api.operator).json()["clients"]
+    stay = {index: client for index, client in clients.items() if client.client_id in asked}
+    assert len(stay) == 5
+    assert 2 not in stay
+    play(server, task, stay, 3, value=lambda index: 0.01 * index)
+    assert task.wait_round(3, "complete")["survivors"] == 5
+    plan = plan_of(task, 2)
+    total = task.mechanism.open(plan, task.aggregate(3), 5, None)
+    assert np.allclose(total, 0.01 * sum(stay), rtol=0, atol=plan.predicted_error)
+
+
+def test_what_a_masked_round_would_take(api: Api) -> None:
+    asked = {"clients": 1000, "values": 100_000, "corrupt": 0.05, "dropout": 0.05}
+    found = api.http.get("/v1/parameters/masked", params=asked, headers=api.operator).json()
+    assert (found["degree"], found["threshold"], found["mode"]) == (62, 43, "semi-malicious")
+    assert found["log2_disconnected"] < -41
+    assert found["log2_too_many_corrupt"] < -41
+    assert found["log2_too_few_survivors"] < -30
+    sent = {"advertise": 160, "share": 82 * 62, "contribute": 400_000, "confirm": 64, "unmask": 33 * 62}
+    assert found["sent"] == sent
+    assert found["received"]["inbox"] == 125 + 82 * 62
+    curious = api.http.get("/v1/parameters/masked", params=asked | {"mode": "curious"}, headers=api.operator).json()
+    assert set(curious["sent"]) == {"advertise", "share", "contribute", "unmask"}
+    refused = api.http.get("/v1/parameters/masked", params={"clients": 3, "dropout": 0.5}, headers=api.operator)
+    assert refused.status_code == 422
+    assert "no neighbourhood of 3 clients" in refused.json()["detail"]
+
+
+def test_a_task_that_could_not_be_summed_at_its_floor_is_refused(api: Api) -> None:
+    request = {
+        "name": "impossible",
+        "recipe": {"name": "fedmf", "parameters": {"items": 5, "dim": 3, "clip": 1.0}},
+        "mechanism": {"name": "masked", "parameters": {"dropout": 0.34}},
+        "schedule": {"cohort_size": 6, "min_clients": 3},
+    }
+    refused = api.http.post("/v1/tasks", json=request, headers=api.operator)
+    assert (refused.status_code, refused.json()["type"]) == (422, "urn:hushrec:problem:invalid-parameters")
+    assert "a masked round of min_clients clients cannot work" in refused.json()["detail"]
+    request["mechanism"]["parameters"] = {"corrupt": 0.9}  # type: ignore[index]
+    refused = api.http.post("/v1/tasks", json=request, headers=api.operator)
+    assert "no neighbourhood of 6 clients" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
+def test_a_masked_task_says_whom_it_trusts(api: Api, mode: str) -> None:
+    trust, thresholds = masked_task(api, f"says-{mode}", COHORT, mode).view["warnings"]
+    assert ("trusted to follow the protocol" in trust) == (mode == "curious")
+    assert "In a full cohort of 6" in thresholds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,12 +21,12 @@ from protocols.messages import TaskView
 from protocols.sums.masked import client
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import own_plan
-from protocols.sums.masked.plan import encode
+from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.policy import ClientPolicy
 from tests.support.api import Api, TestTask, digest_field, signed_enrolment
 from tests.support.server import AggregatorProcess
 
-__all__ = ["STAGES", "MaskedClient", "Step", "enrol_masked", "expire", "masked_task", "play", "steps_of", "vector_of"]
+__all__ = ["STAGES", "MaskedClient", "Step", "enrol_masked", "expire", "masked_task", "plan_of", "play", "steps_of"]
 
 Step = Literal["advertise", "share", "contribute", "confirm", "unmask"]
 STAGES: dict[Step, str] = {
@@ -45,9 +45,16 @@ def masked_task(api: Api, name: str, cohort: int, mode: str = "semi-malicious", 
     return api.create_task(name, cohort=cohort, mechanism_name="masked", mechanism_parameters=parameters, **schedule)
 
 
-def vector_of(task: TestTask, value: float) -> NDArray[np.float64]:
+def plan_of(task: TestTask, step: int) -> MaskedPlan:
+    """How sum `step` is laid out."""
+    view = task.view
+    cohort = view["schedule"]["cohort_size"]
+    return own_plan(task.mechanism.plan(view["mechanism"]["parameters"], task.recipe.layout(step), cohort))
+
+
+def vector_of(plan: MaskedPlan, value: float) -> NDArray[np.float64]:
     """A whole vector whose every value is `value`, 1 where counts stand."""
-    integral = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
+    integral = np.concatenate([block.integral_mask() for block in plan.layout.blocks])
     return np.where(integral, 1.0, value)
 
 
@@ -101,7 +108,7 @@ class MaskedClient:
             task_id=self.task.id,
             round_number=number,
             round_seed=b64decode(round_["seed"], 32),
-            plan=own_plan(self.task.plan),
+            plan=plan_of(self.task, round_["step"]),
             model_digest=broadcast_digest(view, round_["step"], digest),
             cohort=round_["cohort"],
         )
@@ -114,8 +121,8 @@ class MaskedClient:
         elif step == "share":
             self.state, body = client.share(self.state, self.fetch(number, "roster"), lambda entry: True)
         elif step == "contribute":
-            plan = own_plan(self.task.plan)
-            blocks = plan.layout.split(vector_of(self.task, value))
+            plan = self.state.context.plan
+            blocks = plan.layout.split(vector_of(plan, value))
             elements = encode(plan, whole_route(plan.layout), blocks)
             self.state, body = client.contribute(self.state, self.fetch(number, "inbox"), elements)
         elif step == "confirm":
@@ -165,9 +172,10 @@ def play(
     number: int = 1,
     drop: Mapping[int, Step] | None = None,
     until: Step | None = None,
+    value: Callable[[int], float] = lambda index: 2.0**index,
 ) -> None:
-    """Client `index` contributes 2^index, and is silent from the step `drop[index]` on. All take every step before
-    `until`; the deadline of a stage comes when those who stay have delivered."""
+    """Client `index` contributes `value(index)`, and is silent from the step `drop[index]` on. All take every step
+    before `until`; the deadline of a stage comes when those who stay have delivered."""
     drop, here = drop or {}, dict(clients)
     for step in steps_of(task):
         if step == until:
@@ -177,7 +185,7 @@ def play(
         leaving = {index for index in here if drop.get(index) == step}
         here = {index: one for index, one in here.items() if index not in leaving}
         for index, one in here.items():
-            answer = one.take(number, step, 2.0**index)
+            answer = one.take(number, step, value(index))
             assert answer.status_code == 201, (step, index, answer.text)
         if leaving:
             expire(server, task, number)
