@@ -1,0 +1,90 @@
+"""kill -9 in any state of a masked round: after a restart it goes on where it stood, and the sum is exactly right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aggregator_service.faults import CRASH_POINTS
+from tests.support.api import Api, TestTask
+from tests.support.masked import STAGES, MaskedClient, enrol_masked, masked_task, steps_of
+from tests.support.persistence import Persistent
+from tests.support.server import AggregatorProcess
+
+COHORT = 5
+OF_STAGES = [point for point in CRASH_POINTS if point.startswith("stage.")]
+OF_THE_SUM = ["fold.blob-written-before-commit", "release.blob-written-before-commit", "release.committed"]
+"""In the order in which a masked round comes to them."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
+    process = AggregatorProcess(tmp_path / "data")
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def api(server: AggregatorProcess) -> Iterator[Api]:
+    client = Api(server.url, server.operator_token)
+    yield client
+    client.close()
+
+
+def stubborn_step(attempt: Persistent, client: MaskedClient, step: str, value: float) -> None:
+    """Take a step; what was made is sent until it is acknowledged."""
+    body = attempt(lambda: client.make(1, step, value))  # type: ignore[arg-type]
+    answer = attempt(lambda: client.send(1, step, body))
+    assert answer.status_code in (200, 201), (step, answer.text)
+
+
+def assert_exact(task: TestTask, server: AggregatorProcess) -> None:
+    """One round, its sum that of all clients, and nothing left of what they sent."""
+    assert task.round(1)["survivors"] == COHORT
+    total = task.opened(1)
+    mask = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
+    assert np.array_equal(total[mask], np.full(mask.sum(), float(COHORT)))
+    assert np.allclose(total[~mask], 2.0**COHORT - 1, rtol=0, atol=task.plan.predicted_error)
+    listed = task.api.http.get(f"{task.path}/rounds", headers=task.api.operator).json()["rounds"]
+    assert [row["number"] for row in listed] == [1]
+    kinds = {path.name: len(list(path.iterdir())) for path in (server.data_dir / "blobs").iterdir()}
+    assert (kinds["contributions"], kinds["partials"], kinds["aggregates"], kinds["snapshots"]) == (0, 0, 1, 1)
+
+
+@pytest.mark.timeout(300)  # a server starts again after each death
+@pytest.mark.parametrize("points", [OF_STAGES, OF_THE_SUM], ids=["stages", "sum"])
+def test_death_at_every_named_point_of_one_round(server: AggregatorProcess, api: Api, points: list[str]) -> None:
+    server.start(crash_at=points[0])
+    attempt = Persistent(server, points[1:])
+    task = masked_task(api, "points", COHORT)
+    clients = enrol_masked(task, COHORT)
+    for step in steps_of(task):
+        attempt(lambda step=step: task.wait_round(1, STAGES[step]))
+        for index, client in clients.items():
+            stubborn_step(attempt, client, step, 2.0**index)
+    attempt(lambda: task.wait_round(1, "complete"))
+    if attempt.deaths < len(points):  # the round was seen complete a moment before the end
+        attempt.revive()
+    assert attempt.deaths == len(points)
+    assert_exact(task, server)
+
+
+@pytest.mark.timeout(300)
+def test_killed_in_the_middle_of_every_stage(server: AggregatorProcess, api: Api) -> None:
+    server.start()
+    attempt = Persistent(server)
+    task = masked_task(api, "stages", COHORT)
+    clients = enrol_masked(task, COHORT)
+    for step in steps_of(task):
+        attempt(lambda step=step: task.wait_round(1, STAGES[step]))
+        for index, client in clients.items():
+            if index == 2:
+                server.kill()
+                server.start()
+            stubborn_step(attempt, client, step, 2.0**index)
+    task.wait_round(1, "complete")
+    assert attempt.deaths == 0
+    assert_exact(task, server)
