@@ -20,7 +20,7 @@ from rich.table import Table
 __all__ = ["Figure", "Timing", "arguments", "bars", "machine_facts", "show", "time_in_turn", "write_figures"]
 
 Figure = int | float | str | bool | None
-_PACKAGES = ("hushrec", "numpy", "scipy", "tenseal", "cryptography", "zstandard")
+_PACKAGES = ("hushrec", "numpy", "scipy", "tenseal", "cryptography", "zstandard", "phe", "gmpy2")
 
 
 @dataclass(frozen=True)

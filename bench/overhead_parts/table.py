@@ -103,6 +103,8 @@ def notes(figures: Mapping[str, Figure]) -> list[str]:
         "round without dropouts.",
         "All ways sum the paper's vector. A task sums how many clients touched each item as well: 3,706 values more.",
     ]
+    if "repetitions" in figures:
+        found.append(f"Medians of {figures['repetitions']} repetitions; of fewer where one takes seconds.")
     if any(name.endswith(".scaled") and value for name, value in figures.items()):
         found.append(f"* measured on {figures.get('phe_sample')} values and multiplied; `--full` measures every value.")
     return found
