@@ -13,7 +13,7 @@ from aggregator_service.faults import crash_point
 from aggregator_service.logs import fields
 from aggregator_service.plans import plan_round
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.masked import roster_of, round_context
+from aggregator_service.rounds.masked import roster_of, round_context, survivors_of
 from aggregator_service.services import Services
 from aggregator_service.storage.database import progress
 from aggregator_service.storage.rounds import find_round, in_cohort, lock_round
@@ -27,7 +27,6 @@ from aggregator_service.storage.stages import (
     find_handout,
     find_message,
     takes_part,
-    those_who,
 )
 from protocols.messages import UploadReceipt
 from protocols.sums.masked import messages, server
@@ -139,15 +138,16 @@ def _check(services: Services, admission: StageAdmission, body: bytes) -> None:
             identity_key = session.get_one(ClientRow, client_id).identity_key
         server.check_advertisement(round_context(task, round_), client_id, identity_key, body)
         return
-    roster = roster_of(services.database, task.id, round_.number)
+    try:
+        roster = roster_of(services.database, task.id, round_.number)
+    except LookupError:
+        raise Problem("round-closed", "the round is over: it takes no messages any more") from None
     if admission.stage == "share":
         server.check_shares(roster, body)
     elif admission.stage == "unmask":
         server.check_reply(roster, body)
     else:
-        with services.database.read() as session:
-            sharers = session.scalars(those_who(round_.id, "share")).all()
-            survivors = session.scalars(those_who(round_.id, "contribute")).all()
+        sharers, survivors = survivors_of(services.database, task.id, round_.number)
         server.check_confirmation(roster, sharers, survivors, client_id, body)
 
 

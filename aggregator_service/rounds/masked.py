@@ -41,7 +41,7 @@ from protocols.sums.masked.mechanism import own_plan
 from protocols.sums.masked.messages import KEY_BYTES
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
 
-__all__ = ["end_stage", "gather_masks", "give_up", "roster_of", "round_context"]
+__all__ = ["end_stage", "gather_masks", "give_up", "roster_of", "round_context", "survivors_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,6 +66,17 @@ def roster_of(database: Database, task_id: str, number: int) -> Roster:
         if round_ is None:
             raise LookupError("there is no such round")
         return _roster(session, session.get_one(TaskRow, task_id), round_)
+
+
+@lru_cache(maxsize=8)
+def survivors_of(database: Database, task_id: str, number: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Sharers and survivors of a round whose collecting is over: from then on they never change."""
+    with database.read() as session:
+        round_ = find_round(session, task_id, number)
+        if round_ is None:
+            raise LookupError("there is no such round")
+        sharers, survivors = (session.scalars(those_who(round_.id, part)) for part in ("share", "contribute"))
+        return frozenset(sharers), frozenset(survivors)
 
 
 def _roster(session: Session, task: TaskRow, round_: RoundRow) -> Roster:
