@@ -40,8 +40,8 @@ from protocols.recipes.registry import recipe as make_recipe
 __all__ = ["PRIVIREC_DATASETS", "PriviRecRequest", "run_privirec_demo"]
 
 PRIVIREC_DATASETS: Final = {
-    "synthetic": {"components": 16, "iterations": 5, "oversampling": 8, "rayleigh_ritz": True},
-    "ml-100k": {"components": 64, "iterations": 6, "oversampling": 32, "rayleigh_ritz": True},
+    "synthetic": {"components": 16, "iterations": 4, "oversampling": 8, "rayleigh_ritz": True},
+    "ml-100k": {"components": 48, "iterations": 4, "oversampling": 80, "rayleigh_ritz": True},
 }
 """Data sets of the demo, with what suits their size."""
 
@@ -87,7 +87,7 @@ def _split(request: PriviRecRequest) -> tuple[Interactions, Interactions]:
         raise ParameterError(f"the {request.recipe} demo knows {', '.join(PRIVIREC_DATASETS)}; got {request.dataset!r}")
     if request.dataset == "synthetic":
         return hold_out_share(
-            synthetic(SyntheticConfig(users=160, items=300, positives=25, seed=request.seed)), rng=request.seed
+            synthetic(SyntheticConfig(users=120, items=240, positives=24, seed=request.seed)), rng=request.seed
         )
     return hold_out_share(load_interactions(request.dataset, request.data_dir), rng=request.seed)
 

@@ -1,0 +1,194 @@
+"""PriviRec-k through the real service: every user of MovieLens-100K a client, masked sums over HTTP, some drop out.
+
+    python bench/privirec_service.py --data-dir data --json bench/results/privirec-service.json
+
+What is compared: Recall@20 and NDCG@20 of GF-CF for ALL users, ranked over all items (20 % of each user's interactions
+held out), once from what the service's sums gave, each device scoring its own row, those that dropped out too; and once
+(`central`) from exact float64 singular vectors of the very rows that were summed: item degrees over the survivors of
+the first sum, P over the survivors of the last. `everyone` is the same with nobody missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from _report import Figure, arguments, bars, show, write_figures
+
+from client_sdk.data.holdout import hold_out_share
+from client_sdk.data.interactions import Interactions
+from client_sdk.data.loaders import load_interactions
+from client_sdk.demo.privirec_central import central_components
+from client_sdk.demo.server import run_server
+from client_sdk.evaluation.full_ranking import RankingResult, rank_all
+from client_sdk.filters import GFCF, Components, interaction_rows
+from client_sdk.fleet import Fleet
+from client_sdk.fleet_rounds import FleetRound
+from client_sdk.keys import new_group_code
+from client_sdk.operators import Operator, task_request
+from client_sdk.policy import Policy
+from protocols.messages import Schedule
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_parameters import PriviRecKParameters
+from protocols.sums.masked.mechanism import MASKED
+
+DROPOUTS = {1: 0.06, 3: 0.04}
+"""Share of all clients that falls silent before it uploads, by sum: a tenth is gone when the task ends.
+
+In two sums and not in all, because a sum that misses someone waits for its deadline.
+"""
+QUICK_USERS = 60
+
+
+def main() -> None:
+    """Run it and write the figures."""
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", type=Path, help="where ml-100k lies")
+    parser.add_argument("--components", type=int, default=48)
+    parser.add_argument("--oversampling", type=int, default=80)
+    parser.add_argument("--iterations", type=int, default=4)
+    parser.add_argument(
+        "--patience", type=float, default=180.0, help="seconds for contributions; a sum that misses some waits so long"
+    )
+    asked = parser.parse_args()
+    train, test = hold_out_share(_data(asked))
+    recipe = PriviRecK(
+        PriviRecKParameters(
+            items=train.n_items,
+            components=asked.components,
+            oversampling=asked.oversampling,
+            iterations=asked.iterations,
+            rayleigh_ritz=True,
+        )
+    )
+    figures = _through_the_service(recipe, train, test, asked.patience)
+    show("PriviRec-k through the service", figures)
+    write_figures(asked.json, figures)
+
+
+def _data(asked: argparse.Namespace) -> Interactions:
+    whole = load_interactions("ml-100k", asked.data_dir)
+    if not asked.quick:
+        return whole
+    end = whole.indptr[QUICK_USERS]
+    return Interactions(QUICK_USERS, whole.n_items, whole.indptr[: QUICK_USERS + 1], whole.items[:end])
+
+
+class Waves(np.random.Generator):
+    """Of a fleet's draws in its round r, the share `DROPOUTS[r]` is below one half."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+        self._round, self._everyone = 0, 0
+
+    def random(self, size: int) -> np.ndarray:
+        """Exactly so many zeros among `size` ones, at random places; the shares are of the first round's size."""
+        self._round, self._everyone = self._round + 1, max(self._everyone, size)
+        drawn = np.ones(size)
+        drawn[: round(DROPOUTS.get(self._round, 0.0) * self._everyone)] = 0.0
+        return self.permutation(drawn)
+
+
+def _through_the_service(
+    recipe: PriviRecK, train: Interactions, test: Interactions, patience: float
+) -> dict[str, Figure]:
+    users, started = train.n_users, perf_counter()
+    schedule = Schedule(
+        rounds=recipe.steps,
+        cohort_size=users,
+        min_clients=users // 2,
+        min_difference=3,
+        start_clients=users,
+        collect_seconds=patience,
+        stage_seconds=20 * patience,
+    )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        run_server(Path(folder) / "server", patience=300.0) as server,
+        Operator(server.url, server.operator_token) as operator,
+        Fleet(
+            server.url,
+            [train.positives(user) for user in range(users)],
+            policy=Policy(mechanisms=frozenset({"masked"})),
+            dropout=0.5,
+            dropout_rng=Waves(),
+        ) as fleet,
+        bars() as shown,
+    ):
+        bar = shown.add_task("sums", total=recipe.steps)
+        task = operator.create_task(task_request("privirec", recipe, "masked", schedule))
+        fleet.enrol(operator.invite(task.task_id, users).invitation, None, new_group_code())
+        enrolled = perf_counter()
+        done = fleet.run(lambda report: shown.update(bar, completed=report.number))
+        ended = perf_counter()
+        scores = np.stack(list(fleet.scores()))
+        up, down = fleet.traffic()
+        order = {client.membership.client_id: user for user, client in enumerate(fleet.clients)}
+    sums = [report for report in done if report.state == "complete"]
+    if len(sums) != recipe.steps:
+        raise SystemExit(f"{len(sums)} of {recipe.steps} sums: {[report.failure for report in done if report.failure]}")
+    return {
+        **_rankings(recipe, train, test, scores, [_contributors(report, order) for report in (sums[0], sums[-1])]),
+        **_costs(sums, done),
+        "ml100k.service.enrol_s": enrolled - started,
+        "ml100k.service.wall_s": ended - enrolled,
+        "ml100k.service.bytes_up": up,
+        "ml100k.service.bytes_down": down,
+        "ml100k.service.predicted_error": MASKED.plan({}, recipe.layout(2), users).predicted_error,
+        "ml100k.clients": users,
+        "ml100k.components": recipe.parameters.components,
+        "ml100k.columns": recipe.parameters.columns,
+        "ml100k.iterations": recipe.parameters.iterations,
+    }
+
+
+def _contributors(report: FleetRound, order: dict[str, int]) -> np.ndarray:
+    """The users whose rows are in a sum."""
+    users = np.sort([order[one.client_id] for one in report.reports])
+    if users.size != report.survivors:
+        raise SystemExit(f"round {report.number}: {report.survivors} survivors, {users.size} reports")
+    return users
+
+
+def _rankings(
+    recipe: PriviRecK, train: Interactions, test: Interactions, scores: np.ndarray, members: Sequence[np.ndarray]
+) -> dict[str, Figure]:
+    rows, columns = interaction_rows(train), recipe.parameters.components
+
+    def by(components: Components) -> RankingResult:
+        return rank_all(lambda users: GFCF().scores(components, rows[users]), train, test)
+
+    found = {
+        "service": rank_all(scores.__getitem__, train, test),
+        "central": by(central_components(train, columns, *members)[0]),
+        "everyone": by(central_components(train, columns)[0]),
+    }
+    figures: dict[str, Figure] = {"ml100k.users_ranked": found["service"].users}
+    for name, result in found.items():
+        figures |= {f"ml100k.{name}.recall20": result.recall, f"ml100k.{name}.ndcg20": result.ndcg}
+    figures["ml100k.difference"] = found["service"].recall - found["central"].recall
+    figures["ml100k.difference_ndcg20"] = found["service"].ndcg - found["central"].ndcg
+    return figures
+
+
+def _costs(sums: Sequence[FleetRound], done: Sequence[FleetRound]) -> dict[str, Figure]:
+    parts = sum(len(report.reports) for report in sums)
+    return {
+        "ml100k.survivors_first": sums[0].survivors,
+        "ml100k.survivors_last": sums[-1].survivors,
+        "ml100k.gone": 1 - sums[-1].survivors / done[0].asked,
+        "ml100k.rounds": len(done),
+        "ml100k.rounds_failed": len(done) - len(sums),
+        "ml100k.clipped": sum(report.clipped for report in sums),
+        "ml100k.service.seconds_a_sum": float(np.mean([report.seconds for report in sums])),
+        "ml100k.service.bytes_up_a_client_and_sum": sum(report.bytes_up for report in sums) / parts,
+        "ml100k.service.bytes_down_a_client_and_sum": sum(report.bytes_down for report in sums) / parts,
+    }
+
+
+if __name__ == "__main__":
+    main()

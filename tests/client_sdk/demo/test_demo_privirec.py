@@ -1,0 +1,75 @@
+"""The PriviRec demo over a real server process: dropouts, the display, the figures and the plot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from client_sdk.cli import app
+from client_sdk.data.holdout import hold_out_share
+from client_sdk.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.demo import privirec_run
+from client_sdk.demo.privirec_display import ranking_table
+from client_sdk.demo.privirec_results import write_results
+from client_sdk.demo.privirec_run import PriviRecRequest, run_privirec_demo
+
+
+@pytest.mark.parametrize("recipe", ["privirec-k", "privirec"])
+def test_the_demo_runs_to_the_end_and_says_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
+) -> None:
+    data = synthetic(SyntheticConfig(users=14, items=40, positives=12))
+    monkeypatch.setattr(privirec_run, "_split", lambda _: hold_out_share(data))
+    console = Console(record=True, width=100)
+    request = PriviRecRequest(recipe=recipe, components=4, iterations=2, server_dir=tmp_path / "server")
+    result = run_privirec_demo(request, console)
+    kinds = ["degrees", "iteration", "iteration", "gram"][: 3 + (recipe == "privirec")]
+    assert [(done.step, done.kind, done.survivors) for done in result.sums] == [
+        (step, kind, 14) for step, kind in enumerate(kinds, 1)
+    ]
+    assert [len(done.singular_values) for done in result.sums[:3]] == [0, 4, 4]
+    console.print(ranking_table(result))
+    shown = console.export_text()
+    assert "2 P Q" in shown
+    assert "central, the whole matrix" in shown
+    figures, plot = write_results(result, tmp_path / "out")
+    kept = json.loads(figures.read_text())
+    assert (kept["mechanism"], kept["dropped"], len(kept["sums"])) == ("masked", 0, len(kinds))
+    # with the same rows, GF-CF differs only by vectors that have not converged: nothing where P itself was summed
+    ours, *_, central = kept["ranked"]
+    assert 0 < ours["ranking"]["recall"] <= 1
+    if recipe == "privirec":
+        assert ours["ranking"]["ndcg"] == pytest.approx(central["ranking"]["ndcg"], abs=0.1)
+        assert "77.9 %" in " ".join(kept["warnings"])
+    assert plot.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--dataset", "gowalla"], "the privirec-k demo knows synthetic, ml-100k"),
+        (["--cohort", "9"], "privirec-k sums over everyone"),
+        (["--rank", "400"], "vectors are over 240 items"),
+    ],
+)
+def test_what_cannot_run_is_told_before_anything_is_made(tmp_path: Path, arguments: list[str], words: str) -> None:
+    output = tmp_path / "out"
+    command = ["demo", "--recipe", "privirec-k", "--output", str(output), *arguments]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+    assert done.exit_code == 1
+    assert words in done.stderr
+    assert not output.exists()
+
+
+def test_central_components_are_those_of_the_dense_matrix() -> None:
+    train = synthetic(SyntheticConfig(users=30, items=25, positives=8))
+    factors, exact = privirec_run.central_components(train, 25)
+    assert factors.gram is None
+    s, v = factors.singular_values.astype(float), factors.vectors.astype(float)
+    np.testing.assert_allclose(v @ np.diag(s**2) @ v.T, exact.gram.toarray(), atol=1e-5)
+    assert s[0] == pytest.approx(1.0, abs=1e-6)
