@@ -7,7 +7,7 @@ A support must not follow from one client's data, so it follows from sums. Two a
 
 Either way only half of the next support is taken from there. What is not in a support is not summed, so a support made
 of the last one's strongest entries alone could only shrink towards them; the other half is drawn anew from all other
-entries by the round's public seed, and an entry waits for about 2/share sums at most on average.
+entries by the round's public seed, so that every entry gets its turn, after 2/share sums on average.
 """
 
 from __future__ import annotations
