@@ -236,8 +236,8 @@ class OwnTopK(TopKRecipe):
     def warnings(self) -> tuple[str, ...]:
         """What own support tells the server."""
         return (
-            "own support: every contribution says in the clear on which entries of the item factors it has most to "
-            "say, so the server learns which items each client touched, whatever hides the values",
+            "Own support: every contribution says in the clear on which entries of the item factors it has most to "
+            "say, so the server learns which items each client touched, whatever hides the values.",
         )
 
     def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
