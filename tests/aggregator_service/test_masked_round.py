@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from protocols.sums.masked.agreement import public_key, sign_advertisement
 from tests.support.api import Api, TestTask, digest_field
-from tests.support.masked import Step, enrol_masked, expire, masked_task, plan_of, play
+from tests.support.masked import STAGES, Step, enrol_masked, expire, masked_task, plan_of, play
 from tests.support.server import AggregatorProcess, running_aggregator
 
 COHORT = 6
@@ -113,6 +115,42 @@ def test_a_late_upload_is_refused(server: AggregatorProcess, api: Api) -> None:
         for client in rest.values():
             assert client.take(1, step).status_code == 201
     assert_sum(task, 1, rest)
+
+
+def test_a_wrong_reply_is_named_and_does_no_harm(server: AggregatorProcess, api: Api) -> None:
+    task = masked_task(api, "bad-share", COHORT)
+    clients = enrol_masked(task, COHORT)
+    play(server, task, clients, until="unmask")
+    task.wait_round(1, "unmasking")
+    for index, client in clients.items():
+        body = client.make(1, "unmask")
+        sent = body if index else bytes([body[0] ^ 1]) + body[1:]
+        assert client.send(1, "unmask", sent).status_code == 201
+    assert_sum(task, 1, range(COHORT))
+    wrong = [json.loads(line) for line in server.log().splitlines() if "a share was wrong" in line]
+    assert clients[0].client_id in [line["holder"] for line in wrong if line["task"] == task.id]
+
+
+def test_clients_that_share_a_key_are_left_out(server: AggregatorProcess, api: Api) -> None:
+    """Nobody would accept a roster with them in it: two clients could stop every round."""
+    task = masked_task(api, "shared-key", COHORT)
+    clients = enrol_masked(task, COHORT)
+    task.wait_round(1, "advertising")
+    shared = public_key(bytes([1] * 32))
+    for index in (4, 5):
+        client = clients[index]
+        own = public_key(bytes([2 + index] * 32))
+        signed = sign_advertisement(client.identity, client.context(1), client.client_id, shared, own, bytes(32))
+        assert client.send(1, "advertise", signed.encode()).status_code == 201
+    for index in range(4):
+        assert clients[index].take(1, "advertise").status_code == 201
+    task.wait_round(1, "sharing")
+    assert [clients[index].view(1)["expected"] for index in range(COHORT)] == [True] * 4 + [False] * 2
+    for step in ("share", "contribute", "confirm", "unmask"):
+        task.wait_round(1, STAGES[step])
+        for index in range(4):
+            assert clients[index].take(1, step, 2.0**index).status_code == 201
+    assert_sum(task, 1, range(4))
 
 
 def test_who_may_send_what_and_when(server: AggregatorProcess, api: Api) -> None:
