@@ -91,14 +91,28 @@ class FixedPoint:
         `ParameterError` for values that are not finite; `BudgetError` when `clip` is beyond float64's exact steps.
         """
         exact = np.asarray(values, dtype=np.float64)
+        elements = np.empty(exact.size, self.dtype)
+        clipped = self.encode_into(elements, exact.reshape(-1), clip, rng)
+        return elements.reshape(exact.shape), clipped
+
+    def encode_into(
+        self,
+        elements: NDArray[np.unsignedinteger[Any]],
+        values: NDArray[np.float64],
+        clip: float,
+        rng: np.random.Generator | None = None,
+    ) -> int:
+        """`encode` a vector into `elements`, as long and of the ring's dtype; how many values were moved to +-`clip`.
+
+        `ParameterError` for values that are not finite; `BudgetError` when `clip` is beyond float64's exact steps.
+        """
         if not (isfinite(clip) and clip > 0):
             raise ParameterError(f"a clip must be finite and positive, got {clip}")
         if clip * self.scale > 2.0**_EXACT_BITS:
             raise BudgetError(f"clip {clip:g} at scale {self.scale:g} is over 2^53 steps: float64 is not exact there")
-        flat, clipped = exact.reshape(-1), 0
-        elements = np.empty(flat.size, self.dtype)
-        for start in range(0, flat.size, _PIECE):
-            steps = flat[start : start + _PIECE]
+        clipped = 0
+        for start in range(0, values.size, _PIECE):
+            steps = values[start : start + _PIECE]
             sizes = np.abs(steps)
             largest = sizes.max()
             if not isfinite(largest):
@@ -109,13 +123,12 @@ class FixedPoint:
             steps = np.multiply(steps, self.scale, out=sizes)
             steps = np.rint(steps, out=sizes) if rng is None else np.floor(steps + rng.random(steps.shape))
             elements[start : start + _PIECE] = self.reduce(steps.astype(np.int64).view(np.uint64))
-        return elements.reshape(exact.shape), clipped
+        return clipped
 
     def reduce(self, elements: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
         """Elements modulo 2^bits, in the ring's dtype: needed after additions only where bits is not 16, 32 or 64."""
-        if self.bits < 8 * elements.dtype.itemsize:
-            elements = elements & elements.dtype.type((1 << self.bits) - 1)
-        return elements.astype(self.dtype, copy=False)
+        narrow = elements.astype(self.dtype, copy=False)  # modulo its own width
+        return narrow & self.dtype.type((1 << self.bits) - 1) if self.bits < 8 * self.dtype.itemsize else narrow
 
     def decode(self, total: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float64]:
         """The sum as float64, of the same shape: elements from 2^(bits-1) on are negative. Exact up to 2^53 steps.

@@ -193,7 +193,7 @@ def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]
             _check_values(block.name, segment, part)
         for target in targets:
             for segment, part, (ring, span) in zip(block.segments, parts, plan.places[target], strict=True):
-                elements[span], _ = ring.encode(part, segment.clip)
+                ring.encode_into(elements[span], part, segment.clip)
     return elements
 
 
