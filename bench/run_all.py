@@ -16,10 +16,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -61,8 +60,9 @@ def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[J
         ("overhead", 2.5),
         ("memory", 0.5),
     )
+    beside = {"masked": ("--peer-python", str(peer_python))} if peer_python is not None else {}
     found = [
-        Job(name, (sys.executable, str(HERE / f"{name}.py"), *how), minutes)
+        Job(name, (sys.executable, str(HERE / f"{name}.py"), *how, *beside.get(name, ())), minutes)
         for name, minutes in scripts
         if (HERE / f"{name}.py").exists()
     ]
@@ -70,15 +70,7 @@ def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[J
         command = (sys.executable, str(HERE / "fidelity.py"), "--system", system, "--data-dir", str(data_dir), *how)
         lacks = "" if data_dir.is_dir() else f"data sets in {data_dir} (make bench DATA_DIR=folder)"
         found.append(Job(f"fidelity-{system}", command, 4.0, lacks))
-    return [_beside_flower(job, peer_python) if job.name == "masked" else job for job in found]
-
-
-def _beside_flower(job: Job, peer_python: Path | None) -> Job:
-    if peer_python is not None:
-        return replace(job, command=(*job.command, "--peer-python", str(peer_python)))
-    if find_spec("flwr") is None:
-        return replace(job, lacks="flwr, the extra peers (--peer-python names an interpreter that has it)")
-    return job
+    return found
 
 
 def run(job: Job, output: Path, tick: Callable[[float], object] = lambda _: None) -> Outcome:
@@ -109,9 +101,9 @@ def run(job: Job, output: Path, tick: Callable[[float], object] = lambda _: None
 
 
 @contextmanager
-def _started(command: Sequence[str], said: object) -> Iterator[subprocess.Popen[bytes]]:
+def _started(command: Sequence[str], said: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends when this one is interrupted."""
-    process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, cwd=HERE.parent)  # type: ignore[call-overload]
+    process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, cwd=HERE.parent)
     try:
         yield process
     finally:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import tenseal as ts
 from numpy.typing import NDArray
 from tenseal import sealapi
 
-from bench._report import time_in_turn
 from bench.overhead_parts.rows import Row
-from bench.overhead_parts.steps import Steps
+from bench.overhead_parts.steps import Steps, medians
 from protocols.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.fold import _SeedSum
@@ -55,7 +53,7 @@ def tenseal_usual(row: Row, _clients: int, repetitions: int) -> Steps:
         ciphertext = ts.ckks_vector(context, vector)
         body = bytes(ciphertext.serialize())
         loaded, total = ts.ckks_vector_from(context, body), ts.ckks_vector_from(context, body)
-        times = _medians(
+        times = medians(
             {
                 "encrypt": lambda: ts.ckks_vector(context, vector),
                 "serialise": ciphertext.serialize,
@@ -64,7 +62,7 @@ def tenseal_usual(row: Row, _clients: int, repetitions: int) -> Steps:
                 "fold": lambda: total.add_(loaded),
             },
             repetitions,
-            row.values,
+            _calls(row.values),
         )
     return Steps(**times, ciphertext_bytes=len(body))
 
@@ -85,7 +83,7 @@ def _measure(plan: CkksPlan, repetitions: int) -> Steps:
     clients = plan.max_contributions
     partial = CKKS.fold(plan, None, [(route, body)] * clients)
     aggregate = CKKS.release(plan, partial)
-    times = _medians(
+    times = medians(
         {
             "seal": lambda: CKKS.seal(plan, route, [vector], keyring),
             "encrypt": lambda: _encrypt(plan, vector, keyring),
@@ -95,7 +93,7 @@ def _measure(plan: CkksPlan, repetitions: int) -> Steps:
             "decrypt": lambda: CKKS.open(plan, aggregate, clients, keyring),
         },
         repetitions,
-        plan.layout.length,
+        _calls(plan.layout.length),
     )
     expand = times["expand"] / AT_ONCE
     return Steps(
@@ -139,7 +137,6 @@ def _expand(plan: CkksPlan, body: bytes) -> None:
         seeds.close()
 
 
-def _medians(moves: dict[str, Callable[[], Any]], repetitions: int, values: int) -> dict[str, float]:
-    """Medians; moves on short vectors are called several times, so that they last about as long as on long ones."""
-    calls = dict.fromkeys(moves, max(1, 2**16 // values))
-    return {name: timing.median for name, timing in time_in_turn(moves, repetitions, calls=calls).items()}
+def _calls(values: int) -> int:
+    """Moves on short vectors are called several times, so that they last about as long as on long ones."""
+    return max(1, 2**16 // values)

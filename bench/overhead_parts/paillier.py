@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bench._report import time_in_turn
 from bench.overhead_parts.ckks import layout_of, vector_of
 from bench.overhead_parts.phe_usual import KEY_BITS
 from bench.overhead_parts.rows import Row
-from bench.overhead_parts.steps import Steps
+from bench.overhead_parts.steps import Steps, medians
 from protocols.keyring import Keyring
 from protocols.layout import whole_route
 from protocols.sums.paillier.mechanism import PAILLIER
@@ -41,7 +40,7 @@ class Paillier:
         body = PAILLIER.seal(plan, route, [vector], member)
         aggregate = PAILLIER.release(plan, PAILLIER.fold(plan, None, [(route, body)] * clients))
         n, ciphertexts = read_sum(plan, body, plan.ciphertexts, "a contribution")
-        timings = time_in_turn(
+        times = medians(
             {
                 "seal": lambda: PAILLIER.seal(plan, route, [vector], member),
                 "serialise": lambda: write_sum(plan, n, ciphertexts),
@@ -51,8 +50,8 @@ class Paillier:
                 "decrypt": lambda: PAILLIER.open(plan, aggregate, clients, holder),
             },
             max(1, min(repetitions // 3, _MOST_WORK // row.share)),
+            warm=False,
         )
-        times = {name: timing.median for name, timing in timings.items()}
         return Steps(
             encrypt=times["seal"] - times["serialise"],
             serialise=times["serialise"],

@@ -5,15 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from time import perf_counter
 from typing import Final
 
 from phe import EncryptedNumber, PaillierPrivateKey, PaillierPublicKey, generate_paillier_keypair
 
-from bench._report import time_in_turn
 from bench.overhead_parts.ckks import vector_of
 from bench.overhead_parts.rows import Row
-from bench.overhead_parts.steps import Steps
+from bench.overhead_parts.steps import Steps, medians
 
 __all__ = ["KEY_BITS", "PheUsual"]
 
@@ -73,17 +71,8 @@ def _measure(count: int, repetitions: int) -> Steps:
         "deserialise": lambda: [_from_bytes(public, body) for body in bodies],
         "fold": lambda: [total + number for total, number in zip(sums, made, strict=True)],
     }
-    if repetitions:
-        times = {name: timing.median for name, timing in time_in_turn(moves, repetitions).items()}
-    else:
-        times = {name: _seconds(move) for name, move in moves.items()}
+    times = medians(moves, max(1, repetitions), warm=repetitions > 0)
     return Steps(**times, ciphertext_bytes=sum(len(body) for body in bodies))
-
-
-def _seconds(move: Callable[[], object]) -> float:
-    start = perf_counter()
-    move()
-    return perf_counter() - start
 
 
 def _to_bytes(number: EncryptedNumber) -> bytes:

@@ -93,7 +93,7 @@ def notes(figures: Mapping[str, Figure]) -> list[str]:
         f"value a ciphertext and a key of {figures.get('phe_key_bits')} bits for Top-K.",
         f"Client: encrypt + serialise + decrypt. Server: deserialise (checks included) + fold, for one of "
         f"{figures.get('clients')} clients. KB are 1,024 bytes. An entry of Top-K is a value and its index, 8 bytes of "
-        "plaintext.",
+        "plaintext. Seconds are the processor's, of one core.",
         "HushRec: as a task has it by default, clients sharing the secret key: CKKS set `standard`, seeded, for FedMF "
         "and CoLR; Paillier with packed values and the key size of the ordinary way for Top-K, over a shared support, "
         "so that no index travels.",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bench._report import Figure
 from bench.overhead_parts.plots import page_plots, write_plots
 from bench.overhead_parts.rows import ROWS, Row
-from bench.overhead_parts.steps import KB, Steps, figures_of, published_figures, steps_in
+from bench.overhead_parts.steps import KB, Steps, figures_of, medians, published_figures, steps_in
 from bench.overhead_parts.table import COMPARISONS, comparison, in_detail, markdown, notes
 from bench.style import spread
 
@@ -57,6 +57,16 @@ def test_steps_come_back_from_flat_figures() -> None:
     assert figures["topk1.usual.server_fold_seconds"] == 0.125
     assert (steps.ciphertext_bytes, steps.scaled) == (2_861_032, True)
     assert steps_in(figures, BY_KEY["topk1"], "ours") is None
+
+
+@pytest.mark.parametrize(("warm", "expected"), [(True, 12), (False, 9)])
+def test_moves_take_turns_and_the_first_turn_may_not_count(warm: bool, expected: int) -> None:
+    called: list[str] = []
+    moves = {name: lambda name=name: called.append(name) for name in ("seal", "open")}
+    found = medians(moves, 3, calls=3, warm=warm)
+    assert called == (["seal"] * 3 + ["open"] * 3) * (expected // 3)
+    assert set(found) == {"seal", "open"}
+    assert all(0 <= seconds < 10 for seconds in found.values())
 
 
 def test_the_comparison_has_a_column_for_what_was_measured_and_marks_what_was_scaled() -> None:
