@@ -12,13 +12,19 @@ from bench._report import Figure
 from bench.overhead_parts.plots import page_plots
 from bench.overhead_parts.rows import ROWS
 from bench.overhead_parts.table import COMPARISONS, comparison, in_detail, notes
-from bench.page_plots import ckks_plots, fidelity_plots, memory_plots
+from bench.page_plots import ckks_plots, fidelity_plots, masked_plots, memory_plots, paillier_plots
 from bench.sections import Outcome, Section, in_order, section_of, shown_value
 from bench.style import COLOURS, DARK
 
 __all__ = ["read_results", "render", "write_page"]
 
-_PLOTS = {"ckks": ckks_plots, "memory": memory_plots, "overhead": page_plots}
+_PLOTS = {
+    "ckks": ckks_plots,
+    "masked": masked_plots,
+    "memory": memory_plots,
+    "overhead": page_plots,
+    "paillier": paillier_plots,
+}
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Figure]]:

@@ -10,7 +10,7 @@ from bench._report import Figure
 from bench.sections import FidelityRow, shown_value
 from bench.style import COLOURS, figure, headline, inline_svg, quiet_axes
 
-__all__ = ["ckks_plots", "common_prefix", "fidelity_plots", "memory_plots"]
+__all__ = ["ckks_plots", "common_prefix", "fidelity_plots", "masked_plots", "memory_plots", "paillier_plots"]
 
 _FORMS = {
     "compact": "compact",
@@ -48,13 +48,50 @@ def ckks_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
     return made
 
 
-def _lollipops(title: str, lines: Sequence[_Line], reference: float | None) -> str:
-    """A dot a line, its value beside it; `reference` is drawn as a dotted line."""
+def paillier_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
+    """How many times better than phe, a plot a key size."""
+    names = {
+        "bytes_ratio": "bytes",
+        "decrypt_speedup": "decrypt",
+        "fold_speedup": "fold",
+        "encrypt_speedup_crt": "encrypt, secret key",
+        "encrypt_speedup_table": "encrypt, table",
+        "encrypt_speedup_pool": "encrypt, filled pool",
+    }
+    made = []
+    for bits in (2048, 3072):
+        keyed = {f"bits{bits}.{name}": label for name, label in names.items()}
+        made += _times_better(f"Times better than phe, {bits}-bit key (log scale)", keyed, figures)
+    return made
+
+
+def masked_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
+    """How many times faster than Flower."""
+    names = {
+        "server_speedup_vs_flower": "server, whole round",
+        "share_speedup_vs_flower": "client, share stage",
+        "quantise_speedup_vs_flower": "client, quantisation",
+    }
+    return _times_better("Times faster than Flower (log scale)", names, figures)
+
+
+def _times_better(title: str, names: Mapping[str, str], figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
+    lines = [
+        _Line(label, float(value), "ours") for key, label in names.items() if (value := figures.get(key)) is not None
+    ]
+    return [(title, _lollipops(title, lines, 1.0, log=True))] if lines else []
+
+
+def _lollipops(title: str, lines: Sequence[_Line], reference: float | None, log: bool = False) -> str:
+    """A dot a line, its value beside it; `reference` is a dotted line, where stems start on a log scale."""
     drawing = figure(5.6, 0.9 + 0.38 * len(lines))
     axes = drawing.subplots()
+    start, room = (reference or 1.0, 9.0) if log else (0.0, 1.18)
+    if log:
+        axes.set_xscale("log")
     for place, line in enumerate(lines):
         colour = COLOURS[line.colour]
-        axes.plot([0, line.value], [place, place], color=colour, lw=2.4, alpha=0.5, solid_capstyle="round")
+        axes.plot([start, line.value], [place, place], color=colour, lw=2.4, alpha=0.5, solid_capstyle="round")
         axes.plot([line.value], [place], "o", color=colour, ms=8)
         axes.annotate(
             shown_value(line.value), (line.value, place), xytext=(9, 0), textcoords="offset points",
@@ -62,7 +99,7 @@ def _lollipops(title: str, lines: Sequence[_Line], reference: float | None) -> s
         )  # fmt: skip
     axes.set_yticks(range(len(lines)), [line.label for line in lines])
     axes.set_ylim(len(lines) - 0.4, -0.6)
-    axes.set_xlim(0, max(line.value for line in lines) * 1.18)
+    axes.set_xlim(start * 0.93, max(start, *(line.value for line in lines)) * room)
     if reference is not None:
         axes.axvline(reference, color=COLOURS["plaintext"], lw=1.4, ls=(0, (1, 1.6)), zorder=0)
     _bare(axes, title)

@@ -74,6 +74,14 @@ def test_a_script_that_failed_or_was_skipped_has_its_place_and_its_reason() -> N
     assert page.index("CKKS sums") < page.index("Server memory")
 
 
+def test_ratios_to_a_peer_are_drawn_where_they_were_measured() -> None:
+    page = render({"masked": {"share_speedup_vs_flower": 12.5}, "paillier": {"bits3072.fold_speedup": 96.7}})
+    assert 'aria-label="Times faster than Flower (log scale)"' in page
+    assert 'aria-label="Times better than phe, 3072-bit key (log scale)"' in page
+    assert "2048-bit key" in page
+    assert 'aria-label="Times better than phe, 2048-bit key (log scale)"' not in page
+
+
 def test_figures_of_a_script_that_is_not_known_here_are_shown() -> None:
     page = render({"something-new": {"speed<up>": 12.0, **MACHINE}})
     assert "speed&lt;up&gt;" in page
