@@ -31,7 +31,7 @@ from protocols.sums.paillier.encryption import seal_blocks
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.paillier.cases import made_up_keyring, made_up_primes
-from tests.vectors import masked_rounds, masking
+from tests.vectors import masked_rounds, masking, topk
 from tests.vectors.common import SEED, error_of
 
 __all__ = ["FILES", "render"]
@@ -369,6 +369,8 @@ FILES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "masked_round.json": masked_rounds.masked_round,
     "masks.json": masking.masks,
     "shamir.json": masking.shamir,
+    "chosen.json": topk.chosen,
+    "supports.json": topk.supports,
 }
 """File name -> what it holds."""
 
