@@ -241,6 +241,8 @@ def test_shares_are_of_all_entries() -> None:
     assert [kept(n / 64) for n in (1, 2, 16)] == [kept(n / 64, **OWN) for n in (1, 2, 16)] == [3706, 7412, 59296]
     assert kept(1 / 64, support_from="vote") == 58 * 64
     assert kept(1e-9) == 1
+    gains = {mode: getattr(make(mode), "gain", 1.0) for mode in MODES}
+    assert gains == {"aggregate": 6.0, "vote": 6.0, "feedback": 1.0, "own": 1.0}
 
 
 def test_combinations_look_at_the_support_and_the_size() -> None:
