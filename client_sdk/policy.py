@@ -25,6 +25,8 @@ class Policy:
     min_neighbours, min_threshold, min_ring_bits: below these a masked round is refused, whatever the server says.
     trust_roster: without a group code nobody but the server says who the other clients are, and it could invent them
     all; semi-malicious masked tasks are then refused unless this is set.
+    reveal_indices: Top-K with own support tells the server which entries this client sends, and so which items it
+    touched, however the values are hidden; so it must be allowed by name where the sum hides them.
     max_clip_share: share of an update's values that may be clipped before progress is told with a warning.
     snapshot_every: this client offers a sealed snapshot after rounds whose number is a multiple of it; 0: never.
     """
@@ -36,6 +38,7 @@ class Policy:
     min_threshold: int = 2
     min_ring_bits: int = 16
     trust_roster: bool = False
+    reveal_indices: bool = False
     max_clip_share: float = 0.01
     snapshot_every: int = 10
 
@@ -52,6 +55,11 @@ class Policy:
             raise PolicyRefused(
                 f"task {terms.name!r} sums with {terms.mechanism.name!r}; this client's policy allows {allowed} "
                 f"(Policy(mechanisms=...) changes that)"
+            )
+        if terms.plan.layout.chosen and terms.mechanism.name != "plain" and not self.reveal_indices:
+            raise PolicyRefused(
+                f"in task {terms.name!r} every client tells the server which entries it sends, and so which items it "
+                "touched; this client's policy forbids that (Policy(reveal_indices=True) changes that)"
             )
         if terms.schedule.min_clients < self.min_cohort:
             raise PolicyRefused(

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import Client, Identity, MemoryStore, MFConfig, Operator, Policy, new_group_code, task_request
+from client_sdk import (
+    Client,
+    Identity,
+    MemoryStore,
+    MFConfig,
+    Operator,
+    Policy,
+    PolicyRefused,
+    new_group_code,
+    task_request,
+)
 from client_sdk.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.errors import InvalidParameters
@@ -102,7 +112,7 @@ def test_three_clients_finish_a_task(
     code = new_group_code() if mechanism == "paillier" else None
     invitation = operator.invite(task_id, uses=3).invitation
     first_invitation = operator.invite(task_id, role="holder").invitation if code else invitation
-    policy = Policy(mechanisms=frozenset({"plain", "paillier"}), snapshot_every=1)
+    policy = Policy(mechanisms=frozenset({"plain", "paillier"}), snapshot_every=1, reveal_indices=mode == "own")
     chosen = interactions(3)
     clients = [Client(server.url, Identity.generate(), MemoryStore(), policy) for _ in range(3)]
     try:
@@ -125,6 +135,18 @@ def test_three_clients_finish_a_task(
     finally:
         for client in clients:
             client.close()
+
+
+def test_a_client_reveals_its_indices_only_where_its_own_policy_says_so(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    task_id = create(operator, "own-unasked", "own", "paillier", key_bits=2048)
+    invitation = operator.invite(task_id).invitation
+    with (
+        Client(server.url, Identity.generate(), MemoryStore()) as client,
+        pytest.raises(PolicyRefused, match="which items it touched"),
+    ):
+        client.join("own-unasked", invitation=invitation, group_code=new_group_code())
 
 
 def test_combinations_that_cannot_work_are_refused_when_the_task_is_created(operator: Operator) -> None:
