@@ -66,10 +66,12 @@ def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[J
         for name, minutes in scripts
         if (HERE / f"{name}.py").exists()
     ]
-    for system in sorted(SYSTEMS):
-        command = (sys.executable, str(HERE / "fidelity.py"), "--system", system, "--data-dir", str(data_dir), *how)
-        lacks = "" if data_dir.is_dir() else f"data sets in {data_dir} (make bench DATA_DIR=folder)"
-        found.append(Job(f"fidelity-{system}", command, 4.0, lacks))
+    on_data = {f"fidelity-{system}": ("fidelity.py", "--system", system) for system in sorted(SYSTEMS)}
+    on_data["privirec-service"] = ("privirec_service.py",)
+    lacks = "" if data_dir.is_dir() else f"data sets in {data_dir} (make bench DATA_DIR=folder)"
+    for name, (script, *chosen) in on_data.items():
+        command = (sys.executable, str(HERE / script), *chosen, "--data-dir", str(data_dir), *how)
+        found.append(Job(name, command, 4.0, lacks))
     return found
 
 

@@ -22,6 +22,10 @@ TITLES: Final = {
         "What encryption costs",
         "The HE table of the CoLR paper for ML-1M: its figures, the ordinary way, and HushRec.",
     ),
+    "privirec-service": (
+        "PriviRec through the service",
+        "Masked sums of all ML-100K users over HTTP, some of whom leave, beside the same with the data in one place.",
+    ),
     "memory": ("Server memory", "The same encrypted round with 50 and with 500 clients."),
 }
 _PRIVATE: Final = ("machine.", "version.")
@@ -131,7 +135,7 @@ def section_of(script: str, figures: Mapping[str, Figure], outcome: Outcome | No
         for target in TARGETS.get(script, ())
         if target.key in figures or not target.optional
     )
-    quality = tuple(fidelity_rows(figures)) if script.startswith("fidelity-") else ()
+    quality = tuple(fidelity_rows(figures)) if script.startswith(("fidelity-", "privirec-")) else ()
     return Section(script, title or script, what, figures, outcome, verdicts, quality)
 
 
