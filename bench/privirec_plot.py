@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 LINES: Final = {"privirec_k": ("32-bit ring", "ours", "o"), "privirec_k.ring16": ("16-bit ring", "masked", "s")}
 LEVELS: Final = {
-    "gf_cf.secure": ("PriviRec with the Gram matrix", "plaintext"),
-    "gf_cf.exact_svd": ("all data in one place, exact SVD", "paper"),
+    "gf_cf.secure.sample": ("PriviRec with the Gram matrix", "plaintext"),
+    "gf_cf.exact_svd.sample": ("all data in one place, exact SVD", "paper"),
 }
 
 
@@ -48,22 +48,20 @@ def points(figures: dict[str, Any], name: str) -> list[tuple[int, float, float]]
 
 
 def draw(axes: Axes, figures: dict[str, Any], prefix: str) -> None:
-    """NDCG@20 over gigabytes, a line a ring, a level for each of what to compare with."""
+    """NDCG@20 over gigabytes, a line a ring, a level for each of what to compare with, all over the same users."""
     for name, (label, colour, marker) in LINES.items():
         line = points(figures, f"{prefix}.{name}")
         if not line:
             continue
         ranks, sizes, quality = zip(*line, strict=True)
         axes.plot(sizes, quality, color=COLOURS[colour], marker=marker, ms=6, lw=1.8, label=label)
-        below = colour != "ours"
+        # each line's labels on its own side: the narrower ring lies to the left and never above
+        offset, side = ((-7, 5), "right") if colour == "ours" else ((7, -11), "left")
         for k, size, value in zip(ranks, sizes, quality, strict=True):
             axes.annotate(
-                f"k = {k:,}", (size, value), (0, -14 if below else 8), textcoords="offset points", ha="center",
-                color=COLOURS[colour], fontsize=8,
+                f"k = {k:,}", (size, value), offset, textcoords="offset points", ha=side, color=COLOURS[colour],
+                fontsize=8,
             )  # fmt: skip
-        axes.annotate(
-            label, (sizes[-1], quality[-1]), (12, -3), textcoords="offset points", color=COLOURS[colour], fontsize=9
-        )
     axes.set_xscale("log")
     for name, (label, colour) in LEVELS.items():
         value = figures.get(f"{prefix}.{name}.ndcg20")
@@ -74,6 +72,9 @@ def draw(axes: Axes, figures: dict[str, Any], prefix: str) -> None:
                 fontsize=8, va="center",
             )  # fmt: skip
     quiet_axes(axes)
+    axes.legend(
+        frameon=False, loc="upper left", bbox_to_anchor=(0, 1.16), ncols=2, labelcolor=COLOURS["dim"], fontsize=9
+    )
     axes.margins(x=0.14, y=0.16)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xticks([0.05, 0.1, 0.2, 0.5, 1.0])
