@@ -51,7 +51,7 @@ def enrol_persistently(task: TestTask, attempt: Persistent) -> TestMember:
 
 def settle(task: TestTask, attempt: Persistent, number: int = 1) -> dict[str, object]:
     """The round once it is complete, whatever happens to the server meanwhile."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 100
     while time.monotonic() < end:
         answer = attempt(lambda: task.api.http.get(f"{task.path}/rounds/{number}", headers=task.api.operator))
         if answer.status_code == 200 and answer.json()["state"] == "complete":
