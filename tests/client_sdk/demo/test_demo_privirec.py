@@ -19,27 +19,29 @@ from client_sdk.demo.privirec_results import write_results
 from client_sdk.demo.privirec_run import PriviRecRequest, run_privirec_demo
 
 
-@pytest.mark.parametrize("recipe", ["privirec-k", "privirec"])
+@pytest.mark.parametrize(("recipe", "mechanism", "iterations"), [("privirec-k", "masked", 1), ("privirec", "plain", 2)])
 def test_the_demo_runs_to_the_end_and_says_what_it_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, mechanism: str, iterations: int
 ) -> None:
-    data = synthetic(SyntheticConfig(users=14, items=40, positives=12))
+    data = synthetic(SyntheticConfig(users=8, items=40, positives=12))
     monkeypatch.setattr(privirec_run, "_split", lambda _: hold_out_share(data))
     console = Console(record=True, width=100)
-    request = PriviRecRequest(recipe=recipe, components=4, iterations=2, server_dir=tmp_path / "server")
+    request = PriviRecRequest(
+        recipe=recipe, components=4, iterations=iterations, mechanism=mechanism, server_dir=tmp_path / "server"
+    )
     result = run_privirec_demo(request, console)
-    kinds = ["degrees", "iteration", "iteration", "gram"][: 3 + (recipe == "privirec")]
+    kinds = ["degrees", *["iteration"] * iterations, *["gram"] * (recipe == "privirec")]
     assert [(done.step, done.kind, done.survivors) for done in result.sums] == [
-        (step, kind, 14) for step, kind in enumerate(kinds, 1)
+        (step, kind, 8) for step, kind in enumerate(kinds, 1)
     ]
-    assert [len(done.singular_values) for done in result.sums[:3]] == [0, 4, 4]
+    assert [len(done.singular_values) for done in result.sums] == [4 * (kind == "iteration") for kind in kinds]
     console.print(ranking_table(result))
     shown = console.export_text()
     assert "2 P Q" in shown
     assert "central, the whole matrix" in shown
     figures, plot = write_results(result, tmp_path / "out")
     kept = json.loads(figures.read_text())
-    assert (kept["mechanism"], kept["dropped"], len(kept["sums"])) == ("masked", 0, len(kinds))
+    assert (kept["mechanism"], kept["dropped"], len(kept["sums"])) == (mechanism, 0, len(kinds))
     # with the same rows, GF-CF differs only by vectors that have not converged: nothing where P itself was summed
     ours, *_, central = kept["ranked"]
     assert 0 < ours["ranking"]["recall"] <= 1
