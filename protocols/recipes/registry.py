@@ -56,8 +56,8 @@ _WHY_NOT: Final[dict[str, str]] = {
     "what is encrypted or masked, and compressing the sum again would take the SVD of an encrypted matrix, an open "
     "problem (Nguyen et al., WWW 2024, section 3.2 and appendix C)",
     "topk": "Top-K adds single entries at places of the client's choice, and ciphertexts that hold thousands of values "
-    "are added as they are (Nguyen et al., WWW 2024, appendix C); for a support that all share, 'colr' makes more of "
-    "as many values",
+    "are added as they are (Nguyen et al., WWW 2024, appendix C); 'colr' and 'scolr' send "
+    "as few values as one vector",
 }
 """The reason why a recipe has few carriers, where there is more to say than the table."""
 
