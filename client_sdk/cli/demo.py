@@ -102,7 +102,7 @@ def _privirec(request: PriviRecRequest, output: Path) -> None:
     result = run_privirec_demo(request, console, started)
     console.print(ranking_table(result))
     for warning in result.warnings:
-        console.print(f"[yellow]What this reveals:[/] {warning}")
+        console.print(f"[yellow]To know:[/] {warning}")
     _keep_newest(output, request.server_dir)
     try:
         figures, plot = write_results(result, output)

@@ -23,8 +23,8 @@ _STAGES: Final = {
     "masked": ("advertising", "sharing", "collecting", "confirming", "unmasking", "complete"),
 }
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
-_WIDTH: Final = 16
-_NAMES: Final = {"degrees": "item degrees", "iteration": "P Q", "gram": "Gram matrix"}
+_WIDTH: Final = 12
+_NAMES: Final = {"degrees": "degrees", "iteration": "P Q", "gram": "Gram"}
 
 
 class SpectrumDisplay:
@@ -86,10 +86,10 @@ class SpectrumDisplay:
 def _cells(done: SumDone) -> list[str]:
     name = f"{done.step} {_NAMES.get(done.kind, done.kind)}"
     if done.failure:
-        return [name, "[red]failed", done.failure, "", "", "", f"{done.seconds:.1f}"]
+        return [name, "[red]failed", done.failure, "", "", "", f"{done.seconds:.0f}"]
     captured = "" if done.captured is None else f"{_bar(done.captured)} {done.captured:.2f}"
     change = "" if done.change is None else f"{done.change:.3f}"
-    cost = [f"{done.bytes_up / 1024:,.1f}", f"{done.seconds:.1f}"]
+    cost = [f"{done.bytes_up / 1024:,.0f}", f"{done.seconds:.0f}"]
     return [name, str(done.survivors), captured, change, _spectrum(done.singular_values), *cost]
 
 
