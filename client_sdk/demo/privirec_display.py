@@ -80,13 +80,15 @@ class SpectrumDisplay:
         """A sum that is over."""
         with self._lock:
             self._table.add_row(*_cells(done))
+            if done.failure:
+                self._live.console.print(f"round {done.number} failed: {done.failure}", markup=False)
             self._live.update(self._shown())
 
 
 def _cells(done: SumDone) -> list[str]:
     name = f"{done.step} {_NAMES.get(done.kind, done.kind)}"
     if done.failure:
-        return [name, "[red]failed", done.failure, "", "", "", f"{done.seconds:.0f}"]
+        return [name, "[red]failed", "", "", "", "", f"{done.seconds:.0f}"]
     captured = "" if done.captured is None else f"{_bar(done.captured)} {done.captured:.2f}"
     change = "" if done.change is None else f"{done.change:.3f}"
     cost = [f"{done.bytes_up / 1024:,.0f}", f"{done.seconds:.0f}"]
