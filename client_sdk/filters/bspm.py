@@ -102,4 +102,4 @@ BSPM_EM_PRESETS: Final[Mapping[str, BSPM]] = {"gowalla": _GOWALLA, "yelp2018": _
 """The released code's settings."""
 
 BSPM_LM_PRESETS: Final[Mapping[str, BSPM]] = {"gowalla": replace(_GOWALLA, early_merge=False), "amazon-book": _AMAZON}
-"""amazon-book: the released code's. gowalla: printed nowhere; early merge's give the published figure (docs/fidelity.md)."""
+"""amazon-book: the released code's. gowalla: not printed; early merge's give the paper's figure (docs/fidelity.md)."""
