@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 LINES: Final = {"privirec_k": ("32-bit ring", "ours", "o"), "privirec_k.ring16": ("16-bit ring", "masked", "s")}
 LEVELS: Final = {
-    "gf_cf.secure.sample": ("PriviRec with the Gram matrix", "plaintext"),
-    "gf_cf.exact_svd.sample": ("all data in one place, exact SVD", "paper"),
+    "gf_cf.secure.sample": ("with the Gram matrix", "plaintext", "bottom"),
+    "gf_cf.exact_svd.sample": ("one place, exact SVD", "paper", "top"),
 }
 
 
@@ -55,21 +55,19 @@ def draw(axes: Axes, figures: dict[str, Any], prefix: str) -> None:
             continue
         ranks, sizes, quality = zip(*line, strict=True)
         axes.plot(sizes, quality, color=COLOURS[colour], marker=marker, ms=6, lw=1.8, label=label)
-        # each line's labels on its own side: the narrower ring lies to the left and never above
-        offset, side = ((-7, 5), "right") if colour == "ours" else ((7, -11), "left")
         for k, size, value in zip(ranks, sizes, quality, strict=True):
             axes.annotate(
-                f"k = {k:,}", (size, value), offset, textcoords="offset points", ha=side, color=COLOURS[colour],
+                f"k = {k:,}", (size, value), (0, -17), ha="center", textcoords="offset points", color=COLOURS[colour],
                 fontsize=8,
             )  # fmt: skip
     axes.set_xscale("log")
-    for name, (label, colour) in LEVELS.items():
+    for name, (label, colour, side) in LEVELS.items():
         value = figures.get(f"{prefix}.{name}.ndcg20")
         if value is not None:
             axes.axhline(value, color=COLOURS[colour], ls="--", lw=1)
             axes.text(
-                1.02, value, f"{label}\n{value:.4f}", transform=axes.get_yaxis_transform(), color=COLOURS[colour],
-                fontsize=8, va="center",
+                1.02, value, f"{value:.4f} {label}", transform=axes.get_yaxis_transform(), color=COLOURS[colour],
+                fontsize=8, va=side,
             )  # fmt: skip
     quiet_axes(axes)
     axes.legend(
