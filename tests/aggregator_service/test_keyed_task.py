@@ -159,7 +159,7 @@ def test_snapshots_first_one_wins_and_two_are_kept(api: Api) -> None:
     assert slug(api.http.get(latest, headers=holder.auth)) == "not-found"
     for number in (1, 2, 3):
         task.wait_round(number, "collecting")
-        state = os.urandom(task.recipe.state_bytes)
+        state = os.urandom(task.recipe.state_bytes(1))
         sealed = seal_snapshot(state, keyring.state_key, task.id, number)
         assert slug(put_snapshot(members[0], number, sealed)) == "conflict"  # not complete yet
         contribute([holder, *members], number, keyring)
@@ -190,7 +190,7 @@ def test_public_key_tasks_wait_for_the_holders_snapshot(api: Api) -> None:
     task.wait_round(1, "complete")
     time.sleep(0.5)
     assert api.http.get(f"{task.path}/rounds/2", headers=api.operator).status_code == 404
-    sealed = seal_snapshot(os.urandom(task.recipe.state_bytes), keyring.state_key, task.id, 1)
+    sealed = seal_snapshot(os.urandom(task.recipe.state_bytes(1)), keyring.state_key, task.id, 1)
     assert slug(put_snapshot(members[0], 1, sealed)) == "forbidden"
     assert put_snapshot(holder, 1, sealed).status_code == 201
     task.wait_round(2, "collecting")
