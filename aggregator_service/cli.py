@@ -44,6 +44,8 @@ from protocols.errors import HushRecError
 from protocols.faults import first_fault
 from protocols.messages import InvitationRequest, Role, Schedule, TaskRequest
 from protocols.pairs import named_values
+from protocols.recipes.registry import RECIPES
+from protocols.sums.registry import MECHANISMS
 
 __all__ = ["app", "main"]
 
@@ -232,8 +234,8 @@ def _schedule(pairs: list[str]) -> Schedule:
 @tasks.command("create")
 def task_create(
     name: Annotated[str, typer.Argument(help="Name of the task.")],
-    recipe: Annotated[str, typer.Option(help="What is summed: fedmf, colr, scolr.")],
-    mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, plain.")] = "ckks",
+    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(sorted(RECIPES))}.")],
+    mechanism: Annotated[str, typer.Option(help=f"How it is summed: {', '.join(sorted(MECHANISMS))}.")] = "ckks",
     recipe_parameter: Annotated[list[str] | None, typer.Option("-r", help="Recipe parameter, name=value.")] = None,
     mechanism_parameter: Annotated[
         list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value.")

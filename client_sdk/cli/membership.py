@@ -16,6 +16,7 @@ from client_sdk.identity import Identity
 from client_sdk.policy import Policy
 from client_sdk.store import Membership, Shelf, default_store
 from protocols.errors import ParameterError
+from protocols.sums.registry import MECHANISMS
 
 __all__ = [
     "PATIENT",
@@ -33,7 +34,7 @@ __all__ = [
 PATIENT: Final = ClientOptions(retry=RetryPolicy(attempts=40))
 """For commands that run for days: a server may be away for minutes, to be restarted or brought up to date."""
 
-READING: Final = Policy(min_cohort=2, mechanisms=frozenset({"ckks", "plain"}))
+READING: Final = Policy(min_cohort=2, mechanisms=frozenset(MECHANISMS), reveal_indices=True)
 """For commands that contribute nothing: they reveal nothing, whatever the task's conditions."""
 
 _INTERACTIONS: Final = "interactions.path"

@@ -44,6 +44,16 @@ def join(
     allow_plain: Annotated[
         bool, typer.Option("--allow-plain", help="Agree to a plain task: the server sees your contributions.")
     ] = False,
+    allow_curious: Annotated[
+        bool,
+        typer.Option("--allow-curious", help="Agree to masked sums whose server is trusted to obey the protocol."),
+    ] = False,
+    trust_roster: Annotated[
+        bool, typer.Option("--trust-roster", help="Masked sums without a group code: believe the server who is there.")
+    ] = False,
+    reveal_indices: Annotated[
+        bool, typer.Option("--reveal-indices", help="Agree that the server sees which entries of a model you change.")
+    ] = False,
     min_cohort: Annotated[int, typer.Option(help="Refuse sums of fewer clients.")] = Policy.min_cohort,
 ) -> None:
     """Enrol in a task and take part in its rounds until it ends. Training stays here; only sealed updates leave.
@@ -53,7 +63,13 @@ def join(
     Example: hushrec join https://recs.example.org --invitation hri_... --group-code CODE --interactions items.txt
     """
     items = read_items(interactions)  # before anything is sent
-    policy = Policy(min_cohort=min_cohort, mechanisms=frozenset({"ckks", "plain"} if allow_plain else {"ckks"}))
+    policy = Policy(
+        min_cohort=min_cohort,
+        mechanisms=Policy().mechanisms | ({"plain"} if allow_plain else set()),
+        masked_modes=Policy().masked_modes | ({"curious"} if allow_curious else set()),
+        trust_roster=trust_roster,
+        reveal_indices=reveal_indices,
+    )
     who = open_identity(identity)
     with Client(url, who, policy=policy) as client:  # a wrong address is told soon
         task_id = client.join(task, invitation=invitation, group_code=group_code).terms.task_id
