@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import isnan
 from types import TracebackType
 from typing import Self
 
@@ -31,12 +32,17 @@ from client_sdk.reports import (
 __all__ = ["Monitor", "line_of"]
 
 
+def _trained(report: RoundReport) -> str:
+    """The loss, of recipes that train."""
+    return "" if isnan(report.loss) else f"loss {report.loss:.4f}, "
+
+
 def line_of(event: Event) -> str:
     """One line, in words."""
     match event:
         case RoundReport():
             return (
-                f"round {event.round}: loss {event.loss:.4f}, {decimal(event.bytes_up)} up, "
+                f"round {event.round}: {_trained(event)}{decimal(event.bytes_up)} up, "
                 f"{decimal(event.bytes_down)} down, "
                 f"trained {event.train_seconds:.1f} s, sealed {event.seal_seconds:.1f} s"
             )
@@ -117,8 +123,9 @@ class Monitor:
         rows = [("rounds taken part in", str(len(reports))), ("rounds missed", str(self.missed))]
         if reports:
             values, clipped = sum(report.values for report in reports), sum(report.clipped for report in reports)
+            losses = f"{reports[0].loss:.4f}, {reports[-1].loss:.4f}"
             rows += [
-                ("loss, first and last round", f"{reports[0].loss:.4f}, {reports[-1].loss:.4f}"),
+                *([] if isnan(reports[0].loss) else [("loss, first and last round", losses)]),
                 ("bytes up", decimal(sum(report.bytes_up for report in reports))),
                 ("bytes down", decimal(sum(report.bytes_down for report in reports))),
                 ("values clipped", f"{clipped:,} of {values:,}"),
