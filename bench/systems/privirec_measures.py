@@ -100,7 +100,7 @@ def turbo_cf_central(bench: Bench) -> dict[str, Figures]:
 
 
 def bspm_secure(bench: Bench) -> dict[str, Figures]:
-    """BSPM, early and late merge, from ring sums: on the sample, as every product with P reads all of its entries."""
+    """BSPM, early and late merge, from ring sums. Every product with P reads all of its entries: half an hour."""
     items, setting = bench.split.train.n_items, bench.setting
 
     @cache
@@ -114,7 +114,7 @@ def bspm_secure(bench: Bench) -> dict[str, Figures]:
             item_degrees=bench.split.degrees,
         )
 
-    found = bench.ranked(lambda users: shared().scores(bench.split.rows[users]), 2, setting.sample)
+    found = bench.ranked(lambda users: shared().scores(bench.split.rows[users]), 2)
     more = {
         "upload_bytes": upload(
             items * (1 + setting.iterations * setting.sharp) + items * (items + 1) // 2, setting.bits
@@ -124,7 +124,7 @@ def bspm_secure(bench: Bench) -> dict[str, Figures]:
 
 
 def bspm_central(bench: Bench) -> dict[str, Figures]:
-    """BSPM with the data in one place, on the sample and with `.all_users` on all; also with exact vectors."""
+    """BSPM with the data in one place; also with exact vectors."""
     central, setting = Central(bench.split.train), bench.setting
     transposed = csr_array(central.r.T)
 
@@ -144,11 +144,8 @@ def bspm_central(bench: Bench) -> dict[str, Figures]:
     def scorer(users: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         return shared().scores(central.rows[users])
 
-    found = bench.ranked(scorer, 2, setting.sample)
-    found = {name: row | bench.published(name.partition(".")[0], secure=False) for name, row in found.items()}
-    if setting.sample is not None:
-        found |= {f"{name}.all_users": row for name, row in bench.ranked(scorer, 2).items()}
-    return found
+    found = bench.ranked(scorer, 2)
+    return {name: row | bench.published(name.partition(".")[0], secure=False) for name, row in found.items()}
 
 
 def bspm_filters(bench: Bench) -> dict[str, Any]:
