@@ -28,7 +28,7 @@ from client_sdk.participant import AsyncParticipant, Participant
 from client_sdk.participation import Participation
 from client_sdk.policy import Policy
 from client_sdk.store import Membership, Shelf, Store, default_store
-from client_sdk.training.mf import MFConfig
+from client_sdk.training.base import TrainingConfig
 from client_sdk.training.registry import client_half
 from client_sdk.transport import AsyncDriver, SyncDriver, Timeouts
 
@@ -61,7 +61,7 @@ class Enroller:
         task: str | None,
         invitation: str | None,
         group_code: str | bytes | None,
-        training: MFConfig | None,
+        training: TrainingConfig | None,
         seed: int | Sequence[int] | None,
         shared: ModelCache | None = None,
         graph_filter: str | None = None,
@@ -112,7 +112,7 @@ class Client:
         *,
         invitation: str | None = None,
         group_code: str | bytes | None = None,
-        training: MFConfig | None = None,
+        training: TrainingConfig | None = None,
         seed: int | None = None,
         graph_filter: str | None = None,
     ) -> Participant:
@@ -168,7 +168,7 @@ class AsyncClient:
         *,
         invitation: str | None = None,
         group_code: str | bytes | None = None,
-        training: MFConfig | None = None,
+        training: TrainingConfig | None = None,
         seed: int | None = None,
         graph_filter: str | None = None,
     ) -> AsyncParticipant:

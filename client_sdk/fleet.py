@@ -23,10 +23,11 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from client_sdk.client import ClientOptions, Enroller
 from client_sdk.core.requests import Program
+from client_sdk.data.history import History
 from client_sdk.fleet_rounds import FleetRound, MaskedStage, Seat, play_at_once, play_stages
 from client_sdk.identity import Identity
 from client_sdk.keys import KeyService
@@ -36,9 +37,8 @@ from client_sdk.participation import Participation, Stop
 from client_sdk.policy import Policy
 from client_sdk.reports import RoundMissed, RoundReport
 from client_sdk.store import MemoryStore
-from client_sdk.training.base import Memory
+from client_sdk.training.base import Memory, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
-from client_sdk.training.mf import MFConfig
 from client_sdk.transport import SyncDriver
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
@@ -54,7 +54,7 @@ _ANY_MECHANISM = Policy(mechanisms=frozenset({"ckks", "masked", "paillier", "pla
 class Fleet:
     """Many participants of one task.
 
-    interactions: one list of item numbers a client. seed: fixes every client's training draws; fresh randomness by
+    interactions: what `take_part` takes, one a client. seed: fixes every client's training draws; fresh randomness by
     default. dropout: share of a cohort that falls silent, drawn with `dropout_rng`; the round then waits for its
     deadline. In masked rounds `dropout_stage` is the first stage that they do not answer. identities: fresh ones by
     default; the same ones in a task of the same seed get the same turns. Client 0 watches the rounds for all, and is
@@ -64,9 +64,9 @@ class Fleet:
     def __init__(
         self,
         url: str,
-        interactions: Sequence[ArrayLike],
+        interactions: Sequence[object],
         *,
-        training: MFConfig | None = None,
+        training: TrainingConfig | None = None,
         policy: Policy | None = None,
         seed: int | None = None,
         workers: int = 2,
@@ -81,7 +81,7 @@ class Fleet:
             raise ParameterError("a fleet needs at least one client")
         if not 0.0 <= dropout < 1.0:
             raise ParameterError(f"dropout is a share below 1, got {dropout}")
-        self._url, self._interactions = url, [np.asarray(items) for items in interactions]
+        self._url, self._interactions = url, list(interactions)
         self._training, self._policy, self._seed = training, policy or _ANY_MECHANISM, seed
         if identities is not None and len(identities) != len(interactions):
             raise ParameterError(f"{len(interactions)} clients need as many identities, got {len(identities)}")
@@ -95,7 +95,7 @@ class Fleet:
         self._drivers: list[SyncDriver] = [self._driver]
         self._pool = ThreadPoolExecutor(workers, "hushrec-fleet", self._start_worker)
         self._clients: list[Participation] = []
-        self._positives: list[NDArray[np.int32]] = []
+        self._histories: list[History] = []
         self._by_id: dict[str, int] = {}
         self._holder: KeyService | None = None
         self._follower: ModelFollower | None = None
@@ -136,8 +136,8 @@ class Fleet:
 
         first = self._spread([program(0)])
         self._clients = first + self._spread((program(index) for index in range(1, len(self._interactions))), told)
-        self._positives = [
-            client.positives(items) for client, items in zip(self._clients, self._interactions, strict=True)
+        self._histories = [
+            client.history(items) for client, items in zip(self._clients, self._interactions, strict=True)
         ]
         for client in self._clients:
             client.vouching = self._clients[0].vouching
@@ -229,7 +229,7 @@ class Fleet:
 
     def _seat(self, client_id: str, drops: bool) -> Seat:
         index = self._by_id[client_id]
-        return Seat(self._clients[index], self._positives[index], drops)
+        return Seat(self._clients[index], self._histories[index], drops)
 
     def _await_change(self, seen: RoundView) -> RoundView:
         """The round once it is in another state than `seen`."""
@@ -302,8 +302,8 @@ class Fleet:
     def scores(self) -> Iterator[NDArray[np.float32]]:
         """Every client's scores by the newest model, float32 (items,) one after the other."""
         state = self.model()
-        for client, memory, positives in zip(self._clients, self._memories(), self._positives, strict=True):
-            yield client.half.scores(state, memory, positives)
+        for client, memory, history in zip(self._clients, self._memories(), self._histories, strict=True):
+            yield client.half.scores(state, memory, history)
 
     def _memories(self) -> list[Memory]:
         rng = np.random.default_rng(self._seed)

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeVar, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
 from client_sdk.core.requests import Program
+from client_sdk.data.history import History
 from client_sdk.errors import ClientSDKError, PolicyRefused
 from client_sdk.masked_rounds import MaskedRound
 from client_sdk.participation import Participation
@@ -36,7 +34,7 @@ class Seat:
     """A client in a cohort, and whether it falls silent in this round."""
 
     client: Participation
-    positives: NDArray[np.int32]
+    history: History
     drops: bool
 
     def view(self, seen: RoundView) -> RoundView:
@@ -109,7 +107,7 @@ def play_at_once(seats: Sequence[Seat], view: RoundView, spread: Spread) -> list
             if seat.drops:
                 return RoundMissed(view.number, _DROPPED)
             try:
-                return (yield from seat.client.once(seat.view(view), seat.positives))
+                return (yield from seat.client.once(seat.view(view), seat.history))
             except PolicyRefused:
                 raise
             except ClientSDKError as error:
@@ -128,7 +126,7 @@ def play_stages(
     silent_from: MaskedStage,
 ) -> list[RoundReport | RoundMissed]:
     """A masked round: every client's message of a stage, then the wait for the next one, until the round is over."""
-    played = [_Played(seat, MaskedRound(seat.client, seat.view(view), seat.positives)) for seat in seats]
+    played = [_Played(seat, MaskedRound(seat.client, seat.view(view), seat.history)) for seat in seats]
     while view.state in _STAGES:
         silent = _STAGES.index(view.state) >= _STAGES.index(silent_from)
         spread(one.stage(view) for one in played if one.missed is None and not (silent and one.seat.drops))

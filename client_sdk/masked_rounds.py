@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.core.requests import Program, Traffic, metered
+from client_sdk.data.history import History
 from client_sdk.errors import RoundLost
 from client_sdk.masked import MaskedPart, round_context
 from client_sdk.model import CaughtUp
@@ -33,12 +34,13 @@ class MaskedRound:
 
     core: Participation
     view: RoundView
-    positives: NDArray[np.int32]
+    history: History
     progress: Progress | None = None
     traffic: Traffic = field(default_factory=Traffic)
     _part: MaskedPart | None = field(default=None, repr=False)
     _caught_up: CaughtUp | None = field(default=None, repr=False)
     _local: LocalResult | None = field(default=None, repr=False)
+    _settled: bool = False
     _seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("catch up", "train", "rest"), 0.0))
 
     @property
@@ -57,8 +59,9 @@ class MaskedRound:
         self._seconds["rest"] += perf_counter() - started - (self._seconds["train"] - training)
         if self._part.missed:
             raise RoundLost(self._part.missed)
-        if view.state == "collecting" and self._local is not None:
-            self.core.keep_memory(self._local.memory)
+        if view.state == "collecting" and self._local is not None and not self._settled:
+            self._settled = True
+            self._seconds["train"] += yield from self.core.settle(self._local)
 
     def _begin(self) -> Program[MaskedPart]:
         core, view = self.core, self.view
@@ -76,7 +79,7 @@ class MaskedRound:
         if self._caught_up is None or self._part is None:
             raise RoundLost("a round begins with its first stage")
         started, spec, core = perf_counter(), self._spec, self.core
-        self._local = core.train(spec, self._caught_up.state, self.positives)
+        self._local = core.train(spec, self._caught_up.state, self.history)
         self._seconds["train"] += perf_counter() - started
         if self.progress and core.policy.too_much_clipped(self._local.clipped, self._local.values):
             self.progress(ClipWarning(self.view.number, self._local.clipped, self._local.values))
@@ -108,13 +111,13 @@ class MaskedRound:
 
 
 def take_masked_part(
-    core: Participation, view: RoundView, positives: NDArray[np.int32], progress: Progress | None
+    core: Participation, view: RoundView, history: History, progress: Progress | None
 ) -> Program[RoundReport]:
     """Go through the round with everyone else, from its first stage until this client has nothing left to send.
 
     Raises `RoundLost` when the round fails or leaves this client behind.
     """
-    own, etag = MaskedRound(core, view, positives, progress), None
+    own, etag = MaskedRound(core, view, history, progress), None
     while True:
         yield from own.step(view)
         if own.finished:

@@ -62,7 +62,8 @@ class Participant(_Part):
     ) -> list[RoundReport]:
         """Train, seal and upload in every round this client is asked in, until the task ends or `stop()` is true.
 
-        `interactions`: item numbers 0..N-1 that the user chose, each once. Returns the rounds' reports.
+        `interactions`: item numbers 0..N-1 that the user chose, each once, or a mapping from item to rating for the
+        recipes that learn from ratings. Returns the rounds' reports.
         """
         return self._driver.run(self.core.loop(interactions, progress, stop, poll_seconds))
 
@@ -70,7 +71,7 @@ class Participant(_Part):
         self, round_view: RoundView, interactions: object, progress: Progress | None = None
     ) -> RoundReport:
         """Take part in one round; raises what `take_part` would tell as `RoundMissed`."""
-        self.core.seen = self.core.positives(interactions)
+        self.core.seen = self.core.history(interactions)
         return self._driver.run(self.core.once(round_view, self.core.seen, progress))
 
     def current_round(self, wait: float = 0.0) -> RoundView | None:
@@ -112,7 +113,7 @@ class AsyncParticipant(_Part):
         self, round_view: RoundView, interactions: object, progress: Progress | None = None
     ) -> RoundReport:
         """See `Participant.take_part_once`."""
-        self.core.seen = self.core.positives(interactions)
+        self.core.seen = self.core.history(interactions)
         return await self._driver.run(self.core.once(round_view, self.core.seen, progress))
 
     async def current_round(self, wait: float = 0.0) -> RoundView | None:

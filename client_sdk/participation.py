@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from client_sdk.core.calls import Calls
 from client_sdk.core.requests import Pause, Program, Traffic, metered, work
+from client_sdk.data.history import History
 from client_sdk.errors import (
     ContractBroken,
     ContributionConflict,
@@ -27,7 +28,7 @@ from client_sdk.masked import Vouching
 from client_sdk.masked_rounds import take_masked_part
 from client_sdk.model import CaughtUp, ModelFollower
 from client_sdk.policy import Policy
-from client_sdk.recommendation import Recommendations, item_ids, top_items
+from client_sdk.recommendation import Recommendations, top_items
 from client_sdk.reports import (
     ClipWarning,
     ModelBehind,
@@ -71,7 +72,7 @@ class Participation:
     follower: ModelFollower
     half: ClientHalf
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
-    seen: NDArray[np.int32] | None = None
+    seen: History | None = None
     vouching: Vouching = field(default_factory=lambda: Vouching(None), repr=False)
     _memory: Memory | None = field(default=None, repr=False)
 
@@ -106,20 +107,18 @@ class Participation:
 
     # --- one round -----------------------------------------------------------------------------------------------
 
-    def once(
-        self, view: RoundView, positives: NDArray[np.int32], progress: Progress | None = None
-    ) -> Program[RoundReport]:
+    def once(self, view: RoundView, history: History, progress: Progress | None = None) -> Program[RoundReport]:
         """Take part in the round `view`: what `take_part` does for each round it is asked in.
 
         Raises `PolicyRefused`, the upload's problems, `RoundLost` and its like in masked rounds, and `ParameterError`
         when training diverged.
         """
         if self.terms.mechanism.interactive:
-            return take_masked_part(self, view, positives, progress)
-        return self._once(view, positives, progress, Traffic())
+            return take_masked_part(self, view, history, progress)
+        return self._once(view, history, progress, Traffic())
 
     def _once(
-        self, view: RoundView, positives: NDArray[np.int32], progress: Progress | None, traffic: Traffic
+        self, view: RoundView, history: History, progress: Progress | None, traffic: Traffic
     ) -> Program[RoundReport]:
         self.policy.check_round(view)
         spec = self.spec(view)
@@ -127,7 +126,7 @@ class Participation:
         yield from self.ready(progress)
         caught_up = yield from metered(self.follower.follow(view.number - 1, patience=60.0), traffic)
         current = perf_counter()
-        local = yield from work(lambda: self.train(spec, caught_up.state, positives))
+        local = yield from work(lambda: self.train(spec, caught_up.state, history))
         trained = perf_counter()
         body = yield from work(lambda: self._seal(spec, local))
         sealed = perf_counter()
@@ -136,7 +135,7 @@ class Participation:
         client_id = self.membership.client_id
         yield from metered(self.calls.contribute(self.terms.task_id, view.number, client_id, body), traffic)
         uploaded = perf_counter()
-        self.keep_memory(local.memory)
+        finishing = yield from self.settle(local)
         yield from metered(self._offer_snapshot(view, caught_up, progress), traffic)
         return RoundReport(
             round=view.number,
@@ -150,7 +149,7 @@ class Participation:
             bytes_down=traffic.down,
             bytes_spared=caught_up.bytes_spared,
             catch_up_seconds=current - started,
-            train_seconds=trained - current,
+            train_seconds=trained - current + finishing,
             seal_seconds=sealed - trained,
             upload_seconds=uploaded - sealed,
             caught_up=caught_up.plan.kind,
@@ -166,10 +165,10 @@ class Participation:
             raise ContractBroken("GET", f"/v1/tasks/{self.terms.task_id}/rounds/{view.number}", 200, detail)
         return spec
 
-    def train(self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32]) -> LocalResult:
+    def train(self, spec: RoundSpec, state: ModelState, history: History) -> LocalResult:
         """This client's half of the recipe, from what it remembers; the outcome is remembered by `keep_memory`."""
         memory = self.memory() or self.half.first_memory(self.rng)
-        return self.half.contribute(spec, self.membership.client_id, state, positives, memory, self.rng)
+        return self.half.contribute(spec, self.membership.client_id, state, history, memory, self.rng)
 
     def _seal(self, spec: RoundSpec, local: LocalResult) -> bytes:
         route = self.terms.recipe.route(spec, self.membership.client_id)
@@ -192,6 +191,15 @@ class Participation:
             self._memory = self.shelf.memory(self.terms.task_id, self.half.first_memory(np.random.default_rng(0)))
         return self._memory
 
+    def settle(self, local: LocalResult) -> Program[float]:
+        """Remember what a stored contribution left, then do what was put off until then; the seconds that took."""
+        self.keep_memory(local.memory)
+        if local.finish is None:
+            return 0.0
+        started = perf_counter()
+        self.keep_memory((yield from work(local.finish)))
+        return perf_counter() - started
+
     def keep_memory(self, memory: Memory) -> None:
         """Remember what the last contribution left, once that is stored."""
         self._memory = memory
@@ -199,12 +207,12 @@ class Participation:
 
     # --- until the task ends -------------------------------------------------------------------------------------
 
-    def positives(self, interactions: object) -> NDArray[np.int32]:
-        """The interactions as item numbers; `ParameterError` for what is no list of distinct items of the task."""
-        items = item_ids(interactions, self.terms.n_items)
-        if not items.size:
+    def history(self, interactions: object) -> History:
+        """The interactions as a `History`; `ParameterError` for none, and what does not name distinct items."""
+        history = History.of(interactions, self.terms.n_items)
+        if not len(history):
             raise ParameterError("a client without interactions has nothing to train on")
-        return items
+        return history
 
     def loop(
         self,
@@ -218,7 +226,7 @@ class Participation:
         A round that closes early or that the policy refuses is told as `RoundMissed`, and the next one awaited.
         `stop` is asked between long polls of `poll_seconds`.
         """
-        self.seen = self.positives(interactions)
+        self.seen = self.history(interactions)
         reports: list[RoundReport] = []
         etag: str | None = None
         waiting: Waiting | None = None
@@ -254,11 +262,9 @@ class Participation:
     def _opening(self) -> str:
         return "advertising" if self.terms.mechanism.interactive else "collecting"
 
-    def _attempt(
-        self, view: RoundView, positives: NDArray[np.int32], progress: Progress | None
-    ) -> Program[RoundReport | None]:
+    def _attempt(self, view: RoundView, history: History, progress: Progress | None) -> Program[RoundReport | None]:
         try:
-            report = yield from self.once(view, positives, progress)
+            report = yield from self.once(view, history, progress)
         except _MISSED as error:
             if progress:
                 progress(RoundMissed(view.number, str(error)))
@@ -289,7 +295,7 @@ class Participation:
         With `refresh` the model is brought up to date first; without, the newest known here is used and no request
         made. A user that never took part gets its factor from local training, of which nothing is sent.
         """
-        seen = self.seen if interactions is None else item_ids(interactions, self.terms.n_items)
+        seen = self.seen if interactions is None else History.of(interactions, self.terms.n_items)
         if seen is None:
             raise ParameterError("whose interactions? pass them: recommend(k, interactions=...)")
         if refresh:
@@ -297,16 +303,16 @@ class Participation:
         else:
             state = self.follower.at_hand()
         scores = yield from work(lambda: self.scores(state, seen))
-        return top_items(scores, seen, k)
+        return top_items(scores, seen.items, k)
 
-    def scores(self, state: ModelState, positives: NDArray[np.int32]) -> NDArray[np.float32]:
+    def scores(self, state: ModelState, history: History) -> NDArray[np.float32]:
         """This user's score for every item, float32 (items,)."""
         memory = self.memory()
         if memory is None:
             spec = self.terms.recipe.plan(self.terms.seed, max(1, state.round_number))
-            memory = self.half.prepare(spec, state, positives, self.rng)
+            memory = self.half.prepare(spec, state, history, self.rng)
             self.keep_memory(memory)
-        return self.half.scores(state, memory, positives)
+        return self.half.scores(state, memory, history)
 
 
 def _is_asked(view: RoundView) -> bool:

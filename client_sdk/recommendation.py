@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
 
-__all__ = ["Recommendations", "item_ids", "top_items"]
+__all__ = ["Recommendations", "top_items"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,20 +25,6 @@ class Recommendations:
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
         return iter(zip(self.items.tolist(), self.scores.tolist(), strict=True))
-
-
-def item_ids(items: object, n_items: int, what: str = "interactions") -> NDArray[np.int32]:
-    """`items` as int32 (k,); `ParameterError` unless they are whole numbers in 0..n_items-1, each listed once."""
-    array = np.asarray(items)
-    if array.size == 0:
-        return np.zeros(0, dtype=np.int32)
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise ParameterError(f"{what} must be a flat list of item numbers, got {array.dtype} of shape {array.shape}")
-    if array.min() < 0 or array.max() >= n_items:
-        raise ParameterError(f"{what} name an item outside 0..{n_items - 1}")
-    if np.unique(array).size != array.size:
-        raise ParameterError(f"{what} list an item twice: pass each item once")
-    return array.astype(np.int32)
 
 
 def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> Recommendations:

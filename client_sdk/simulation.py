@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.data.interactions import LeaveOneOut
-from client_sdk.training.base import LocalResult, Memory
+from client_sdk.data.interactions import Interactions
+from client_sdk.training.base import LocalResult, Memory, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
-from client_sdk.training.mf import MFConfig
 from client_sdk.training.registry import client_half
 from protocols.domain import derive_seed
+from protocols.errors import ParameterError
 from protocols.layout import Route
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.registry import check_combination
@@ -84,18 +84,20 @@ class Federation:
     rounds. A recipe with a frozen cohort gets the same one in every round. `seed` fixes the shuffle, the task seed and
     each client's training draws, so that two mechanisms can be compared on the same run; the HE library's own
     randomness is never fixed. `excluded` (users, k) are items that a user never draws as a training negative, -1 for
-    none: only the papers' own protocol needs it.
+    none: only the papers' own protocol needs it. `user_groups` (users,) says which of the recipe's groups each user is
+    in: everyone in group 0 when None.
     """
 
-    data: LeaveOneOut
+    train: Interactions
     recipe_name: str
     recipe_parameters: Mapping[str, Any]
     mechanism_name: str = "plain"
     mechanism_parameters: Mapping[str, Any] = field(default_factory=dict)
-    training: MFConfig = field(default_factory=MFConfig)
+    training: TrainingConfig | None = None
     cohort_size: int = 60
     seed: int = 0
     excluded: NDArray[np.int32] | None = None
+    user_groups: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         self.recipe: Recipe = make_recipe(self.recipe_name, self.recipe_parameters)
@@ -105,23 +107,33 @@ class Federation:
         self.keyring = self.mechanism.generate_keyring(self.plan) if self.mechanism.needs_keyring else None
         self.task_seed = derive_seed(str(self.seed).encode(), "simulation task")
         self.state: ModelState = self.recipe.initial_state(self.task_seed)
+        self._view = self.state
         self.half = client_half(self.recipe, self.training)
-        users = self.data.train.n_users
+        users = self.train.n_users
         draws = np.random.default_rng([self.seed, 1])
         self.memories: list[Memory] = [self.half.first_memory(draws) for _ in range(users)]
-        self.order = np.random.default_rng([self.seed, 42]).permutation(users)
+        order = np.random.default_rng([self.seed, 42]).permutation(users)
         if self.recipe.frozen_cohort:  # a user without a row has nothing to add to sums over everyone's
-            self.order = self.order[self.data.train.user_degrees()[self.order] > 0]
+            order = order[self.train.user_degrees()[order] > 0]
+        group_of = np.zeros(users, np.int64) if self.user_groups is None else self.user_groups
+        self.orders = [order[group_of[order] == group] for group in range(self.recipe.groups)]
+        if not all(members.size for members in self.orders):
+            raise ParameterError(f"each of the recipe's {self.recipe.groups} groups needs users")
 
     @property
     def user_factors(self) -> NDArray[np.float32]:
         """Every user's own factor, float32 (users, dim), for recipes that have one."""
         return np.stack([memory[USER_FACTOR] for memory in self.memories])
 
-    def cohort(self, number: int) -> NDArray[np.int64]:
-        """The users asked in round `number` (from 1): the same in all rounds where the recipe's cohort is frozen."""
-        start = 0 if self.recipe.frozen_cohort else (number - 1) * self.cohort_size
-        return self.order[np.arange(start, start + min(self.cohort_size, self.order.size)) % self.order.size]
+    def cohort(self, spec: RoundSpec) -> NDArray[np.int64]:
+        """The users asked in a round: the same in all rounds where the recipe's cohort is frozen.
+
+        Groups take turns, so a group's turn comes every `recipe.groups` rounds.
+        """
+        members, turn = self.orders[self.recipe.group_of(spec.step)], (spec.number - 1) // self.recipe.groups
+        start = 0 if self.recipe.frozen_cohort else turn * self.cohort_size
+        asked = np.arange(start, start + min(self.cohort_size, members.size))
+        return np.asarray(members[asked % members.size])
 
     def run(self, rounds: int) -> Iterator[SimulatedRound]:
         """Run `rounds` more rounds, one at a time; `state` and `memories` hold the model in between.
@@ -135,7 +147,8 @@ class Federation:
 
     def _round(self, number: int) -> SimulatedRound:
         spec = self.recipe.plan(self.task_seed, number)
-        plan, cohort, tally = self._plan(spec.step), self.cohort(number), _Tally()
+        plan, cohort, tally = self._plan(spec.step), self.cohort(spec), _Tally()
+        self._view = self.recipe.view(self.state, self.recipe.group_of(spec.step))
         if isinstance(plan, MaskedPlan):
             total = self._sum_masked(plan, spec, cohort, tally)
         else:
@@ -189,10 +202,10 @@ class Federation:
     def _train(self, spec: RoundSpec, user: int, tally: _Tally) -> LocalResult:
         rng = np.random.default_rng([self.seed, 2, user, spec.number])
         excluded = None if self.excluded is None else self.excluded[user]
-        positives = self.data.train.positives(user)
+        history = self.train.history(user)
         with tally.clock("train"):
-            local = self.half.contribute(spec, str(user), self.state, positives, self.memories[user], rng, excluded)
-        self.memories[user] = local.memory
+            local = self.half.contribute(spec, str(user), self._view, history, self.memories[user], rng, excluded)
+            self.memories[user] = local.memory if local.finish is None else local.finish()
         tally.losses.append(local.loss)
         tally.clipped += local.clipped
         return local

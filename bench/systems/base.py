@@ -16,7 +16,7 @@ from client_sdk.data.interactions import LeaveOneOut
 from client_sdk.data.loaders import load_dataset
 from client_sdk.evaluation.leave_one_out import candidates_of, evaluate
 from client_sdk.simulation import Federation, SimulatedRound
-from client_sdk.training.mf import MFConfig
+from client_sdk.training.base import TrainingConfig
 
 __all__ = ["Job", "JobResult", "Run", "System", "flat", "keep", "path_of", "table"]
 
@@ -76,7 +76,7 @@ class Run:
     recipe_parameters: Mapping[str, Any]
     mechanism: str
     mechanism_parameters: Mapping[str, Any]
-    training: MFConfig
+    training: TrainingConfig
     cohort_size: int
     rounds: int
     protocol: str
@@ -90,7 +90,7 @@ class Run:
         data = load_dataset(self.dataset, data_dir)
         candidates, replaced = candidates_of(data, np.random.default_rng(self.seed))
         federation = Federation(
-            data, self.recipe, {**self.recipe_parameters, "items": data.train.n_items}, self.mechanism,
+            data.train, self.recipe, {**self.recipe_parameters, "items": data.train.n_items}, self.mechanism,
             self.mechanism_parameters, self.training, self.cohort_size, self.seed,
             excluded=paper_exclusions(data, candidates) if self.protocol == "paper" else None,
         )  # fmt: skip

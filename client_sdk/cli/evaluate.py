@@ -84,7 +84,7 @@ def _own_items(held_out: list[int], task: str | None, interactions: Path | None,
         part = client.join(membership.task_id)
         split = held_out_split(part.terms.n_items, seen, held_out)
         state = part.model()
-        scores = part.core.scores(state, seen)
+        scores = part.core.scores(state, part.core.history(seen))
     rows = [_row(f"model of round {state.round_number}", result) for result in measure(scores, split, k)]
     title = f"{len(held_out)} held-out items of one user, task {membership.task_name}"
     console.print(table(title, _headings(k), rows))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from client_sdk.data.csv_file import CsvColumns, read_csv
 from client_sdk.data.errors import DataError
 from client_sdk.data.fetch import DOWNLOADS, DownloadableSet
+from client_sdk.data.history import History
 from client_sdk.data.interactions import Interactions, LeaveOneOut, leave_one_out
 from client_sdk.data.lightgcn import read_lightgcn
 from client_sdk.data.loaders import DATASETS, load_dataset, load_interactions, load_train_test
@@ -21,6 +22,7 @@ __all__ = [
     "CsvColumns",
     "DataError",
     "DownloadableSet",
+    "History",
     "Interactions",
     "LeaveOneOut",
     "SyntheticConfig",

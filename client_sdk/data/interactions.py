@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from client_sdk.data.errors import DataError
+from client_sdk.data.history import History
 
 __all__ = ["Duplicates", "HoldOut", "Interactions", "LeaveOneOut", "leave_one_out"]
 
@@ -80,6 +81,11 @@ class Interactions:
         if not 0 <= user < self.n_users:
             raise DataError(f"user {user} lies outside 0..{self.n_users - 1}")
         return self.items[self.indptr[user] : self.indptr[user + 1]]
+
+    def history(self, user: int) -> History:
+        """What the user's own client knows: the items, and the ratings where the data has them."""
+        items, span = self.positives(user), slice(self.indptr[user], self.indptr[user + 1])
+        return History(items, None if self.ratings is None else self.ratings[span])
 
     def item_degrees(self) -> NDArray[np.int64]:
         """How many users have each item, int64 (n_items,)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client_sdk.training.base import ClientHalf, LocalResult, Memory
+from client_sdk.training.base import ClientHalf, LocalResult, Memory, TrainingConfig
 from client_sdk.training.factors import FactorHalf
 from client_sdk.training.local import train_locally
 from client_sdk.training.lowrank import train_lowrank
@@ -17,6 +17,7 @@ __all__ = [
     "LocalUpdate",
     "MFConfig",
     "Memory",
+    "TrainingConfig",
     "client_half",
     "draw_negatives",
     "init_user_factor",

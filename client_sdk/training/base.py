@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.data.history import History
+from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 
-__all__ = ["ClientHalf", "LocalResult", "Memory"]
+__all__ = ["ClientHalf", "LocalResult", "Memory", "TrainingConfig", "training_for"]
 
 Memory = Mapping[str, NDArray[Any]]
 """What a client keeps from round to round and never sends: its user factor, a residual; arrays by name."""
@@ -23,7 +25,8 @@ class LocalResult:
 
     blocks: the contribution's float64 vectors, one per route entry, within their clips. clipped: how many values had to
     be moved for that. memory: to be kept once the contribution is stored. loss: mean training loss, nan for recipes
-    that train nothing. samples: what was trained on.
+    that train nothing. samples: what was trained on. finish: training that may wait until the contribution is on its
+    way, if there is any; it gives the memory that replaces `memory`.
     """
 
     blocks: Sequence[NDArray[np.float64]]
@@ -31,6 +34,7 @@ class LocalResult:
     memory: Memory
     loss: float
     samples: int
+    finish: Callable[[], Memory] | None = None
 
     @property
     def values(self) -> int:
@@ -38,8 +42,25 @@ class LocalResult:
         return sum(block.size for block in self.blocks)
 
 
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a client trains, as far as that is its own business; each family of recipes has its kind."""
+
+
+C = TypeVar("C", bound=TrainingConfig)
+
+
+def training_for(recipe: str, given: TrainingConfig | None, kind: type[C]) -> C:
+    """`given`, or the defaults of `kind`; `ParameterError` for settings of another family's."""
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise ParameterError(f"recipe {recipe!r} is trained with a {kind.__name__}, not a {type(given).__name__}")
+    return given
+
+
 class ClientHalf(Protocol):
-    """One recipe's work on one client. `positives` are the client's items, int32 (k,), each once."""
+    """One recipe's work on one client, whose own interactions are `history`."""
 
     def first_memory(self, rng: np.random.Generator) -> Memory:
         """What a client starts with."""
@@ -49,7 +70,7 @@ class ClientHalf(Protocol):
         spec: RoundSpec,
         client_id: str,
         state: ModelState,
-        positives: NDArray[np.int32],
+        history: History,
         memory: Memory,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
@@ -57,13 +78,11 @@ class ClientHalf(Protocol):
         """The client's part of the round; nothing that is handed in is changed.
 
         `excluded` items are never drawn as negatives; see `client_sdk.training.negatives`. Raises `ParameterError` for
-        a client without positives, and when training diverged.
+        a client without interactions or, where the recipe learns from them, ratings, and when training diverged.
         """
 
-    def prepare(
-        self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32], rng: np.random.Generator
-    ) -> Memory:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
         """The memory of a client that never took part and wants recommendations; nothing of it is sent."""
 
-    def scores(self, state: ModelState, memory: Memory, positives: NDArray[np.int32]) -> NDArray[np.float32]:
+    def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
         """A score for every item, float32 (items,): the higher, the better."""

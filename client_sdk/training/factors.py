@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.data.history import History
 from client_sdk.training.base import LocalResult, Memory
 from client_sdk.training.local import train_locally
 from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor
@@ -37,24 +38,22 @@ class FactorHalf:
         spec: RoundSpec,
         client_id: str,
         state: ModelState,
-        positives: NDArray[np.int32],
+        history: History,
         memory: Memory,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Train on the positives and as many drawn negatives, and lay the change out as the recipe sends it."""
-        local = self._train(spec, client_id, state, positives, memory, rng, excluded)
+        local = self._train(spec, client_id, state, history, memory, rng, excluded)
         blocks, clipped = self.recipe.contribute(spec, client_id, Update(local.items, local.values))
         return LocalResult(blocks, clipped, {USER_FACTOR: local.user_factor}, local.loss, local.samples)
 
-    def prepare(
-        self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32], rng: np.random.Generator
-    ) -> Memory:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
         """A user factor from local training."""
-        local = self._train(spec, "", state, positives, self.first_memory(rng), rng, None)
+        local = self._train(spec, "", state, history, self.first_memory(rng), rng, None)
         return {USER_FACTOR: local.user_factor}
 
-    def scores(self, state: ModelState, memory: Memory, positives: NDArray[np.int32]) -> NDArray[np.float32]:
+    def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
         """The logits q_i . p."""
         return (factors_of(state).item_factors @ memory[USER_FACTOR]).astype(np.float32)
 
@@ -63,11 +62,11 @@ class FactorHalf:
         spec: RoundSpec,
         client_id: str,
         state: ModelState,
-        positives: NDArray[np.int32],
+        history: History,
         memory: Memory,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None,
     ) -> LocalUpdate:
         factors, own = factors_of(state).item_factors, np.asarray(memory[USER_FACTOR], dtype=np.float32)
         projection = self.recipe.projection(spec, client_id)
-        return train_locally(projection, factors, own, positives, self.training, rng, excluded)
+        return train_locally(projection, factors, own, history.items, self.training, rng, excluded)

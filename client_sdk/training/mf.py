@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.training.base import TrainingConfig
 from client_sdk.training.negatives import draw_negatives
 from protocols.errors import ParameterError
 
@@ -35,7 +36,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class MFConfig:
+class MFConfig(TrainingConfig):
     """How a client trains; the defaults are the released CoLR code's for MovieLens-1M."""
 
     learning_rate: float = 0.5

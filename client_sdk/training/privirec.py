@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from client_sdk.data.history import History
 from client_sdk.filters import FILTERS, Components, Filter, TurboCF, user_row
 from client_sdk.training.base import LocalResult, Memory
 from protocols.errors import ParameterError
@@ -40,7 +41,7 @@ class PriviRecHalf:
         spec: RoundSpec,
         client_id: str,
         state: ModelState,
-        positives: NDArray[np.int32],
+        history: History,
         memory: Memory,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
@@ -50,7 +51,7 @@ class PriviRecHalf:
         `rng` and `excluded` are not used: nothing is drawn. Raises `ParameterError` for a client without positives, or
         a state that the sum does not follow.
         """
-        own = privirec_state(state)
+        own, positives = privirec_state(state), history.items
         if not positives.size:
             raise ParameterError("a client without interactions has no row to contribute")
         if own.step != spec.step - 1:
@@ -78,16 +79,14 @@ class PriviRecHalf:
     def _result(self, vector: NDArray[np.float64], clipped: int, positives: NDArray[np.int32]) -> LocalResult:
         return LocalResult([vector], clipped, {}, nan, int(positives.size))
 
-    def prepare(
-        self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32], rng: np.random.Generator
-    ) -> Memory:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
         """Nothing: the model and the positives are all that a filter needs."""
         return {}
 
-    def scores(self, state: ModelState, memory: Memory, positives: NDArray[np.int32]) -> NDArray[np.float32]:
-        """The filter's scores for the row of `positives`; `ParameterError` while the model holds no vectors yet."""
+    def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
+        """The filter's scores for the user's row; `ParameterError` while the model holds no vectors yet."""
         components = components_of(self.recipe, state)
-        return np.asarray(self.graph_filter.scores(components, user_row(positives, components.n_items))[0])
+        return np.asarray(self.graph_filter.scores(components, user_row(history.items, components.n_items))[0])
 
 
 def _within_unit(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:

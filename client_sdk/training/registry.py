@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client_sdk.training.base import ClientHalf
+from client_sdk.training.base import ClientHalf, TrainingConfig, training_for
 from client_sdk.training.factors import FactorHalf
 from client_sdk.training.mf import MFConfig
 from client_sdk.training.topk import TopKHalf
@@ -15,7 +15,7 @@ from protocols.recipes.topk import TopKRecipe
 __all__ = ["client_half"]
 
 
-def client_half(recipe: Recipe, training: MFConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
     """What a client does for `recipe`; `ParameterError` for unknown ones.
 
     training: for the recipes that train. graph_filter: for those that aggregate a spectrum, a name from
@@ -26,9 +26,9 @@ def client_half(recipe: Recipe, training: MFConfig | None = None, graph_filter: 
             f"recipe {recipe.name!r} recommends by what it trained: there is no graph filter to choose"
         )
     if isinstance(recipe, TopKRecipe):
-        return TopKHalf(recipe, training or MFConfig())
+        return TopKHalf(recipe, training_for(recipe.name, training, MFConfig))
     if isinstance(recipe, FactorRecipe):
-        return FactorHalf(recipe, training or MFConfig())
+        return FactorHalf(recipe, training_for(recipe.name, training, MFConfig))
     if isinstance(recipe, PriviRecK):
         # here, since it needs scipy: half a second that other recipes do not have to wait for
         from client_sdk.training.privirec import PriviRecHalf, fitting_filter

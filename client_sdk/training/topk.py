@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.data.history import History
 from client_sdk.training.base import LocalResult, Memory
 from client_sdk.training.factors import USER_FACTOR, FactorHalf
 from client_sdk.training.mf import MFConfig
@@ -58,24 +59,22 @@ class TopKHalf(FactorHalf):
         spec: RoundSpec,
         client_id: str,
         state: ModelState,
-        positives: NDArray[np.int32],
+        history: History,
         memory: Memory,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Train, add what is still owed, send what the support takes of it and owe the rest."""
-        local = self._train(spec, client_id, state, positives, memory, rng, excluded)
+        local = self._train(spec, client_id, state, history, memory, rng, excluded)
         due = add_rows(self._owed(memory), Update(local.items, local.values))
         sending = self.recipe.lay_out(state, due, rng)
         owed = without_empty_rows(Update(due.items, due.values - sending.sent))
         kept = {USER_FACTOR: local.user_factor, **self._kept(owed)}
         return LocalResult(sending.blocks, sending.clipped, kept, local.loss, local.samples)
 
-    def prepare(
-        self, spec: RoundSpec, state: ModelState, positives: NDArray[np.int32], rng: np.random.Generator
-    ) -> Memory:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
         """A user factor from local training; nothing is owed by who never took part."""
-        return {**super().prepare(spec, state, positives, rng), **self._kept(self._nothing())}
+        return {**super().prepare(spec, state, history, rng), **self._kept(self._nothing())}
 
     def _nothing(self) -> Update:
         return Update(np.zeros(0, np.int32), np.zeros((0, self.recipe.parameters.dim), np.float32))

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.layout import Route, VectorLayout
 
-__all__ = ["MAX_ITEMS", "FactorState", "ItemParameters", "ModelState", "Recipe", "RoundSpec", "Update"]
+__all__ = ["MAX_ITEMS", "FactorState", "ItemParameters", "ModelState", "OneGroup", "Recipe", "RoundSpec", "Update"]
 
 MAX_ITEMS: Final = 5_000_000
 
@@ -75,6 +75,52 @@ class ItemParameters(BaseModel):
     items: int = Field(ge=1, le=MAX_ITEMS, description="Number of items, N: rows of the item factors.")
 
 
+class OneGroup:
+    """What `Recipe` says of groups, for recipes that ask everyone alike and train everyone on the whole model."""
+
+    groups: Final = 1
+
+    def group_of(self, step: int) -> int:
+        """The one group there is."""
+        return 0
+
+    def view(self, state: ModelState, group: int) -> ModelState:
+        """The state itself."""
+        return state
+
+    def initial_view(self, task_seed: bytes, group: int) -> ModelState:
+        """The initial state itself."""
+        return self.initial_state(task_seed)
+
+    def view_bytes(self, step: int, group: int) -> int:
+        """As long as the state."""
+        return self.state_bytes(step)
+
+    def encode_view(self, view: ModelState, group: int) -> bytes:
+        """The state itself."""
+        return self.encode_state(view)
+
+    def decode_view(self, round_number: int, body: bytes, group: int) -> ModelState:
+        """The inverse of `encode_view`."""
+        return self.decode_state(round_number, body)
+
+    def initial_state(self, task_seed: bytes) -> ModelState:
+        """Round 0, from the task's seed alone."""
+        raise NotImplementedError
+
+    def state_bytes(self, step: int) -> int:
+        """Length of an encoded model state after `step` sums."""
+        raise NotImplementedError
+
+    def encode_state(self, state: ModelState) -> bytes:
+        """Exactly `state_bytes(step)` bytes."""
+        raise NotImplementedError
+
+    def decode_state(self, round_number: int, body: bytes) -> ModelState:
+        """The inverse of `encode_state`."""
+        raise NotImplementedError
+
+
 class Recipe(Protocol):
     """One federated recommender, built from its validated parameters by `protocols.recipes.registry.recipe`."""
 
@@ -93,6 +139,31 @@ class Recipe(Protocol):
     @property
     def by_snapshot(self) -> bool:
         """Whether clients take the server's snapshot for the model instead of replaying aggregates."""
+
+    @property
+    def groups(self) -> int:
+        """How many groups of clients there are, which are asked in turn, one a sum; 1 for most recipes.
+
+        A client belongs to one group for good and states it when it enrols.
+        """
+
+    def group_of(self, step: int) -> int:
+        """From 0, the group whose members sum `step` is over."""
+
+    def view(self, state: ModelState, group: int) -> ModelState:
+        """What a member of `group` trains from: the state itself, or what a small device can hold of it."""
+
+    def initial_view(self, task_seed: bytes, group: int) -> ModelState:
+        """`view` of the initial state, made in no more memory than the view takes."""
+
+    def view_bytes(self, step: int, group: int) -> int:
+        """Length of an encoded view after `step` sums: what members of `group` download for the model."""
+
+    def encode_view(self, view: ModelState, group: int) -> bytes:
+        """Exactly `view_bytes(step, group)` bytes."""
+
+    def decode_view(self, round_number: int, body: bytes, group: int) -> ModelState:
+        """The inverse of `encode_view`; `CodecError` unless the length and every value are right."""
 
     def state_bytes(self, step: int) -> int:
         """Length of an encoded model state after `step` sums: what a snapshot holds before it is sealed."""

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
-from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.base import ModelState, OneGroup, RoundSpec
 from protocols.recipes.factors import round_spec
 from protocols.recipes.privirec_parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
 from protocols.recipes.privirec_state import PriviRecState, StateForm, privirec_state
@@ -49,7 +49,7 @@ _ROUNDED: Final = 1.0 + 2.0**-20
 
 
 @dataclass(frozen=True)
-class PriviRecK:
+class PriviRecK(OneGroup):
     """Degrees and power iterations: m counts once, then m x K values a sum."""
 
     parameters: PriviRecKParameters

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.layout import Route, VectorLayout, whole_route
-from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
+from protocols.recipes.base import FactorState, ModelState, OneGroup, RoundSpec, Update
 from protocols.recipes.factors import (
     FactorParameters,
     clip_blocks,
@@ -24,7 +24,7 @@ from protocols.recipes.factors import (
 __all__ = ["FactorRecipe", "RowRecipe"]
 
 
-class FactorRecipe:
+class FactorRecipe(OneGroup):
     """What every recipe whose model is the item factors alone has in common."""
 
     parameters: FactorParameters

@@ -11,10 +11,11 @@ import client_sdk
 from client_sdk import errors as sdk_errors
 from client_sdk.core.calls import Calls
 from client_sdk.core.requests import Request, Response
+from client_sdk.data.history import item_ids
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.model import Catalogue, SyncPlan, fetch_catalogue, plan_sync
 from client_sdk.policy import Policy
-from client_sdk.recommendation import item_ids, top_items
+from client_sdk.recommendation import top_items
 from client_sdk.terms import TaskTerms
 from protocols.codec import b64encode
 from protocols.errors import ParameterError

@@ -60,7 +60,7 @@ def expected_factors(ships: Fleet) -> np.ndarray:
     for index, (client, positives) in enumerate(zip(ships.clients, interactions(USERS), strict=True)):
         twin = replace(client, rng=np.random.default_rng((3, index)), shelf=Shelf(MemoryStore(), "twin"), _memory=None)
         route = terms.recipe.route(spec, client.membership.client_id)
-        total += terms.plan.layout.scatter(route, twin.train(spec, state, positives).blocks)
+        total += terms.plan.layout.scatter(route, twin.train(spec, state, twin.history(positives)).blocks)
     after = terms.recipe.absorb(state, spec, total, USERS)
     assert isinstance(after, FactorState)
     return after.item_factors

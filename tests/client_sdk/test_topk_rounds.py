@@ -47,7 +47,7 @@ def data() -> LeaveOneOut:
 def federation(data: LeaveOneOut, mode: str, mechanism: str, **mechanism_parameters: Any) -> Federation:
     parameters = {"items": data.train.n_items, "dim": 2, **MODES[mode]}
     made = Federation(
-        data, "topk", parameters, mechanism, mechanism_parameters, training=MFConfig(epochs=1), cohort_size=COHORT
+        data.train, "topk", parameters, mechanism, mechanism_parameters, training=MFConfig(epochs=1), cohort_size=COHORT
     )
     assert [done.survivors for done in made.run(ROUNDS)] == [COHORT] * ROUNDS
     return made

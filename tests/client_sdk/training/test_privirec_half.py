@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk.data.history import History
 from client_sdk.data.interactions import Interactions, LeaveOneOut
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.filters import FILTERS, Components, interaction_rows
@@ -39,7 +40,7 @@ def make(name: str = "privirec-k", **changes: Any) -> PriviRecK:
 
 def part(chosen: PriviRecK, state: PriviRecState, step: int, items: np.ndarray = MINE) -> LocalResult:
     spec = chosen.plan(TASK_SEED, step)
-    return client_half(chosen).contribute(spec, "c", state, items, {}, np.random.default_rng(0))
+    return client_half(chosen).contribute(spec, "c", state, History(items), {}, np.random.default_rng(0))
 
 
 def state_of(chosen: PriviRecK, degrees: np.ndarray, step: int = 1) -> PriviRecState:
@@ -51,9 +52,7 @@ def state_of(chosen: PriviRecK, degrees: np.ndarray, step: int = 1) -> PriviRecS
 def train_all(train: Interactions, name: str, **changes: Any) -> Federation:
     full = {"reveal_gram": True} if name == "privirec" else {}
     parameters = {"items": ITEMS, "components": K, "iterations": 2, **full, **changes}
-    made = Federation(
-        LeaveOneOut(train, np.full(USERS, -1, dtype=np.int32)), name, parameters, cohort_size=USERS, seed=3
-    )
+    made = Federation(train, name, parameters, cohort_size=USERS, seed=3)
     list(made.run(100))
     return made
 
@@ -111,7 +110,7 @@ def test_clients_without_items_and_models_of_another_sum_are_refused() -> None:
     with pytest.raises(ParameterError, match="sum 2 follows the model of sum 1, not that of 0"):
         part(chosen, chosen.initial_state(TASK_SEED), 2)
     with pytest.raises(ParameterError, match="no singular vectors yet: 1 of 3"):
-        client_half(chosen).scores(state_of(chosen, np.ones(ITEMS)), {}, MINE)
+        client_half(chosen).scores(state_of(chosen, np.ones(ITEMS)), {}, History(MINE))
 
 
 @pytest.mark.parametrize("exponent", [0.5, 0.7])
@@ -136,7 +135,7 @@ def test_recommending_on_the_device_is_the_filter_over_everyones_sums(
     half = client_half(made.recipe, graph_filter=name)
     exact = normalised(train)
     gram = exact.T @ exact if variant == "privirec" else None
-    scores = half.scores(made.state, {}, train.positives(5))
+    scores = half.scores(made.state, {}, train.history(5))
     state = made.state
     q, s = state.basis.astype(float), state.singular_values.astype(float)
     p = gram if gram is not None else q @ np.diag(s**2) @ q.T
@@ -164,7 +163,7 @@ def test_the_filter_fits_the_recipes_rows(train: Interactions) -> None:
     assert chosen(0.5, "bspm-em") is FILTERS["bspm-em"]
     assert chosen(0.6).user_exponent == 0.6
     made = train_all(train, "privirec-k", user_exponent=0.6)
-    assert np.isfinite(client_half(made.recipe).scores(made.state, {}, MINE)).all()
+    assert np.isfinite(client_half(made.recipe).scores(made.state, {}, History(MINE))).all()
     with pytest.raises(ParameterError, match="use turbo-cf"):
         chosen(0.6, "gf-cf")
     with pytest.raises(ParameterError, match="no graph filter"):
@@ -185,7 +184,7 @@ def test_masked_and_plain_sums_agree_within_the_plan(train: Interactions) -> Non
     data = LeaveOneOut(train, np.full(USERS, -1, dtype=np.int32))
     parameters = {"items": ITEMS, "components": K, "iterations": 1, "reveal_gram": True}
     made = [
-        Federation(data, "privirec", parameters, mechanism, options, cohort_size=USERS, seed=3)
+        Federation(data.train, "privirec", parameters, mechanism, options, cohort_size=USERS, seed=3)
         for mechanism, options in (("masked", {"dropout": 0.0}), ("plain", {}))
     ]
     for federation in made:

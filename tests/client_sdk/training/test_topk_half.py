@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client_sdk.data.history import History
 from client_sdk.errors import LocalFileError
 from client_sdk.store import MemoryStore, Shelf
 from client_sdk.training import MFConfig, client_half, train_full
@@ -67,7 +68,7 @@ def test_error_feedback_loses_nothing(mode: str, seed: int) -> None:
             np.random.default_rng([seed, number]),
         )
         trained[update.items] += update.values
-        local = half.contribute(spec, "c_1", state, positives, memory, np.random.default_rng([seed, number]))
+        local = half.contribute(spec, "c_1", state, History(positives), memory, np.random.default_rng([seed, number]))
         delivered += sent(half, state, local.blocks)
         memory, clipped = local.memory, clipped + local.clipped
         np.testing.assert_array_equal(memory[USER_FACTOR], update.user_factor)
@@ -85,7 +86,9 @@ def test_what_is_owed_is_sent_as_soon_as_there_is_room() -> None:
     state = half.recipe.initial_state(TASK_SEED)
     owed = {RESIDUAL_ITEMS: np.array([3, 9], np.int32), RESIDUAL_ROWS: np.full((2, DIM), 5.0, np.float32)}
     memory = {**half.first_memory(rng), **owed}
-    local = half.contribute(half.recipe.plan(TASK_SEED, 1), "c_1", state, np.array([20], np.int32), memory, rng)
+    local = half.contribute(
+        half.recipe.plan(TASK_SEED, 1), "c_1", state, History(np.array([20], np.int32)), memory, rng
+    )
     assert (sent(half, state, local.blocks)[[3, 9]] > 4.0).all()
     assert local.memory[RESIDUAL_ITEMS].size == local.memory[RESIDUAL_ROWS].size == 0
 
@@ -99,24 +102,24 @@ def test_without_error_feedback_only_the_user_factor_is_kept(mode: str) -> None:
         np.arange(4, dtype=np.int32),
     )
     first = half.first_memory(rng)
-    local = half.contribute(spec, "c_1", state, positives, first, rng)
-    prepared = half.prepare(spec, state, positives, rng)
+    local = half.contribute(spec, "c_1", state, History(positives), first, rng)
+    prepared = half.prepare(spec, state, History(positives), rng)
     assert set(first) == set(local.memory) == set(prepared) == {USER_FACTOR}
-    assert half.scores(state, local.memory, positives).shape == (ITEMS,)
+    assert half.scores(state, local.memory, History(positives)).shape == (ITEMS,)
 
 
 def test_the_residual_is_kept_and_found_again_whatever_its_length() -> None:
     half, rng, shelf = half_of("own", error_feedback=True), np.random.default_rng(0), Shelf(MemoryStore(), "aa")
     first = half.first_memory(rng)
     spec, state = half.recipe.plan(TASK_SEED, 1), half.recipe.initial_state(TASK_SEED)
-    kept = half.contribute(spec, "c_1", state, np.arange(4, dtype=np.int32), first, rng).memory
+    kept = half.contribute(spec, "c_1", state, History(np.arange(4, dtype=np.int32)), first, rng).memory
     shelf.keep_memory("t_1", kept)
     found = shelf.memory("t_1", first)
     assert found is not None
     for name, array in kept.items():
         np.testing.assert_array_equal(found[name], array)
     assert found[RESIDUAL_ITEMS].size > 0
-    prepared = half.prepare(spec, state, np.arange(4, dtype=np.int32), rng)
+    prepared = half.prepare(spec, state, History(np.arange(4, dtype=np.int32)), rng)
     assert prepared[RESIDUAL_ROWS].shape == (0, DIM)
     for wrong in ({USER_FACTOR: first[USER_FACTOR]}, {**first, RESIDUAL_ROWS: np.zeros((0, DIM + 1), np.float32)}):
         with pytest.raises(LocalFileError, match="not that of its recipe"):
