@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -46,6 +47,7 @@ from client_sdk.training.base import ClientHalf, LocalResult, Memory
 from protocols.errors import KeyringError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
+from protocols.sums.base import WorksAhead
 
 __all__ = ["Participation", "Stop"]
 
@@ -227,12 +229,25 @@ class Participation:
         `stop` is asked between long polls of `poll_seconds`.
         """
         self.seen = self.history(interactions)
+        if not (yield from self.ready(progress, stop, poll_seconds)):
+            return []
+        with self._working_ahead():
+            return (yield from self._rounds(self.seen, progress, stop, poll_seconds))
+
+    def _working_ahead(self) -> AbstractContextManager[None]:
+        """Let the mechanism use the time between rounds, where it can."""
+        mechanism, keyring = self.terms.mechanism, self.follower.keyring
+        if isinstance(mechanism, WorksAhead) and keyring is not None:
+            return mechanism.working_ahead(self.terms.plan, keyring)
+        return nullcontext()
+
+    def _rounds(
+        self, history: History, progress: Progress | None, stop: Stop | None, poll_seconds: float
+    ) -> Program[list[RoundReport]]:
         reports: list[RoundReport] = []
         etag: str | None = None
         waiting: Waiting | None = None
         handled = 0
-        if not (yield from self.ready(progress, stop, poll_seconds)):
-            return reports
         while not (stop and stop()):
             patience = poll_seconds if etag or waiting else 0.0  # what is waited for is told at once
             fresh = yield from self.calls.current_round(self.terms.task_id, etag, patience)
@@ -240,7 +255,7 @@ class Participation:
                 etag, view = fresh.etag, fresh.round
                 if view.number > handled and view.state == self._opening and _is_asked(view):
                     handled = view.number
-                    report = yield from self._attempt(view, self.seen, progress)
+                    report = yield from self._attempt(view, history, progress)
                     if report is not None:
                         reports.append(report)
                 if view.state not in ("complete", "failed"):

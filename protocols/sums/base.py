@@ -13,6 +13,7 @@ All are pure functions; lengths come from the plan, never from the wire.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from protocols.keyring import Keyring
 from protocols.layout import Route, VectorLayout
 
-__all__ = ["Buffer", "Mechanism", "NamesPublicKey", "OpenedBy", "SumPlan"]
+__all__ = ["Buffer", "Mechanism", "NamesPublicKey", "OpenedBy", "SumPlan", "WorksAhead"]
 
 Buffer = bytes | bytearray | memoryview
 OpenedBy = Literal["anyone", "members", "holder"]
@@ -120,6 +121,14 @@ class Mechanism(Protocol):
         `contributions` is how many were folded. Raises `CodecError` for a malformed aggregate, `KeyringError` when the
         keyring is missing, public only, or of another key.
         """
+
+
+@runtime_checkable
+class WorksAhead(Protocol):
+    """A mechanism that can do a part of sealing before there is anything to seal."""
+
+    def working_ahead(self, plan: SumPlan, keyring: Keyring) -> AbstractContextManager[None]:
+        """To be entered while a client waits for its turn: idle time is used, and what is sealed inside costs less."""
 
 
 @runtime_checkable

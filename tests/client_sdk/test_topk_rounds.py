@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,11 @@ from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.errors import InvalidParameters
 from client_sdk.simulation import Federation
 from client_sdk.training.topk import RESIDUAL_ROWS
+from protocols.keyring import Keyring
 from protocols.messages import Schedule
 from protocols.recipes.topk import TopKState
+from protocols.sums.base import SumPlan
+from protocols.sums.paillier.mechanism import PaillierMechanism
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import ITEMS, interactions
 
@@ -105,8 +109,21 @@ def create(operator: Operator, name: str, mode: str, mechanism: str, **mechanism
     ],
 )
 def test_three_clients_finish_a_task(
-    server: AggregatorProcess, operator: Operator, mode: str, mechanism: str, parameters: dict[str, Any]
+    server: AggregatorProcess,
+    operator: Operator,
+    mode: str,
+    mechanism: str,
+    parameters: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    ahead: list[str] = []  # clients that let the mechanism work while they wait
+    working_ahead = PaillierMechanism.working_ahead
+
+    def noted(self: PaillierMechanism, plan: SumPlan, keyring: Keyring) -> AbstractContextManager[None]:
+        ahead.append(self.name)
+        return working_ahead(self, plan, keyring)
+
+    monkeypatch.setattr(PaillierMechanism, "working_ahead", noted)
     name = f"topk-{mode}-{mechanism}"
     task_id = create(operator, name, mode, mechanism, **parameters)
     code = new_group_code() if mechanism == "paillier" else None
@@ -129,6 +146,7 @@ def test_three_clients_finish_a_task(
             if serving:
                 serving.result(timeout=60)
         assert [[report.round for report in mine] for mine in reports] == [[1, 2]] * 3
+        assert ahead == ([mechanism] * 3 if mechanism == "paillier" else [])
         assert [(view.state, view.survivors) for view in operator.rounds(task_id)] == [("complete", 3)] * 2
         for part, items in zip(parts, chosen, strict=True):
             assert not set(part.recommend(5).items.tolist()) & set(items.tolist())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from protocols.sums.base import Buffer, SumPlan
 from protocols.sums.paillier import encryption, fold, keys, wire
 from protocols.sums.paillier.parameters import name_public_key
 from protocols.sums.paillier.planner import COUNT_BYTES, PaillierPlan, make_plan
+from protocols.sums.paillier.pool import standing_pool
 
 __all__ = ["PAILLIER", "PaillierMechanism"]
 
@@ -43,6 +45,10 @@ class PaillierMechanism:
     ) -> bytes:
         """Pack and encrypt; the public key is enough in either mode."""
         return encryption.seal_blocks(_own(plan), route, blocks, keyring)
+
+    def working_ahead(self, plan: SumPlan, keyring: Keyring) -> AbstractContextManager[None]:
+        """A pool of randomisers for one contribution, filled at the lowest priority; see `pool.standing_pool`."""
+        return standing_pool(_own(plan), keyring)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Length, modulus, every ciphertext in range, invertible, not transparent; the error names the ciphertext."""

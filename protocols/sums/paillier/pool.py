@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
@@ -23,7 +23,7 @@ from protocols.sums.paillier.keys import PublicKey, load_public_key, load_secret
 from protocols.sums.paillier.planner import PaillierPlan
 from protocols.sums.paillier.randomisers import crt_randomiser, full_randomiser, short_exponent_table
 
-__all__ = ["RandomiserPool", "randomiser_maker", "take_pooled"]
+__all__ = ["RandomiserPool", "randomiser_maker", "standing_pool", "take_pooled"]
 
 _NICE: Final = 19
 """The filling thread's place in the queue for the processor, where the system has one for threads: the last."""
@@ -134,6 +134,19 @@ class RandomiserPool:
 
 _OFFERED: Final[dict[tuple[PublicKey, str], RandomiserPool]] = {}
 _EVERY: Final[WeakSet[RandomiserPool]] = WeakSet()
+
+
+@contextlib.contextmanager
+def standing_pool(plan: PaillierPlan, keyring: Keyring) -> Iterator[None]:
+    """A pool that holds one contribution's randomisers and fills in the background; a task has at most one a process.
+
+    Whoever comes second takes from the pool that is there, and what it lacks is made as it is needed.
+    """
+    with contextlib.ExitStack() as held:
+        pool = RandomiserPool(plan, keyring, capacity=plan.layout.chosen or plan.ciphertexts)
+        with contextlib.suppress(ParameterError):
+            held.enter_context(pool.start())
+        yield
 
 
 def take_pooled(plan: PaillierPlan, key: PublicKey, count: int) -> list[Any]:

@@ -37,7 +37,7 @@ def test_the_module_runs_and_lists_every_command() -> None:
         [sys.executable, "-m", "client_sdk.cli", "--help"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    for command in ("demo", "join", "recommend", "evaluate", "data", "doctor", "keyring"):
+    for command in ("demo", "join", "recommend", "evaluate", "cost", "data", "doctor", "keyring"):
         assert f" {command} " in done.stdout
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from protocols.errors import ParameterError
+from protocols.sums.base import WorksAhead
 from protocols.sums.paillier import pool as pool_module
 from protocols.sums.paillier.encryption import decrypt
 from protocols.sums.paillier.keys import load_public_key, load_secret_key
 from protocols.sums.paillier.mechanism import PAILLIER
-from protocols.sums.paillier.pool import RandomiserPool, take_pooled
+from protocols.sums.paillier.pool import _OFFERED, RandomiserPool, take_pooled
 from tests.protocols.sums.paillier.cases import made_up_keyring, small_plan, some_vector
 
 PLAN = small_plan(mode="public")
@@ -100,6 +101,23 @@ def test_one_pool_a_key_and_way() -> None:
             pool.start()
     with pytest.raises(ParameterError, match="at least 1"):
         RandomiserPool(PLAN, HOLDER, capacity=0)
+
+
+def test_a_waiting_client_has_one_pool_that_ends_with_its_wait() -> None:
+    assert isinstance(PAILLIER, WorksAhead)
+    with PAILLIER.working_ahead(PLAN, HOLDER):
+        pool = _OFFERED[KEY, PLAN.parameters.randomiser]
+        with PAILLIER.working_ahead(PLAN, MEMBER):  # a second client of the task in this process
+            assert _OFFERED[KEY, PLAN.parameters.randomiser] is pool
+        assert take_until_one(pool) is not None
+    assert KEY not in {key for key, _ in _OFFERED}
+    assert len(pool) == 0
+
+
+def take_until_one(pool: RandomiserPool) -> object:
+    while not (taken := pool.take(1)):
+        pass
+    return taken[0]
 
 
 def test_a_pool_is_never_written_down() -> None:
