@@ -19,8 +19,9 @@ MOST: Final = 2**31 - 1
 Duplicates = Literal["error", "last"]
 """A (user, item) pair that comes twice: refuse it, or keep its last occurrence and count the others as `merged`."""
 
-HoldOut = Literal["time", "file", "random"]
-"""Which interaction of a user is held out: the latest, the last in file order, or a random one."""
+HoldOut = Literal["time", "file", "random", "introduced"]
+"""Which interaction of a user is held out: the latest, the last in file order, a random one, or that with the item of
+the highest number: the one introduced last, where items are numbered as they were introduced."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +95,24 @@ class Interactions:
     def user_degrees(self) -> NDArray[np.int64]:
         """How many items each user has, int64 (n_users,)."""
         return np.diff(self.indptr)
+
+    def where(self, kept: NDArray[np.bool_]) -> Interactions:
+        """Only the interactions that `kept`, bool (interactions,), marks; the numbering stays."""
+        if kept.shape != (self.size,):
+            raise DataError(f"a mark for each of {self.size} interactions was expected, got shape {kept.shape}")
+        indptr = np.zeros_like(self.indptr)
+        np.cumsum(np.bincount(self.users[kept], minlength=self.n_users), out=indptr[1:])
+        return Interactions(
+            self.n_users,
+            self.n_items,
+            indptr,
+            self.items[kept],
+            None if self.ratings is None else self.ratings[kept],
+            None if self.timestamps is None else self.timestamps[kept],
+            self.user_ids,
+            self.item_ids,
+            self.merged,
+        )
 
     @classmethod
     def from_pairs(
@@ -202,8 +221,10 @@ def leave_one_out(
     """Hold out one interaction of every user that has at least two; the others keep everything for training.
 
     order: "time" holds out the latest (of equal times the last in the file) and needs timestamps; "file" the last in
-    file order; "random" a uniform one, drawn by `rng` (a generator or a seed). None means "time" where there are
-    timestamps and "random" where not, since files without them are often sorted by item.
+    file order; "random" a uniform one, drawn by `rng` (a generator or a seed); "introduced" the one whose item has the
+    highest number. FilmTrust has no time, but its public file numbers items in the order of their first appearance;
+    the released code of FedEM, by PFedCLR's authors, takes that for the time, and so holds out this one. None means
+    "time" where there are timestamps and "random" where not, since files without them are often sorted by item.
     """
     chosen: HoldOut = order or ("time" if interactions.timestamps is not None else "random")
     counts = interactions.user_degrees()
@@ -213,20 +234,7 @@ def leave_one_out(
     test_items[tested] = interactions.items[position[tested]]
     keep = np.ones(interactions.size, dtype=bool)
     keep[position[tested]] = False
-    indptr = np.zeros_like(interactions.indptr)
-    np.cumsum(counts - (counts >= 2), out=indptr[1:])
-    train = Interactions(
-        interactions.n_users,
-        interactions.n_items,
-        indptr,
-        interactions.items[keep],
-        None if interactions.ratings is None else interactions.ratings[keep],
-        None if interactions.timestamps is None else interactions.timestamps[keep],
-        interactions.user_ids,
-        interactions.item_ids,
-        interactions.merged,
-    )
-    return LeaveOneOut(train, test_items)
+    return LeaveOneOut(interactions.where(keep), test_items)
 
 
 def _held_out(
@@ -237,10 +245,18 @@ def _held_out(
         return interactions.indptr[1:].astype(np.int64) - 1
     if order == "random":
         return interactions.indptr[:-1] + np.random.default_rng(rng).integers(0, np.maximum(counts, 1))
+    if order == "introduced":
+        return _last_of_each(interactions, interactions.items)
     if interactions.timestamps is None:
         raise DataError("a hold-out by time needs timestamps, which this data does not have")
-    by_time = np.lexsort((interactions.timestamps, interactions.users))
-    return by_time[np.maximum(interactions.indptr[1:] - 1, 0)] if by_time.size else np.zeros(counts.size, np.int64)
+    return _last_of_each(interactions, interactions.timestamps)
+
+
+def _last_of_each(interactions: Interactions, keys: NDArray[Any]) -> NDArray[np.int64]:
+    """Where each user's largest of `keys` (interactions,) stands; of equal ones the last in file order."""
+    ordered = np.lexsort((keys, interactions.users))
+    last = np.maximum(interactions.indptr[1:] - 1, 0)
+    return ordered[last] if ordered.size else np.zeros(last.size, np.int64)
 
 
 def _distinct(keys: NDArray[np.int64], duplicates: Duplicates, n_items: int) -> NDArray[np.int64]:

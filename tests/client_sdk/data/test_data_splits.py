@@ -1,0 +1,86 @@
+"""Splits of rated rows, hold-outs by introduction, and data sets cut to their active users."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_sdk.data.errors import DataError
+from client_sdk.data.holdout import split_rows
+from client_sdk.data.interactions import Interactions, leave_one_out
+from client_sdk.data.subset import users_with_at_least
+
+PAIRS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 11)), min_size=1, max_size=60, unique=True)
+
+
+def made(pairs) -> Interactions:
+    users, items = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return Interactions.from_pairs(
+        users, items, n_users=8, n_items=12, ratings=100 * users + items, timestamps=1000 + items
+    )
+
+
+def triples(side: Interactions) -> set[tuple[int, int, float]]:
+    return set(zip(side.users.tolist(), side.items.tolist(), side.ratings.tolist(), strict=True))
+
+
+@given(PAIRS, st.integers(0, 100), st.sampled_from([0.2, 0.5]))
+def test_rows_are_split_whole_with_their_ratings(pairs, seed, share) -> None:
+    whole = made(pairs)
+    if not 0 < round(share * whole.size) < whole.size:
+        with pytest.raises(DataError, match="too few"):
+            split_rows(whole, share, seed)
+        return
+    train, test = split_rows(whole, share, seed)
+    assert test.size == round(share * whole.size)
+    assert not triples(train) & triples(test)
+    assert triples(train) | triples(test) == triples(whole)
+    assert triples(split_rows(whole, share, np.random.default_rng(seed))[1]) == triples(test)
+
+
+def test_the_split_of_rows_knows_no_users() -> None:
+    whole = made([(user, item) for user in range(8) for item in range(12)])
+    held = [split_rows(whole, 0.25, seed)[1].user_degrees() for seed in range(20)]
+    assert all(counts.sum() == 24 for counts in held)
+    assert np.ptp(np.concatenate(held)) > 2, "the same share of every user would be a split by users"
+    with pytest.raises(DataError, match="share"):
+        split_rows(whole, 1.0)
+
+
+def test_the_item_introduced_last_is_held_out() -> None:
+    whole = made([(0, 5), (0, 9), (0, 3), (1, 11), (2, 4), (2, 0)])
+    split = leave_one_out(whole, order="introduced")
+    assert split.test_items.tolist() == [9, -1, 4, -1, -1, -1, -1, -1]
+    assert split.train.positives(0).tolist() == [5, 3]
+    assert leave_one_out(whole, order="file").test_items[0] == 3
+
+
+@given(PAIRS, st.integers(1, 6))
+def test_active_users_keep_their_interactions_under_new_numbers(pairs, count) -> None:
+    whole = made(pairs)
+    active = [user for user in range(8) if whole.user_degrees()[user] >= count]
+    if not active:
+        with pytest.raises(DataError, match=f"{count} interactions"):
+            users_with_at_least(whole, count)
+        return
+    kept = users_with_at_least(whole, count)
+    assert kept.user_ids.tolist() == active
+    assert kept.user_degrees().min() >= count
+    assert kept.item_degrees().min() >= 1
+    for number, user in enumerate(active):
+        assert kept.item_ids[kept.positives(number)].tolist() == whole.positives(user).tolist()
+    assert triples(whole) >= {(int(r) // 100, int(r) % 100, r) for r in kept.ratings.tolist()}
+    assert (kept.timestamps - 1000).tolist() == kept.item_ids[kept.items].tolist()
+
+
+def test_ids_of_the_file_stay_with_their_users() -> None:
+    whole = Interactions.from_ids(np.array(["b", "a", "b", "c"]), np.array([70, 60, 80, 60]))
+    kept = users_with_at_least(whole, 2)
+    assert (kept.user_ids.tolist(), kept.item_ids.tolist()) == (["b"], [70, 80])
+
+
+def test_a_mark_for_every_interaction_is_needed() -> None:
+    with pytest.raises(DataError, match="2 interactions"):
+        made([(0, 1), (0, 2)]).where(np.array([True]))
