@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +30,13 @@ from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.registry import mechanism as find_mechanism
 
-__all__ = ["FOLD_BATCH", "Federation", "SimulatedRound"]
+__all__ = ["FOLD_BATCH", "Federation", "Sampling", "SimulatedRound"]
 
 FOLD_BATCH: Final = 16
 """Contributions folded at a time, as a server would."""
+
+Sampling = Literal["turns", "uniform"]
+"""How cohorts are chosen: everyone in turn after one shuffle, or anew and uniformly in each round."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ class Federation:
     """All clients of one data set, one recipe over one mechanism.
 
     Cohorts go round-robin over one shuffle, as in the released CoLR code: everyone takes part once in users/cohort
-    rounds. A recipe with a frozen cohort gets the same one in every round. `seed` fixes the shuffle, the task seed and
+    rounds; with `sampling` "uniform" each round draws its own. A recipe with a frozen cohort gets the same one in every
+    round. `seed` fixes the shuffle, the task seed and
     each client's training draws, so that two mechanisms can be compared on the same run; the HE library's own
     randomness is never fixed. `excluded` (users, k) are items that a user never draws as a training negative, -1 for
     none: only the papers' own protocol needs it. `user_groups` (users,) says which of the recipe's groups each user is
@@ -98,6 +102,7 @@ class Federation:
     seed: int = 0
     excluded: NDArray[np.int32] | None = None
     user_groups: NDArray[np.int64] | None = None
+    sampling: Sampling = "turns"
 
     def __post_init__(self) -> None:
         self.recipe: Recipe = make_recipe(self.recipe_name, self.recipe_parameters)
@@ -131,6 +136,9 @@ class Federation:
         Groups take turns, so a group's turn comes every `recipe.groups` rounds.
         """
         members, turn = self.orders[self.recipe.group_of(spec.step)], (spec.number - 1) // self.recipe.groups
+        if self.sampling == "uniform" and not self.recipe.frozen_cohort:
+            draws = np.random.default_rng([self.seed, 3, spec.number])
+            return np.asarray(draws.choice(members, min(self.cohort_size, members.size), replace=False))
         start = 0 if self.recipe.frozen_cohort else turn * self.cohort_size
         asked = np.arange(start, start + min(self.cohort_size, members.size))
         return np.asarray(members[asked % members.size])
