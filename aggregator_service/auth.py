@@ -18,13 +18,16 @@ from aggregator_service.tokens import hash_token, matches, new_token
 from protocols.messages import Role
 
 __all__ = [
+    "Bearer",
     "Enrolled",
     "Operator",
     "OperatorOnly",
     "Principal",
     "PrincipalOf",
+    "authenticate",
     "create_operator",
     "member_of",
+    "require_operator",
     "task_of",
 ]
 
@@ -33,6 +36,10 @@ _bearer = HTTPBearer(
     scheme_name="bearer",
     description="An operator token (`hro_...`), or a client's token from its enrolment (`hrc_...`), bound to one task.",
 )
+
+
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+"""The token of a request, if it came with one."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +59,8 @@ class Enrolled:
 Principal = Operator | Enrolled
 
 
-def _principal(
-    services: ServicesOf, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
-) -> Principal:
+def authenticate(services: ServicesOf, credentials: Bearer) -> Principal:
+    """Who asks; 401 unauthenticated for a request without a token that is known."""
     if credentials is None:
         raise Problem("unauthenticated", "send a token in the header Authorization: Bearer <token>")
     found = _find(services, hash_token(credentials.credentials))
@@ -74,16 +80,17 @@ def _find(services: Services, token_hash: str) -> Principal | None:
         return Operator() if operator is not None and matches(token_hash, operator.token_hash) else None
 
 
-PrincipalOf = Annotated[Principal, Depends(_principal)]
+PrincipalOf = Annotated[Principal, Depends(authenticate)]
 
 
-def _operator(principal: PrincipalOf) -> Operator:
+def require_operator(principal: PrincipalOf) -> Operator:
+    """The operator who asks; 403 forbidden for clients."""
     if not isinstance(principal, Operator):
         raise Problem("forbidden", "this needs an operator's token")
     return principal
 
 
-OperatorOnly = Depends(_operator)
+OperatorOnly = Depends(require_operator)
 
 
 def task_of(session: Session, principal: Principal, task_id: str) -> TaskRow:

@@ -46,7 +46,7 @@ class BodyGuard:
         if body.expected and not carries_raw_body(scope):
             refusal = await self._read_json(body)
             if refusal is not None:
-                await _send_problem(refusal, body.sender(send))
+                await _send_problem(scope, refusal, body.sender(send))
                 return
         await self._app(scope, body.receive, body.sender(send))
 
@@ -119,13 +119,14 @@ class _Body:
             return
 
 
-async def _send_problem(slug: str, send: Send) -> None:
+async def _send_problem(scope: Scope, slug: str, send: Send) -> None:
     details = {
         "body-too-long": "a JSON body this long is not taken",
         "upload-timeout": "the body stopped arriving",
         "bad-request": "the body broke off",
     }
     problem = document(slug, details[slug])
+    scope["hushrec.problem"] = slug
     body = problem.model_dump_json(exclude_none=True).encode()
     headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})

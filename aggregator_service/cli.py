@@ -175,7 +175,7 @@ def serve(
         body_idle_seconds=body_idle_seconds,
         log_format=log_format,
     )
-    configure_logging(settings.log_format)
+    configure_logging(settings.log_format, settings.log_level)
     with own_data_directory(settings.data_dir.resolve()):  # says so in one line when another server runs on it
         service = create_app(settings)
         config = _uvicorn(settings, service)

@@ -8,6 +8,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from aggregator_service.observability import request_ids
+
 __all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "fields"]
 
 _FIELDS: Final = "hushrec_fields"
@@ -16,6 +18,13 @@ _FIELDS: Final = "hushrec_fields"
 def fields(**values: str | int | float | None) -> dict[str, Any]:
     """The `extra=` argument of a log call: structured fields beside a constant message."""
     return {_FIELDS: {name: value for name, value in values.items() if value is not None}}
+
+
+def _with_request(record: logging.LogRecord) -> dict[str, Any]:
+    """The structured fields, and the id of the request that the line was written for."""
+    own: dict[str, Any] = getattr(record, _FIELDS, {})
+    request_id = request_ids.current.get()
+    return own if request_id is None else {"request": request_id, **own}
 
 
 class JsonFormatter(logging.Formatter):
@@ -28,7 +37,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **getattr(record, _FIELDS, {}),
+            **_with_request(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
@@ -41,17 +50,17 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """`time level message name=value ...`."""
         line = super().format(record)
-        pairs = " ".join(f"{name}={value}" for name, value in getattr(record, _FIELDS, {}).items())
+        pairs = " ".join(f"{name}={value}" for name, value in _with_request(record).items())
         return f"{line} {pairs}" if pairs else line
 
 
-def configure_logging(form: Literal["text", "json"]) -> None:
+def configure_logging(form: Literal["text", "json"], level: Literal["debug", "info", "warning"] = "info") -> None:
     """Send the service's logs to standard error, once. uvicorn's own lines take the same way."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter("%(asctime)s %(levelname)s %(message)s"))
     for name in ("aggregator_service", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
-        logger.setLevel(logging.INFO)
+        logger.setLevel(level.upper())
         logger.propagate = False
     logging.getLogger("uvicorn.access").disabled = True

@@ -44,7 +44,7 @@ _TAGS: Final = [
     {"name": "stages", "description": "The stages of masked rounds: keys, shares, survivors, confirmations."},
     {"name": "contributions", "description": "What one client adds to a sum."},
     {"name": "snapshots", "description": "Model states for those who join late."},
-    {"name": "health", "description": "For load balancers."},
+    {"name": "health", "description": "For load balancers and monitoring."},
 ]
 
 _KEY: Final = "9v3Kq0bC2mX8rT5yWzL1aN7dF4hJ6pQsUeGiOkVxBtA"

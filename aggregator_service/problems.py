@@ -19,7 +19,7 @@ from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.messages import ProblemDocument
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 
-__all__ = ["PROBLEM_MEDIA_TYPE", "Problem", "document", "install_problem_handlers", "responses"]
+__all__ = ["PROBLEM_MEDIA_TYPE", "Problem", "crashed", "document", "install_problem_handlers", "responses"]
 
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 
@@ -91,17 +91,18 @@ def responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
     return found
 
 
-def _answer(body: ProblemDocument, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def _answer(request: Request, body: ProblemDocument, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    request.scope["hushrec.problem"] = body.slug
     content = body.model_dump(mode="json", exclude_none=True)
     return JSONResponse(content, body.status, headers=dict(headers or {}), media_type=PROBLEM_MEDIA_TYPE)
 
 
-def _refused(_request: Request, error: Exception) -> JSONResponse:
+def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)  # noqa: S101 - registered for this type alone
     headers = dict(error.headers)
     if error.slug == "unauthenticated":
         headers["WWW-Authenticate"] = 'Bearer realm="hushrec"'
-    return _answer(document(error.slug, error.detail, None, **error.extensions), headers)
+    return _answer(request, document(error.slug, error.detail, None, **error.extensions), headers)
 
 
 def _field(location: Sequence[Any]) -> str:
@@ -110,52 +111,55 @@ def _field(location: Sequence[Any]) -> str:
     return ".".join(parts)
 
 
-def _invalid(_request: Request, error: Exception) -> JSONResponse:
+def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type alone
     found = error.errors()
     if any(item["type"] in ("json_invalid", "unicode_error") for item in found):
-        return _answer(document("bad-request", "the body is not well-formed JSON"))
+        return _answer(request, document("bad-request", "the body is not well-formed JSON"))
     # An error's text names the rule; only our own validators' texts are free, and they hold no input either.
     listed = [
         {"field": _field(item["loc"]), "rule": item["type"], "message": item["msg"].removeprefix("Value error, ")}
         for item in found[:20]
     ]
-    return _answer(document("invalid-parameters", "some fields are missing, unknown or out of range", listed))
+    return _answer(request, document("invalid-parameters", "some fields are missing, unknown or out of range", listed))
 
 
-def _http(_request: Request, error: Exception) -> JSONResponse:
+def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type alone
     slug = _OF_STATUS.get(error.status_code, "internal-error" if error.status_code >= 500 else "bad-request")
-    return _answer(document(slug, PROBLEM_TYPES[slug][1] + "."), error.headers)
+    return _answer(request, document(slug, PROBLEM_TYPES[slug][1] + "."), error.headers)
 
 
-def _parameter(_request: Request, error: Exception) -> JSONResponse:
-    return _answer(document("invalid-parameters", str(error)))
+def _parameter(request: Request, error: Exception) -> JSONResponse:
+    return _answer(request, document("invalid-parameters", str(error)))
 
 
-def _contribution(_request: Request, error: Exception) -> JSONResponse:
-    return _answer(document("bad-contribution", str(error)))
+def _contribution(request: Request, error: Exception) -> JSONResponse:
+    return _answer(request, document("bad-contribution", str(error)))
 
 
-def _codec(_request: Request, error: Exception) -> JSONResponse:
-    return _answer(document("bad-request", str(error)))
+def _codec(request: Request, error: Exception) -> JSONResponse:
+    return _answer(request, document("bad-request", str(error)))
 
 
 def _damaged(request: Request, error: Exception) -> JSONResponse:
     _LOG.error("stored blob damaged: %s", error, extra=fields(route=_route_of(request)))
-    return _answer(document("internal-error", "stored bytes are damaged; the operator has been told"))
+    return _answer(request, document("internal-error", "stored bytes are damaged; the operator has been told"))
 
 
 def _unavailable(request: Request, error: Exception) -> JSONResponse:
     # The statement's parameters may hold hashes: the type of the driver's error is enough.
     cause = getattr(error, "orig", None)
     _LOG.error("database unavailable: %s", type(cause).__name__, extra=fields(route=_route_of(request)))
-    return _answer(document("unavailable", "the database does not answer; try again"), {"Retry-After": "2"})
+    return _answer(request, document("unavailable", "the database does not answer; try again"), {"Retry-After": "2"})
 
 
-def _crashed(request: Request, error: Exception) -> JSONResponse:
+def crashed(request: Request, error: Exception) -> JSONResponse:
+    """The answer to what nobody foresaw; the traceback goes to the log."""
     _LOG.error("unhandled %s", type(error).__name__, exc_info=error, extra=fields(route=_route_of(request)))
-    return _answer(document("internal-error", "the request failed inside the server; the operator has been told"))
+    return _answer(
+        request, document("internal-error", "the request failed inside the server; the operator has been told")
+    )
 
 
 def _route_of(request: Request) -> str:
@@ -163,7 +167,7 @@ def _route_of(request: Request) -> str:
 
 
 def install_problem_handlers(app: FastAPI) -> None:
-    """Map every exception that can leave a route."""
+    """Map every exception that a route is known to raise; `crashed` answers the others."""
     app.add_exception_handler(Problem, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -172,4 +176,3 @@ def install_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(CodecError, _codec)
     app.add_exception_handler(BlobDamagedError, _damaged)
     app.add_exception_handler(OperationalError, _unavailable)
-    app.add_exception_handler(Exception, _crashed)

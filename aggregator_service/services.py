@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from aggregator_service.clock import Clock
 from aggregator_service.longpoll import Notifier
+from aggregator_service.observability.metrics import Metrics
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
@@ -28,6 +29,7 @@ class Services:
     blobs: BlobStore
     notifier: Notifier
     engine: RoundEngine
+    metrics: Metrics
     operator_token_hash: str | None
     # Checks map a whole body; two at a time keep the memory of a burst of uploads flat.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))

@@ -44,6 +44,11 @@ class Settings(BaseModel):
     json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON body, bytes.")
     envelope_limit: int = Field(default=256 * 1024, ge=1024, description="Longest keyring envelope, bytes.")
     log_format: Literal["text", "json"] = Field(default="text", description="Log lines for people or for machines.")
+    log_level: Literal["debug", "info", "warning"] = Field(default="info", description="What is logged at all.")
+    metrics: Literal["token", "open", "off"] = Field(
+        default="token", description="Who may read /metrics: operators, whoever reaches it, or nobody."
+    )
+    traces: Literal["none", "otlp"] = Field(default="none", description="Where spans go; otlp needs the extra `otel`.")
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None, **explicit: Any) -> Settings:

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
 from aggregator_service.faults import CrashPoint, crash_point
 from aggregator_service.logs import fields
-from aggregator_service.plans import TaskTerms, round_spec, row_terms
+from aggregator_service.observability.instruments import Instruments
+from aggregator_service.plans import TaskTerms, plan_task, round_spec, row_terms
 from aggregator_service.rounds.folding import BlobRef, FoldJob, Released, ReleaseJob, fold_batch, release_sum
 from aggregator_service.rounds.masked import end_stage, gather_masks, give_up
 from aggregator_service.rounds.operations import (
     LostRaceError,
     fail_round,
+    missing_clients,
     open_round,
     record_fold,
     record_release,
@@ -37,7 +38,6 @@ from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, new_ke
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import last_round, lock_round, newest_snapshot, unfolded
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from aggregator_service.storage.stages import count_of, deliveries, expected
 from protocols.errors import ThresholdError
 
 __all__ = ["RoundEngine"]
@@ -82,10 +82,19 @@ class RoundEngine:
     """Drives every open task, each in a coroutine of its own, so that a long fold holds up no other task."""
 
     def __init__(
-        self, database: Database, blobs: BlobStore, clock: Clock, pool: FoldPool, *, batch: int, recheck: float
+        self,
+        database: Database,
+        blobs: BlobStore,
+        clock: Clock,
+        pool: FoldPool,
+        *,
+        batch: int,
+        recheck: float,
+        instruments: Instruments | None = None,
     ) -> None:
         self._database, self._blobs, self._clock, self._pool = database, blobs, clock, pool
         self._batch, self._recheck = batch, recheck
+        self._instruments = instruments or Instruments()
         self._wake: dict[str, asyncio.Event] = {}
         self._drivers: dict[str, asyncio.Task[None]] = {}
 
@@ -169,7 +178,7 @@ class RoundEngine:
                     task_seed=task.seed,
                     opened_by_anyone=task.opened_by == "anyone",
                     round=newest,
-                    missing=_missing(session, newest),
+                    missing=missing_clients(session, newest),
                     batch=tuple((row.client_id, BlobRef(row.blob_key or "", row.digest)) for row in batch),
                 )
             if task.state != "open":
@@ -225,7 +234,8 @@ class RoundEngine:
         task_id, number = seen.round.task_id, seen.round.number
         output = new_key("partials", task_id, number)
         job = FoldJob(self._blobs, seen.terms, round_spec(seen.round), seen.partial, seen.batch, output)
-        folded = await self._pool.run(fold_batch, job)
+        with self._instruments.fold(task_id, number, len(seen.batch)):
+            folded = await self._pool.run(fold_batch, job)
         crash_point("fold.blob-written-before-commit")
         clients = [client for client, _ in seen.batch]
         await run_in_threadpool(self._commit_fold, seen, clients, folded)
@@ -266,7 +276,8 @@ class RoundEngine:
             state=state,
             state_output=state_output,
         )
-        released = await self._pool.run(release_sum, job)
+        with self._instruments.release(task_id, number, seen.round.folded, masked=masks is not None):
+            released = await self._pool.run(release_sum, job)
         crash_point("release.blob-written-before-commit")
 
         def commit() -> None:
@@ -302,14 +313,6 @@ class RoundEngine:
             task = session.get_one(TaskRow, round_.task_id)
             reason = "a stored contribution no longer matches its digest: the server's storage is damaged"
             fail_round(session, task, round_, RoundEvent.STORAGE_DAMAGED, reason)
-
-
-def _missing(session: Session, round_: RoundRow) -> int:
-    """How many clients have not delivered yet what the current stage waits for."""
-    taken, asked = deliveries(round_), expected(round_)
-    if taken is None or asked is None:
-        return 0
-    return count_of(session, round_.id, asked) - count_of(session, round_.id, taken)
 
 
 def _log_release(round_: RoundRow, released: Released) -> None:

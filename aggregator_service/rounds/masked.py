@@ -18,10 +18,10 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.plans import plan_round
-from aggregator_service.rounds.operations import LostRaceError, fail_round, keep_apart, move
+from aggregator_service.rounds.operations import LostRaceError, fail_round, keep_apart, missing_clients, move
 from aggregator_service.rounds.table import RoundEvent, RoundState
 from aggregator_service.rounds.unmasking import Masks
-from aggregator_service.storage.database import Database, announce
+from aggregator_service.storage.database import Database, announce, count_dropouts
 from aggregator_service.storage.rounds import find_round, lock_round
 from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stages import (
@@ -95,6 +95,7 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
     stage_end = _STAGE_ENDS.get(round_.state)
     if stage_end is None or not _is_over(session, round_, now):
         return round_
+    count_dropouts(session, round_.state, missing_clients(session, round_))
     task = session.get_one(TaskRow, round_.task_id)
     schedule = Schedule.model_validate(task.schedule)
     try:

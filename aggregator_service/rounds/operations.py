@@ -15,11 +15,18 @@ from aggregator_service.rounds.cohorts import draw_cohort, eligible_count, membe
 from aggregator_service.rounds.differences import part_with_similar, staying_cohort
 from aggregator_service.rounds.folding import BlobRef, Released
 from aggregator_service.rounds.table import ACTIVE, RoundEvent, RoundState, next_state
-from aggregator_service.storage.database import announce, changed_rows, discard, discard_body
+from aggregator_service.storage.database import (
+    announce,
+    changed_rows,
+    count_dropouts,
+    count_outcome,
+    discard,
+    discard_body,
+)
 from aggregator_service.storage.rounds import last_completed, last_round, lock_round, received_count
 from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, UploadRow
 from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot, find_snapshot
-from aggregator_service.storage.stages import scrub_stages
+from aggregator_service.storage.stages import count_of, deliveries, expected, scrub_stages
 from aggregator_service.tasks import agreed_digest
 from protocols.messages import Schedule
 from protocols.sums.masked.plan import MaskedPlan
@@ -29,6 +36,7 @@ __all__ = [
     "close_task",
     "fail_round",
     "keep_apart",
+    "missing_clients",
     "move",
     "open_round",
     "record_fold",
@@ -100,6 +108,7 @@ def stop_collecting(session: Session, round_id: int, now: float) -> RoundRow:
     if round_.state != RoundState.COLLECTING or (received < round_.cohort and now < round_.deadline):
         return round_
     task = session.get_one(TaskRow, round_.task_id)
+    count_dropouts(session, round_.state, round_.cohort - received)
     floor = Schedule.model_validate(task.schedule).min_clients
     if received < floor:
         reason = f"{received} of {round_.cohort} clients delivered in time, and {floor} are needed"
@@ -164,6 +173,8 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     if round_.folded < schedule.min_clients or round_.folded != received_count(session, round_id):
         raise LostRaceError  # never publish a sum below the floor, nor one that misses an acknowledged contribution
     move(round_, RoundEvent.RELEASED)
+    count_dropouts(session, round_.state, missing_clients(session, round_))
+    count_outcome(session, RoundEvent.RELEASED.name.lower())
     round_.survivors = round_.folded
     round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
     round_.aggregate_bytes = released.aggregate_bytes
@@ -196,6 +207,7 @@ def fail_round(
     """End a round without releasing anything; its contributions and partial are scrubbed.
 
     `counts`: towards the failures in a row that end the task.
+    count_outcome(session, event.name.lower())
     """
     move(round_, event)
     round_.failure = reason
@@ -220,6 +232,14 @@ def close_task(session: Session, task: TaskRow) -> None:
     session.flush()
     announce(session, task.id, "round", "members", "snapshot")
     _LOG.info("task closed", extra=fields(task=task.id))
+def missing_clients(session: Session, round_: RoundRow) -> int:
+    """How many clients have not delivered yet what the current stage waits for."""
+    taken, asked = deliveries(round_), expected(round_)
+    if taken is None or asked is None:
+        return 0
+    return count_of(session, round_.id, asked) - count_of(session, round_.id, taken)
+
+
 
 
 def move(round_: RoundRow, event: RoundEvent) -> None:

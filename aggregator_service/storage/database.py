@@ -20,7 +20,18 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.storage.schema import TaskRow
 
-__all__ = ["Announcement", "Database", "Effects", "announce", "changed_rows", "discard", "discard_body", "progress"]
+__all__ = [
+    "Announcement",
+    "Database",
+    "Effects",
+    "announce",
+    "changed_rows",
+    "count_dropouts",
+    "count_outcome",
+    "discard",
+    "discard_body",
+    "progress",
+]
 
 _LOG = logging.getLogger(__name__)
 _EFFECTS: Final = "effects"
@@ -38,11 +49,13 @@ class Announcement:
 
 @dataclass
 class Effects:
-    """What follows a commit."""
+    """What follows a commit. Only counted: outcomes of rounds, and (phase, clients that it waited for in vain)."""
 
     announcements: list[Announcement] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     bodies: list[str] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
+    dropouts: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Database:
@@ -119,6 +132,17 @@ def discard(session: Session, key: str | None) -> None:
 def discard_body(session: Session, file_name: str) -> None:
     """After the commit, delete what has arrived of an upload that nobody needs any more."""
     _effects(session).bodies.append(file_name)
+
+
+def count_outcome(session: Session, outcome: str) -> None:
+    """After the commit, count a round that ended."""
+    _effects(session).outcomes.append(outcome)
+
+
+def count_dropouts(session: Session, phase: str, clients: int) -> None:
+    """After the commit, count the clients that a phase waited for in vain."""
+    if clients > 0:
+        _effects(session).dropouts.append((phase, clients))
 
 
 def changed_rows(session: Session, statement: Executable) -> int:

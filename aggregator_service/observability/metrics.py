@@ -1,0 +1,201 @@
+"""The figures of `/metrics`, in Prometheus' text format. Sizes, counts and times; never values, and no id in a label.
+
+Counters are this process's, from its start; what the database knows (rounds, members, what waits to be folded) is asked
+when somebody looks, so that every process over one database tells the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from aggregator_service.rounds.table import ACTIVE, TABLE, TERMINAL, RoundState
+from aggregator_service.storage.database import Database, Effects
+from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
+from protocols.messages.problem import PROBLEM_TYPES
+
+if TYPE_CHECKING:
+    from aggregator_service.observability.requests import Seen
+
+__all__ = ["MEDIA_TYPE", "Metrics"]
+
+MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_CONTRIBUTIONS: Final = "/contributions/{client}"
+_KINDS: Final = {
+    _CONTRIBUTIONS: "contribution",
+    "/stages/{stage}/{client}": "stage",
+    "/snapshots/{number}": "snapshot",
+    "/keyring/{client}": "envelope",
+    "/public-key": "public-key",
+}
+"""What a raw body is, by the end of the route that takes it."""
+_ENDINGS: Final = {event for row in TABLE.values() for event, target in row.items() if target in TERMINAL}
+_REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_JOB_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+
+class Metrics:
+    """One application's figures, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._requests = Counter(
+            "hushrec_requests_total", "Requests answered.", ["method", "route", "status"], registry=registry
+        )
+        self._request_seconds = Histogram(
+            "hushrec_request_seconds",
+            "From a request's headers to the end of its answer; waited: it was a long poll.",
+            ["method", "route", "waited"],
+            buckets=_REQUEST_SECONDS,
+            registry=registry,
+        )
+        self._contributions = Counter(
+            "hushrec_contributions_total",
+            "Uploads of contributions by result; refused ones by the problem's type.",
+            ["result", "reason"],
+            registry=registry,
+        )
+        self._upload_bytes = Counter(
+            "hushrec_upload_bytes_total", "Bytes of raw bodies that came in, by what they are.", ["kind"],
+            registry=registry,
+        )  # fmt: skip
+        self._outcomes = Counter(
+            "hushrec_round_outcomes_total", "Rounds that ended, by what ended them.", ["outcome"], registry=registry
+        )
+        self._dropouts = Counter(
+            "hushrec_dropouts_total", "Clients that were waited for in vain, by phase.", ["phase"], registry=registry
+        )
+        self._fold_seconds = _jobs_histogram("hushrec_fold_seconds", "Folding one batch of contributions.", registry)
+        self._release_seconds = _jobs_histogram(
+            "hushrec_release_seconds", "Releasing a sum that has no masks.", registry
+        )
+        self._unmask_seconds = _jobs_histogram("hushrec_unmask_seconds", "Unmasking and releasing a sum.", registry)
+        self._jobs = Gauge("hushrec_engine_jobs", "Folds and releases that wait or run.", registry=registry)
+        self._start_at_zero()
+
+    def _start_at_zero(self) -> None:
+        """Series that are there before their first event can be watched for it."""
+        for result in ("accepted", "repeated", "conflict"):
+            self._contributions.labels(result, "")
+        for kind in _KINDS.values():
+            self._upload_bytes.labels(kind)
+        for event in _ENDINGS:
+            self._outcomes.labels(event.name.lower())
+
+    def watch(self, database: Database) -> None:
+        """Ask this database for what it knows, and count what its transactions tell of."""
+        self._registry.register(_Stored(database))
+        database.listeners.append(self._committed)
+
+    def text(self) -> bytes:
+        """Everything, as Prometheus reads it."""
+        return generate_latest(self._registry)
+
+    def request(self, seen: Seen) -> None:
+        """Count a request that is over."""
+        self._requests.labels(seen.method, seen.route, str(seen.status)).inc()
+        waited = "yes" if seen.waited else "no"
+        self._request_seconds.labels(seen.method, seen.route, waited).observe(seen.seconds)
+        if seen.method in ("PUT", "PATCH"):
+            self._upload(seen)
+
+    def _upload(self, seen: Seen) -> None:
+        kind = next((kind for end, kind in _KINDS.items() if seen.route.endswith(end)), None)
+        if kind is None:
+            return
+        self._upload_bytes.labels(kind).inc(seen.received)
+        if kind == "contribution" and seen.status != 204:  # a chunk is no contribution yet
+            self._contributions.labels(*_result(seen)).inc()
+
+    @contextmanager
+    def fold(self) -> Iterator[None]:
+        """Time a fold, from the moment it is handed to the pool."""
+        with self._timed(self._fold_seconds):
+            yield
+
+    @contextmanager
+    def release(self, masked: bool) -> Iterator[None]:
+        """Time a release."""
+        with self._timed(self._unmask_seconds if masked else self._release_seconds):
+            yield
+
+    @contextmanager
+    def _timed(self, histogram: Histogram) -> Iterator[None]:
+        started = perf_counter()
+        with self._jobs.track_inprogress():
+            yield
+        histogram.observe(perf_counter() - started)
+
+    def _committed(self, effects: Effects) -> None:
+        for outcome in effects.outcomes:
+            self._outcomes.labels(outcome).inc()
+        for phase, count in effects.dropouts:
+            self._dropouts.labels(phase).inc(count)
+
+
+def _jobs_histogram(name: str, text: str, registry: CollectorRegistry) -> Histogram:
+    return Histogram(name, f"{text} Seconds, with the wait for a worker.", buckets=_JOB_SECONDS, registry=registry)
+
+
+def _result(seen: Seen) -> tuple[str, str]:
+    if seen.status in (200, 201):
+        return ("accepted" if seen.status == 201 else "repeated"), ""
+    if seen.problem == "contribution-conflict":
+        return "conflict", ""
+    return "refused", seen.problem if seen.problem in PROBLEM_TYPES else "no-answer"
+
+
+class _Stored(Collector):
+    """What the database knows at the moment. When it is gone, that is told, and the other figures stay."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing is asked when the collector is registered."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """The gauges."""
+        up = GaugeMetricFamily("hushrec_database_up", "Whether the database answered just now.")
+        try:
+            rounds, members, tasks, unfolded = self._counts()
+        except SQLAlchemyError:
+            up.add_metric([], 0)
+            yield up
+            return
+        up.add_metric([], 1)
+        yield up
+        yield _gauge("hushrec_rounds", "Rounds by phase, those that are over included.", "phase", rounds)
+        yield _gauge("hushrec_tasks", "Tasks by state.", "state", tasks)
+        yield _gauge("hushrec_members", "Enrolled clients by role.", "role", members)
+        yield GaugeMetricFamily("hushrec_queue_depth", "Durable contributions that no fold has taken.", unfolded)
+
+    def _counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, int], int]:
+        with self._database.read() as session:
+            rounds = {state.value: 0 for state in RoundState} | _grouped(session, RoundRow.state)
+            waiting = select(func.count()).select_from(ContributionRow).join(RoundRow)
+            waiting = waiting.where(RoundRow.state.in_(ACTIVE), ContributionRow.folded.is_(False))
+            unfolded = session.execute(waiting).scalar_one()
+            return rounds, _grouped(session, ClientRow.role), _grouped(session, TaskRow.state), unfolded
+
+
+def _grouped(session: Session, column: InstrumentedAttribute[str]) -> dict[str, int]:
+    return {value: count for value, count in session.execute(select(column, func.count()).group_by(column))}  # noqa: C416
+
+
+def _gauge(name: str, text: str, label: str, values: dict[str, int]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

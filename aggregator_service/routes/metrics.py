@@ -1,0 +1,34 @@
+"""Figures for Prometheus."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from aggregator_service.auth import Bearer, authenticate, require_operator
+from aggregator_service.observability.metrics import MEDIA_TYPE
+from aggregator_service.problems import Problem
+from aggregator_service.routes.common import guarded
+from aggregator_service.services import ServicesOf
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["health"])
+
+
+@router.get(
+    "/metrics",
+    summary="Figures for Prometheus",
+    response_class=Response,
+    responses={
+        200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        **guarded(),
+    },
+)
+def read(services: ServicesOf, credentials: Bearer) -> Response:
+    """For any operator's token, unless the setting `metrics` opens it to everybody, or takes it away (404)."""
+    if services.settings.metrics == "off":
+        raise Problem("not-found", "this server tells no figures")
+    if services.settings.metrics == "token":
+        require_operator(authenticate(services, credentials))
+    return Response(services.metrics.text(), headers={"Content-Type": MEDIA_TYPE})

@@ -1,0 +1,147 @@
+"""`/metrics`: what a whole round leaves there, who may read it, and that no label holds an id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy.exc import OperationalError
+
+from aggregator_service.rounds.table import RoundState
+from tests.support.api import Api
+from tests.support.inside import aggregator_inside
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    with aggregator_inside(tmp_path / "data", fold_batch=2) as running:
+        yield running
+
+
+def figures(api: Api) -> dict[tuple[str, ...], float]:
+    """Every sample: (name, label values in order of the labels' names) -> value."""
+    answer = api.http.get("/metrics", headers=api.operator)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def test_a_round_leaves_its_figures(api: Api) -> None:
+    task = api.create_task(cohort=3, collect_seconds=600)
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    seen = figures(api)
+    assert seen["hushrec_rounds", "collecting"] == 1
+    assert seen["hushrec_members", "member"] == 3
+    assert seen["hushrec_tasks", "open"] == 1
+    body = members[0].contribution(1, 5.0)
+    assert members[0].put(1, body).status_code == 201
+    assert members[0].put(1, body).status_code == 200
+    assert members[0].put(1, members[0].contribution(1, 6.0)).status_code == 409
+    assert members[1].put(1, body[:-1]).status_code == 400
+    assert figures(api)["hushrec_queue_depth",] == 1
+    for member in members[1:]:
+        assert member.put(1, member.contribution(1, 2.0)).status_code == 201
+    task.wait_round(1, "complete")
+    seen = figures(api)
+    contributions = {key[1:]: value for key, value in seen.items() if key[0] == "hushrec_contributions_total"}
+    assert contributions == {
+        ("", "accepted"): 3,
+        ("", "repeated"): 1,
+        ("", "conflict"): 1,
+        ("body-too-short", "refused"): 1,
+    }
+    assert seen["hushrec_rounds", "complete"] == 1
+    assert seen["hushrec_rounds", "collecting"] == 0
+    assert seen["hushrec_round_outcomes_total", "released"] == 1
+    assert seen["hushrec_upload_bytes_total", "contribution"] >= 3 * len(body)
+    assert seen["hushrec_fold_seconds_count",] == 2  # batches of two and one
+    assert seen["hushrec_release_seconds_count",] == 1
+    assert seen["hushrec_unmask_seconds_count",] == 0
+    assert (seen["hushrec_queue_depth",], seen["hushrec_engine_jobs",]) == (0, 0)
+    route = "/v1/tasks/{task}/rounds/{number}/contributions/{client}"
+    assert seen["hushrec_requests_total", "PUT", route, "201"] == 3
+    assert seen["hushrec_request_seconds_count", "PUT", route, "no"] == 6
+    assert seen["process_resident_memory_bytes",] > 10_000_000
+    assert seen["hushrec_database_up",] == 1
+
+
+def test_those_who_stay_away_are_counted(api: Api) -> None:
+    task = api.create_task(cohort=4, collect_seconds=1)
+    members = task.enrol(4)
+    task.wait_round(1, "collecting")
+    for member in members[:3]:
+        assert member.put(1, member.contribution(1, 2.0)).status_code == 201
+    task.wait_round(1, "complete")
+    assert figures(api)["hushrec_dropouts_total", "collecting"] == 1
+
+
+def test_a_round_that_fails_says_why(api: Api) -> None:
+    task = api.create_task(cohort=2)
+    task.enrol(2)
+    task.wait_round(1, "collecting")
+    api.http.post(f"{task.path}/close", headers=api.operator)
+    seen = figures(api)
+    assert seen["hushrec_round_outcomes_total", "task_closed"] == 1
+    assert seen["hushrec_round_outcomes_total", "deadline_missed"] == 0  # there before its first event
+
+
+def test_no_label_holds_what_a_caller_wrote(api: Api) -> None:
+    task = api.create_task(cohort=2)
+    (member, _) = task.enrol(2)
+    task.wait_round(1, "collecting")
+    before = set(figures(api))
+    for path in (f"{task.path}/rounds/1", f"{task.path}/rounds/77", f"/v1/tasks/{task.id}x", "/v1/nothing/here"):
+        api.http.get(path, headers=member.auth)
+    api.http.request("BREW", "/v1/tasks", headers=api.operator)
+    text = " ".join(" ".join(key) for key in figures(api))
+    assert "(no route)" in text
+    assert not re.search(r"[tc]_[0-9a-f]{20}|nothing|BREW|hr[oci]_", text)
+    for path in (f"/somewhere/{number}" for number in range(20)):
+        api.http.get(path)
+    later = {key[:1] for key in set(figures(api)) - before}
+    assert later <= {(name,) for name in (
+        "hushrec_requests_total", "hushrec_requests_created", "hushrec_request_seconds_bucket",
+        "hushrec_request_seconds_count", "hushrec_request_seconds_sum", "hushrec_request_seconds_created",
+    )}  # fmt: skip
+    routes = {key[2] for key in figures(api) if key[0] == "hushrec_requests_total"}
+    assert len(routes) <= 10
+
+
+def test_operators_alone_may_read_unless_told_otherwise(api: Api, tmp_path: Path) -> None:
+    (member,) = api.create_task(cohort=2).enrol(1)
+    assert api.http.get("/metrics").status_code == 401
+    assert api.http.get("/metrics", headers=member.auth).status_code == 403
+    with aggregator_inside(tmp_path / "open", metrics="open") as opened:
+        assert "hushrec_rounds" in opened.http.get("/metrics").text
+    with aggregator_inside(tmp_path / "off", metrics="off") as closed:
+        assert closed.http.get("/metrics", headers=closed.operator).status_code == 404
+
+
+def test_a_database_that_is_gone_is_told_of(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> None:
+        raise OperationalError("SELECT", {}, Exception("gone"))
+
+    services = api.http.app.state.services  # type: ignore[attr-defined]
+    headers = {"Authorization": "Bearer " + services.settings.operator_token.get_secret_value()}
+    monkeypatch.setattr(services.database, "read", gone)
+    text = api.http.get("/metrics", headers=headers).text
+    assert "hushrec_database_up 0.0" in text
+    assert "hushrec_requests_total" in text
+    assert "hushrec_rounds{" not in text
+
+
+def test_every_figure_is_on_the_operators_page(api: Api) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text(encoding="utf-8")
+    text = api.http.get("/metrics", headers=api.operator).text
+    names = re.findall(r"^# TYPE (hushrec_\w+) (?!gauge$)|^# TYPE (hushrec_\w+) gauge$", text, re.M)
+    for name in {first or second for first, second in names if not (first or second).endswith("_created")}:
+        assert f"`{name}" in page, name
+    assert all(f"`{state}`" in page for state in RoundState)

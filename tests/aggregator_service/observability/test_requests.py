@@ -1,0 +1,125 @@
+"""Log lines and ids of requests."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator_service.logs import JsonFormatter, TextFormatter
+from tests.support.api import Api
+from tests.support.inside import aggregator_inside
+
+MADE = re.compile(r"^[0-9a-f]{16}$")
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    with aggregator_inside(tmp_path / "data") as running:
+        yield running
+
+
+class Lines(logging.Handler):
+    """Formats as the server would, at the moment of the call."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.setFormatter(JsonFormatter())
+        self.lines: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(json.loads(self.format(record)))
+
+    def requests(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["message"] == "request"]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler, logger = Lines(), logging.getLogger("aggregator_service")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize("offered", ["a", "0af7651916cd43dd8448eb211c80319c", "Trace_1.2-3", "x" * 64])
+def test_an_id_that_is_offered_is_kept(api: Api, offered: str) -> None:
+    assert api.http.get("/healthz", headers={"X-Request-Id": offered}).headers["x-request-id"] == offered
+
+
+@pytest.mark.parametrize("offered", ["", "x" * 65, "two words", 'a"b', "<b>", "-x", "hrc_token", "hri_secret", "é"])
+def test_an_id_that_could_do_harm_is_replaced(api: Api, offered: str) -> None:
+    given = api.http.get("/healthz", headers={"X-Request-Id": offered.encode("latin-1")}).headers["x-request-id"]
+    assert MADE.match(given)
+
+
+def test_ids_are_made_one_a_request_also_for_what_is_refused(api: Api) -> None:
+    answers = [api.http.get("/healthz"), api.http.get("/nowhere"), api.http.post("/v1/tasks", content=b"x" * 100_000)]
+    assert [answer.status_code for answer in answers] == [200, 404, 413]
+    ids = {answer.headers["x-request-id"] for answer in answers}
+    assert len(ids) == 3
+    assert all(MADE.match(one) for one in ids)
+
+
+def test_a_request_leaves_one_line_with_ids_sizes_and_times(api: Api, lines: Lines) -> None:
+    task = api.create_task(cohort=2)
+    (member, _) = task.enrol(2)
+    task.wait_round(1, "collecting")
+    lines.lines.clear()
+    body = member.contribution(1, 5.0)
+    assert member.put(1, body, {"X-Request-Id": "upload-1"}).status_code == 201
+    (line,) = lines.requests()
+    assert line.pop("milliseconds") > 0
+    for name in ("time", "level", "logger"):
+        line.pop(name)
+    assert line == {
+        "message": "request",
+        "request": "upload-1",
+        "method": "PUT",
+        "route": "/v1/tasks/{task}/rounds/{number}/contributions/{client}",
+        "status": 201,
+        "received": len(body),
+        "sent": line["sent"],
+        "task": task.id,
+        "round": 1,
+        "client": member.client_id,
+    }
+    # what the request caused carries its id too, although it was written in another thread
+    (stored,) = [line for line in lines.lines if line["message"] == "contribution stored"]
+    assert (stored["request"], stored["round"]) == ("upload-1", 1)
+
+
+def test_a_line_names_the_problem_and_keeps_nothing_that_a_caller_wrote(api: Api, lines: Lines) -> None:
+    api.http.get("/v1/tasks/t_INJECTED%0a%22x/rounds/99999999999999?wait=1&secret=hri_abc", headers=api.operator)
+    (line,) = lines.requests()
+    assert (line["status"], line["problem"]) == (422, "invalid-parameters")
+    assert not re.search("INJECTED|secret|hri_|9999", json.dumps(line))
+
+
+def test_what_nobody_foresaw_is_a_problem_with_an_id_and_a_traceback_in_the_log(
+    api: Api, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = api.http.app.state.services  # type: ignore[attr-defined]
+    monkeypatch.setattr(services.database, "read", lambda: 1 / 0)
+    answer = api.http.get("/v1/tasks", headers={"Authorization": "Bearer nobody", "X-Request-Id": "boom"})
+    assert answer.status_code == 500
+    assert answer.json()["type"] == "urn:hushrec:problem:internal-error"
+    assert answer.headers["x-request-id"] == "boom"
+    failure = next(line for line in lines.lines if "exception" in line)
+    assert failure["request"] == "boom"
+    assert "ZeroDivisionError" in failure["exception"]
+    assert lines.requests()[0]["problem"] == "internal-error"
+
+
+def test_lines_for_people_carry_the_same(lines: Lines) -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "round opened", (), None)
+    record.hushrec_fields = {"task": "t_1", "round": 3}
+    assert TextFormatter("%(message)s").format(record) == "round opened task=t_1 round=3"
