@@ -30,6 +30,7 @@ _COUNT: Final = struct.Struct("<Q")
 _SLACK: Final = 1.0 + 2.0**-22
 _FLOAT32_WHOLE: Final = 2**24
 _FLOAT32_ROUNDING: Final = 2.0**-24
+_LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,10 @@ def _read_partial(plan: PlainPlan, partial: Buffer | None) -> tuple[int, NDArray
         return 0, np.zeros(plan.layout.length)
     view = exact(partial, plan.partial_bytes, "a partial sum")
     (count,) = _COUNT.unpack_from(view)
-    return count, np.frombuffer(view, "<f8", offset=_COUNT.size).astype(np.float64)
+    sums = np.frombuffer(view, "<f8", offset=_COUNT.size).astype(np.float64)
+    if not (np.abs(sums) <= _LARGEST).all():
+        raise CodecError("a partial sum holds a value that no sum can have")
+    return count, sums
 
 
 def _own(plan: SumPlan) -> PlainPlan:

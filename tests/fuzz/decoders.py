@@ -1,0 +1,140 @@
+"""Everything that reads bytes of somebody else's making, each with one body that it accepts.
+
+`bound`: bytes that reading may allocate at most, whatever the body holds; it follows from the plan's own lengths and
+the length of the body itself, never from a number inside the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from protocols.envelope import open_envelope, open_snapshot, seal_envelope, seal_snapshot
+from protocols.keyring import decode_keyring, encode_keyring
+from protocols.layout import Route, whole_route
+from protocols.recipes.registry import recipe
+from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.masked import client, messages
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import make_roster, open_roster
+from protocols.sums.paillier.mechanism import PAILLIER
+from protocols.sums.plain import PLAIN
+from protocols.sums.run import split_along
+from tests.protocols.sums.masked.rounds import ANY_MODE, complete_plan, entry_of, names, round_context
+from tests.protocols.sums.paillier.cases import MadeUpKeys
+
+__all__ = ["Decoder", "decoders"]
+
+SLACK: Final = 256 * 1024
+"""What any call may allocate, however short its body: a cached table, an error with its traceback."""
+TASK: Final = bytes(32)
+POLICY: Final = ClientPolicy(modes=ANY_MODE)
+MECHANISMS: Final[dict[str, tuple[Mechanism, dict[str, Any]]]] = {
+    "ckks seeded": (CKKS, {"set": "compact"}),
+    "ckks expanded": (CKKS, {"set": "standard", "wire": "expanded"}),
+    "paillier": (MadeUpKeys(), {"key_bits": 2048}),
+    "plain": (PLAIN, {}),
+}
+RECIPES: Final[dict[str, dict[str, Any]]] = {
+    "colr": {"items": 30, "dim": 4, "rank": 2},
+    "fedmf": {"items": 30, "dim": 4},
+    "privirec-k": {"items": 30, "components": 2},
+    "topk": {"items": 30, "dim": 4, "share": 0.2},
+}
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Something that reads bytes."""
+
+    name: str
+    read: Callable[[bytes], object]
+    valid: bytes
+    bound: int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@cache
+def decoders() -> tuple[Decoder, ...]:
+    """All of them; made once, for keys and valid bodies take a while."""
+    return (*_sums(), *_masked(), *_sealed(), *_states())
+
+
+def _sums() -> Iterator[Decoder]:
+    layout = recipe("fedmf", {"items": 20, "dim": 3}).layout()
+    for name, (mechanism, parameters) in MECHANISMS.items():
+        plan = mechanism.plan(parameters, layout, 4)
+        keys = mechanism.generate_keyring(plan) if mechanism.needs_keyring else None
+        route = whole_route(layout)
+        body = mechanism.seal(plan, route, split_along(plan, route, np.zeros(layout.length)), keys)
+        partial = mechanism.fold(plan, None, [(route, body)])
+        most = 40 * len(partial) + SLACK
+        yield Decoder(f"{name} contribution", _checker(mechanism, plan, route), body, most)
+        yield Decoder(f"{name} fold", _folder(mechanism, plan, route), body, most)
+        yield Decoder(f"{name} partial", lambda body, m=mechanism, p=plan: m.release(p, body), partial, most)
+        released = mechanism.release(plan, partial)
+        yield Decoder(
+            f"{name} aggregate", lambda body, m=mechanism, p=plan, k=keys: m.open(p, body, 1, k), released, most
+        )
+
+
+def _checker(mechanism: Mechanism, plan: SumPlan, route: Route) -> Callable[[bytes], object]:
+    return lambda body: mechanism.check(plan, route, body)
+
+
+def _folder(mechanism: Mechanism, plan: SumPlan, route: Route) -> Callable[[bytes], object]:
+    def fold(body: bytes) -> object:
+        mechanism.check(plan, route, body)
+        return mechanism.fold(plan, None, [(route, body)])
+
+    return fold
+
+
+def _masked() -> Iterator[Decoder]:
+    plan = complete_plan()
+    context, entries = round_context(plan, 5), []
+    for name in names(5):
+        identity = Ed25519PrivateKey.generate()
+        entries.append(entry_of(identity, name, client.advertise(context, name, identity, POLICY)[1]))
+    roster = make_roster(context, entries)
+    advertisement = entries[0].advertisement
+    yield Decoder("masked advertisement", messages.decode_advertisement, advertisement, SLACK)
+    yield Decoder("masked set", lambda body: messages.decode_set(body, 300), messages.encode_set({1, 299}, 300), SLACK)
+    yield Decoder("masked roster", lambda body: open_roster(context, body), roster.body, 400 * len(roster.body) + SLACK)
+    route = whole_route(plan.layout)
+    contribution = bytes(plan.contribution_bytes(route))
+    yield Decoder("masked contribution", _checker(MASKED, plan, route), contribution, SLACK)
+    partial = MASKED.fold(plan, None, [(route, contribution)])
+    yield Decoder("masked partial", lambda body: MASKED.release(plan, body), partial, SLACK)
+    aggregate = MASKED.release(plan, partial)
+    yield Decoder("masked aggregate", lambda body: MASKED.open(plan, body, 1, None), aggregate, SLACK)
+
+
+def _sealed() -> Iterator[Decoder]:
+    plan = PAILLIER.plan({"key_bits": 2048}, recipe("fedmf", {"items": 20, "dim": 3}).layout(), 4)
+    keyring = encode_keyring(MadeUpKeys().generate_keyring(plan))
+    yield Decoder("keyring", decode_keyring, keyring, 8 * len(keyring) + SLACK)
+    mailbox, code, key = X25519PrivateKey.generate(), bytes(32), bytes(range(32))
+    envelope = seal_envelope(keyring, mailbox.public_key().public_bytes_raw(), code, "t_1")
+    most = 8 * len(envelope) + SLACK
+    yield Decoder("envelope", lambda body: open_envelope(body, mailbox, code, "t_1"), envelope, most)
+    yield Decoder(
+        "snapshot", lambda body: open_snapshot(body, key, "t_1", 3), seal_snapshot(keyring, key, "t_1", 3), most
+    )
+
+
+def _states() -> Iterator[Decoder]:
+    for name, parameters in RECIPES.items():
+        made = recipe(name, parameters)
+        body = made.encode_state(made.initial_state(TASK))
+        yield Decoder(f"{name} state", lambda body, made=made: made.decode_state(0, body), body, 40 * len(body) + SLACK)
