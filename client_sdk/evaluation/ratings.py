@@ -1,0 +1,71 @@
+"""Errors of predicted ratings, and the controls that know no more than means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.data.interactions import Interactions
+from protocols.errors import ParameterError
+
+__all__ = ["RatingErrors", "rating_controls", "rating_errors"]
+
+
+@dataclass(frozen=True)
+class RatingErrors:
+    """Errors over all test ratings alike (micro-averaged: a user with many counts as often), in the ratings' scale."""
+
+    mae: float
+    """Mean absolute error."""
+    rmse: float
+    """Root of the mean squared error."""
+    count: int
+    """Ratings that were predicted."""
+
+
+def rating_errors(predictions: NDArray[np.floating], truth: NDArray[np.floating]) -> RatingErrors:
+    """MAE and RMSE of `predictions` (k,) against `truth` (k,), summed in float64.
+
+    Raises `ParameterError` when the shapes do not fit, there is nothing to compare, or a value is not finite: a NaN
+    would otherwise hide how wrong the rest is.
+    """
+    if predictions.ndim != 1 or predictions.shape != truth.shape:
+        raise ParameterError(f"predictions of shape {predictions.shape} and ratings of {truth.shape} do not fit")
+    if not predictions.size:
+        raise ParameterError("no rating to predict: there is nothing to measure")
+    errors = predictions.astype(np.float64) - truth.astype(np.float64)
+    if not np.isfinite(errors).all():
+        raise ParameterError(f"{np.count_nonzero(~np.isfinite(errors))} predictions or ratings are not finite")
+    return RatingErrors(float(np.abs(errors).mean()), float(np.sqrt(np.mean(errors**2))), errors.size)
+
+
+def rating_controls(train: Interactions, test: Interactions) -> dict[str, RatingErrors]:
+    """What means alone reach on the ratings of `test`: "mean", "item mean", and "user and item mean".
+
+    The last adds up the overall mean and the two deviations from it. Users and items without training ratings get the
+    overall mean. Raises `ParameterError` when a side has no ratings or the two are not of the same users and items.
+    """
+    if (train.n_users, train.n_items) != (test.n_users, test.n_items):
+        raise ParameterError("train and test are not of the same users and items")
+    if train.ratings is None or test.ratings is None or not train.size:
+        raise ParameterError("training and test ratings are needed")
+    overall = float(train.ratings.mean(dtype=np.float64))
+    items = _deviations(train.items, train.ratings, overall, train.n_items)[test.items]
+    users = _deviations(train.users, train.ratings, overall, train.n_users)[test.users]
+    predictions = {
+        "mean": np.full(test.size, overall),
+        "item mean": overall + items,
+        "user and item mean": overall + items + users,
+    }
+    return {name: rating_errors(predicted, test.ratings) for name, predicted in predictions.items()}
+
+
+def _deviations(
+    owners: NDArray[np.int32], ratings: NDArray[np.float32], overall: float, length: int
+) -> NDArray[np.float64]:
+    """Each owner's mean rating minus `overall`, float64 (length,); 0 without ratings."""
+    counts = np.bincount(owners, minlength=length)
+    sums = np.bincount(owners, weights=ratings.astype(np.float64) - overall, minlength=length)
+    return np.asarray(sums / np.maximum(counts, 1))

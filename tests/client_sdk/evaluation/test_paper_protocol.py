@@ -1,0 +1,109 @@
+"""The leaky protocol leaks exactly the held-out item, says so, and a ranker that learns nothing shows it."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from client_sdk.data.interactions import Interactions, LeaveOneOut, leave_one_out
+from client_sdk.evaluation.drawn import (
+    DrawnScores,
+    NegativeDraws,
+    drawn_as_negative_control,
+    drawn_as_negative_full_control,
+)
+from client_sdk.evaluation.leave_one_out import candidates_of
+from client_sdk.evaluation.paper_protocol import LEAK_WARNING, paper_protocol
+from client_sdk.training.negatives import draw_negatives, negative_pool
+from protocols.errors import ParameterError
+
+USERS, ITEMS = 300, 200
+
+
+def random_data(seed: int = 0) -> LeaveOneOut:
+    """Users with 1 to 39 items each, so that some have none held out."""
+    rng = np.random.default_rng(seed)
+    lists = [rng.choice(ITEMS, rng.integers(1, 40), replace=False) for _ in range(USERS)]
+    who = np.repeat(np.arange(USERS), [len(mine) for mine in lists])
+    return leave_one_out(Interactions.from_pairs(who, np.concatenate(lists), n_users=USERS, n_items=ITEMS), seed)
+
+
+def test_it_spares_the_held_out_item_alone_and_says_that_it_leaks(caplog: pytest.LogCaptureFixture) -> None:
+    data = random_data()
+    with caplog.at_level(logging.WARNING):
+        excluded, warning = paper_protocol(data)
+    assert (excluded.dtype, excluded.shape) == (np.int32, (USERS, 1))
+    assert warning == LEAK_WARNING
+    assert caplog.messages == [LEAK_WARNING]
+    assert "LEAKS" in warning
+    for user, held in enumerate(data.test_items):
+        positives = data.train.positives(user)
+        clean, leaky = negative_pool(positives, ITEMS), negative_pool(positives, ITEMS, excluded[user])
+        assert set(clean) - set(leaky) == ({held} if held >= 0 else set())
+        assert set(clean) == set(range(ITEMS)) - set(positives)
+
+
+def test_the_control_finds_the_leak_and_only_the_leak() -> None:
+    data = random_data()
+    candidates = candidates_of(data, np.random.default_rng(0)).negatives
+    excluded = paper_protocol(data).excluded
+
+    def both(**protocol) -> tuple[float, float]:
+        rng = np.random.default_rng
+        sampled = drawn_as_negative_control(data, candidates, rng(1), **protocol)
+        return sampled.hr, drawn_as_negative_full_control(data, rng(1), **protocol).hr
+
+    leaky, clean = both(excluded=excluded), both()
+    assert leaky[0] > 0.9
+    assert leaky[1] > 0.9
+    assert clean[0] < 0.16  # 0.1 by chance, deviation 0.018
+    assert clean[1] < 0.11  # 10 of about 180 by chance, deviation 0.013
+    assert both(excluded=excluded, draws=NegativeDraws(rounds=2))[0] < leaky[0], "few draws, little to remember"
+
+
+def test_leaving_out_all_hundred_as_colr_does_favours_none() -> None:
+    data = random_data()
+    candidates = candidates_of(data, np.random.default_rng(0)).negatives
+    everything = np.column_stack([data.test_items, candidates])
+    assert drawn_as_negative_control(data, candidates, np.random.default_rng(1), excluded=everything).hr < 0.16
+
+
+def test_every_draw_is_made_and_counted() -> None:
+    data, draws = random_data(), NegativeDraws(rounds=7, participation=0.5, negatives=3)
+    scores = DrawnScores(data, draws, np.random.default_rng(5), paper_protocol(data).excluded)
+    assert scores.participations.sum() == 7 * USERS // 2
+    assert scores.participations.max() <= 7
+    for user in range(0, USERS, 17):
+        row = scores.of_user(user)
+        drawn = np.ceil(-row).astype(int)  # the lot adds less than one
+        assert drawn.sum() == scores.participations[user] * 3 * data.train.positives(user).size
+        assert drawn[data.train.positives(user)].sum() == 0
+        assert drawn[data.test_items[user]] == 0 or data.test_items[user] < 0
+        np.testing.assert_array_equal(scores.full(np.array([user]))[0], row)
+        items = np.array([[3, 1, 150]], dtype=np.int32)
+        np.testing.assert_array_equal(scores.sampled(np.array([user]), items)[0], row[items[0]])
+
+
+def test_its_draws_are_distributed_as_those_of_training() -> None:
+    positives = np.arange(0, 12, dtype=np.int32)
+    train = Interactions.from_pairs(np.zeros(12, int), positives, n_users=1, n_items=20)
+    data = LeaveOneOut(train, np.array([15], dtype=np.int32))
+    rounds, repeats = 5, 400
+    counts = np.zeros((2, 20))
+    for seed in range(repeats):
+        rng = np.random.default_rng(seed)
+        scores = DrawnScores(data, NegativeDraws(rounds, 1.0, 4), rng, np.array([[15]], dtype=np.int32))
+        counts[0] += np.ceil(-scores.of_user(0))
+        for _ in range(rounds):
+            drawn = draw_negatives(positives, 20, 48, rng, np.array([15], dtype=np.int32))
+            counts[1] += np.bincount(drawn, minlength=20)
+    expected = np.where(np.isin(np.arange(20), [*range(12), 15]), 0, repeats * rounds * 48 / 7)
+    assert np.all(np.abs(counts - expected) <= 5 * np.sqrt(expected))
+
+
+@pytest.mark.parametrize(("name", "value"), [("rounds", 0), ("negatives", 0), ("participation", 0.0)])
+def test_draws_that_draw_nothing_are_refused(name, value) -> None:
+    with pytest.raises(ParameterError, match=name):
+        NegativeDraws(**{name: value})
