@@ -107,8 +107,8 @@ def stop_collecting(session: Session, round_id: int, now: float) -> RoundRow:
     received = received_count(session, round_id)
     if round_.state != RoundState.COLLECTING or (received < round_.cohort and now < round_.deadline):
         return round_
-    task = session.get_one(TaskRow, round_.task_id)
     count_dropouts(session, round_.state, round_.cohort - received)
+    task = session.get_one(TaskRow, round_.task_id)
     floor = Schedule.model_validate(task.schedule).min_clients
     if received < floor:
         reason = f"{received} of {round_.cohort} clients delivered in time, and {floor} are needed"
@@ -172,9 +172,9 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     schedule = Schedule.model_validate(task.schedule)
     if round_.folded < schedule.min_clients or round_.folded != received_count(session, round_id):
         raise LostRaceError  # never publish a sum below the floor, nor one that misses an acknowledged contribution
-    move(round_, RoundEvent.RELEASED)
     count_dropouts(session, round_.state, missing_clients(session, round_))
     count_outcome(session, RoundEvent.RELEASED.name.lower())
+    move(round_, RoundEvent.RELEASED)
     round_.survivors = round_.folded
     round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
     round_.aggregate_bytes = released.aggregate_bytes
@@ -207,9 +207,9 @@ def fail_round(
     """End a round without releasing anything; its contributions and partial are scrubbed.
 
     `counts`: towards the failures in a row that end the task.
-    count_outcome(session, event.name.lower())
     """
     move(round_, event)
+    count_outcome(session, event.name.lower())
     round_.failure = reason
     _scrub(session, round_)
     task.failed_rounds += 1
@@ -232,14 +232,14 @@ def close_task(session: Session, task: TaskRow) -> None:
     session.flush()
     announce(session, task.id, "round", "members", "snapshot")
     _LOG.info("task closed", extra=fields(task=task.id))
+
+
 def missing_clients(session: Session, round_: RoundRow) -> int:
     """How many clients have not delivered yet what the current stage waits for."""
     taken, asked = deliveries(round_), expected(round_)
     if taken is None or asked is None:
         return 0
     return count_of(session, round_.id, asked) - count_of(session, round_.id, taken)
-
-
 
 
 def move(round_: RoundRow, event: RoundEvent) -> None:
