@@ -113,7 +113,7 @@ def test_what_nobody_foresaw_is_a_problem_with_an_id_and_a_traceback_in_the_log(
     assert answer.status_code == 500
     assert answer.json()["type"] == "urn:hushrec:problem:internal-error"
     assert answer.headers["x-request-id"] == "boom"
-    failure = next(line for line in lines.lines if "exception" in line)
+    failure = next(line for line in lines.lines if line["message"].startswith("unhandled"))
     assert failure["request"] == "boom"
     assert "ZeroDivisionError" in failure["exception"]
     assert lines.requests()[0]["problem"] == "internal-error"
