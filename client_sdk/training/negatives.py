@@ -22,9 +22,14 @@ def draw_negatives(
     rng: np.random.Generator,
     excluded: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int32]:
-    """`count` items, int32, independent and uniform over `negative_pool`; raises what it raises."""
-    pool = negative_pool(positives, n_items, excluded)
-    return pool[rng.integers(0, pool.size, count)].astype(np.int32)
+    """`count` items, int32, independent and uniform over `negative_pool`; raises what it raises.
+
+    In the memory of what is drawn and of what is left out: a small device has no room for a list of all items.
+    """
+    taken = _taken(positives, n_items, excluded)
+    drawn = rng.integers(0, n_items - taken.size, count)
+    # the r-th item outside `taken` is r, and one more for every taken item before it
+    return (drawn + np.searchsorted(taken - np.arange(taken.size), drawn, side="right")).astype(np.int32)
 
 
 def negative_pool(
@@ -36,10 +41,14 @@ def negative_pool(
     items; see `client_sdk.evaluation.paper_protocol`. Raises `ParameterError` when no item is left.
     """
     allowed = np.ones(n_items, dtype=bool)
-    allowed[positives] = False
-    if excluded is not None:
-        allowed[excluded[excluded >= 0]] = False
-    pool = np.flatnonzero(allowed)
-    if not pool.size:
+    allowed[_taken(positives, n_items, excluded)] = False
+    return np.flatnonzero(allowed)
+
+
+def _taken(positives: NDArray[np.int32], n_items: int, excluded: NDArray[np.int32] | None) -> NDArray[np.int64]:
+    """Positives and excluded items, ascending, each once."""
+    both = positives if excluded is None else np.concatenate([positives, excluded[excluded >= 0]])
+    taken = np.unique(both).astype(np.int64)
+    if taken.size >= n_items:
         raise ParameterError(f"no item of {n_items} is left to be a negative: the client has them all")
-    return pool
+    return taken

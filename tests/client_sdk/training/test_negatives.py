@@ -1,0 +1,38 @@
+"""Negatives are drawn from the pool, without its memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_sdk.training.negatives import draw_negatives, negative_pool
+from protocols.errors import ParameterError
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 60))
+def test_draws_are_those_from_the_list_of_the_pool(seed: int, n_items: int) -> None:
+    rng = np.random.default_rng(seed)
+    positives = rng.permutation(n_items)[: rng.integers(0, n_items - 1)].astype(np.int32)
+    excluded = np.append(positives[:2], np.int32(-1)) if seed % 2 else None
+    pool = negative_pool(positives, n_items, excluded)
+    drawn = draw_negatives(positives, n_items, 30, np.random.default_rng(seed), excluded)
+    np.testing.assert_array_equal(drawn, pool[np.random.default_rng(seed).integers(0, pool.size, 30)])
+    assert drawn.dtype == np.int32
+
+
+def test_no_list_of_all_items_is_made() -> None:
+    positives = np.arange(0, 5000, 5, dtype=np.int32)
+    tracemalloc.start()
+    draw_negatives(positives, 4_000_000, 1000, np.random.default_rng(0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+
+
+def test_whoever_has_all_items_has_no_negatives() -> None:
+    with pytest.raises(ParameterError, match="has them all"):
+        draw_negatives(np.arange(4, dtype=np.int32), 5, 1, np.random.default_rng(0), np.array([4], dtype=np.int32))
