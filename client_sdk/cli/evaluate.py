@@ -24,12 +24,11 @@ from client_sdk.data.errors import DataError
 from client_sdk.data.interactions import Interactions, LeaveOneOut
 from client_sdk.data.loaders import load_dataset
 from client_sdk.evaluation import (
+    LEAK_WARNING,
     candidates_of,
+    controls,
     evaluate_full_scores,
     evaluate_scores,
-    popularity_control,
-    popularity_full_control,
-    random_control,
 )
 from client_sdk.evaluation.leave_one_out import NEGATIVES, EvaluationResult
 from protocols.errors import ParameterError
@@ -54,7 +53,7 @@ def evaluate(
     k: Annotated[int, typer.Option("-k", help="Length of the list that a hit is looked for in.")] = 10,
     identity: IdentityFile = None,
 ) -> None:
-    """Rank your held-out items with the newest model, or show what popularity and chance reach on a data set.
+    """Rank your held-out items with the newest model, or show what controls reach on a data set.
 
     Held-out items are ranked among 99 items drawn at random and among all items you do not have.
     They must not be in the interactions: an item that was trained on measures nothing.
@@ -119,12 +118,10 @@ def _controls(dataset: str, data_dir: Path | None, k: int) -> None:
     data = load_dataset(dataset, data_dir)
     rng = np.random.default_rng(_SEED)
     candidates = candidates_of(data, rng)
-    rows = [
-        _row("popularity", popularity_full_control(data, k)),
-        _row("popularity", popularity_control(data, candidates.negatives, k)),
-        _row("chance", random_control(data, candidates.negatives, rng, k)),
-    ]
-    console.print(table(f"controls on {dataset}", _headings(k), rows))
+    found = controls(data, candidates.negatives, rng, k)
+    console.print(table(f"controls on {dataset}", found.headings, found.cells))
+    console.print("Drawn as a negative: ranked by how seldom training would draw an item, with nothing learned.")
+    console.print(LEAK_WARNING)
     if candidates.replaced:
         console.print(f"{candidates.replaced} faulty negatives of the data set's own file were replaced")
 

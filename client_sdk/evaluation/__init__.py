@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from client_sdk.evaluation.controls import popularity_control, popularity_full_control, random_control
-from client_sdk.evaluation.drawn import (
-    NegativeDraws,
-    drawn_as_negative_control,
-    drawn_as_negative_full_control,
+from client_sdk.evaluation.control_table import ControlRow, ControlTable
+from client_sdk.evaluation.controls import (
+    controls,
+    popularity_control,
+    popularity_full_control,
+    random_control,
+    random_full_control,
+    ranking_controls,
 )
+from client_sdk.evaluation.drawn import DrawnControl, NegativeDraws, drawn_as_negative_control
 from client_sdk.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.evaluation.leave_one_out import (
     Candidates,
@@ -26,14 +30,17 @@ from client_sdk.evaluation.ratings import RatingErrors, rating_controls, rating_
 __all__ = [
     "LEAK_WARNING",
     "Candidates",
+    "ControlRow",
+    "ControlTable",
+    "DrawnControl",
     "EvaluationResult",
     "NegativeDraws",
     "PaperProtocol",
     "RankingResult",
     "RatingErrors",
     "candidates_of",
+    "controls",
     "drawn_as_negative_control",
-    "drawn_as_negative_full_control",
     "evaluate",
     "evaluate_full",
     "evaluate_full_scores",
@@ -44,7 +51,9 @@ __all__ = [
     "popularity_control",
     "popularity_full_control",
     "random_control",
+    "random_full_control",
     "rank_all",
+    "ranking_controls",
     "ranks_of",
     "rating_controls",
     "rating_errors",

@@ -8,16 +8,17 @@ stays below it there has shown nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.data.interactions import LeaveOneOut
+from client_sdk.data.interactions import Interactions, LeaveOneOut
 from client_sdk.evaluation.leave_one_out import EvaluationResult, evaluate_full_scores, evaluate_scores
 from client_sdk.training.negatives import negative_pool
 from protocols.errors import ParameterError
 
-__all__ = ["DrawnScores", "NegativeDraws", "drawn_as_negative_control", "drawn_as_negative_full_control"]
+__all__ = ["DrawnControl", "DrawnScores", "NegativeDraws", "drawn_as_negative_control"]
 
 
 @dataclass(frozen=True)
@@ -44,41 +45,43 @@ class DrawnScores:
 
     Every single draw is made, all rounds of a user at once: each round a random share of the users draws, uniformly
     and with repetition, from the pool that training draws from. A user's draws follow from `rng`'s state and the user
-    alone, so both rankings below see the same ones. excluded: int32 (n_users, k) as `Federation` takes it.
+    alone. excluded: int32 (n_users, k) as `Federation` takes it.
     """
 
     def __init__(
         self,
-        data: LeaveOneOut,
+        train: Interactions,
         draws: NegativeDraws,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> None:
-        self.data, self.draws, self.excluded = data, draws, excluded
+        self.train, self.draws, self.excluded = train, draws, excluded
         self.seed = int(rng.integers(2**63))
-        users = data.train.n_users
-        asked = round(draws.participation * users)
-        self.participations = np.zeros(users, dtype=np.int64)
+        asked = round(draws.participation * train.n_users)
+        self.participations = np.zeros(train.n_users, dtype=np.int64)
         for _ in range(draws.rounds):
-            self.participations[rng.permutation(users)[:asked]] += 1
+            self.participations[rng.permutation(train.n_users)[:asked]] += 1
 
-    def sampled(self, users: NDArray[np.intp], items: NDArray[np.int32]) -> NDArray[np.floating]:
-        """Scores of some items, float64 (u, m), for `evaluate_scores`."""
-        return np.stack([self.of_user(int(user))[row] for user, row in zip(users, items, strict=True)])
+    def __call__(self, users: NDArray[np.intp]) -> NDArray[np.floating]:
+        """Scores of all items, float64 (u, n_items); a `FullScorer`."""
+        return np.stack([self._of_user(int(user)) for user in users])
 
-    def full(self, users: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Scores of all items, float64 (u, n_items), for `evaluate_full_scores`."""
-        return np.stack([self.of_user(int(user)) for user in users])
-
-    def of_user(self, user: int) -> NDArray[np.float64]:
-        """One user's scores of all items, float64 (n_items,)."""
-        train, rng = self.data.train, np.random.default_rng([self.seed, user])
-        positives = train.positives(user)
-        pool = negative_pool(positives, train.n_items, None if self.excluded is None else self.excluded[user])
+    def _of_user(self, user: int) -> NDArray[np.float64]:
+        rng, positives = np.random.default_rng([self.seed, user]), self.train.positives(user)
+        pool = negative_pool(positives, self.train.n_items, None if self.excluded is None else self.excluded[user])
         count = int(self.participations[user]) * self.draws.negatives * positives.size
-        scores = rng.random(train.n_items)
+        scores = rng.random(self.train.n_items)
         scores[pool] -= np.bincount(rng.integers(0, pool.size, count, dtype=np.int32), minlength=pool.size)
         return scores
+
+
+class DrawnControl(NamedTuple):
+    """The control's figures from one simulation."""
+
+    sampled: EvaluationResult
+    """Against the candidates."""
+    full: EvaluationResult
+    """Against all items outside the user's training items."""
 
 
 def drawn_as_negative_control(
@@ -89,20 +92,16 @@ def drawn_as_negative_control(
     *,
     draws: NegativeDraws | None = None,
     excluded: NDArray[np.int32] | None = None,
-) -> EvaluationResult:
-    """Scores are minus the times drawn, against the candidates; `excluded` tells which protocol drew (None: clean)."""
-    scores = DrawnScores(data, draws or NegativeDraws(), rng, excluded)
-    return evaluate_scores(scores.sampled, data, candidates, k)
+) -> DrawnControl:
+    """Rank by how seldom an item was drawn. `excluded` tells which protocol drew; None is the clean one."""
+    scores = DrawnScores(data.train, draws or NegativeDraws(), rng, excluded)
+    listed = np.column_stack([data.test_items, candidates]).astype(np.int64)
+    kept = np.zeros(listed.shape)
 
+    def full(users: NDArray[np.intp]) -> NDArray[np.floating]:
+        found = scores(users)
+        kept[users] = np.take_along_axis(found, listed[users], axis=1)
+        return found
 
-def drawn_as_negative_full_control(
-    data: LeaveOneOut,
-    rng: np.random.Generator,
-    k: int = 10,
-    *,
-    draws: NegativeDraws | None = None,
-    excluded: NDArray[np.int32] | None = None,
-) -> EvaluationResult:
-    """The same against all items outside the user's training items."""
-    scores = DrawnScores(data, draws or NegativeDraws(), rng, excluded)
-    return evaluate_full_scores(scores.full, data, k)
+    ranked = evaluate_full_scores(full, data, k)
+    return DrawnControl(evaluate_scores(lambda users, _: kept[users], data, candidates, k), ranked)

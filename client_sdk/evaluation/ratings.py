@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.data.interactions import Interactions
+from client_sdk.evaluation.control_table import ControlRow, ControlTable
 from protocols.errors import ParameterError
 
 __all__ = ["RatingErrors", "rating_controls", "rating_errors"]
@@ -41,7 +42,7 @@ def rating_errors(predictions: NDArray[np.floating], truth: NDArray[np.floating]
     return RatingErrors(float(np.abs(errors).mean()), float(np.sqrt(np.mean(errors**2))), errors.size)
 
 
-def rating_controls(train: Interactions, test: Interactions) -> dict[str, RatingErrors]:
+def rating_controls(train: Interactions, test: Interactions) -> ControlTable:
     """What means alone reach on the ratings of `test`: "mean", "item mean", and "user and item mean".
 
     The last adds up the overall mean and the two deviations from it. Users and items without training ratings get the
@@ -59,7 +60,11 @@ def rating_controls(train: Interactions, test: Interactions) -> dict[str, Rating
         "item mean": overall + items,
         "user and item mean": overall + items + users,
     }
-    return {name: rating_errors(predicted, test.ratings) for name, predicted in predictions.items()}
+    rows = []
+    for name, predicted in predictions.items():
+        found = rating_errors(predicted, test.ratings)
+        rows.append(ControlRow(name, "", found.count, (found.mae, found.rmse)))
+    return ControlTable(("MAE", "RMSE"), tuple(rows))
 
 
 def _deviations(

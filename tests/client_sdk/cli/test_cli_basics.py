@@ -174,8 +174,14 @@ def test_controls_of_a_data_set() -> None:
     code, out, _ = run("evaluate", "--dataset", "synthetic")
     assert code == 0
     rows = {(cells[0], cells[1]): cells[2:] for cells in _cells(out) if len(cells) == 5}
-    popularity, chance = rows["popularity", "99 sampled negatives"], rows["chance", "99 sampled negatives"]
+    popularity, chance = rows["popularity", "99 sampled negatives"], rows["random", "99 sampled negatives"]
     assert popularity[0] == chance[0] == "400"
+    drawn, leaky = (
+        rows["drawn as a negative", "full ranking"],
+        rows["drawn as a negative in paper_protocol", "full ranking"],
+    )
+    assert float(drawn[1]) < 0.1 < 0.9 < float(leaky[1])
+    assert "LEAKS" in out
     assert 0.05 < float(chance[1]) < 0.16
     assert float(popularity[1]) > float(chance[1])
 

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from client_sdk.data.interactions import Interactions, LeaveOneOut, leave_one_out
-from client_sdk.evaluation.drawn import (
-    DrawnScores,
-    NegativeDraws,
-    drawn_as_negative_control,
-    drawn_as_negative_full_control,
-)
+from client_sdk.evaluation.drawn import DrawnScores, NegativeDraws, drawn_as_negative_control
 from client_sdk.evaluation.leave_one_out import candidates_of
 from client_sdk.evaluation.paper_protocol import LEAK_WARNING, paper_protocol
 from client_sdk.training.negatives import draw_negatives, negative_pool
@@ -51,9 +46,9 @@ def test_the_control_finds_the_leak_and_only_the_leak() -> None:
     excluded = paper_protocol(data).excluded
 
     def both(**protocol) -> tuple[float, float]:
-        rng = np.random.default_rng
-        sampled = drawn_as_negative_control(data, candidates, rng(1), **protocol)
-        return sampled.hr, drawn_as_negative_full_control(data, rng(1), **protocol).hr
+        sampled, full = drawn_as_negative_control(data, candidates, np.random.default_rng(1), **protocol)
+        assert (sampled.users, full.users) == (data.tested_users.size,) * 2
+        return sampled.hr, full.hr
 
     leaky, clean = both(excluded=excluded), both()
     assert leaky[0] > 0.9
@@ -67,35 +62,33 @@ def test_leaving_out_all_hundred_as_colr_does_favours_none() -> None:
     data = random_data()
     candidates = candidates_of(data, np.random.default_rng(0)).negatives
     everything = np.column_stack([data.test_items, candidates])
-    assert drawn_as_negative_control(data, candidates, np.random.default_rng(1), excluded=everything).hr < 0.16
+    found = drawn_as_negative_control(data, candidates, np.random.default_rng(1), excluded=everything)
+    assert found.sampled.hr < 0.16
 
 
 def test_every_draw_is_made_and_counted() -> None:
     data, draws = random_data(), NegativeDraws(rounds=7, participation=0.5, negatives=3)
-    scores = DrawnScores(data, draws, np.random.default_rng(5), paper_protocol(data).excluded)
+    scores = DrawnScores(data.train, draws, np.random.default_rng(5), paper_protocol(data).excluded)
     assert scores.participations.sum() == 7 * USERS // 2
     assert scores.participations.max() <= 7
     for user in range(0, USERS, 17):
-        row = scores.of_user(user)
+        row = scores(np.array([user]))[0]
         drawn = np.ceil(-row).astype(int)  # the lot adds less than one
         assert drawn.sum() == scores.participations[user] * 3 * data.train.positives(user).size
         assert drawn[data.train.positives(user)].sum() == 0
         assert drawn[data.test_items[user]] == 0 or data.test_items[user] < 0
-        np.testing.assert_array_equal(scores.full(np.array([user]))[0], row)
-        items = np.array([[3, 1, 150]], dtype=np.int32)
-        np.testing.assert_array_equal(scores.sampled(np.array([user]), items)[0], row[items[0]])
+        np.testing.assert_array_equal(scores(np.array([5, user]))[1], row)
 
 
 def test_its_draws_are_distributed_as_those_of_training() -> None:
     positives = np.arange(0, 12, dtype=np.int32)
     train = Interactions.from_pairs(np.zeros(12, int), positives, n_users=1, n_items=20)
-    data = LeaveOneOut(train, np.array([15], dtype=np.int32))
     rounds, repeats = 5, 400
     counts = np.zeros((2, 20))
     for seed in range(repeats):
         rng = np.random.default_rng(seed)
-        scores = DrawnScores(data, NegativeDraws(rounds, 1.0, 4), rng, np.array([[15]], dtype=np.int32))
-        counts[0] += np.ceil(-scores.of_user(0))
+        scores = DrawnScores(train, NegativeDraws(rounds, 1.0, 4), rng, np.array([[15]], dtype=np.int32))
+        counts[0] += np.ceil(-scores(np.array([0]))[0])
         for _ in range(rounds):
             drawn = draw_negatives(positives, 20, 48, rng, np.array([15], dtype=np.int32))
             counts[1] += np.bincount(drawn, minlength=20)

@@ -40,11 +40,11 @@ def rated(rows, **more) -> Interactions:
 
 def test_controls_by_hand() -> None:
     train = rated([(0, 0, 5), (0, 1, 3), (1, 0, 3), (1, 1, 1)])  # mean 3; users 4, 2; items 4, 2
-    found = rating_controls(train, rated([(0, 2, 4), (1, 2, 1), (2, 0, 5), (2, 2, 3)]))
-    assert found["mean"].mae == pytest.approx((1 + 2 + 2 + 0) / 4)
-    assert found["item mean"].mae == pytest.approx((1 + 2 + 1 + 0) / 4)
-    assert found["user and item mean"].mae == pytest.approx((0 + 1 + 1 + 0) / 4)
-    assert found["user and item mean"].rmse == pytest.approx(np.sqrt(2 / 4))
+    found = rating_controls(train, rated([(0, 2, 4), (1, 2, 1), (2, 0, 5), (2, 2, 3)])).figures()
+    assert found["mean.mae"] == pytest.approx((1 + 2 + 2 + 0) / 4)
+    assert found["item_mean.mae"] == pytest.approx((1 + 2 + 1 + 0) / 4)
+    assert found["user_and_item_mean.mae"] == pytest.approx((0 + 1 + 1 + 0) / 4)
+    assert found["user_and_item_mean.rmse"] == pytest.approx(np.sqrt(2 / 4))
 
 
 def test_controls_need_ratings() -> None:
