@@ -8,6 +8,7 @@ from client_sdk.training.local import train_locally
 from client_sdk.training.lowrank import train_lowrank
 from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor, train_full
 from client_sdk.training.negatives import draw_negatives
+from client_sdk.training.pfedclr import PFedCLRConfig
 from client_sdk.training.registry import client_half
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "LocalUpdate",
     "MFConfig",
     "Memory",
+    "PFedCLRConfig",
     "TrainingConfig",
     "client_half",
     "draw_negatives",

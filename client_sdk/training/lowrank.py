@@ -34,7 +34,7 @@ def train_lowrank(
     if item_factors.shape[1] != dim:
         raise ParameterError(f"a projection to {dim} values does not fit factors of {item_factors.shape[1]}")
     check_shapes(item_factors, user_factor, n_items)
-    samples = draw_samples(positives, n_items, config, rng, excluded)
+    samples = draw_samples(positives, n_items, config.negatives, rng, excluded)
     rows, user = item_factors[samples.items], user_factor.copy()
     low = np.zeros((samples.items.size, rank), dtype=np.float32)
     rate = np.float32(config.learning_rate * np.sqrt(rank / dim))

@@ -110,11 +110,11 @@ def init_user_factor(dim: int, rng: np.random.Generator) -> NDArray[np.float32]:
 def draw_samples(
     positives: NDArray[np.int32],
     n_items: int,
-    config: MFConfig,
+    negatives: int,
     rng: np.random.Generator,
     excluded: NDArray[np.int32] | None = None,
 ) -> Samples:
-    """Every positive once with label 1, and `config.negatives` drawn items for each with label 0.
+    """Every positive once with label 1, and `negatives` drawn items for each with label 0.
 
     Raises `ParameterError` without positives, for one that is not in 0..n_items-1, and when no negative is left.
     """
@@ -122,8 +122,8 @@ def draw_samples(
         raise ParameterError("a client without interactions has nothing to train on")
     if not (positives.min() >= 0 and positives.max() < n_items):
         raise ParameterError(f"positives must lie in 0..{n_items - 1}, got {positives.min()}..{positives.max()}")
-    negatives = draw_negatives(positives, n_items, positives.size * config.negatives, rng, excluded)
-    items, rows = np.unique(np.concatenate([positives, negatives]), return_inverse=True)
+    drawn = draw_negatives(positives, n_items, positives.size * negatives, rng, excluded)
+    items, rows = np.unique(np.concatenate([positives, drawn]), return_inverse=True)
     labels = np.zeros(rows.size, dtype=np.float32)
     labels[: positives.size] = 1.0
     return Samples(items.astype(np.int32), rows, labels)
@@ -177,7 +177,7 @@ def train_full(
     and when the shapes do not fit each other.
     """
     check_shapes(item_factors, user_factor, n_items)
-    samples = draw_samples(positives, n_items, config, rng, excluded)
+    samples = draw_samples(positives, n_items, config.negatives, rng, excluded)
     start = item_factors[samples.items]
     rows, user = start.copy(), user_factor.copy()
     losses: dict[int, list[float]] = {}

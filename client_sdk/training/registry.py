@@ -5,9 +5,11 @@ from __future__ import annotations
 from client_sdk.training.base import ClientHalf, TrainingConfig, training_for
 from client_sdk.training.factors import FactorHalf
 from client_sdk.training.mf import MFConfig
+from client_sdk.training.pfedclr import PFedCLRConfig, PFedCLRHalf
 from client_sdk.training.topk import TopKHalf
 from protocols.errors import ParameterError
 from protocols.recipes.base import Recipe
+from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.topk import TopKRecipe
@@ -29,6 +31,8 @@ def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_fi
         return TopKHalf(recipe, training_for(recipe.name, training, MFConfig))
     if isinstance(recipe, FactorRecipe):
         return FactorHalf(recipe, training_for(recipe.name, training, MFConfig))
+    if isinstance(recipe, PFedCLR):
+        return PFedCLRHalf(recipe, training_for(recipe.name, training, PFedCLRConfig))
     if isinstance(recipe, PriviRecK):
         # here, since it needs scipy: half a second that other recipes do not have to wait for
         from client_sdk.training.privirec import PriviRecHalf, fitting_filter

@@ -13,6 +13,7 @@ from protocols.layout import VectorLayout
 from protocols.recipes.base import Recipe
 from protocols.recipes.colr import CoLR, CoLRParameters
 from protocols.recipes.fedmf import FedMF, FedMFParameters
+from protocols.recipes.pfedclr import PFedCLR, PFedCLRParameters
 from protocols.recipes.privirec import PriviRec, PriviRecK
 from protocols.recipes.privirec_parameters import PriviRecKParameters, PriviRecParameters
 from protocols.recipes.scolr import SCoLR, SCoLRParameters
@@ -24,6 +25,7 @@ __all__ = ["CARRIERS", "RECIPES", "check_combination", "recipe"]
 RECIPES: Final[dict[str, Callable[[Mapping[str, Any]], Recipe]]] = {
     "colr": lambda p: CoLR(CoLRParameters.model_validate(dict(p))),
     "fedmf": lambda p: FedMF(FedMFParameters.model_validate(dict(p))),
+    "pfedclr": lambda p: PFedCLR(PFedCLRParameters.model_validate(dict(p))),
     "privirec": lambda p: PriviRec(PriviRecParameters.model_validate(dict(p))),
     "privirec-k": lambda p: PriviRecK(PriviRecKParameters.model_validate(dict(p))),
     "scolr": lambda p: SCoLR(SCoLRParameters.model_validate(dict(p))),
@@ -33,6 +35,7 @@ RECIPES: Final[dict[str, Callable[[Mapping[str, Any]], Recipe]]] = {
 _PARAMETERS: Final[dict[str, type[BaseModel]]] = {
     "colr": CoLRParameters,
     "fedmf": FedMFParameters,
+    "pfedclr": PFedCLRParameters,
     "privirec": PriviRecParameters,
     "privirec-k": PriviRecKParameters,
     "scolr": SCoLRParameters,
@@ -43,6 +46,7 @@ _PARAMETERS: Final[dict[str, type[BaseModel]]] = {
 CARRIERS: Final[dict[str, frozenset[str]]] = {
     "colr": frozenset({"ckks", "masked", "paillier", "plain"}),
     "fedmf": frozenset({"ckks", "masked", "paillier", "plain"}),
+    "pfedclr": frozenset({"ckks", "masked", "plain"}),
     "privirec": frozenset({"masked", "plain"}),
     "privirec-k": frozenset({"masked", "plain"}),
     "scolr": frozenset({"ckks", "masked", "paillier", "plain"}),

@@ -21,11 +21,11 @@ from protocols.recipes.factors import (
     rows_block,
 )
 
-__all__ = ["FactorRecipe", "RowRecipe"]
+__all__ = ["FactorModel", "FactorRecipe", "RowRecipe"]
 
 
-class FactorRecipe(OneGroup):
-    """What every recipe whose model is the item factors alone has in common."""
+class FactorModel(OneGroup):
+    """A model that is the item factors alone: how its states begin, travel and end."""
 
     parameters: FactorParameters
 
@@ -63,6 +63,10 @@ class FactorRecipe(OneGroup):
     def warnings(self) -> tuple[str, ...]:
         """Nothing beyond what every sum over a cohort tells."""
         return ()
+
+
+class FactorRecipe(FactorModel):
+    """A recipe over item factors whose contributions are laid out from the rows of change alone."""
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
         """B, (client's rank, dim) float32, that local training uses; None when the full matrix is trained."""

@@ -1,0 +1,64 @@
+"""Adam (Kingma and Ba, ICLR 2015, Algorithm 1), dense, on arrays that are moved in place.
+
+A row whose gradient has been zero in every step so far has zero moments and does not move: training only the rows that
+take part in a round is the same as training the whole matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Adam"]
+
+BETA1: Final = 0.9
+BETA2: Final = 0.999
+EPSILON: Final = 1e-8
+
+
+class Adam:
+    """Moves float32 `parameters`, each with its own rate; the moments begin at zero."""
+
+    def __init__(self, parameters: Sequence[NDArray[np.float32]], rates: Sequence[float]) -> None:
+        self._steps = 0
+        self._slots = [
+            (value, rate, np.zeros_like(value), np.zeros_like(value), np.empty_like(value))
+            for value, rate in zip(parameters, rates, strict=True)
+        ]
+
+    def step(self, gradients: Sequence[NDArray[np.float32]]) -> None:
+        """One step down `gradients`, which have the parameters' shapes and are written over."""
+        self._steps += 1
+        scale1, scale2 = 1 - BETA1**self._steps, 1 - BETA2**self._steps
+        for (value, rate, mean, square, scratch), gradient in zip(self._slots, gradients, strict=True):
+            mean *= BETA1
+            mean += np.multiply(gradient, 1 - BETA1, out=scratch)
+            square *= BETA2
+            gradient *= gradient
+            gradient *= 1 - BETA2
+            square += gradient
+            np.sqrt(square, out=scratch)
+            scratch *= scale2**-0.5
+            scratch += EPSILON
+            np.divide(mean, scratch, out=scratch)
+            scratch *= rate / scale1
+            value -= scratch
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return self._steps
+
+    @property
+    def moments(self) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
+        """The first and the second moments, shaped as the parameters."""
+        return [slot[2] for slot in self._slots], [slot[3] for slot in self._slots]
+
+    def resume(self, steps: int, means: Sequence[NDArray[np.float32]], squares: Sequence[NDArray[np.float32]]) -> None:
+        """Go on after `steps` steps that left these moments, which are copied."""
+        self._steps = steps
+        for (_, _, mean, square, _), kept_mean, kept_square in zip(self._slots, means, squares, strict=True):
+            mean[:], square[:] = kept_mean, kept_square

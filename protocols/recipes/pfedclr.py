@@ -1,0 +1,137 @@
+"""PFedCLR: a shared item table that is personalised on the client, after it was sent.
+
+Chen et al., "Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition" (2025),
+Algorithm 1. Client u trains the item factors Q to Q_u with its own factor p frozen (step 1), sends Q_u, and then
+trains p and a personal change A_u B_u of the items (step 2), of which nothing is ever sent. The server takes the mean
+of the Q_u weighted by |D_u| (eq. 11). Here clients send the change Q_u - Q: the same mean, and a bound as small as one
+round's training. The item table is sent whole: how long an upload is tells nothing about the items in it.
+
+`variant` is the paper's ablation (its Table 2): `clr` is the whole, `cf` has a full matrix W_u in place of A_u B_u,
+`af` trains p together with Q in step 1 and W_u alone in step 2, and `fedmf` has no step 2 at all. The paper describes
+`af` in one sentence only; that reading of it is ours.
+
+Local differential privacy: Laplace noise on every entry, drawn anew for each. The weight would tell how many
+interactions a client has, so with noise everyone has to weigh the same: `max_interactions` = 1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from protocols.expand import normals
+from protocols.layout import Route, VectorLayout, clip_to_bounds, whole_route
+from protocols.privacy.laplace import LaplaceNoise, privatise
+from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
+from protocols.recipes.factors import MAX_DIM, FactorParameters, advance, dense_rows
+from protocols.recipes.rows import FactorModel
+from protocols.recipes.weighted import weigh, weight_of, weighted_block, weighted_mean
+
+__all__ = ["PFedCLR", "PFedCLRParameters", "Variant"]
+
+Variant = Literal["af", "cf", "clr", "fedmf"]
+"""What step 1 / step 2 train. clr: Q / p, A, B. cf: Q / p, W. af: p, Q / W. fedmf: p, Q / nothing."""
+
+
+class PFedCLRParameters(FactorParameters):
+    """What all clients of a task have to agree on; rates and epochs are `client_sdk.training.PFedCLRConfig`."""
+
+    dim: int = Field(default=16, ge=1, le=MAX_DIM, description="Length d of a factor.")
+    clip: float = Field(
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="Bound on each entry of a client's change of the item factors; what exceeds it is clipped.",
+    )
+    variant: Variant = Field(default="clr", description="What is trained when: clr, or cf, af, fedmf to compare with.")
+    rank: int = Field(default=4, ge=1, description="Rank of the personal change A B of variant clr; others ignore it.")
+    max_interactions: int = Field(
+        default=1000,
+        ge=1,
+        le=1_000_000,
+        description="Clients weigh by their number of interactions, up to this one; 1: all weigh the same.",
+    )
+    noise_scale: float | None = Field(
+        default=None,
+        gt=0,
+        description="Scale of the Laplace noise on every uploaded entry; None: no noise.",
+    )
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if self.variant == "clr" and self.rank > self.dim:
+            raise ValueError(f"rank {self.rank} exceeds dim {self.dim}: a change of the items of that rank is full")
+        if self.noise is not None and self.max_interactions != 1:
+            raise ValueError(
+                "a client's weight tells how many interactions it has, which noise on its vector does not hide: with "
+                "noise_scale, set max_interactions to 1"
+            )
+        return self
+
+    @property
+    def noise(self) -> LaplaceNoise | None:
+        """What each entry is clipped to and noised with; None without noise."""
+        return None if self.noise_scale is None else LaplaceNoise(clip=self.clip, scale=self.noise_scale)
+
+
+@dataclass(frozen=True)
+class PFedCLR(FactorModel):
+    """One block: N*d values of weight times change, and the weight."""
+
+    parameters: PFedCLRParameters
+    name: str = "pfedclr"
+
+    def initial_state(self, task_seed: bytes) -> FactorState:
+        """Round 0: item factors N(0, 1) from the task's seed, as in the released code of the same authors."""
+        p = self.parameters
+        factors = normals(task_seed, "initial item factors", p.items * p.dim).reshape(p.items, p.dim)
+        return FactorState(0, factors.astype(np.float32))
+
+    def layout(self, step: int = 1) -> VectorLayout:
+        """One block, the same at every step."""
+        p = self.parameters
+        bound = p.clip if p.noise is None else p.noise.bound
+        return VectorLayout((weighted_block("items", p.items * p.dim, bound),))
+
+    def route(self, spec: RoundSpec, client_id: str) -> Route:
+        """Everyone feeds the one block."""
+        return whole_route(self.layout())
+
+    def contribute(
+        self, update: Update, interactions: int, entropy: Callable[[int], bytes] = os.urandom
+    ) -> tuple[list[NDArray[np.float64]], int]:
+        """The contribution's one block, and how many values had to be clipped.
+
+        update: rows of Q_u - Q of the items that took part in step 1. interactions: |D_u|. entropy: for the noise; a
+        call never gets the same bytes again. Noise comes before the weight, which is 1 wherever there is noise.
+        """
+        p = self.parameters
+        weight = weight_of(interactions, p.max_interactions)
+        change = dense_rows(update, p.items, p.dim)[0].ravel()
+        if p.noise is not None:
+            noisy, clipped = privatise(change, p.noise, entropy)
+            return [weigh(noisy, weight)], clipped
+        held, clipped = clip_to_bounds(self.layout().blocks[0], np.append(change, weight))
+        return [weigh(held[:-1], weight)], clipped
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+        """Q += sum of weight * change / sum of weights (eq. 11)."""
+        p = self.parameters
+        return advance(state, spec, weighted_mean(total).reshape(p.items, p.dim))
+
+    def warnings(self) -> tuple[str, ...]:
+        """What noise on every entry does not mean."""
+        noise = self.parameters.noise
+        if noise is None:
+            return ()
+        values = self.parameters.items * self.parameters.dim
+        return (
+            f"local differential privacy of this task costs epsilon {noise.epsilon:g} for each uploaded value and "
+            f"{noise.epsilon * values:,.0f} for the {values:,} values of one round, and adds up over rounds",
+        )

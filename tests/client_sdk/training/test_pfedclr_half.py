@@ -1,0 +1,224 @@
+"""PFedCLR on a client: gradients, Adam, what each step may change, and what it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.data.history import History
+from client_sdk.training import MFConfig, PFedCLRConfig, client_half
+from client_sdk.training.adam import Adam
+from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.mf import Samples, draw_samples
+from client_sdk.training.pfedclr import BUFFER, BUFFER_BASIS, BUFFER_ROWS, FullRows, LowRankRows, PFedCLRHalf, descend
+from protocols.errors import ParameterError
+from protocols.recipes.base import FactorState
+from protocols.recipes.registry import recipe
+
+TASK_SEED = bytes(range(32))
+ITEMS, DIM, RANK = 40, 5, 2
+MINE = History(np.array([3, 17, 8, 30, 21, 9], np.int32))
+VARIANTS = ("af", "cf", "clr", "fedmf")
+FEW = PFedCLRConfig(epochs=3, batch_size=8)
+
+
+def half(variant: str = "clr", training: PFedCLRConfig = FEW, **changes: Any) -> PFedCLRHalf:
+    made = recipe("pfedclr", {"items": ITEMS, "dim": DIM, "rank": RANK, "variant": variant, **changes})
+    found = client_half(made, training)
+    assert isinstance(found, PFedCLRHalf)
+    return found
+
+
+def state(chosen: PFedCLRHalf) -> FactorState:
+    return chosen.recipe.initial_state(TASK_SEED)
+
+
+def play(chosen: PFedCLRHalf, seed: int = 0) -> tuple[Any, Any, Any]:
+    """One round: what the client began with, the result, and what it keeps after step 2."""
+    memory = chosen.first_memory(np.random.default_rng([seed, 1]))
+    spec, rng = chosen.recipe.plan(TASK_SEED, 1), np.random.default_rng(seed)
+    local = chosen.contribute(spec, "c_1", state(chosen), MINE, memory, rng)
+    return memory, local, local.finish()
+
+
+# --- gradients and steps ---------------------------------------------------------------------------------------------
+
+
+def models(kind: str, rng: np.random.Generator, k: int) -> tuple[Any, list[np.ndarray]]:
+    base, user = rng.standard_normal((k, DIM)), rng.standard_normal(DIM)
+    if kind == "low rank":
+        model = LowRankRows(base, rng.standard_normal((k, RANK)), rng.standard_normal((RANK, DIM)), user)
+    else:
+        frozen, own = kind.startswith("frozen"), base if kind.endswith("base") else None
+        model = FullRows(own, rng.standard_normal((k, DIM)), user, frozen)
+    return model, model.parameters()
+
+
+@pytest.mark.parametrize("kind", ["frozen", "frozen, base", "free", "free, base", "low rank"])
+def test_gradients_are_those_of_the_mean_loss_of_the_batch(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    samples = draw_samples(MINE.items, ITEMS, 2, rng)
+    model, parameters = models(kind, rng, samples.items.size)
+
+    def loss() -> float:
+        logits = model.logits()[samples.rows]
+        return float(np.mean(np.logaddexp(0, logits) - samples.labels * logits))
+
+    residuals = 1 / (1 + np.exp(-model.logits()[samples.rows])) - samples.labels
+    sums = np.bincount(samples.rows, residuals, samples.items.size) / samples.rows.size
+    for parameter, gradient in zip(parameters, model.gradients(sums), strict=True):
+        expected = np.zeros_like(parameter)
+        for place in np.ndindex(parameter.shape):
+            kept = parameter[place]
+            sides = []
+            for nudge in (1e-6, -1e-6):
+                parameter[place] = kept + nudge
+                sides.append(loss())
+            parameter[place] = kept
+            expected[place] = (sides[0] - sides[1]) / 2e-6
+        np.testing.assert_allclose(gradient, expected, atol=1e-8)
+
+
+def test_adam_is_the_papers_algorithm() -> None:
+    rng = np.random.default_rng(0)
+    value = rng.standard_normal((3, 2)).astype(np.float32)
+    expected, mean, square = value.astype(np.float64), np.zeros((3, 2)), np.zeros((3, 2))
+    adam = Adam([value], [0.05])
+    for step in range(1, 8):
+        gradient = rng.standard_normal((3, 2)).astype(np.float32)
+        gradient[2] = 0.0 if step < 4 else gradient[2]
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient.astype(np.float64) ** 2
+        moved = mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+        expected -= 0.05 * moved
+        assert (moved[2] == 0).all() == (step < 4)  # rows that have had no gradient stay
+        adam.step([gradient])
+        np.testing.assert_allclose(value, expected, atol=1e-6)
+
+
+def test_training_the_rows_that_take_part_is_training_the_whole_table() -> None:
+    """Dense Adam on all items, by hand with the same draws, moves the same rows to the same places."""
+    chosen = half("cf", PFedCLRConfig(epochs=2, batch_size=7))
+    memory, local, _ = play(chosen, seed=4)
+    factors, user = state(chosen).item_factors.astype(np.float32).copy(), memory[USER_FACTOR].copy()
+    rng = np.random.default_rng(4)
+    samples = draw_samples(MINE.items, ITEMS, 4, rng)
+    everything = Samples(np.arange(ITEMS, dtype=np.int32), samples.items[samples.rows].astype(np.intp), samples.labels)
+    start = factors.copy()
+    descend(FullRows(None, factors, user, frozen=True), [0.01], everything, chosen.training, rng)
+    change, weight = local.blocks[0][:-1].reshape(ITEMS, DIM), local.blocks[0][-1]
+    np.testing.assert_allclose(change / weight, factors - start, atol=1e-6)
+
+
+# --- what each step changes and sends --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_step_1_moves_what_the_variant_says(variant: str) -> None:
+    chosen = half(variant)
+    memory, local, _ = play(chosen)
+    rows = local.blocks[0][:-1].reshape(ITEMS, DIM)
+    touched = np.flatnonzero(rows.any(axis=1))
+    assert set(MINE.items.tolist()) <= set(touched.tolist())
+    assert touched.size < ITEMS
+    assert local.blocks[0][-1] == len(MINE) / 1000
+    frozen = np.array_equal(local.memory[USER_FACTOR], memory[USER_FACTOR])
+    assert frozen == (variant in ("clr", "cf"))
+    for name in set(memory) & {BUFFER, BUFFER_BASIS, BUFFER_ROWS}:
+        np.testing.assert_array_equal(local.memory[name], memory[name])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_step_2_moves_what_the_variant_says_and_nothing_that_was_sent_or_handed_in(variant: str) -> None:
+    chosen = half(variant)
+    memory = chosen.first_memory(np.random.default_rng(2))
+    shared = state(chosen)
+    before = {name: array.copy() for name, array in memory.items()}
+    factors = shared.item_factors.copy()
+    local = chosen.contribute(chosen.recipe.plan(TASK_SEED, 1), "c_1", shared, MINE, memory, np.random.default_rng(0))
+    sent, kept = local.blocks[0].copy(), {name: array.copy() for name, array in local.memory.items()}
+    assert local.finish is not None
+    after = local.finish()
+    np.testing.assert_array_equal(local.blocks[0], sent)
+    np.testing.assert_array_equal(shared.item_factors, factors)
+    for name in before:
+        np.testing.assert_array_equal(memory[name], before[name])
+        np.testing.assert_array_equal(local.memory[name], kept[name])
+    moved = {name for name in after if not np.array_equal(after[name], kept[name])}
+    expected = {
+        "clr": {USER_FACTOR, BUFFER_ROWS, BUFFER_BASIS},
+        "cf": {USER_FACTOR, BUFFER},
+        "af": {BUFFER},
+        "fedmf": set(),
+    }
+    assert moved == expected[variant]
+
+
+def test_what_is_sent_does_not_depend_on_what_was_personalised_before() -> None:
+    """A and B of earlier rounds are no part of step 1: with the same p, the same contribution."""
+    chosen = half("clr")
+    memory = chosen.first_memory(np.random.default_rng(2))
+    spoiled = {**memory, BUFFER_ROWS: memory[BUFFER_ROWS] + 7, BUFFER_BASIS: memory[BUFFER_BASIS] * 3}
+    spec = chosen.recipe.plan(TASK_SEED, 1)
+    one, other = (
+        chosen.contribute(spec, "c_1", state(chosen), MINE, kept, np.random.default_rng(0))
+        for kept in (memory, spoiled)
+    )
+    np.testing.assert_array_equal(one.blocks[0], other.blocks[0])
+
+
+def test_personalising_lowers_the_loss_of_the_same_samples() -> None:
+    chosen = half("clr", PFedCLRConfig())
+    memory, local, after = play(chosen)
+    before = {**after, **{name: memory[name] for name in (BUFFER_ROWS, BUFFER_BASIS, USER_FACTOR)}}
+    good = np.isin(np.arange(ITEMS), MINE.items)
+    gaps = [
+        float(scores[good].mean() - scores[~good].mean())
+        for scores in (chosen.scores(state(chosen), kept, MINE) for kept in (before, after))
+    ]
+    assert gaps[1] > gaps[0]
+    assert np.isfinite(local.loss)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_scores_are_those_of_the_personal_items(variant: str) -> None:
+    chosen = half(variant)
+    _, _, after = play(chosen)
+    factors = state(chosen).item_factors.astype(np.float64)
+    if variant == "clr":
+        factors = factors + after[BUFFER_ROWS] @ after[BUFFER_BASIS]
+    elif variant != "fedmf":
+        factors = factors + after[BUFFER]
+    scores = chosen.scores(state(chosen), after, MINE)
+    assert scores.shape == (ITEMS,)
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, factors @ after[USER_FACTOR], atol=1e-5)
+
+
+def test_a_client_that_never_took_part_can_still_be_served() -> None:
+    chosen = half("clr")
+    memory = chosen.prepare(chosen.recipe.plan(TASK_SEED, 1), state(chosen), MINE, np.random.default_rng(0))
+    assert memory[BUFFER_ROWS][MINE.items].all()
+    assert chosen.scores(state(chosen), memory, MINE).shape == (ITEMS,)
+
+
+def test_noise_is_fresh_secret_randomness() -> None:
+    chosen = half("clr", noise_scale=0.5, max_interactions=1)
+    one, other = play(chosen)[1].blocks[0], play(chosen)[1].blocks[0]  # the same training draws
+    assert np.count_nonzero(one[:-1] == other[:-1]) < ITEMS
+
+
+def test_settings_of_another_family_and_bad_ones_are_refused() -> None:
+    with pytest.raises(ParameterError, match="PFedCLRConfig, not a MFConfig"):
+        client_half(half().recipe, MFConfig())
+    with pytest.raises(ParameterError, match="epochs"):
+        PFedCLRConfig(epochs=0)
+    with pytest.raises(ParameterError, match="buffer_learning_rate"):
+        PFedCLRConfig(buffer_learning_rate=0.0)
+    with pytest.raises(ParameterError, match="nothing to train on"):
+        chosen = half()
+        chosen.contribute(
+            chosen.recipe.plan(TASK_SEED, 1), "c", state(chosen), History(np.zeros(0, np.int32)),
+            chosen.first_memory(np.random.default_rng(0)), np.random.default_rng(0),
+        )  # fmt: skip

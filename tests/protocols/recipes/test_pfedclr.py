@@ -1,0 +1,129 @@
+"""PFedCLR's sum: the weighted mean of the clients' item factors, with and without noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protocols.errors import CombinationError, ParameterError
+from protocols.recipes.base import FactorState, Update
+from protocols.recipes.pfedclr import PFedCLR
+from protocols.recipes.registry import check_combination, recipe
+
+TASK_SEED = bytes(range(32))
+ITEMS, DIM = 20, 6
+SIZES = (3, 40, 900, 5000)
+
+
+def make(**changes: Any) -> PFedCLR:
+    made = recipe("pfedclr", {"items": ITEMS, "dim": DIM, **changes})
+    assert isinstance(made, PFedCLR)
+    return made
+
+
+def entropy(seed: int) -> Any:
+    return np.random.default_rng(seed).bytes
+
+
+def updates(scale: float = 0.3) -> list[Update]:
+    rng = np.random.default_rng(5)
+    touched = [np.sort(rng.permutation(ITEMS)[: 4 + 3 * index]).astype(np.int32) for index in range(len(SIZES))]
+    return [Update(items, (scale * rng.standard_normal((items.size, DIM))).astype(np.float32)) for items in touched]
+
+
+def absorbed(made: PFedCLR, changes: list[Update]) -> tuple[FactorState, np.ndarray, int]:
+    """The state after a round, the sum, and how many values were clipped."""
+    sent = [
+        made.contribute(update, size, entropy(index))
+        for index, (update, size) in enumerate(zip(changes, SIZES, strict=True))
+    ]
+    total = np.sum([blocks[0] for blocks, _ in sent], axis=0)
+    before = made.initial_state(TASK_SEED)
+    after = made.absorb(before, made.plan(TASK_SEED, 1), total, len(SIZES))
+    assert isinstance(after, FactorState)
+    return after, total, sum(clipped for _, clipped in sent)
+
+
+@pytest.mark.parametrize(("most", "weights"), [(10_000, SIZES), (1000, (3, 40, 900, 1000)), (1, (1, 1, 1, 1))])
+def test_the_model_is_the_mean_of_the_clients_factors_weighted_by_their_interactions(
+    most: int, weights: tuple[int, ...]
+) -> None:
+    made, changes = make(max_interactions=most), updates()
+    start = made.initial_state(TASK_SEED).item_factors
+    own = np.tile(start.astype(np.float64), (len(SIZES), 1, 1))  # Q_u, untouched rows being those of Q
+    for factors, update in zip(own, changes, strict=True):
+        factors[update.items] += update.values
+    after, _, clipped = absorbed(made, changes)
+    np.testing.assert_allclose(after.item_factors, np.average(own, axis=0, weights=weights), atol=1e-6)
+    assert clipped == int(sum((np.abs(update.values) > 1.0).sum() for update in changes))
+
+
+def test_what_exceeds_the_clip_is_held_and_counted_before_the_weight() -> None:
+    made = make(clip=0.2, max_interactions=100)
+    values = np.full((1, DIM), 0.1, np.float32)
+    values[0, :2] = (0.7, -3.0)
+    (block,), clipped = made.contribute(Update(np.array([4], np.int32), values), 50)
+    assert clipped == 2
+    rows = block[:-1].reshape(ITEMS, DIM)
+    np.testing.assert_allclose(rows[4], 0.5 * np.array([0.2, -0.2, 0.1, 0.1, 0.1, 0.1]), atol=1e-7)
+    assert not rows[np.arange(ITEMS) != 4].any()
+    assert block[-1] == 0.5
+
+
+def test_training_that_diverged_is_not_sent() -> None:
+    values = np.full((1, DIM), np.nan, np.float32)
+    for made in (make(), make(noise_scale=0.5, max_interactions=1)):
+        with pytest.raises(ParameterError, match="diverged"):
+            made.contribute(Update(np.array([4], np.int32), values), 50)
+
+
+def test_noise_is_drawn_for_every_entry_untouched_items_included() -> None:
+    made = make(noise_scale=0.5, max_interactions=1)
+    (block,), _ = made.contribute(Update(np.array([4], np.int32), np.zeros((1, DIM), np.float32)), 50, entropy(1))
+    assert np.unique(block[:-1]).size == ITEMS * DIM
+    assert block[-1] == 1.0
+    assert (np.abs(block) <= made.layout().blocks[0].bounds()).all()
+    large = make(items=5000, noise_scale=0.5, max_interactions=1)
+    (noise,), _ = large.contribute(Update(np.zeros(0, np.int32), np.zeros((0, DIM), np.float32)), 1, entropy(2))
+    assert np.abs(noise[:-1]).mean() == pytest.approx(0.5, rel=0.03)  # E|Laplace(b)| = b
+    assert np.abs(noise[:-1].mean()) < 0.03
+
+
+def test_noise_comes_with_equal_weights_only() -> None:
+    with pytest.raises(ParameterError, match="tells how many interactions"):
+        make(noise_scale=0.5)
+    assert make(noise_scale=0.5, max_interactions=1).warnings()[0].count("epsilon") == 1
+    assert make().warnings() == ()
+
+
+def test_noise_averages_out_over_many_clients_and_is_within_the_layout() -> None:
+    made, quiet = make(noise_scale=0.05, max_interactions=1), make(max_interactions=1)
+    changes = updates()
+    noisy, silent = absorbed(made, changes)[0], absorbed(quiet, changes)[0]
+    difference = noisy.item_factors - silent.item_factors
+    assert 0 < np.abs(difference).mean() < 0.05  # four draws of mean size 0.05 in a mean
+
+
+def test_the_first_factors_are_standard_normal_and_follow_from_the_seed() -> None:
+    made = make(items=2000)
+    factors = made.initial_state(TASK_SEED).item_factors
+    assert factors.std() == pytest.approx(1.0, abs=0.02)
+    np.testing.assert_array_equal(factors, made.initial_state(TASK_SEED).item_factors)
+    assert (factors != made.initial_state(bytes(32)).item_factors).any()
+    state = made.decode_state(3, made.encode_state(FactorState(3, factors)))
+    np.testing.assert_array_equal(state.item_factors, factors)
+    assert len(made.encode_state(state)) == made.state_bytes(1)
+
+
+def test_which_parameters_fit_each_other() -> None:
+    with pytest.raises(ParameterError, match="rank 7 exceeds dim 6"):
+        make(rank=7)
+    assert make(rank=7, variant="cf").parameters.rank == 7
+    with pytest.raises(ParameterError, match="variant"):
+        make(variant="lr")
+    for carrier in ("plain", "ckks", "masked"):
+        check_combination(make(), carrier)
+    with pytest.raises(CombinationError, match="cannot ride"):
+        check_combination("pfedclr", "paillier")
