@@ -5,7 +5,8 @@
     python -m bench.fidelity --system colr --list                  which runs there are
 
 Every run is one federation in one process (`client_sdk.simulation`): training, sealing, folding and opening are real,
-only HTTP is left out. A finished run is kept in the work folder and not repeated.
+only HTTP is left out. A finished run is kept in the work folder and not repeated. Beneath every table stand controls on
+the same data (popularity, chance, and a ranker that only counts training negatives), measured once for a data set.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench._report import write_figures
 from bench.systems import SYSTEMS
 from bench.systems.base import Job, JobResult, path_of
+from bench.systems.controls import controls_table, flat_controls, measured
 from client_sdk.data.loaders import load_dataset
+from client_sdk.evaluation.paper_protocol import LEAK_WARNING
 from protocols.errors import HushRecError
 
 console = Console()
@@ -55,8 +58,12 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"error: {error}", style="red", highlight=False)
         return 1
     console.print(system.table(results))
+    found = measured(system.controls, [run.dataset for run in runs], options.data_dir, options.work / "controls")
+    console.print(controls_table(found))
+    if any(getattr(run, "protocol", "") == "paper_protocol" for run in runs):
+        console.print(LEAK_WARNING, style="yellow")
     if options.json:
-        write_figures(options.json, system.flat(results))
+        write_figures(options.json, system.flat(results) | flat_controls(found))
     return 0
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from bench.systems.base import System, flat, table
 from bench.systems.colr import colr_runs
+from bench.systems.controls import full_ranking_controls
 from bench.systems.privirec import privirec_flat, privirec_runs, privirec_table
 from bench.systems.topk import topk_runs
 
@@ -13,6 +14,6 @@ __all__ = ["SYSTEMS"]
 
 SYSTEMS: Final[dict[str, System]] = {
     "colr": System(colr_runs, table, flat),
-    "privirec": System(privirec_runs, privirec_table, privirec_flat),
+    "privirec": System(privirec_runs, privirec_table, privirec_flat, full_ranking_controls),
     "topk": System(topk_runs, table, flat),
 }

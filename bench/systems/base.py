@@ -12,13 +12,15 @@ from typing import Any, Protocol
 import numpy as np
 from rich.table import Table
 
+from bench.systems.controls import Measure, leave_one_out_controls
 from client_sdk.data.interactions import LeaveOneOut
 from client_sdk.data.loaders import load_dataset
 from client_sdk.evaluation.leave_one_out import candidates_of, evaluate
+from client_sdk.evaluation.paper_protocol import paper_protocol
 from client_sdk.simulation import Federation, SimulatedRound
 from client_sdk.training.base import TrainingConfig
 
-__all__ = ["Job", "JobResult", "Run", "System", "flat", "keep", "path_of", "table"]
+__all__ = ["Job", "JobResult", "Run", "System", "exclusions", "flat", "keep", "path_of", "table"]
 
 Ticks = MutableMapping[str, int]
 """Of its `rounds`, how many each run has done, by the run's key."""
@@ -64,6 +66,8 @@ class System:
     table: Callable[[list[JobResult]], Table]
     flat: Callable[[list[JobResult]], dict[str, Any]]
     """The results as one flat object."""
+    controls: Measure = leave_one_out_controls
+    """What controls reach on a data set of its runs, by the same metrics; shown beneath its table."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Run:
     cohort_size: int
     rounds: int
     protocol: str
+    """As `exclusions` takes it."""
     seed: int = 0
     evaluate_every: int = 100
     published: Mapping[str, float] = field(default_factory=dict)
@@ -92,7 +97,7 @@ class Run:
         federation = Federation(
             data.train, self.recipe, {**self.recipe_parameters, "items": data.train.n_items}, self.mechanism,
             self.mechanism_parameters, self.training, self.cohort_size, self.seed,
-            excluded=paper_exclusions(data, candidates) if self.protocol == "paper" else None,
+            excluded=exclusions(self.protocol, data, candidates),
         )  # fmt: skip
         curve, rounds = [], []
         for done in federation.run(self.rounds):
@@ -118,9 +123,20 @@ def path_of(job: Job, folder: Path) -> Path:
     return folder / f"{job.key}.json"
 
 
-def paper_exclusions(data: LeaveOneOut, candidates: np.ndarray) -> np.ndarray:
-    """The released code draws no training negative from a user's 100 test candidates (PAPERS: symmetric, no leak)."""
-    return np.hstack([data.test_items[:, None], candidates]).astype(np.int32)
+def exclusions(protocol: str, data: LeaveOneOut, candidates: np.ndarray) -> np.ndarray | None:
+    """What `Federation(excluded=...)` takes under a run's `protocol`.
+
+    clean: nothing but the training items is left out. paper: the released CoLR code's way, which draws no training
+    negative from a user's 100 test candidates (symmetric, no leak). paper_protocol: that of PFedCLR and its siblings,
+    which leaks. Raises `ValueError` for any other name.
+    """
+    if protocol == "clean":
+        return None
+    if protocol == "paper":
+        return np.hstack([data.test_items[:, None], candidates]).astype(np.int32)
+    if protocol == "paper_protocol":
+        return paper_protocol(data).excluded
+    raise ValueError(f"no protocol is called {protocol!r}")
 
 
 def summary(federation: Federation, rounds: list[SimulatedRound]) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""Controls beside every fidelity table: measured once for a data set, kept in the work folder, never trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from client_sdk.data.holdout import hold_out_share, split_rows
+from client_sdk.data.loaders import LIGHTGCN_SETS, load_dataset, load_interactions, load_train_test
+from client_sdk.evaluation import ControlTable, candidates_of, controls, ranking_controls, rating_controls
+
+__all__ = [
+    "Measure",
+    "controls_table",
+    "flat_controls",
+    "full_ranking_controls",
+    "leave_one_out_controls",
+    "measured",
+    "rating_mean_controls",
+]
+
+Measure = Callable[[str, Path], ControlTable]
+"""measure(dataset, data_dir): what the controls of a system reach on the split that its runs use with seed 0."""
+
+
+def leave_one_out_controls(dataset: str, data_dir: Path) -> ControlTable:
+    """HR@10 and NDCG@10 on `load_dataset`'s split, against the candidates of seed 0 and against all items."""
+    data = load_dataset(dataset, data_dir)
+    return controls(data, candidates_of(data, np.random.default_rng(0)).negatives, np.random.default_rng(0))
+
+
+def full_ranking_controls(dataset: str, data_dir: Path) -> ControlTable:
+    """Recall@20 and NDCG@20 on the published split, or where there is none on a random fifth of every user's items."""
+    if dataset in LIGHTGCN_SETS:
+        train, test = load_train_test(dataset, data_dir)
+    else:
+        train, test = hold_out_share(load_interactions(dataset, data_dir), 0.2, 0)
+    return ranking_controls(train, test, np.random.default_rng(0))
+
+
+def rating_mean_controls(dataset: str, data_dir: Path) -> ControlTable:
+    """MAE and RMSE of means on a random fifth of the rows."""
+    return rating_controls(*split_rows(load_interactions(dataset, data_dir), 0.2, 0))
+
+
+def measured(measure: Measure, datasets: Iterable[str], data_dir: Path, folder: Path) -> dict[str, ControlTable]:
+    """Each data set's controls, from `folder` where they are kept already."""
+    found = {}
+    for dataset in sorted(set(datasets)):
+        path = folder / f"{measure.__name__}.{dataset}.json"
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(measure(dataset, data_dir).as_json(), indent=1))
+            partial.replace(path)
+        found[dataset] = ControlTable.from_json(json.loads(path.read_text()))
+    return found
+
+
+def controls_table(found: dict[str, ControlTable]) -> Table:
+    """All data sets' controls in one table."""
+    made = Table(title="Controls on the same data: what needs no training at all")
+    first = next(iter(found.values()))
+    for place, heading in enumerate(("data", "control", *first.headings[1:])):
+        made.add_column(heading, justify="left" if place < 2 else "right")
+    for dataset, table in found.items():
+        for cells in table.cells:
+            made.add_row(dataset, *cells)
+    return made
+
+
+def flat_controls(found: dict[str, ControlTable]) -> dict[str, Any]:
+    """`controls.<data set>.<control>.<against>.<metric>`."""
+    return {
+        f"controls.{dataset}.{name}": value
+        for dataset, table in found.items()
+        for name, value in table.figures().items()
+    }
