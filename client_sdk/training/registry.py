@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from client_sdk.training.base import ClientHalf, TrainingConfig, training_for
 from client_sdk.training.factors import FactorHalf
+from client_sdk.training.fair import FairConfig, FairHalf
 from client_sdk.training.mf import MFConfig
 from client_sdk.training.pfedclr import PFedCLRConfig, PFedCLRHalf
 from client_sdk.training.topk import TopKHalf
 from protocols.errors import ParameterError
 from protocols.recipes.base import Recipe
+from protocols.recipes.fair import Fair
 from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.rows import FactorRecipe
@@ -29,6 +31,8 @@ def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_fi
         )
     if isinstance(recipe, TopKRecipe):
         return TopKHalf(recipe, training_for(recipe.name, training, MFConfig))
+    if isinstance(recipe, Fair):
+        return FairHalf(recipe, training_for(recipe.name, training, FairConfig))
     if isinstance(recipe, FactorRecipe):
         return FactorHalf(recipe, training_for(recipe.name, training, MFConfig))
     if isinstance(recipe, PFedCLR):

@@ -12,6 +12,7 @@ from protocols.faults import first_fault
 from protocols.layout import VectorLayout
 from protocols.recipes.base import Recipe
 from protocols.recipes.colr import CoLR, CoLRParameters
+from protocols.recipes.fair import Fair, FairParameters
 from protocols.recipes.fedmf import FedMF, FedMFParameters
 from protocols.recipes.pfedclr import PFedCLR, PFedCLRParameters
 from protocols.recipes.privirec import PriviRec, PriviRecK
@@ -24,6 +25,7 @@ __all__ = ["CARRIERS", "RECIPES", "check_combination", "recipe"]
 
 RECIPES: Final[dict[str, Callable[[Mapping[str, Any]], Recipe]]] = {
     "colr": lambda p: CoLR(CoLRParameters.model_validate(dict(p))),
+    "fair": lambda p: Fair(FairParameters.model_validate(dict(p))),
     "fedmf": lambda p: FedMF(FedMFParameters.model_validate(dict(p))),
     "pfedclr": lambda p: PFedCLR(PFedCLRParameters.model_validate(dict(p))),
     "privirec": lambda p: PriviRec(PriviRecParameters.model_validate(dict(p))),
@@ -34,6 +36,7 @@ RECIPES: Final[dict[str, Callable[[Mapping[str, Any]], Recipe]]] = {
 }
 _PARAMETERS: Final[dict[str, type[BaseModel]]] = {
     "colr": CoLRParameters,
+    "fair": FairParameters,
     "fedmf": FedMFParameters,
     "pfedclr": PFedCLRParameters,
     "privirec": PriviRecParameters,
@@ -45,6 +48,7 @@ _PARAMETERS: Final[dict[str, type[BaseModel]]] = {
 
 CARRIERS: Final[dict[str, frozenset[str]]] = {
     "colr": frozenset({"ckks", "masked", "paillier", "plain"}),
+    "fair": frozenset({"ckks", "masked", "plain"}),
     "fedmf": frozenset({"ckks", "masked", "paillier", "plain"}),
     "pfedclr": frozenset({"ckks", "masked", "plain"}),
     "privirec": frozenset({"masked", "plain"}),

@@ -1,0 +1,167 @@
+"""The client half of FAIR: NeuMF trained within what the device can hold of the item tables.
+
+Of theta = S psi only the rows of a batch are ever recovered; their gradients fall back onto the buckets of psi (eq. 6
+of the paper). The user's two vectors stay here and are never sent, where the released code sends the whole user tables
+of every client and averages them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.data.history import History
+from client_sdk.training.adam import Adam
+from client_sdk.training.base import LocalResult, Memory, TrainingConfig
+from client_sdk.training.negatives import draw_negatives
+from client_sdk.training.neumf import pair_gradients, scores
+from client_sdk.training.touched import TouchedAdam
+from protocols.errors import ParameterError
+from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.fair import Fair
+from protocols.recipes.fair_state import TABLES, FairView, fair_view, spaces_of
+from protocols.recipes.subspaces import CHUNK, Subspace
+
+__all__ = ["USER_VECTORS", "FairConfig", "FairHalf", "batches"]
+
+USER_VECTORS: Final = "user_vectors"
+"""Name in the memory: float32 (2, dim), for GMF and for the MLP."""
+_INITIAL_SCALE: Final = 0.01
+
+
+@dataclass(frozen=True)
+class FairConfig(TrainingConfig):
+    """How a client trains; the defaults are the paper's for Goodreads-100 (table 7), but for the learning rate."""
+
+    learning_rate: float = 1e-3
+    """Adam's, whose moments begin anew in every round."""
+    epochs: int = 5
+    """E: passes over the positives in one round."""
+    batch_size: int = 512
+    """Positives a step, each with one negative that is drawn anew in every epoch."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ParameterError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.learning_rate > 0:
+            raise ParameterError(f"learning_rate must be positive, got {self.learning_rate}")
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What local training gives: see `TouchedAdam.changes` for places and changes."""
+
+    user: NDArray[np.float32]
+    dense: NDArray[np.float32]
+    places: NDArray[np.int32]
+    changes: NDArray[np.float32]
+    loss: float
+
+
+@dataclass(frozen=True)
+class FairHalf:
+    """One device, of whatever capacity its view of the model has."""
+
+    recipe: Fair
+    training: FairConfig = field(default_factory=FairConfig)
+
+    def first_memory(self, rng: np.random.Generator) -> Memory:
+        """Fresh user vectors, N(0, 0.01^2)."""
+        shape = (len(TABLES), self.recipe.parameters.dim)
+        return {USER_VECTORS: (_INITIAL_SCALE * rng.standard_normal(shape)).astype(np.float32)}
+
+    def contribute(
+        self,
+        spec: RoundSpec,
+        client_id: str,
+        state: ModelState,
+        history: History,
+        memory: Memory,
+        rng: np.random.Generator,
+        excluded: NDArray[np.int32] | None = None,
+    ) -> LocalResult:
+        """Train, and send the weighted changes of the buckets that were touched and of the small layers."""
+        view = fair_view(state)
+        if view.step != spec.step - 1:
+            raise ParameterError(f"sum {spec.step} follows the model of sum {spec.step - 1}, not that of {view.step}")
+        buckets = self.recipe.buckets[self.recipe.group_of(spec.step)]
+        if view.tables.shape[1] != buckets:
+            raise ParameterError(
+                f"sum {spec.step} is of devices with {buckets} values a table, not {view.tables.shape[1]}"
+            )
+        made = self._train(view, history, memory, rng, excluded)
+        blocks, clipped = self.recipe.contribute(spec, made.places, made.changes, made.dense - view.dense, len(history))
+        return LocalResult(blocks, clipped, {USER_VECTORS: made.user}, made.loss, 2 * len(history))
+
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
+        """User vectors from local training."""
+        return {USER_VECTORS: self._train(fair_view(state), history, self.first_memory(rng), rng, None).user}
+
+    def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
+        """s(i) of every item, from rows recovered a few thousand at a time."""
+        view, p = fair_view(state), self.recipe.parameters
+        spaces = self._spaces(view)
+        found = np.empty(p.items, dtype=np.float32)
+        step = max(1, CHUNK // p.dim)
+        for start in range(0, p.items, step):
+            stop = min(start + step, p.items)
+            rows = [
+                space.recover(table, slice(start * p.dim, stop * p.dim)).reshape(-1, p.dim)
+                for space, table in zip(spaces, view.tables, strict=True)
+            ]
+            found[start:stop] = scores(memory[USER_VECTORS], view.dense, np.stack(rows))
+        return found
+
+    def _spaces(self, view: FairView) -> tuple[Subspace, Subspace]:
+        return spaces_of(view.seed, self.recipe.parameters.elements, view.tables.shape[1])
+
+    def _train(
+        self,
+        view: FairView,
+        history: History,
+        memory: Memory,
+        rng: np.random.Generator,
+        excluded: NDArray[np.int32] | None,
+    ) -> _Trained:
+        p, config = self.recipe.parameters, self.training
+        if not len(history):
+            raise ParameterError("a client without interactions has nothing to train on")
+        spaces, buckets = self._spaces(view), view.tables.shape[1]
+        user, dense = np.array(memory[USER_VECTORS], dtype=np.float32), view.dense.copy()
+        own = Adam([user, dense], [config.learning_rate] * 2)
+        most = min(p.items, len(history) * (1 + config.epochs)) * p.dim * len(TABLES)
+        tables = TouchedAdam(view.tables.reshape(-1), config.learning_rate, most)
+        losses: list[float] = []
+        for items in batches(history.items, p.items, config, rng, excluded):
+            elements = (items.astype(np.int64)[:, None] * p.dim + np.arange(p.dim)).ravel()
+            found = [space.places(elements) for space in spaces]
+            slots = tables.find(np.concatenate([places + t * buckets for t, (places, _) in enumerate(found)]))
+            signs = np.concatenate([signs for _, signs in found])
+            rows = (tables.values(slots) * signs).reshape(len(TABLES), items.size, p.dim)
+            gradients = pair_gradients(user, dense, rows)
+            tables.step(slots, gradients.rows.ravel() * signs)
+            own.step([gradients.user, gradients.dense])
+            losses.append(gradients.loss)
+        last = -(-len(history) // config.batch_size)
+        return _Trained(user, dense, *tables.changes(), float(np.mean(losses[-last:])))
+
+
+def batches(
+    positives: NDArray[np.int32],
+    n_items: int,
+    config: FairConfig,
+    rng: np.random.Generator,
+    excluded: NDArray[np.int32] | None,
+) -> Iterator[NDArray[np.int32]]:
+    """Positives, shuffled, and as many negatives after them, int32 (2p,), for every step of every epoch."""
+    for _ in range(config.epochs):
+        order = rng.permutation(positives)
+        negatives = draw_negatives(positives, n_items, positives.size, rng, excluded)
+        for start in range(0, order.size, config.batch_size):
+            batch = slice(start, start + config.batch_size)
+            yield np.concatenate([order[batch], negatives[batch]])

@@ -1,0 +1,228 @@
+"""FAIR's client half: exact gradients, Adam of what is touched, and the memory of the device's space."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client_sdk.data.history import History
+from client_sdk.training import client_half
+from client_sdk.training.adam import Adam
+from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf
+from client_sdk.training.mf import MFConfig
+from client_sdk.training.neumf import layers_of, pair_gradients, scores
+from client_sdk.training.touched import TouchedAdam
+from protocols.errors import ParameterError
+from protocols.recipes.fair import Fair, dense_length
+from protocols.recipes.fair_state import FairView, spaces_of
+from protocols.recipes.registry import recipe
+
+TASK_SEED = bytes(range(32))
+DIM = 4
+
+
+def make(capacities: tuple[int, ...] = (0, 1), items: int = 120, **training: Any) -> tuple[Fair, FairHalf]:
+    chosen = recipe("fair", {"items": items, "dim": DIM, "capacities": list(capacities), "clip": 5.0})
+    half = client_half(chosen, FairConfig(**training) if training else None)
+    assert isinstance(chosen, Fair)
+    assert isinstance(half, FairHalf)
+    return chosen, half
+
+
+# --- the model ---------------------------------------------------------------------------------------------------
+
+
+def problem(seed: int, pairs: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """User, layers and rows, float64, large enough that the loss is far from flat."""
+    rng = np.random.default_rng(seed)
+    return (
+        rng.standard_normal((2, DIM)),
+        rng.standard_normal(dense_length(DIM)),
+        rng.standard_normal((2, 2 * pairs, DIM)),
+    )
+
+
+def loss_of(user: np.ndarray, dense: np.ndarray, rows: np.ndarray) -> float:
+    found = scores(user, dense, rows)
+    half = found.size // 2
+    return float(np.mean(np.log1p(np.exp(-(found[:half] - found[half:])))))
+
+
+def test_scores_are_the_models_formula() -> None:
+    user, dense, rows = problem(0)
+    layers = layers_of(dense, DIM)
+    for i, found in enumerate(scores(user, dense, rows)):
+        inputs = np.concatenate([user[1], rows[1, i]])
+        hidden = np.maximum(inputs @ np.vstack([layers.user_weights, layers.item_weights]) + layers.bias, 0)
+        output = np.concatenate([layers.gmf_output, layers.mlp_output])
+        assert found == pytest.approx(np.concatenate([user[0] * rows[0, i], hidden]) @ output)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=20, deadline=None)
+def test_gradients_are_those_of_the_loss(seed: int) -> None:
+    parts = problem(seed)
+    made = pair_gradients(*parts)
+    assert made.loss == pytest.approx(loss_of(*parts))
+    for part, gradient in zip(parts, (made.user, made.dense, made.rows), strict=True):
+        flat, expected = part.reshape(-1), np.empty(part.size)
+        for place in range(flat.size):
+            kept, step = flat[place], 1e-6
+            flat[place] = kept + step
+            above = loss_of(*parts)
+            flat[place] = kept - step
+            expected[place] = (above - loss_of(*parts)) / (2 * step)
+            flat[place] = kept
+        np.testing.assert_allclose(gradient.reshape(-1), expected, atol=1e-7)
+
+
+# --- Adam over what is touched -----------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([40, 400]))
+@settings(max_examples=20, deadline=None)
+def test_touched_values_move_as_in_adam_over_all(seed: int, steps: int) -> None:
+    """400 steps: the moments are rescaled on the way. Places repeat within a step, and some are never touched."""
+    rng = np.random.default_rng(seed)
+    start = rng.standard_normal(30).astype(np.float32)
+    dense = start.copy()
+    reference, ours = Adam([dense], [0.01]), TouchedAdam(start, 0.01, 25)
+    for _ in range(steps):
+        places = rng.integers(0, 25, 6)
+        gradients = (10.0 ** rng.uniform(-5, 0) * rng.standard_normal(6)).astype(np.float32)
+        whole = np.zeros(30, dtype=np.float32)
+        np.add.at(whole, places, gradients)
+        slots = ours.find(places)
+        np.testing.assert_allclose(ours.values(slots), dense[places], atol=2e-5)
+        reference.step([whole])
+        ours.step(slots, gradients)
+    places, changes = ours.changes()
+    assert np.unique(places).size == places.size <= 25
+    moved = start.copy()
+    moved[places] += changes
+    np.testing.assert_allclose(moved, dense, atol=2e-5 + 1e-6 * steps)
+
+
+# --- a client's round --------------------------------------------------------------------------------------------
+
+
+def reference_round(
+    chosen: Fair, view: FairView, positives: np.ndarray, user: np.ndarray, config: FairConfig, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Psi, layers and user after a round, with S psi made whole for every batch."""
+    from client_sdk.training.negatives import draw_negatives
+
+    rng, elements = np.random.default_rng(seed), chosen.parameters.elements
+    spaces = spaces_of(view.seed, elements, view.tables.shape[1])
+    every = [space.places(np.arange(elements)) for space in spaces]
+    psi, dense, user = view.tables.copy(), view.dense.copy(), user.copy()
+    adam = Adam([psi, dense, user], [config.learning_rate] * 3)
+    for _ in range(config.epochs):
+        order = rng.permutation(positives)
+        negatives = draw_negatives(positives, chosen.parameters.items, positives.size, rng)
+        for start in range(0, order.size, config.batch_size):
+            batch = slice(start, start + config.batch_size)
+            items = np.concatenate([order[batch], negatives[batch]])
+            tables = [(psi[t][places] * signs).reshape(-1, DIM) for t, (places, signs) in enumerate(every)]
+            made = pair_gradients(user, dense, np.stack([table[items] for table in tables]))
+            by_psi = np.zeros_like(psi)
+            for t, (places, signs) in enumerate(every):
+                by_table = np.zeros((chosen.parameters.items, DIM), dtype=np.float32)
+                np.add.at(by_table, items, made.rows[t])
+                np.add.at(by_psi[t], places, by_table.ravel() * signs)
+            adam.step([by_psi, made.dense, made.user])
+    return psi, dense, user
+
+
+@pytest.mark.parametrize("capacities", [(0,), (1,), (3,)])
+@pytest.mark.parametrize("batch", [7, 512])
+def test_a_round_is_adam_on_the_recovered_tables(capacities: tuple[int, ...], batch: int) -> None:
+    chosen, half = make(capacities, learning_rate=0.01, epochs=3, batch_size=batch)
+    view = chosen.initial_view(TASK_SEED, 0)
+    positives = np.random.default_rng(5).permutation(120)[:20].astype(np.int32)
+    memory = half.first_memory(np.random.default_rng(6))
+    spec = chosen.plan(TASK_SEED, 1)
+    local = half.contribute(spec, "c_1", view, History(positives), memory, np.random.default_rng(7))
+    psi, dense, user = reference_round(chosen, view, positives, memory[USER_VECTORS], half.training, 7)
+    weight = 20 / chosen.parameters.max_interactions
+    expected = weight * np.concatenate([(psi - view.tables).ravel(), dense - view.dense])
+    np.testing.assert_allclose(local.blocks[0][:-1], expected, atol=1e-5 * weight)
+    assert local.blocks[0][-1] == weight
+    np.testing.assert_allclose(local.memory[USER_VECTORS], user, atol=1e-5)
+    assert np.isfinite(local.loss)
+
+
+@pytest.mark.parametrize("group", [0, 1])
+def test_training_learns_what_the_user_likes(group: int) -> None:
+    chosen, half = make((0, 1), learning_rate=0.05, epochs=20)
+    view = chosen.initial_view(TASK_SEED, group)
+    history = History(np.arange(0, 120, 6, dtype=np.int32))
+    spec = chosen.plan(TASK_SEED, group + 1)
+    view = FairView(group, group, view.seed, view.tables, view.dense)
+    local = half.contribute(
+        spec, "c", view, history, half.first_memory(np.random.default_rng(0)), np.random.default_rng(1)
+    )
+    tables = view.tables + local.blocks[0][: view.tables.size].reshape(2, -1) * chosen.parameters.max_interactions / 20
+    dense = view.dense + local.blocks[0][view.tables.size : -1] * chosen.parameters.max_interactions / 20
+    after = FairView(group, group, view.seed, tables.astype(np.float32), dense.astype(np.float32))
+    ranks = np.argsort(-half.scores(after, local.memory, history))
+    assert np.isin(ranks[:20], history.items).mean() > 0.7
+
+
+def test_scores_of_a_view_are_those_of_its_recovered_tables() -> None:
+    chosen, half = make((2,))
+    view = chosen.initial_view(TASK_SEED, 0)
+    memory = half.first_memory(np.random.default_rng(0))
+    spaces = spaces_of(view.seed, chosen.parameters.elements, view.tables.shape[1])
+    whole = [s.recover(t, slice(0, 480)).reshape(-1, DIM) for s, t in zip(spaces, view.tables, strict=True)]
+    expected = scores(memory[USER_VECTORS], view.dense, np.stack(whole))
+    np.testing.assert_allclose(half.scores(view, memory, History(np.zeros(0, np.int32))), expected, atol=1e-7)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    chosen, half = make((0, 1))
+    spec, memory, rng = chosen.plan(TASK_SEED, 1), half.first_memory(np.random.default_rng(0)), np.random.default_rng(0)
+    history, view = History(np.arange(3, dtype=np.int32)), chosen.initial_view(TASK_SEED, 0)
+    with pytest.raises(ParameterError, match="without interactions"):
+        half.contribute(spec, "c", view, History(np.zeros(0, np.int32)), memory, rng)
+    with pytest.raises(ParameterError, match="its view"):
+        half.contribute(spec, "c", chosen.initial_state(TASK_SEED), history, memory, rng)
+    with pytest.raises(ParameterError, match="values a table"):
+        half.contribute(spec, "c", chosen.initial_view(TASK_SEED, 1), history, memory, rng)
+    with pytest.raises(ParameterError, match="follows the model of sum 1"):
+        half.contribute(chosen.plan(TASK_SEED, 2), "c", view, history, memory, rng)
+    with pytest.raises(ParameterError, match="FairConfig"):
+        client_half(chosen, MFConfig())
+    for wrong in ({"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}):
+        with pytest.raises(ParameterError, match=next(iter(wrong))):
+            FairConfig(**wrong)
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+
+
+def client_peak(p: int, items: int = 400_000) -> int:
+    """Peak bytes of a client's round, from the bytes of its view to its contribution."""
+    chosen, half = make((p,), items=items, epochs=2, batch_size=128)
+    body = chosen.encode_view(chosen.initial_view(TASK_SEED, 0), 0)
+    history = History(np.arange(0, items, items // 400, dtype=np.int32))
+    memory, spec = half.first_memory(np.random.default_rng(0)), chosen.plan(TASK_SEED, 1)
+    tracemalloc.start()
+    view = chosen.decode_view(0, body, 0)
+    half.contribute(spec, "c", view, history, memory, np.random.default_rng(0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_a_round_takes_the_memory_of_the_devices_space() -> None:
+    peaks = {p: client_peak(p) for p in (0, 1, 2, 3, 4)}
+    batches = 600_000  # a batch, chunks and the history, whatever the space
+    for p in (1, 2, 3, 4):
+        assert peaks[p] - batches < peaks[0] / 2**p, peaks
+    assert peaks[4] < peaks[0] / 10
