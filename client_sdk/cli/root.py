@@ -23,6 +23,7 @@ from client_sdk.cli.evaluate import evaluate
 from client_sdk.cli.hints import hint
 from client_sdk.cli.keyring import keyring
 from client_sdk.cli.participate import join, recommend
+from client_sdk.cli.privacy import privacy
 from protocols.errors import HushRecError
 
 __all__ = ["app", "main"]
@@ -77,6 +78,7 @@ app.command()(join)
 app.command()(recommend)
 app.command()(evaluate)
 app.command()(cost)
+app.command()(privacy)
 app.add_typer(data, name="data")
 app.command()(doctor)
 app.add_typer(keyring, name="keyring")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 __all__ = ["PAPER_CLAIMS", "PaperClaim"]
 
@@ -14,16 +14,17 @@ __all__ = ["PAPER_CLAIMS", "PaperClaim"]
 class PaperClaim:
     """A paper's statement. clip: None where it bounds something else than each value that is sent, or says no number.
 
-    formula: its epsilon in words. counts: what that epsilon is of. objections: sentences on why it does not hold, or
-    not for what a reader takes it for.
+    dim: length of an item's factor in the paper's runs. formula: its epsilon in words, `per`: of what. objections:
+    sentences on why it does not hold, or not for what a reader takes it for.
     """
 
     system: str
     source: str
+    dim: int
     clip: float | None
     scale: float
     formula: str
-    counts: str
+    per: Literal["coordinate", "round"]
     objections: tuple[str, ...]
 
     @property
@@ -33,8 +34,8 @@ class PaperClaim:
 
 
 _RFREC_OBJECTIONS: Final = (
-    "It is the cost of one coordinate in one round. A client sends items x dim coordinates, all of its own data, in "
-    "every round: the costs add up, and the paper adds none.",
+    "A client sends items x dim coordinates that all follow from its own data, in every round. Their costs add up, and "
+    "the paper adds none.",
     "The released code draws one Laplace number a client and adds it to every entry. The difference between any two "
     "entries is then sent without noise: that is no local differential privacy, for any epsilon.",
     "The released code has other values than the text, clip 0.4 with scale 0.1 and 0.2 with 0.08, and its noise "
@@ -45,10 +46,11 @@ PAPER_CLAIMS: Final[Mapping[str, PaperClaim]] = MappingProxyType(
         "pfedclr": PaperClaim(
             system="PFedCLR",
             source="section 4, appendix B.4 (eq. 35, 36, lemma B.7) and D.7",
+            dim=16,
             clip=None,
             scale=0.5,
             formula="S_u / lambda, with S_u at most 2 p_u eta C",
-            counts="one round; neither C nor a value of epsilon is given",
+            per="round",
             objections=(
                 "p_u is the weight of the client in the server's mean, so S_u is the sensitivity of the mean. The "
                 "noise is local: it is added to Q_u, whose sensitivity has no p_u in it.",
@@ -56,25 +58,27 @@ PAPER_CLAIMS: Final[Mapping[str, PaperClaim]] = MappingProxyType(
                 "gradients by their own size: clipping them bounds no change of Q_u by eta C.",
                 "C bounds a norm of the whole gradient, and which one is not said. Laplace noise needs the sum of the "
                 "absolute values; for the Euclidean norm that is up to sqrt(items x dim) times as much.",
-                "It is the cost of one round out of 100; nothing is composed.",
+                "Neither C nor a value of epsilon is given, and what 100 rounds cost together is not asked.",
             ),
         ),
         "rfrec": PaperClaim(
             system="RFRec",
             source="section 3.4 (eq. 9) and RQ6",
+            dim=20,
             clip=0.2,
             scale=0.04,
             formula="2 delta / s, with clip delta and scale s",
-            counts="one coordinate in one round",
+            per="coordinate",
             objections=_RFREC_OBJECTIONS,
         ),
         "rfrecf": PaperClaim(
             system="RFRecF",
             source="section 3.4 (eq. 9) and RQ6",
+            dim=20,
             clip=0.2,
             scale=0.06,
             formula="2 delta / s, with clip delta and scale s",
-            counts="one coordinate in one round",
+            per="coordinate",
             objections=_RFREC_OBJECTIONS,
         ),
     }

@@ -1,0 +1,161 @@
+"""Clipping and noise: a draw for every coordinate, on the grid, and never more than the stated epsilon."""
+
+from __future__ import annotations
+
+import json
+import os
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from scipy import stats
+
+from protocols.errors import ParameterError
+from protocols.privacy import laplace
+from protocols.privacy.laplace import LaplaceNoise, privatise
+
+NOISE = LaplaceNoise(clip=0.2, scale=0.04)
+SIZES = st.floats(1e-4, 1e4)
+
+
+def fixed(count: int) -> bytes:
+    return bytes(range(count))
+
+
+def numbered(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+def noises(count: int = 100_000) -> NDArray[np.float64]:
+    return privatise(np.zeros(count), NOISE, fixed)[0]
+
+
+def test_every_coordinate_has_a_draw_of_its_own() -> None:
+    drawn = noises()
+    assert drawn.std() == pytest.approx(NOISE.scale * np.sqrt(2), rel=0.02), "one shared draw has no spread"
+    assert len(np.unique(drawn)) > 0.9 * drawn.size
+    assert np.corrcoef(drawn[:-1], drawn[1:])[0, 1] == pytest.approx(0, abs=4 / np.sqrt(drawn.size))
+
+
+def test_coordinates_of_one_vector_say_nothing_of_each_other() -> None:
+    pairs = np.array([privatise(np.zeros(2), NOISE, lambda _, n=n: numbered(n))[0] for n in range(2000)])
+    assert np.corrcoef(pairs.T)[0, 1] == pytest.approx(0, abs=4 / np.sqrt(len(pairs)))
+
+
+def test_the_noise_is_laplace_of_the_scale_that_was_asked_for() -> None:
+    drawn = noises()
+    assert stats.kstest(drawn, stats.laplace(scale=NOISE.scale).cdf).pvalue > 1e-3
+    assert drawn.mean() == pytest.approx(0, abs=4 * NOISE.scale * np.sqrt(2 / drawn.size))
+    assert np.abs(drawn).mean() == pytest.approx(NOISE.scale, abs=4 * NOISE.scale / np.sqrt(drawn.size))
+
+
+def test_values_stay_where_they_are_but_for_the_noise() -> None:
+    values = np.linspace(-0.2, 0.2, 1000)
+    noisy, moved = privatise(values, NOISE, fixed)
+    assert moved == 0
+    assert np.abs(noisy - values - noises(1000)).max() <= NOISE.grid / 2
+
+
+def test_values_beyond_the_clip_are_moved_there_and_counted() -> None:
+    values = np.array([0.2, 0.2000001, -5.0, 0.1, -0.2, 1e300])
+    noisy, moved = privatise(values, NOISE, fixed)
+    assert moved == 3
+    assert np.array_equal(noisy, privatise(np.clip(values, -0.2, 0.2), NOISE, fixed)[0])
+
+
+def test_noise_that_would_leave_the_bound_is_held_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = np.array([2**52, -(2**52), 0])
+    monkeypatch.setattr(laplace, "discrete_laplace", lambda _key, _scale, _count: far)
+    noisy, moved = privatise(np.array([0.1, 0.1, 9.0]), NOISE)
+    assert moved == 3
+    assert np.abs(noisy).max() <= NOISE.bound
+    assert np.array_equal(np.sign(noisy), [1, -1, 1])
+    assert np.abs(noisy[:2]) == pytest.approx(NOISE.bound)
+
+
+@given(clip=SIZES, scale=SIZES, seed=st.integers(0, 2**32 - 1))
+def test_noisy_values_lie_on_the_grid_whatever_went_in(clip: float, scale: float, seed: int) -> None:
+    noise = LaplaceNoise(clip=clip, scale=scale)
+    values = np.random.default_rng(seed).normal(0, clip, 50)
+    noisy, _ = privatise(values, noise, lambda _: numbered(seed))
+    assert np.array_equal(noisy / noise.grid, np.rint(noisy / noise.grid))
+    assert np.abs(noisy).max() <= noise.bound
+    assert np.log2(noise.grid) == np.rint(np.log2(noise.grid))
+    assert noise.scale / 2**21 < noise.grid <= noise.scale / 2**20
+
+
+@given(clip=SIZES, scale=SIZES)
+def test_epsilon_holds_exactly(clip: float, scale: float) -> None:
+    """The furthest two inputs, in steps, over the scale of the draw, in steps: no more than 2 * clip / scale."""
+    noise = LaplaceNoise(clip=clip, scale=scale)
+    asked: list[int] = []
+
+    def none(_key: bytes, steps: int, count: int) -> NDArray[np.int64]:
+        asked.append(steps)
+        return np.zeros(count, np.int64)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(laplace, "discrete_laplace", none)
+        highest, lowest = privatise(np.array([10 * clip, -10 * clip]), noise)[0]
+    furthest = (Fraction(highest) - Fraction(lowest)) / Fraction(noise.grid)
+    assert furthest / asked[0] <= 2 * Fraction(clip) / Fraction(scale)
+    assert asked[0] * Fraction(noise.grid) <= Fraction(scale) * (1 + Fraction(1, 2**20))
+
+
+def test_the_entropy_alone_decides() -> None:
+    asked: list[int] = []
+
+    def counting(count: int) -> bytes:
+        asked.append(count)
+        return fixed(count)
+
+    values = np.linspace(-1, 1, 100)
+    first, _ = privatise(values, NOISE, counting)
+    assert asked == [32]
+    assert np.array_equal(first, privatise(values, NOISE, fixed)[0])
+    assert not np.array_equal(first, privatise(values, NOISE)[0]), "without one it is the system's"
+    assert not np.array_equal(privatise(values, NOISE, os.urandom)[0], privatise(values, NOISE, os.urandom)[0])
+
+
+def test_the_input_is_left_alone() -> None:
+    values = np.array([3.0, -0.1])
+    privatise(values, NOISE, fixed)
+    assert np.array_equal(values, [3.0, -0.1])
+
+
+@pytest.mark.parametrize("values", [[np.nan], [np.inf, 0.0], [[0.0, 1.0]]])
+def test_what_cannot_be_noised_is_refused(values: list[float]) -> None:
+    with pytest.raises(ParameterError):
+        privatise(np.array(values), NOISE, fixed)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"clip": 0.0, "scale": 1.0},
+        {"clip": -1.0, "scale": 1.0},
+        {"clip": 1.0, "scale": 0.0},
+        {"clip": 1.0, "scale": -1.0},
+        {"clip": float("nan"), "scale": 1.0},
+        {"clip": 1.0, "scale": float("inf")},
+        {"clip": 1.0, "scale": 1e-320},
+        {"clip": 1e10, "scale": 1.0},
+        {"clip": 1.0, "scale": 1.0, "shared": True},
+        {"clip": 1.0},
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(parameters: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        LaplaceNoise(**parameters)
+
+
+def test_parameters_are_json_and_frozen() -> None:
+    assert LaplaceNoise.model_validate(json.loads(NOISE.model_dump_json())) == NOISE
+    assert NOISE.bound == pytest.approx(0.2 + 40 * 0.04)
+    assert NOISE.epsilon == pytest.approx(10)
+    with pytest.raises(ValidationError):
+        NOISE.clip = 1.0  # type: ignore[misc]
