@@ -137,7 +137,8 @@ class PlainMechanism:
                 f"a contribution along this route is {4 * bounds.size} bytes, got {memoryview(body).nbytes}"
             )
         values = np.frombuffer(body, "<f4")
-        wrong = np.flatnonzero(~(np.abs(values) <= bounds * _SLACK))
+        finite = np.isfinite(values)  # as float32: widening a signalling NaN warns
+        wrong = np.flatnonzero(~(np.abs(values, where=finite, out=np.full_like(values, np.inf)) <= bounds * _SLACK))
         if wrong.size:
             raise ContributionError(f"value {int(wrong[0])} is not finite or over its clip")
 
@@ -172,9 +173,10 @@ class PlainMechanism:
         own = _own(plan)
         if not 0 <= contributions <= own.max_contributions:
             raise ParameterError(f"the plan holds for {own.max_contributions} contributions, not {contributions}")
-        values = np.frombuffer(exact(aggregate, own.aggregate_bytes, "an aggregate"), "<f4").astype(np.float64)
-        if not np.isfinite(values).all():
+        narrow = np.frombuffer(exact(aggregate, own.aggregate_bytes, "an aggregate"), "<f4")
+        if not np.isfinite(narrow).all():
             raise CodecError("the aggregate holds values that are not finite")
+        values = narrow.astype(np.float64)
         return np.rint(values, out=values, where=own.layout.integral_mask())
 
 
