@@ -68,6 +68,7 @@ def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[J
     ]
     on_data = {f"fidelity-{system}": ("fidelity.py", "--system", system) for system in sorted(SYSTEMS)}
     on_data["privirec-service"] = ("privirec_service.py",)
+    on_data["training"] = ("training.py",)
     lacks = "" if data_dir.is_dir() else f"data sets in {data_dir} (make bench DATA_DIR=folder)"
     for name, (script, *chosen) in on_data.items():
         command = (sys.executable, str(HERE / script), *chosen, "--data-dir", str(data_dir), *how)

@@ -26,6 +26,10 @@ TITLES: Final = {
         "PriviRec through the service",
         "Masked sums of all ML-100K users over HTTP, some of whom leave, beside the same with the data in one place.",
     ),
+    "training": (
+        "Local training",
+        "A client's round of the CoLR paper's settings on ML-1M, and its 1,000 rounds of 60 clients in one process.",
+    ),
     "memory": ("Server memory", "The same encrypted round with 50 and with 500 clients."),
 }
 _PRIVATE: Final = ("machine.", "version.")

@@ -95,6 +95,11 @@ TARGETS: Final[dict[str, tuple[Target, ...]]] = {
         *_round1000(optional=True),
     ),
     "masked_round": _round1000(optional=False),
+    "training": (
+        _at_most("client_round_ms", 5, "a client's round, all 64 columns, ms"),
+        _at_most("client_round_ms_colr4", 5, "a client's round, CoLR at rank 4, ms"),
+        _at_most("colr1000.seconds", 600, "60 clients x 1,000 rounds of CoLR in one process, seconds"),
+    ),
 }
 """By script, which is also the name of its results file."""
 

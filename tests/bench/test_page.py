@@ -169,7 +169,7 @@ def test_order_and_targets_speak_of_the_same_scripts() -> None:
     assert all(len({target.key for target in group}) == len(group) for group in TARGETS.values())
 
 
-@pytest.mark.parametrize("script", ["ckks", "masked", "masked_round", "memory", "overhead", "paillier"])
+@pytest.mark.parametrize("script", ["ckks", "masked", "masked_round", "memory", "overhead", "paillier", "training"])
 def test_the_benchmarks_page_names_every_target_with_its_bound(script: str) -> None:
     lines = (Path(__file__).parents[2] / "bench" / "README.md").read_text(encoding="utf-8").splitlines()
     for target in TARGETS[script]:

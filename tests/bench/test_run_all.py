@@ -71,7 +71,7 @@ def test_committed_results_make_a_page_without_a_run(tmp_path: Path) -> None:
 
 def test_every_script_is_run_the_quick_way_unless_asked_otherwise(tmp_path: Path) -> None:
     quick, full = jobs(tmp_path, quick=True), jobs(tmp_path, quick=False)
-    assert {"ckks", "memory", "overhead", "fidelity-colr"} <= {job.name for job in quick}
+    assert {"ckks", "memory", "overhead", "fidelity-colr", "training"} <= {job.name for job in quick}
     assert all("--quick" in job.command for job in quick)
     assert not any("--quick" in job.command for job in full)
     assert all(Path(job.command[1]).exists() for job in quick)
@@ -80,6 +80,7 @@ def test_every_script_is_run_the_quick_way_unless_asked_otherwise(tmp_path: Path
 def test_what_is_not_here_is_named_before_anything_runs(tmp_path: Path) -> None:
     without = {job.name: job.lacks for job in jobs(tmp_path / "nowhere", quick=True)}
     assert "DATA_DIR" in without["fidelity-colr"]
+    assert "DATA_DIR" in without["training"]
     assert without["ckks"] == ""
     given = {job.name: job for job in jobs(tmp_path, quick=True, peer_python=Path("peers/python"))}
     assert given["fidelity-colr"].lacks == ""

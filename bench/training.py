@@ -1,0 +1,122 @@
+"""How long local training takes on a client, and a whole federation of CoLR in one process, on ML-1M.
+
+    .venv/bin/python bench/training.py [--data-dir data] [--quick] [--json FILE]
+
+A client round is one user's `contribute` with the settings of the CoLR paper (d = 64, 2 epochs, batches of 256, 4 drawn
+negatives a positive) and a history of about 165 items, the mean of ML-1M: drawing, training, and cutting the update
+into what is sealed. Times are of the processor, so more than one core would count in full. The federation is 60
+clients x 1,000 rounds of CoLR at rank 4 in plain sums, everything but HTTP; `--quick` runs the first 50 rounds and
+scales. bench/README.md lists the keys.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from rich.console import Console
+
+from bench._report import Figure, arguments, bars, show, time_in_turn, write_figures
+from bench.systems.colr import CLIP, DIM, TRAINING
+from bench.targets import verdicts
+from client_sdk.data.errors import DataError
+from client_sdk.data.interactions import Interactions
+from client_sdk.data.loaders import load_dataset
+from client_sdk.simulation import Federation
+from client_sdk.training.registry import client_half
+from protocols.recipes.registry import recipe as make_recipe
+
+POSITIVES: Final = 165
+COHORT, ROUNDS, QUICK_ROUNDS = 60, 1000, 50
+RANK: Final = 4
+SEED: Final = bytes(32)
+CLIENTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "": ("fedmf", {}),
+    "_colr1": ("colr", {"rank": 1}),
+    "_colr4": ("colr", {"rank": 4}),
+    "_colr16": ("colr", {"rank": 16}),
+    "_scolr16": ("scolr", {"rank": 16}),
+}
+"""Ending of `client_round_ms` -> recipe and what it has besides its size."""
+
+
+def client_round(train: Interactions, user: int, recipe_name: str, more: dict[str, Any]) -> Callable[[], object]:
+    """One client's part of one round, the same whenever it is called."""
+    recipe = make_recipe(recipe_name, {"items": train.n_items, "dim": DIM, "clip": CLIP, **more})
+    half = client_half(recipe, TRAINING)
+    memory = half.first_memory(np.random.default_rng(0))
+    spec, state, history = recipe.plan(SEED, 1), recipe.initial_state(SEED), train.history(user)
+
+    def move() -> object:
+        return half.contribute(spec, str(user), state, history, memory, np.random.default_rng(1))
+
+    return move
+
+
+def clients(train: Interactions, repetitions: int, tick: Callable[[], object]) -> dict[str, Figure]:
+    """Processor time of a client round by recipe: median, minimum and maximum over the repetitions."""
+    user = int(np.argmin(np.abs(train.user_degrees() - POSITIVES)))
+    moves = {ending: client_round(train, user, name, more) for ending, (name, more) in CLIENTS.items()}
+    timings = time_in_turn(moves, repetitions, tick, dict.fromkeys(moves, 10), time.process_time)
+    figures: dict[str, Figure] = {"positives": int(train.user_degrees()[user]), "repetitions": repetitions}
+    for ending, timing in timings.items():
+        figures[f"client_round_ms{ending}"] = 1e3 * timing.median
+        figures |= timing.figures(f"client_round{ending}")
+    return figures
+
+
+def federation(train: Interactions, rounds: int, tick: Callable[[], object]) -> dict[str, Figure]:
+    """Wall-clock and processor seconds of `ROUNDS` rounds, scaled where only `rounds` of them were run."""
+    started, worked = time.perf_counter(), time.process_time()
+    parameters = {"items": train.n_items, "dim": DIM, "clip": CLIP, "rank": RANK}
+    made = Federation(train, "colr", parameters, training=TRAINING, cohort_size=COHORT)
+    losses = []
+    for done in made.run(rounds):
+        losses.append(done.loss)
+        tick()
+    scale = ROUNDS / rounds
+    return {
+        "colr1000.seconds": scale * (time.perf_counter() - started),
+        "colr1000.cpu_seconds": scale * (time.process_time() - worked),
+        "colr1000.rounds_run": rounds,
+        "colr1000.scaled": rounds != ROUNDS,
+        "colr1000.clients": COHORT,
+        "colr1000.loss_first": losses[0],
+        "colr1000.loss_last": losses[-1],
+    }
+
+
+def measure(train: Interactions, repetitions: int, rounds: int) -> dict[str, Figure]:
+    """Everything, as flat figures."""
+    with bars() as progress:
+        timing = progress.add_task("time client rounds, in turn", total=repetitions + 1)
+        figures = clients(train, repetitions, partial(progress.advance, timing))
+        running = progress.add_task("rounds of CoLR", total=rounds)
+        return figures | federation(train, rounds, partial(progress.advance, running))
+
+
+def main() -> int:
+    """Measure, show the promised figures beside their targets, write the JSON."""
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder that holds ML-1M")
+    given = parser.parse_args()
+    try:
+        train = load_dataset("ml-1m", given.data_dir).train
+    except DataError as error:
+        Console(stderr=True).print(f"error: {error}", style="red", highlight=False)
+        return 1
+    rounds = QUICK_ROUNDS if given.quick else ROUNDS
+    figures = measure(train, 21 if given.quick else 101, rounds)
+    said = f", scaled from {rounds} rounds" if figures["colr1000.scaled"] else ""
+    show(f"Local training on ML-1M, {COHORT} clients x {ROUNDS} rounds of CoLR{said}", verdicts("training", figures))
+    write_figures(given.json, figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
