@@ -11,6 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from client_sdk.data.holdout import hold_out_share, split_rows
+from client_sdk.data.interactions import LeaveOneOut
 from client_sdk.data.loaders import LIGHTGCN_SETS, load_dataset, load_interactions, load_train_test
 from client_sdk.evaluation import ControlTable, candidates_of, controls, ranking_controls, rating_controls
 
@@ -22,6 +23,7 @@ __all__ = [
     "leave_one_out_controls",
     "measured",
     "rating_mean_controls",
+    "split_controls",
 ]
 
 Measure = Callable[[str, Path], ControlTable]
@@ -30,7 +32,11 @@ Measure = Callable[[str, Path], ControlTable]
 
 def leave_one_out_controls(dataset: str, data_dir: Path) -> ControlTable:
     """HR@10 and NDCG@10 on `load_dataset`'s split, against the candidates of seed 0 and against all items."""
-    data = load_dataset(dataset, data_dir)
+    return split_controls(load_dataset(dataset, data_dir))
+
+
+def split_controls(data: LeaveOneOut) -> ControlTable:
+    """The same on any split, for systems that make their own."""
     return controls(data, candidates_of(data, np.random.default_rng(0)).negatives, np.random.default_rng(0))
 
 
