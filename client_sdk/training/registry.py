@@ -7,12 +7,14 @@ from client_sdk.training.factors import FactorHalf
 from client_sdk.training.fair import FairConfig, FairHalf
 from client_sdk.training.mf import MFConfig
 from client_sdk.training.pfedclr import PFedCLRConfig, PFedCLRHalf
+from client_sdk.training.rfrec import RFRecHalf
 from client_sdk.training.topk import TopKHalf
 from protocols.errors import ParameterError
 from protocols.recipes.base import Recipe
 from protocols.recipes.fair import Fair
 from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.rfrec import RFRec
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.topk import TopKRecipe
 
@@ -37,6 +39,10 @@ def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_fi
         return FactorHalf(recipe, training_for(recipe.name, training, MFConfig))
     if isinstance(recipe, PFedCLR):
         return PFedCLRHalf(recipe, training_for(recipe.name, training, PFedCLRConfig))
+    if isinstance(recipe, RFRec):
+        if training is not None:
+            raise ParameterError(f"how recipe {recipe.name!r} trains is part of the task: there is nothing to set here")
+        return RFRecHalf(recipe)
     if isinstance(recipe, PriviRecK):
         # here, since it needs scipy: half a second that other recipes do not have to wait for
         from client_sdk.training.privirec import PriviRecHalf, fitting_filter

@@ -17,6 +17,8 @@ from protocols.recipes.fedmf import FedMF, FedMFParameters
 from protocols.recipes.pfedclr import PFedCLR, PFedCLRParameters
 from protocols.recipes.privirec import PriviRec, PriviRecK
 from protocols.recipes.privirec_parameters import PriviRecKParameters, PriviRecParameters
+from protocols.recipes.rfrec import RFRec, RFRecF
+from protocols.recipes.rfrec_parameters import RFRecFParameters, RFRecParameters
 from protocols.recipes.scolr import SCoLR, SCoLRParameters
 from protocols.recipes.svd import SVD, SVDParameters
 from protocols.recipes.topk import TopKParameters, top_k
@@ -30,6 +32,8 @@ RECIPES: Final[dict[str, Callable[[Mapping[str, Any]], Recipe]]] = {
     "pfedclr": lambda p: PFedCLR(PFedCLRParameters.model_validate(dict(p))),
     "privirec": lambda p: PriviRec(PriviRecParameters.model_validate(dict(p))),
     "privirec-k": lambda p: PriviRecK(PriviRecKParameters.model_validate(dict(p))),
+    "rfrec": lambda p: RFRec(RFRecParameters.model_validate(dict(p))),
+    "rfrecf": lambda p: RFRecF(RFRecFParameters.model_validate(dict(p))),
     "scolr": lambda p: SCoLR(SCoLRParameters.model_validate(dict(p))),
     "svd": lambda p: SVD(SVDParameters.model_validate(dict(p))),
     "topk": lambda p: top_k(TopKParameters.model_validate(dict(p))),
@@ -41,6 +45,8 @@ _PARAMETERS: Final[dict[str, type[BaseModel]]] = {
     "pfedclr": PFedCLRParameters,
     "privirec": PriviRecParameters,
     "privirec-k": PriviRecKParameters,
+    "rfrec": RFRecParameters,
+    "rfrecf": RFRecFParameters,
     "scolr": SCoLRParameters,
     "svd": SVDParameters,
     "topk": TopKParameters,
@@ -53,6 +59,8 @@ CARRIERS: Final[dict[str, frozenset[str]]] = {
     "pfedclr": frozenset({"ckks", "masked", "plain"}),
     "privirec": frozenset({"masked", "plain"}),
     "privirec-k": frozenset({"masked", "plain"}),
+    "rfrec": frozenset({"ckks", "masked", "plain"}),
+    "rfrecf": frozenset({"ckks", "masked", "plain"}),
     "scolr": frozenset({"ckks", "masked", "paillier", "plain"}),
     "svd": frozenset({"plain"}),
     "topk": frozenset({"masked", "paillier", "plain"}),
