@@ -1,0 +1,204 @@
+"""RFRec and RFRecF (Liu et al., CIKM 2024) on MovieLens: errors of predicted ratings, the paper's beside ours.
+
+80% of the rating rows train, 20% are predicted, drawn at random as in the released code, with the run's seed. The last
+round counts. Predictions are not held to 1..5: the paper does not say that it does, and a sigmoid needs none.
+
+A run is named by its variant and its devices. "blocks200" are the released notebook's: 200 devices, each with the
+ratings of users/200 consecutive users; "users" is one user a device, which is what the service runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+from rich.table import Table
+
+from bench.systems.base import JobResult, Ticks, keep, path_of
+from bench.systems.rfrec_devices import Devices
+from client_sdk.data.holdout import split_rows
+from client_sdk.data.loaders import load_interactions
+from client_sdk.evaluation.ratings import rating_errors
+from protocols.errors import ParameterError
+from protocols.privacy.accountant import laplace_cost
+from protocols.recipes.registry import recipe
+from protocols.recipes.rfrec import RFRec
+
+__all__ = ["RFRecRun", "rfrec_flat", "rfrec_runs", "rfrec_table", "rfrecf_runs"]
+
+BLOCKS: Final = 200
+"""Devices of the released notebook."""
+DROPPED: Final = (20, 50, 80, 90)
+"""Percent of the devices that are absent, anew in every round (the paper's Table 3)."""
+MAIN: Final = {
+    ("rfrec", "ml-100k"): (0.7237, 0.9325),
+    ("rfrec", "ml-1m"): (0.6937, 0.8831),
+    ("rfrecf", "ml-100k"): (0.7317, 0.9385),
+    ("rfrecf", "ml-1m"): (0.6906, 0.8840),
+}
+"""Table 2: MAE and RMSE."""
+ROBUST: Final = {
+    "rfrec": (0.8870, 0.8956, 0.8966, 0.9001),
+    "rfrecf": (0.8891, 0.9005, 0.9048, 0.9057),
+}
+"""Table 3: RMSE on ML-1M at `DROPPED`."""
+NOISE: Final = {"rfrec": {"clip": 0.2, "scale": 0.04}, "rfrecf": {"clip": 0.2, "scale": 0.06}}
+"""Section 4.7."""
+ITERATIONS: Final = {"paper": 100, "released": 200}
+"""Of RFRecF: the paper's K, and the steps of its notebook."""
+ROUNDS: Final = 100
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RFRecRun:
+    """A federation trained to the end. dropped: percent of its devices absent in each round."""
+
+    name: str
+    dataset: str
+    system: str
+    parameters: Mapping[str, Any]
+    rounds: int
+    blocks: int | None = None
+    dropped: int = 0
+    seed: int = 0
+    published: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Like ml1m.rfrec.released.blocks200.dropped20."""
+        prefix, seed = self.dataset.replace("-", ""), f".seed{self.seed}" if self.seed else ""
+        devices = "users" if self.blocks is None else f"blocks{self.blocks}"
+        lost = f".dropped{self.dropped}" if self.dropped else ""
+        return f"{prefix}.{self.system}.{self.name}.{devices}{lost}{seed}"
+
+    def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
+        """Train, and keep the errors every tenth sum and at the end; or when it diverged."""
+        started = perf_counter()
+        train, test = split_rows(load_interactions(self.dataset, data_dir), rng=self.seed)
+        made = recipe(self.system, {"items": train.n_items, **self.parameters})
+        assert isinstance(made, RFRec)
+        assert test.ratings is not None
+        devices = Devices(train, made, self.seed, self.blocks)
+        able, draws = devices.able, np.random.default_rng([self.seed, 90])
+        curve: list[Figures] = []
+        figures: Figures = {}
+        while devices.state.step < self.rounds and not made.is_done(devices.state):
+            kept = max(1, round(able.size * (1 - self.dropped / 100)))
+            present = np.sort(draws.choice(able, kept, replace=False))
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    devices.round(present)
+            except ParameterError:
+                figures["diverged_at"] = devices.state.step + 1
+                break
+            ticks[self.key] = devices.state.step
+            if devices.state.step % 10 == 0:
+                curve.append({"sums": devices.state.step, **errors(devices, test)})
+        else:
+            figures |= errors(devices, test)
+        values = made.layout().length
+        figures |= made.report(devices.state) | {
+            "sums": devices.state.step,
+            "devices": int(able.size),
+            "values": values,
+            "clipped_share": devices.clipped / max(1, devices.state.step * kept * values),
+            "curve": curve,
+            "seconds": perf_counter() - started,
+        }
+        if made.parameters.ldp is not None:
+            figures |= privacy(made, devices.state.step)
+        keep(path_of(self, folder), figures)
+
+
+def errors(devices: Devices, test: Any) -> Figures:
+    """MAE and RMSE of the test rows, and those of predictions held to the range of ratings."""
+    predicted, p = devices.predictions(test.users, test.items), devices.recipe.parameters
+    found = rating_errors(predicted, test.ratings)
+    held = rating_errors(np.clip(predicted, p.rating_min, p.rating_max), test.ratings)
+    return {"mae": found.mae, "rmse": found.rmse, "mae_held": held.mae, "rmse_held": held.rmse}
+
+
+def privacy(made: RFRec, sums: int) -> Figures:
+    """The privacy cost of one device that is in every sum; what the paper states is that of one value in one round."""
+    noise = made.parameters.ldp
+    assert noise is not None
+    cost = laplace_cost(noise, made.layout().length, sums)
+    return {
+        "epsilon_value": noise.epsilon,
+        "epsilon_round": noise.epsilon * made.layout().length,
+        "epsilon_total": cost.epsilon_at_delta,
+    }
+
+
+def _runs(system: str, *, quick: bool, seed: int) -> list[RFRecRun]:
+    def run(
+        name: str, dataset: str, parameters: Mapping[str, Any], blocks: int | None = None, dropped: int = 0, **more: Any
+    ) -> RFRecRun:
+        variant = str(parameters.get("variant", "paper"))
+        rounds = 20 if quick else ROUNDS
+        if system == "rfrecf":
+            rounds = ITERATIONS[variant]
+            parameters = {"iterations": 40 if quick else rounds, **parameters}
+        return RFRecRun(name, dataset, system, parameters, rounds, blocks, dropped, seed, **more)
+
+    def table(dataset: str) -> dict[str, Any]:
+        return {} if quick else {"published": dict(zip(("mae", "rmse"), MAIN[system, dataset], strict=True))}
+
+    released = {"variant": "released"}
+    runs: list[RFRecRun] = []
+    for dataset in ("ml-100k",) if quick else ("ml-100k", "ml-1m"):
+        runs.append(run("released", dataset, released, BLOCKS, **table(dataset)))
+        runs.append(run("paper", dataset, {}, None, **table(dataset)))
+        runs.append(run("released", dataset, released, None, **table(dataset)))
+    runs.append(run("paper.raw", "ml-100k", {"scaling": "raw"}, None, **table("ml-100k")))
+    if quick:
+        return runs
+    slow = {"learning_rate": 0.02 if system == "rfrec" else 0.01}
+    runs.append(run("paper.slow", "ml-100k", slow, None, **table("ml-100k")))
+    for dropped, rmse in zip(DROPPED, ROBUST[system], strict=True):
+        runs.append(run("released", "ml-1m", released, BLOCKS, dropped, published={"rmse": rmse}))
+    runs.append(run("released.noise", "ml-1m", released | {"ldp": NOISE[system]}, BLOCKS))
+    return runs
+
+
+def rfrec_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[RFRecRun]:  # noqa: ARG001
+    """Both variants on both sets; on ML-1M with absent devices and with noise. No negatives here."""
+    return _runs("rfrec", quick=quick, seed=seed)
+
+
+def rfrecf_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[RFRecRun]:  # noqa: ARG001
+    """As `rfrec_runs`."""
+    return _runs("rfrecf", quick=quick, seed=seed)
+
+
+def rfrec_table(results: list[JobResult]) -> Table:
+    """Errors with the paper's beside them."""
+    made = Table(title="Fidelity: 80/20 split of the rating rows, last round")
+    for heading in ("run", "MAE", "paper", "diff", "RMSE", "paper", "diff", "sums", "clipped", "minutes"):
+        made.add_column(heading, justify="left" if heading == "run" else "right")
+    for result in results:
+        figures = result.figures
+        cells = [result.run.key]
+        for metric in ("mae", "rmse"):
+            ours, theirs = figures.get(metric), result.run.published.get(metric)
+            cells.append("diverged" if ours is None else f"{ours:.4f}")
+            cells.append("" if theirs is None else f"{theirs:.4f}")
+            cells.append("" if theirs is None or ours is None else f"{ours - theirs:+.4f}")
+        cells += [f"{figures['sums']}", f"{figures['clipped_share']:.1%}", f"{figures['seconds'] / 60:.1f}"]
+        made.add_row(*cells)
+    return made
+
+
+def rfrec_flat(results: list[JobResult]) -> Figures:
+    """`<run key>.<figure>`, the published under `.paper.`; curves stay in the work folder."""
+    flat: Figures = {}
+    for result in results:
+        key = result.run.key
+        flat |= {f"{key}.{name}": v for name, v in result.figures.items() if name != "curve"}
+        flat |= {f"{key}.paper.{name}": value for name, value in result.run.published.items()}
+    return flat
