@@ -1,12 +1,6 @@
-"""The published files as they are: counts that the papers print. Skipped where HUSHREC_TEST_DATA names no folder.
-
-No data set is part of the project; with a folder that has them: HUSHREC_TEST_DATA=folder pytest tests/client_sdk/data
-"""
+"""The published files as they are: counts that the papers print."""
 
 from __future__ import annotations
-
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +8,6 @@ import pytest
 from client_sdk.data.interactions import leave_one_out
 from client_sdk.data.loaders import load_interactions, load_train_test
 from client_sdk.data.subset import users_with_at_least
-
-FOLDER = Path(os.environ.get("HUSHREC_TEST_DATA", ""))
-
-
-@pytest.fixture
-def data_dir(request: pytest.FixtureRequest) -> Path:
-    if not os.environ.get("HUSHREC_TEST_DATA"):
-        pytest.skip("HUSHREC_TEST_DATA names no folder with the data sets")
-    return FOLDER
 
 
 @pytest.mark.parametrize(
@@ -33,15 +18,15 @@ def data_dir(request: pytest.FixtureRequest) -> Path:
         ("filmtrust", 1508, 2071, 35_494, 3, (0.5, 4)),
     ],
 )
-def test_ratings_are_read_with_their_values(data_dir, name, users, items, rows, merged, scale) -> None:
-    read = load_interactions(name, data_dir)
+def test_ratings_are_read_with_their_values(published_data, name, users, items, rows, merged, scale) -> None:
+    read = load_interactions(name, published_data)
     assert (read.n_users, read.n_items, read.size, read.merged) == (users, items, rows, merged)
     assert read.ratings is not None
     assert (read.ratings.min(), read.ratings.max()) == scale
 
 
-def test_filmtrust_as_pfedclr_uses_it(data_dir) -> None:
-    whole = load_interactions("filmtrust", data_dir)
+def test_filmtrust_as_pfedclr_uses_it(published_data) -> None:
+    whole = load_interactions("filmtrust", published_data)
     first = np.unique(whole.items, return_index=True)[1]
     assert np.all(np.diff(first) > 0), "the public file numbers items in the order of their first appearance"
     kept = users_with_at_least(whole, 10)
@@ -52,8 +37,8 @@ def test_filmtrust_as_pfedclr_uses_it(data_dir) -> None:
     assert all(split.test_items[user] > split.train.positives(user).max() for user in range(1002))
 
 
-def test_goodreads_as_fair_uses_it(data_dir) -> None:
-    train, test = load_train_test("goodreads-100", data_dir)
+def test_goodreads_as_fair_uses_it(published_data) -> None:
+    train, test = load_train_test("goodreads-100", published_data)
     # item tables have a row for every number up to the largest, as in the released code; 357,638 of them are used
     assert (train.n_users, train.n_items) == (99, 359_014)
     assert (train.size, test.size) == (482_745, 206_869)
