@@ -17,7 +17,9 @@ from opentelemetry.trace import TracerProvider
 
 from aggregator_service.bodies import BodyGuard
 from aggregator_service.clock import Clock, SystemClock
+from aggregator_service.headers import SecureHeaders
 from aggregator_service.housekeeping import collect_orphans, own_data_directory
+from aggregator_service.limits import Limits
 from aggregator_service.logs import fields
 from aggregator_service.longpoll import Notifier
 from aggregator_service.observability.instruments import Instruments
@@ -79,6 +81,7 @@ def create_app(
     install_problem_handlers(app)
     app.add_middleware(BodyGuard, json_limit=settings.json_body_limit, idle_seconds=settings.body_idle_seconds)
     app.add_middleware(RequestWatch, metrics=instruments.metrics, tracer=instruments.tracer)
+    app.add_middleware(SecureHeaders, hsts_seconds=settings.hsts_seconds)
     return app
 
 
@@ -125,6 +128,7 @@ async def _lifespan(
             notifier=notifier,
             engine=engine,
             metrics=instruments.metrics,
+            limits=Limits(settings),
             operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
         )
         for work in (engine.run(), notifier.watch()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Depends, Security
+from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -24,6 +24,7 @@ __all__ = [
     "OperatorOnly",
     "Principal",
     "PrincipalOf",
+    "address_of",
     "authenticate",
     "create_operator",
     "member_of",
@@ -59,14 +60,26 @@ class Enrolled:
 Principal = Operator | Enrolled
 
 
-def authenticate(services: ServicesOf, credentials: Bearer) -> Principal:
-    """Who asks; 401 unauthenticated for a request without a token that is known."""
+def authenticate(services: ServicesOf, request: Request, credentials: Bearer) -> Principal:
+    """Who asks; 401 unauthenticated for a request without a token that is known, 429 too-many-requests."""
     if credentials is None:
+        services.limits.failure(address_of(request))
         raise Problem("unauthenticated", "send a token in the header Authorization: Bearer <token>")
-    found = _find(services, hash_token(credentials.credentials))
+    token_hash = hash_token(credentials.credentials)
+    found = _find(services, token_hash)
     if found is None:
+        services.limits.failure(address_of(request))
         raise Problem("unauthenticated", "the token is not known, or was replaced by a later enrolment")
+    if isinstance(found, Enrolled) and found.role == "member":
+        services.limits.client(found.client_id)
+    else:
+        services.limits.operator(token_hash)
     return found
+
+
+def address_of(request: Request) -> str:
+    """Where a request comes from: the proxy's word for it where uvicorn trusts the proxy."""
+    return "" if request.client is None else request.client.host
 
 
 def _find(services: Services, token_hash: str) -> Principal | None:

@@ -7,8 +7,10 @@ directory (or --database-url), not a token, and may be used while the server run
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -160,6 +162,11 @@ def serve(
         float | None, typer.Option(help="Pause after which a body is given up [HUSHREC_BODY_IDLE_SECONDS; 30]")
     ] = None,
     log_format: Annotated[str | None, typer.Option(help="Log lines as text or json [HUSHREC_LOG_FORMAT; text]")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM [HUSHREC_TLS_CERT]")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key, PEM [HUSHREC_TLS_KEY]")] = None,
+    client_ca: Annotated[
+        Path | None, typer.Option(help="CA that must have signed every client's certificate [HUSHREC_CLIENT_CA]")
+    ] = None,
 ) -> None:
     """Run the aggregator until it is told to stop. The first start prints an operator token, once.
 
@@ -174,7 +181,13 @@ def serve(
         fold_batch=fold_batch,
         body_idle_seconds=body_idle_seconds,
         log_format=log_format,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        client_ca=client_ca,
     )
+    for path in filter(None, (settings.tls_cert, settings.tls_key, settings.client_ca)):
+        if not os.access(path, os.R_OK):  # Python's own error names no file
+            raise CommandError(f"cannot read {path}")
     configure_logging(settings.log_format, settings.log_level)
     with own_data_directory(settings.data_dir.resolve()):  # says so in one line when another server runs on it
         service = create_app(settings)
@@ -208,6 +221,10 @@ def _uvicorn(settings: Settings, app: FastAPI) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=75,  # clients train between calls: do not make them connect anew each time
         timeout_graceful_shutdown=5,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        ssl_ca_certs=None if settings.client_ca is None else str(settings.client_ca),
+        ssl_cert_reqs=ssl.CERT_NONE if settings.client_ca is None else ssl.CERT_REQUIRED,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from aggregator_service.clock import Clock
+from aggregator_service.limits import Limits
 from aggregator_service.longpoll import Notifier
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.rounds.engine import RoundEngine
@@ -30,6 +31,7 @@ class Services:
     notifier: Notifier
     engine: RoundEngine
     metrics: Metrics
+    limits: Limits
     operator_token_hash: str | None
     # Checks map a whole body; two at a time keep the memory of a burst of uploads flat.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 __all__ = ["Settings"]
 
@@ -43,12 +43,33 @@ class Settings(BaseModel):
     threads: int = Field(default=16, ge=2, le=256, description="Threads for the database and blob calls.")
     json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON body, bytes.")
     envelope_limit: int = Field(default=256 * 1024, ge=1024, description="Longest keyring envelope, bytes.")
+    client_rate: float = Field(default=50.0, ge=0, description="Requests a second and client; 0: any number.")
+    operator_rate: float = Field(
+        default=500.0, ge=0, description="Requests a second of an operator's or a key holder's token; 0: any number."
+    )
+    failure_rate: float = Field(
+        default=5.0, ge=0, description="Failed attempts a second from one address; 0: any number."
+    )
+    hsts_seconds: int = Field(default=0, ge=0, description="max-age of Strict-Transport-Security; 0: no such header.")
+    tls_cert: Path | None = Field(default=None, description="Certificate chain of the server, PEM; with tls_key.")
+    tls_key: Path | None = Field(default=None, description="Private key of the certificate, PEM, without a password.")
+    client_ca: Path | None = Field(
+        default=None, description="CA certificates, PEM: clients must show a certificate that one of them signed."
+    )
     log_format: Literal["text", "json"] = Field(default="text", description="Log lines for people or for machines.")
     log_level: Literal["debug", "info", "warning"] = Field(default="info", description="What is logged at all.")
     metrics: Literal["token", "open", "off"] = Field(
         default="token", description="Who may read /metrics: operators, whoever reaches it, or nobody."
     )
     traces: Literal["none", "otlp"] = Field(default="none", description="Where spans go; otlp needs the extra `otel`.")
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together")
+        if self.client_ca is not None and self.tls_cert is None:
+            raise ValueError("client_ca needs tls_cert and tls_key: without TLS no client shows a certificate")
+        return self
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None, **explicit: Any) -> Settings:

@@ -7,6 +7,7 @@ pool: against one server process that is the faster way.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Iterator, Mapping
@@ -44,9 +45,20 @@ class Timeouts:
 
 
 @cache
-def _tls() -> ssl.SSLContext:
-    """One TLS context for all drivers: loading the certificates costs more than a request."""
-    return httpx.create_ssl_context()
+def _tls(certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
+    """One TLS context for all drivers: loading the certificates costs more than a request.
+
+    Servers are checked against the public authorities, or those of SSL_CERT_FILE.
+    """
+    context = httpx.create_ssl_context()
+    if certificate is not None:
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+def _own_tls() -> ssl.SSLContext:
+    """The context for aggregators: it shows HUSHREC_CLIENT_CERT, with HUSHREC_CLIENT_KEY, to those that ask for one."""
+    return _tls(os.environ.get("HUSHREC_CLIENT_CERT"), os.environ.get("HUSHREC_CLIENT_KEY"))
 
 
 @contextmanager
@@ -87,7 +99,7 @@ class SyncDriver:
         self.traffic = Traffic()
         self._timeouts = timeouts or Timeouts()
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        self._http = httpx.Client(verify=_tls(), limits=limits, transport=transport, headers=_ENCODING)
+        self._http = httpx.Client(verify=_own_tls(), limits=limits, transport=transport, headers=_ENCODING)
 
     def run(self, program: Program[T]) -> T:
         """Drive `program` to its end and return what it returns."""
@@ -151,7 +163,7 @@ class AsyncDriver:
         self.traffic = Traffic()
         self._timeouts = timeouts or Timeouts()
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        self._http = httpx.AsyncClient(verify=_tls(), limits=limits, transport=transport, headers=_ENCODING)
+        self._http = httpx.AsyncClient(verify=_own_tls(), limits=limits, transport=transport, headers=_ENCODING)
 
     async def run(self, program: Program[T]) -> T:
         """Drive `program` to its end and return what it returns."""

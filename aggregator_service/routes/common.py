@@ -39,9 +39,8 @@ IfNoneMatch = Annotated[str | None, Header(description="ETag of the version that
 
 def guarded(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """Problem responses of a route that needs a token."""
-    return responses(
-        "unauthenticated", "forbidden", "not-found", "invalid-parameters", "internal-error", "unavailable", *slugs
-    )
+    always = ("unauthenticated", "forbidden", "not-found", "invalid-parameters", "too-many-requests")
+    return responses(*always, "internal-error", "unavailable", *slugs)
 
 
 def wait_seconds(services: Services, asked: float) -> float:
@@ -89,7 +88,7 @@ def blob_response(
     etag = f'"{digest}"'
     headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
     if not_modified(if_none_match, etag):
-        return Response(status_code=304, headers={"ETag": etag})
+        return Response(status_code=304, headers={"ETag": etag, "Cache-Control": headers["Cache-Control"]})
     services.blobs.verify(key, digest)
     headers["Content-Length"] = str(length)
     if request.method == "HEAD":
@@ -102,5 +101,5 @@ def bytes_response(body: bytes, digest: str, if_none_match: str | None) -> Respo
     etag = f'"{digest}"'
     headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
     if not_modified(if_none_match, etag):
-        return Response(status_code=304, headers={"ETag": etag})
+        return Response(status_code=304, headers={"ETag": etag, "Cache-Control": headers["Cache-Control"]})
     return Response(body, media_type=OCTETS, headers=headers)

@@ -60,7 +60,7 @@ def _acknowledge(receipt: UploadReceipt, is_new: bool) -> JSONResponse:
     responses={
         201: {"description": "The contribution is durable; it will be counted exactly once."},
         200: _RECEIPT,
-        **guarded(*_REFUSALS, "too-many-requests"),
+        **guarded(*_REFUSALS),
     },
 )
 async def put(
@@ -143,7 +143,7 @@ def _offset(admission: Admission) -> int:
             "description": "The chunk is durable.",
             "headers": {"Upload-Offset": {"description": "Verified bytes.", "schema": {"type": "integer"}}},
         },
-        **guarded(*_REFUSALS, "offset-mismatch", "unsupported-media-type", "too-many-requests"),
+        **guarded(*_REFUSALS, "offset-mismatch", "unsupported-media-type"),
     },
 )
 async def patch(

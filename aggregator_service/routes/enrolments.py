@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
+from aggregator_service.auth import address_of
 from aggregator_service.members import enrol
-from aggregator_service.problems import responses
+from aggregator_service.problems import Problem, responses
 from aggregator_service.services import ServicesOf
 from protocols.messages import Enrolment, EnrolmentRequest
 
@@ -31,14 +32,21 @@ router = APIRouter(prefix="/v1/enrolments", tags=["enrolment"])
             "body-too-long",
             "upload-timeout",
             "invalid-parameters",
+            "too-many-requests",
             "internal-error",
             "unavailable",
         ),
     },
 )
-def create(services: ServicesOf, request: EnrolmentRequest, response: Response) -> Enrolment:
+def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
     """Register an Ed25519 identity key and an X25519 mailbox key; the token is shown once."""
-    with services.database.write() as session:
-        enrolment, is_new = enrol(session, request, services.clock.now())
+    address = address_of(http)
+    services.limits.attempt(address)  # before the database is held for it
+    try:
+        with services.database.write() as session:
+            enrolment, is_new = enrol(session, request, services.clock.now())
+    except Problem:
+        services.limits.failure(address)
+        raise
     response.status_code = 201 if is_new else 200
     return enrolment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from aggregator_service.auth import Bearer, authenticate, require_operator
@@ -25,10 +25,10 @@ router = APIRouter(tags=["health"])
         **guarded(),
     },
 )
-def read(services: ServicesOf, credentials: Bearer) -> Response:
+def read(services: ServicesOf, request: Request, credentials: Bearer) -> Response:
     """For any operator's token, unless the setting `metrics` opens it to everybody, or takes it away (404)."""
     if services.settings.metrics == "off":
         raise Problem("not-found", "this server tells no figures")
     if services.settings.metrics == "token":
-        require_operator(authenticate(services, credentials))
+        require_operator(authenticate(services, request, credentials))
     return Response(services.metrics.text(), headers={"Content-Type": MEDIA_TYPE})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -30,11 +31,14 @@ def free_port() -> int:
 class AggregatorProcess:
     """`hushrec-server serve` as a child process. Kill it, start it again: the port and the data stay the same."""
 
-    def __init__(self, data_dir: Path, **settings: str | int | float) -> None:
-        """`settings` become HUSHREC_* variables, e.g. fold_batch=3, body_idle_seconds=1."""
+    def __init__(
+        self, data_dir: Path, context: ssl.SSLContext | None = None, **settings: str | int | float | Path
+    ) -> None:
+        """`settings` become HUSHREC_* variables, e.g. fold_batch=3; `context`: how to reach a server with TLS."""
         self.data_dir = data_dir
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if 'tls_cert' in settings else 'http'}://127.0.0.1:{self.port}"
+        self._context = context
         self.operator_token = OPERATOR_TOKEN
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
         self._settings = {
@@ -71,7 +75,7 @@ class AggregatorProcess:
             if self._process is None or self._process.poll() is not None:
                 break
             try:
-                with urllib.request.urlopen(f"{self.url}/readyz", timeout=2):  # noqa: S310 - our own server
+                with urllib.request.urlopen(f"{self.url}/readyz", timeout=2, context=self._context):  # noqa: S310 - our own server
                     return
             except (OSError, urllib.error.URLError):
                 time.sleep(0.05)
@@ -108,9 +112,11 @@ class AggregatorProcess:
 
 
 @contextmanager
-def running_aggregator(data_dir: Path, **settings: str | int | float) -> Iterator[AggregatorProcess]:
+def running_aggregator(
+    data_dir: Path, context: ssl.SSLContext | None = None, **settings: str | int | float | Path
+) -> Iterator[AggregatorProcess]:
     """An aggregator that runs within the block."""
-    server = AggregatorProcess(data_dir, **settings)
+    server = AggregatorProcess(data_dir, context, **settings)
     server.start()
     try:
         yield server

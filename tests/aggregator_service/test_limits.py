@@ -1,0 +1,150 @@
+"""Rate limits: generous to those who show a token, strict with those who fail; and the SDK keeps to them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from aggregator_service import limits
+from aggregator_service.limits import Buckets, Limits
+from aggregator_service.problems import Problem
+from aggregator_service.settings import Settings
+from client_sdk import Operator
+from client_sdk.client import ClientOptions
+from client_sdk.core.retry import RetryPolicy
+from client_sdk.errors import GaveUp, TooManyRequests
+from tests.support.api import Api, signed_enrolment
+from tests.support.inside import aggregator_inside
+from tests.support.server import running_aggregator
+
+
+class Time:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_a_bucket_takes_a_burst_and_then_its_rate() -> None:
+    time = Time()
+    buckets = Buckets(2.0, time)
+    assert [buckets.take("a") for _ in range(41)] == [0.0] * 40 + [0.5]
+    assert buckets.take("b") == 0.0  # somebody else's is full
+    time.seconds += 0.25
+    assert buckets.take("a") == pytest.approx(0.25)
+    time.seconds += 0.25
+    assert buckets.wait("a") == 0.0
+    assert (buckets.take("a"), buckets.take("a")) == (0.0, 0.5)
+    time.seconds += 1000.0
+    assert sum(not buckets.take("a") for _ in range(100)) == 40  # no more is saved up than a burst
+
+
+def test_no_rate_is_no_limit_and_a_tiny_one_still_lets_one_through() -> None:
+    assert not any(Buckets(0.0).take("a") for _ in range(1000))
+    slow = Buckets(0.001, Time())
+    assert slow.take("a") == 0.0
+    assert slow.take("a") == pytest.approx(1000.0)
+
+
+def test_callers_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_MOST_BUCKETS", 10)
+    time = Time()
+    buckets = Buckets(1.0, time)
+    for number in range(50):
+        buckets.take(f"caller {number}")
+    assert len(buckets._levels) == 10
+    time.seconds += 60.0
+    buckets.wait("caller 49")  # it is full again: forgotten
+    assert len(buckets._levels) == 9
+
+
+def test_threads_share_a_bucket() -> None:
+    buckets = Buckets(5.0, Time())
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda _: buckets.take("a"), range(500)))
+    assert taken.count(0.0) == 100
+
+
+def test_an_ipv6_customer_is_one_caller() -> None:
+    strict = Limits(Settings(failure_rate=0.05), Time())
+    strict.failure("2001:db8::1")
+    with pytest.raises(Problem) as refused:
+        strict.failure("2001:db8::ffff:2")
+    assert (refused.value.slug, refused.value.headers) == ("too-many-requests", {"Retry-After": "20"})
+    strict.failure("2001:db8:0:1::1")
+    strict.failure("192.0.2.1")
+    strict.failure("192.0.2.2")
+    strict.failure("a unix socket")
+
+
+def refused(answer: httpx.Response) -> None:
+    assert answer.status_code == 429, answer.text
+    assert answer.json()["type"] == "urn:hushrec:problem:too-many-requests"
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_a_client_that_asks_too_often_waits_and_others_do_not(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data", client_rate=0.2) as api:
+        task = api.create_task(cohort=4)
+        busy, other = task.enrol(2)
+        answers = [api.http.get(task.path, headers=busy.auth) for _ in range(6)]
+        assert [answer.status_code for answer in answers[:4]] == [200] * 4
+        refused(answers[-1])
+        assert api.http.get(task.path, headers=other.auth).status_code == 200
+        assert all(api.http.get(task.path, headers=api.operator).status_code == 200 for _ in range(20))
+        (holder,) = task.enrol(1, role="holder")
+        assert all(api.http.get(task.path, headers=holder.auth).status_code == 200 for _ in range(20))
+
+
+def test_an_operators_script_that_runs_wild_waits(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data", operator_rate=0.2) as api:
+        statuses = [api.http.get("/v1/tasks", headers=api.operator).status_code for _ in range(6)]
+        assert (statuses[:4], statuses[-1]) == ([200] * 4, 429)
+
+
+def wrong_invitation(api: Api) -> httpx.Response:
+    body = signed_enrolment("hri_wrong", Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    return api.http.post("/v1/enrolments", json=body)
+
+
+def test_failed_attempts_are_counted_and_good_tokens_of_the_same_address_go_on(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data", failure_rate=0.25) as api:
+        task = api.create_task(cohort=4)
+        members = task.enrol(10)  # from one address, at once: a fleet
+        assert [wrong_invitation(api).status_code for _ in range(2)] == [403] * 2
+        tries = [api.http.get(task.path, headers={"Authorization": f"Bearer hrc_{n}"}) for n in range(2)]
+        assert [answer.status_code for answer in tries] == [401] * 2
+        assert api.http.get(task.path).status_code == 401
+        refused(api.http.get(task.path, headers={"Authorization": "Bearer hrc_guess"}))
+        refused(api.http.get(task.path))
+        refused(wrong_invitation(api))
+        assert all(api.http.get(task.path, headers=member.auth).status_code == 200 for member in members)
+        assert api.http.get("/healthz").status_code == 200
+
+
+def test_a_fleet_behind_one_address_enrols_at_once(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data", failure_rate=0.05) as api:
+        assert len(api.create_task(cohort=4).enrol(60)) == 60  # successes cost nothing
+
+
+def test_the_sdk_waits_as_it_is_told_to(tmp_path: Path) -> None:
+    with running_aggregator(tmp_path / "data", operator_rate=1) as server:
+        with Operator(server.url, server.operator_token) as patient:
+            for _ in range(23):  # a burst of 20, and then one a second
+                assert patient.tasks() == []
+        hasty = ClientOptions(retry=RetryPolicy(attempts=1))
+        with Operator(server.url, server.operator_token, hasty) as operator:
+            with pytest.raises(GaveUp) as caught:
+                for _ in range(23):
+                    operator.tasks()
+            assert isinstance(caught.value.last, TooManyRequests)
+            assert caught.value.last.retry_after == 1.0
+        assert '"status": 429' in server.log()
