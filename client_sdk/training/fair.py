@@ -26,7 +26,7 @@ from protocols.recipes.fair import Fair
 from protocols.recipes.fair_state import TABLES, FairView, fair_view, spaces_of
 from protocols.recipes.subspaces import CHUNK, Subspace
 
-__all__ = ["USER_VECTORS", "FairConfig", "FairHalf", "batches"]
+__all__ = ["USER_VECTORS", "FairConfig", "FairHalf", "Trained", "batches"]
 
 USER_VECTORS: Final = "user_vectors"
 """Name in the memory: float32 (2, dim), for GMF and for the MLP."""
@@ -53,7 +53,7 @@ class FairConfig(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class _Trained:
+class Trained:
     """What local training gives: see `TouchedAdam.changes` for places and changes."""
 
     user: NDArray[np.float32]
@@ -94,13 +94,13 @@ class FairHalf:
             raise ParameterError(
                 f"sum {spec.step} is of devices with {buckets} values a table, not {view.tables.shape[1]}"
             )
-        made = self._train(view, history, memory, rng, excluded)
+        made = self.train(view, history, memory, rng, excluded)
         blocks, clipped = self.recipe.contribute(spec, made.places, made.changes, made.dense - view.dense, len(history))
         return LocalResult(blocks, clipped, {USER_VECTORS: made.user}, made.loss, 2 * len(history))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
         """User vectors from local training."""
-        return {USER_VECTORS: self._train(fair_view(state), history, self.first_memory(rng), rng, None).user}
+        return {USER_VECTORS: self.train(fair_view(state), history, self.first_memory(rng), rng).user}
 
     def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
         """s(i) of every item, from rows recovered a few thousand at a time."""
@@ -120,14 +120,15 @@ class FairHalf:
     def _spaces(self, view: FairView) -> tuple[Subspace, Subspace]:
         return spaces_of(view.seed, self.recipe.parameters.elements, view.tables.shape[1])
 
-    def _train(
+    def train(
         self,
         view: FairView,
         history: History,
         memory: Memory,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None,
-    ) -> _Trained:
+        excluded: NDArray[np.int32] | None = None,
+    ) -> Trained:
+        """A round's training within the view's space. Raises `ParameterError` for a client without interactions."""
         p, config = self.recipe.parameters, self.training
         if not len(history):
             raise ParameterError("a client without interactions has nothing to train on")
@@ -148,7 +149,7 @@ class FairHalf:
             own.step([gradients.user, gradients.dense])
             losses.append(gradients.loss)
         last = -(-len(history) // config.batch_size)
-        return _Trained(user, dense, *tables.changes(), float(np.mean(losses[-last:])))
+        return Trained(user, dense, *tables.changes(), float(np.mean(losses[-last:])))
 
 
 def batches(

@@ -208,7 +208,7 @@ class Fair:
         finest = spaces_of(state.seed, elements, self.buckets[hashed[0]] if hashed else elements)[number]
         mixed = np.zeros(finest.buckets)
         if hashed:
-            totals, counts = finest.sums(old)
+            totals, counts = finest.sums(old), finest.counts()
             for group in hashed:
                 psi = means(fold(totals, self.buckets[group]), fold(counts, self.buckets[group]))
                 mixed += unfold(weights[group] * psi + changes[group], finest.buckets)
@@ -254,15 +254,15 @@ class Fair:
         seed, buckets, elements = _hash_seed(task_seed), self.buckets[group], self.parameters.elements
         tables = np.empty((len(TABLES), buckets), dtype=np.float32)
         for row, table, space in zip(tables, TABLES, spaces_of(seed, elements, buckets), strict=True):
-            totals, counts = np.zeros(0 if space.whole else buckets), np.zeros(0 if space.whole else buckets)
+            totals = np.zeros(0 if space.whole else buckets)
             for part in chunks(elements):
                 values = _initial_values(task_seed, table, part)
                 if space.whole:
                     row[part] = values
                 else:
-                    space.add(values, totals, counts, part.start)
+                    space.add(values, totals, part)
             if not space.whole:
-                row[:] = means(totals, counts)
+                row[:] = means(totals, space.counts())
         return FairView(0, 0, seed, tables, _initial_dense(task_seed, self.parameters.dim))
 
     def view_bytes(self, step: int, group: int) -> int:

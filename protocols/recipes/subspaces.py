@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from protocols.domain import derive_seed
 from protocols.errors import ParameterError
 
-__all__ = ["CHUNK", "Subspace", "bucket_counts", "chunks", "fold", "hash_key", "splitmix64", "unfold"]
+__all__ = ["CHUNK", "Subspace", "bucket_counts", "chunks", "fold", "hash_key", "means", "splitmix64", "unfold"]
 
 CHUNK: Final = 2**16
 """Elements worked on at a time where all n are: what keeps the memory of a pass small."""
@@ -97,35 +98,34 @@ class Subspace:
         if self.whole:
             return elements.astype(np.int64), np.ones(elements.shape, dtype=np.float32)
         words = splitmix64(self.key, elements)
-        signs = np.where(words & _ONE, np.float32(1), np.float32(-1))
+        signs = (words & _ONE).astype(np.float32)
+        signs *= 2
+        signs -= 1
         words >>= _ONE
         words %= np.uint64(self.buckets)
         return words.view(np.int64), signs
 
-    def sums(self, vector: NDArray[np.floating], start: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """S^T theta and S^T 1 of elements `start`.. with values `vector` (k,), both float64 (buckets,)."""
-        totals, counts = np.zeros(self.buckets), np.zeros(self.buckets)
-        self.add(vector, totals, counts, start)
-        return totals, counts
+    def sums(self, vector: NDArray[np.floating]) -> NDArray[np.float64]:
+        """S^T theta of a whole vector (elements,), float64 (buckets,)."""
+        totals = np.zeros(self.buckets)
+        for part in chunks(self.elements):
+            self.add(vector[part], totals, part)
+        return totals
 
-    def add(
-        self,
-        vector: NDArray[np.floating],
-        totals: NDArray[np.float64],
-        counts: NDArray[np.float64],
-        start: int = 0,
-    ) -> None:
-        """Add to `totals` and `counts` (buckets,) what `sums` gives."""
-        for part in chunks(vector.size):
-            places, signs = self.places(np.arange(start + part.start, start + part.stop))
-            np.add.at(totals, places, (vector[part] * signs).astype(np.float64))
-            np.add.at(counts, places, 1.0)
+    def add(self, values: NDArray[np.floating], totals: NDArray[np.float64], elements: slice) -> None:
+        """Add to `totals` (buckets,) what a run of elements (without a step) with these values gives of `sums`."""
+        places, signs = self.places(np.arange(elements.start, elements.stop))
+        np.add.at(totals, places, (values * signs).astype(np.float64))
+
+    def counts(self) -> NDArray[np.float64]:
+        """S^T 1: how many elements are in each bucket, float64 (buckets,), read-only."""
+        return _counts(self)
 
     def project(self, vector: NDArray[np.floating]) -> NDArray[np.float32]:
         """psi of a whole vector (elements,), float32 (buckets,): the nearest the space has (eq. 3 and 4)."""
         if self.whole:
             return vector.astype(np.float32)
-        return means(*self.sums(vector))
+        return means(self.sums(vector), self.counts())
 
     def recover(self, psi: NDArray[np.floating], elements: slice) -> NDArray[np.float32]:
         """theta of a run of elements (without a step), float32, from psi (buckets,)."""
@@ -133,6 +133,15 @@ class Subspace:
             return psi[elements].astype(np.float32)
         places, signs = self.places(np.arange(elements.start, elements.stop))
         return np.asarray(psi[places] * signs, dtype=np.float32)
+
+
+@lru_cache(maxsize=8)
+def _counts(space: Subspace) -> NDArray[np.float64]:
+    counts = np.zeros(space.buckets)
+    for part in chunks(space.elements):
+        np.add.at(counts, space.places(np.arange(part.start, part.stop))[0], 1.0)
+    counts.flags.writeable = False
+    return counts
 
 
 def means(totals: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -1,0 +1,244 @@
+"""FAIR on Goodreads-100 (Desai et al., tables 2 and 3), with what it is compared with there."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import log2
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final, Literal
+
+import numpy as np
+from rich.table import Table
+
+from bench.systems.base import JobResult, Ticks, keep, path_of
+from bench.systems.fair_federation import FairFederation, equal_groups
+from bench.systems.fedhm import FedHMFederation
+from client_sdk.data.interactions import Interactions
+from client_sdk.data.loaders import load_train_test
+from client_sdk.training.fair import FairConfig, FairHalf
+from protocols.domain import derive_seed
+from protocols.recipes.fair import Fair, FairParameters
+
+__all__ = ["FairRow", "MemoryRow", "fair_flat", "fair_runs", "fair_table"]
+
+DATASET: Final = "goodreads-100"
+TURNS: Final = 60
+QUICK_TURNS: Final = 6
+CLIENTS: Final = 10
+"""K: devices a turn, of all groups together."""
+TRAINING: Final = FairConfig(learning_rate=1e-3, epochs=5, batch_size=512)
+MAX_INTERACTIONS: Final = 30_000
+"""More than any user has: weights are |D_u| / sum, as in the paper."""
+
+FEDAVG_PAPER: Final = 0.278
+TABLE_2: Final = {2: (0.276, 0.269, 0.274), 4: (0.276, 0.254, 0.275), 8: (0.274, 0.246, None), 16: (0.276, 0.208, None)}
+"""FAIR-HET, FAIR-HOM and FedHM by the smaller capacity of the scheme; None where FedHM cannot be run."""
+TABLE_3: Final = {1: (0.037, 0.271), 20: (0.247, 0.258), 30: (0.238, 0.27), 50: (0.261, 0.258)}
+"""FULL-TRN and FAIR-HET by percent of full devices, the others at half the memory."""
+
+Kind = Literal["fedavg", "het", "hom", "fedhm", "full_trn", "het_share"]
+
+
+@dataclass(frozen=True)
+class FairRow:
+    """One federation, trained for `rounds` turns. compression: the small devices', 1/2, 1/4, .. of the tables."""
+
+    kind: Kind
+    compression: int = 1
+    full_percent: int = 0
+    rounds: int = TURNS
+    seed: int = 0
+    published: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Like fair.1x-2x.het."""
+        scheme = f"{self.full_percent}pct" if self.full_percent else f"1x-{self.compression}x"
+        name = "fair.fedavg" if self.kind == "fedavg" else f"fair.{scheme}.{self.kind}"
+        return name + (f".seed{self.seed}" if self.seed else "")
+
+    @property
+    def dataset(self) -> str:
+        """Goodreads-100."""
+        return DATASET
+
+    @property
+    def halvings(self) -> int:
+        """p of the small devices."""
+        return int(log2(self.compression))
+
+    def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
+        """Train, rank every ten turns and at the end, and keep the figures; the last turn counts."""
+        started = perf_counter()
+        train, test = load_train_test(DATASET, data_dir)
+        federation, groups = self.federation(train)
+        curve = []
+        for turn in federation.run(self.rounds):
+            ticks[self.key] = turn
+            if turn % 10 == 0 or turn == self.rounds:
+                found = federation.rank(test)
+                curve.append({"turn": turn, "ndcg20": found.ndcg, "recall20": found.recall, "loss": federation.loss})
+        figures: dict[str, Any] = {
+            "ndcg20": curve[-1]["ndcg20"],
+            "recall20": curve[-1]["recall20"],
+            "best_of_curve": max(point["ndcg20"] for point in curve),
+            "mean_of_last_three": float(np.mean([point["ndcg20"] for point in curve[-3:]])),
+            "turns": self.rounds,
+            "clipped": federation.clipped,
+        }
+        if self.kind in ("het", "hom"):
+            for group, ndcg in federation.rank_on_devices(test, groups).items():
+                figures[f"on_devices_{2 ** federation.recipe.parameters.capacities[int(group)]}x"] = ndcg
+        keep(path_of(self, folder), figures | {"curve": curve, "seconds": perf_counter() - started})
+
+    def federation(self, train: Interactions) -> tuple[FairFederation, np.ndarray]:
+        """Who trains what: the users' groups too, int (users,)."""
+        users, both = train.n_users, (CLIENTS // 2, CLIENTS // 2)
+        halves, together = equal_groups(users, 2), np.zeros(users, dtype=np.int64)
+        some = self._full_devices(users)
+        match self.kind:
+            case "fedavg":
+                return self._of(train, (0,), together, (CLIENTS,)), together
+            case "het":
+                return self._of(train, (0, self.halvings), halves, both), halves
+            case "hom":
+                return self._of(train, (self.halvings,), together, (CLIENTS,)), together
+            case "fedhm":
+                given = (train, parameters(train, (0,)), TRAINING, halves, both)
+                return FedHMFederation(*given, self.halvings, self.seed), halves
+            case "full_trn":
+                alone = np.where(some, 0, -1)
+                return self._of(train, (0,), alone, (CLIENTS,)), alone
+            case "het_share":
+                groups, full = np.where(some, 0, 1), round(CLIENTS * self.full_percent / 100)
+                return self._of(train, (0, 1), groups, (full, CLIENTS - full)), groups
+
+    def _full_devices(self, users: int) -> np.ndarray:
+        """bool (users,): drawn as the released code does, by numpy's old generator with seed 101."""
+        chosen = np.zeros(users, dtype=bool)
+        order = np.random.RandomState(101).permutation(users)
+        chosen[order[: round(users * self.full_percent / 100)]] = True
+        return chosen
+
+    def _of(
+        self, train: Interactions, capacities: tuple[int, ...], groups: np.ndarray, cohorts: tuple[int, ...]
+    ) -> FairFederation:
+        return FairFederation(train, parameters(train, capacities), TRAINING, groups, cohorts, self.seed)
+
+
+def parameters(train: Interactions, capacities: tuple[int, ...]) -> FairParameters:
+    """Of a task on this data."""
+    return FairParameters(items=train.n_items, capacities=capacities, max_interactions=MAX_INTERACTIONS)
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Peak memory of one client's round by capacity: from the bytes of its view to its contribution, all allocations
+    of Python and numpy counted, for the user with the median number of items.
+    """
+
+    compressions: tuple[int, ...] = (1, 2, 4, 8, 16, 64)
+    published: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """One row for all capacities."""
+        return "fair.memory"
+
+    @property
+    def dataset(self) -> str:
+        """Goodreads-100."""
+        return DATASET
+
+    @property
+    def rounds(self) -> int:
+        """A tick a capacity."""
+        return len(self.compressions)
+
+    def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
+        """Measure every capacity, and keep the figures by the scheme whose small devices have it."""
+        started = perf_counter()
+        train, _ = load_train_test(DATASET, data_dir)
+        user = int(np.argsort(train.user_degrees(), kind="stable")[train.n_users // 2])
+        figures: dict[str, Any] = {}
+        for done, compression in enumerate(self.compressions, 1):
+            scheme = f"1x-{compression}x" if compression > 1 else "1x"
+            recipe = Fair(parameters(train, (int(log2(compression)),)))
+            figures[f"{scheme}.client_peak_mb"] = client_peak(recipe, train, user) / 1e6
+            figures[f"{scheme}.view_mb"] = recipe.view_bytes(0, 0) / 1e6
+            ticks[self.key] = done
+        keep(path_of(self, folder), figures | {"seconds": perf_counter() - started})
+
+
+def client_peak(recipe: Fair, train: Interactions, user: int) -> int:
+    """Bytes at most in use during a round of `user`, a client of the recipe's only group, beside what it began with."""
+    half, rng = FairHalf(recipe, TRAINING), np.random.default_rng(0)
+    seed = derive_seed(b"memory", "simulation task")
+    body = recipe.encode_view(recipe.initial_view(seed, 0), 0)
+    history, memory = train.history(user), half.first_memory(rng)
+    tracemalloc.start()
+    try:
+        view = recipe.decode_view(0, body, 0)
+        half.contribute(recipe.plan(seed, 1), "client", view, history, memory, rng)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def fair_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[FairRow | MemoryRow]:  # noqa: ARG001
+    """Table 2 with a scheme more, the baselines of table 3, and the memory; negatives are the clean ones anyhow."""
+    turns = QUICK_TURNS if quick else TURNS
+
+    def row(kind: Kind, published: float | None = None, **chosen: int) -> FairRow:
+        known = {} if quick or published is None else {"ndcg20": published}
+        return FairRow(kind, rounds=turns, seed=seed, published=known, **chosen)
+
+    rows: list[FairRow | MemoryRow] = [] if seed else [MemoryRow((1, 4) if quick else (1, 2, 4, 8, 16, 64))]
+    rows.append(row("fedavg", FEDAVG_PAPER))
+    for compression in (4,) if quick else (2, 4, 8, 16, 64):
+        het, hom, fedhm = TABLE_2.get(compression, (None, None, None))
+        rows += [row("het", het, compression=compression), row("hom", hom, compression=compression)]
+        if fedhm is not None:
+            rows.append(row("fedhm", fedhm, compression=compression))
+    for percent, (full_trn, het) in {} if quick else TABLE_3.items():
+        rows.append(row("full_trn", full_trn, full_percent=percent))
+        if percent > 1:  # a group of one device has no sum to hide in
+            rows.append(row("het_share", het, full_percent=percent))
+    return rows
+
+
+def fair_table(results: list[JobResult]) -> Table:
+    """NDCG@20 of every run, the paper's beside it."""
+    made = Table(title="Fidelity: FAIR on Goodreads-100, full ranking, last turn")
+    for heading in ("run", "NDCG@20", "paper", "diff", "best", "on devices", "turns", "minutes"):
+        made.add_column(heading, justify="left" if heading == "run" else "right")
+    for result in results:
+        ours, theirs = result.figures.get("ndcg20"), result.run.published.get("ndcg20")
+        if ours is None:
+            for name, value in result.figures.items():
+                if name.endswith("client_peak_mb"):
+                    made.add_row(f"fair.{name.removesuffix('.client_peak_mb')}: {value:.1f} MB at most on a client")
+            continue
+        devices = [f"{v:.4f}" for name, v in result.figures.items() if name.startswith("on_devices_")]
+        made.add_row(
+            result.run.key, f"{ours:.4f}", "" if theirs is None else f"{theirs:.3f}",
+            "" if theirs is None else f"{ours - theirs:+.4f}", f"{result.figures['best_of_curve']:.4f}",
+            " / ".join(devices), str(result.figures["turns"]), f"{result.figures['seconds'] / 60:.1f}",
+        )  # fmt: skip
+    return made
+
+
+def fair_flat(results: list[JobResult]) -> dict[str, Any]:
+    """`<run key>.<figure>`, `fair.<scheme>.client_peak_mb`, and the published figures under `.paper.`."""
+    figures: dict[str, Any] = {}
+    for result in results:
+        prefix = "fair" if isinstance(result.run, MemoryRow) else result.run.key
+        figures |= {
+            f"{prefix}.{name}": value for name, value in result.figures.items() if name not in ("curve", "seconds")
+        }
+        figures[f"{result.run.key}.seconds"] = result.figures["seconds"]
+        figures |= {f"{result.run.key}.paper.{name}": value for name, value in result.run.published.items()}
+    return figures

@@ -1,0 +1,158 @@
+"""A federation of FAIR in one process, many users' model ranked at once: what FAIR's table is measured with.
+
+Training, weighting, views and the move of the model are the recipe's and the client half's own. The buckets that a
+client touched are added to the sum as they are: laying out, sealing, checking and folding 5.7 million values a client
+would take longer than training does. That this is the sum of contributions, and that hidden sums give the same model,
+is tested on small data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from client_sdk.data.interactions import Interactions
+from client_sdk.evaluation.full_ranking import RankingResult, rank_all
+from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf
+from client_sdk.training.neumf import layers_of
+from protocols.domain import derive_seed
+from protocols.recipes.fair import Fair, FairParameters
+from protocols.recipes.fair_state import FairView, spaces_of
+from protocols.recipes.weighted import weight_of
+
+__all__ = ["FairFederation", "equal_groups", "rank_model"]
+
+SCORE_ITEMS = 16_384
+
+
+def equal_groups(users: int, groups: int) -> np.ndarray:
+    """Users in the order of their ids, split into groups of the same size (the paper's capacity schemes)."""
+    return np.repeat(np.arange(groups), [part.size for part in np.array_split(np.arange(users), groups)])
+
+
+class FairFederation:
+    """One model, trained by devices of the recipe's capacities.
+
+    groups (users,): the group of each user, -1 for one that takes no part. cohorts: clients a sum, by group. Each
+    group's members take part in the order of one shuffle, so that nobody has two turns before everyone has had one;
+    the released code draws all of a round's clients with replacement, whatever their capacity.
+    """
+
+    def __init__(
+        self,
+        train: Interactions,
+        parameters: FairParameters,
+        training: FairConfig,
+        groups: np.ndarray,
+        cohorts: Sequence[int],
+        seed: int = 0,
+    ) -> None:
+        self.train, self.seed, self.cohorts = train, seed, tuple(cohorts)
+        self.recipe = Fair(parameters)
+        self.half = FairHalf(self.recipe, training)
+        self.task_seed = derive_seed(str(seed).encode(), "simulation task")
+        self.state = self.recipe.initial_state(self.task_seed)
+        draws = np.random.default_rng([seed, 1])
+        self.memories = [self.half.first_memory(draws) for _ in range(train.n_users)]
+        order = np.random.default_rng([seed, 42]).permutation(train.n_users)
+        self.orders = [order[groups[order] == group] for group in range(self.recipe.groups)]
+        self.clipped = 0
+        self.loss = float("nan")
+
+    def run(self, turns: int) -> Iterator[int]:
+        """Turns, numbered from 1: one sum of each group, after the last of which the model moves."""
+        for turn in range(1, turns + 1):
+            losses = [self._sum(turn) for _ in range(self.recipe.groups)]
+            self.loss = float(np.mean(losses))
+            yield turn
+
+    def _sum(self, turn: int) -> float:
+        number = self.state.round_number + 1
+        spec = self.recipe.plan(self.task_seed, number)
+        group = self.recipe.group_of(spec.step)
+        view, members, cohort = self.recipe.view(self.state, group), self.orders[group], self.cohorts[group]
+        places = np.arange((turn - 1) * cohort, (turn - 1) * cohort + min(cohort, members.size))
+        total, losses = np.zeros(self.recipe.layout(spec.step).length), []
+        for user in members[places % members.size]:
+            rng = np.random.default_rng([self.seed, 2, int(user), turn])
+            local = self.half.contribute(spec, str(user), view, self.train.history(int(user)), self.memories[user], rng)
+            total += local.blocks[0]
+            self.memories[user] = local.memory
+            self.clipped += local.clipped
+            losses.append(local.loss)
+        self.state = self.recipe.absorb(self.state, spec, total, places.size)
+        return float(np.mean(losses))
+
+    def add(
+        self, total: np.ndarray, places: np.ndarray, changes: np.ndarray, dense: np.ndarray, interactions: int
+    ) -> None:
+        """Add a contribution to a sum, as `Fair.contribute` lays it out."""
+        clip = self.recipe.parameters.clip
+        weight = weight_of(interactions, self.recipe.parameters.max_interactions)
+        layers = slice(-1 - dense.size, -1)
+        total[places] += weight * np.clip(changes, -clip, clip, dtype=np.float64)
+        total[layers] += weight * np.clip(dense, -clip, clip, dtype=np.float64)
+        total[-1] += weight
+        self.clipped += int(np.count_nonzero(np.abs(changes) > clip) + np.count_nonzero(np.abs(dense) > clip))
+
+    @property
+    def users(self) -> np.ndarray:
+        """Every user's own vectors, float32 (users, 2, dim)."""
+        return np.stack([memory[USER_VECTORS] for memory in self.memories])
+
+    def rank(self, test: Interactions) -> RankingResult:
+        """NDCG@20 and Recall@20 of the server's model with every user's own vectors."""
+        return rank_model(self.users, self.state.tables, self.state.dense, self.train, test)
+
+    def rank_on_devices(self, test: Interactions, groups: np.ndarray) -> dict[str, float]:
+        """NDCG@20 by group, of what its devices can score with: their view, and no more."""
+        found = {}
+        for group in range(self.recipe.groups):
+            view = self.recipe.view(self.state, group)
+            tables = whole_tables(self.recipe, view)
+            members = np.flatnonzero(groups == group)
+            found[str(group)] = rank_model(self.users, tables, view.dense, self.train, test, members).ndcg
+        return found
+
+
+def whole_tables(recipe: Fair, view: FairView) -> np.ndarray:
+    """S psi of a view, float32 (2, n): what a device never makes, but a benchmark may."""
+    elements = recipe.parameters.elements
+    spaces = spaces_of(view.seed, elements, view.tables.shape[1])
+    step = 2**18
+    return np.stack(
+        [
+            np.concatenate([space.recover(row, slice(a, min(a + step, elements))) for a in range(0, elements, step)])
+            for space, row in zip(spaces, view.tables, strict=True)
+        ]
+    )
+
+
+def rank_model(
+    users: np.ndarray,
+    tables: np.ndarray,
+    dense: np.ndarray,
+    train: Interactions,
+    test: Interactions,
+    members: np.ndarray | None = None,
+) -> RankingResult:
+    """Full ranking outside the training items, the mean over users: the released code's mean over batches of ten users
+    weighs its last batch, of nine, as much as the others.
+    """
+    dim = users.shape[2]
+    layers = layers_of(dense, dim)
+    gmf, hidden = tables[0].reshape(-1, dim), tables[1].reshape(-1, dim) @ layers.item_weights
+
+    def scores(asked: np.ndarray) -> np.ndarray:
+        found = np.empty((asked.size, len(gmf)), dtype=np.float32)
+        scaled = users[asked, 0] * layers.gmf_output
+        shifts = users[asked, 1] @ layers.user_weights + layers.bias
+        for start in range(0, len(gmf), SCORE_ITEMS):
+            part = slice(start, start + SCORE_ITEMS)
+            found[:, part] = scaled @ gmf[part].T
+            for row, shift in zip(found, shifts, strict=True):
+                row[part] += np.maximum(hidden[part] + shift, 0) @ layers.mlp_output
+        return found
+
+    return rank_all(scores, train, test, k=20, users=members)

@@ -1,0 +1,112 @@
+"""FAIR's benchmark federation gives what the recipe's contributions give; FedHM's factors are the best there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench.systems.fair import TABLE_2, fair_runs
+from bench.systems.fair_federation import FairFederation, equal_groups, rank_model, whole_tables
+from bench.systems.fedhm import FedHMFederation, factors, rank_of
+from client_sdk.data.interactions import Interactions
+from client_sdk.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.evaluation.full_ranking import rank_all
+from client_sdk.training.fair import USER_VECTORS, FairConfig
+from protocols.errors import ParameterError
+from protocols.recipes.fair import FairParameters
+
+USERS, ITEMS, DIM = 20, 64, 8
+TRAINING = FairConfig(learning_rate=0.02, epochs=2, batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def train() -> Interactions:
+    return synthetic(SyntheticConfig(users=USERS, items=ITEMS, positives=10))
+
+
+def parameters(*capacities: int, clip: float = 1.0) -> FairParameters:
+    return FairParameters(items=ITEMS, dim=DIM, capacities=capacities, max_interactions=40, clip=clip)
+
+
+@pytest.mark.parametrize("clip", [1.0, 0.03])
+def test_a_turn_is_that_of_the_contributions(train: Interactions, clip: float) -> None:
+    made = FairFederation(train, parameters(0, 2, clip=clip), TRAINING, equal_groups(USERS, 2), (4, 3), seed=1)
+    recipe, half, state = made.recipe, made.half, made.state
+    memories, clipped = list(made.memories), 0
+    for group, cohort in ((0, 4), (1, 3)):
+        spec, view = recipe.plan(made.task_seed, group + 1), recipe.view(state, group)
+        total = np.zeros(recipe.layout(spec.step).length)
+        for user in made.orders[group][:cohort]:
+            rng = np.random.default_rng([1, 2, int(user), 1])
+            local = half.contribute(spec, "c", view, train.history(int(user)), memories[user], rng)
+            total += local.blocks[0]
+            clipped += local.clipped
+            memories[user] = local.memory
+        state = recipe.absorb(state, spec, total, cohort)
+    assert list(made.run(1)) == [1]
+    np.testing.assert_allclose(made.state.tables, state.tables, atol=1e-7)
+    np.testing.assert_allclose(made.state.dense, state.dense, atol=1e-7)
+    np.testing.assert_array_equal(made.users, np.stack([memory[USER_VECTORS] for memory in memories]))
+    assert made.clipped == clipped
+    assert (clipped > 0) == (clip < 1)
+
+
+def test_users_outside_every_group_take_no_part(train: Interactions) -> None:
+    groups = np.where(np.arange(USERS) < 3, 0, -1)
+    made = FairFederation(train, parameters(0), TRAINING, groups, (10,))
+    before = made.users
+    list(made.run(2))
+    moved = np.abs(made.users - before).max(axis=(1, 2)) > 0
+    np.testing.assert_array_equal(moved, groups == 0)
+
+
+def test_ranking_many_users_is_ranking_each_by_the_clients_scores(train: Interactions) -> None:
+    made = FairFederation(train, parameters(1), TRAINING, np.zeros(USERS, dtype=int), (10,))
+    list(made.run(2))
+    test = synthetic(SyntheticConfig(users=USERS, items=ITEMS, positives=10, seed=5))
+    view = made.recipe.view(made.state, 0)
+    histories = [train.history(user) for user in range(USERS)]
+    each = np.stack([made.half.scores(view, made.memories[u], histories[u]) for u in range(USERS)])
+    found = rank_model(made.users, whole_tables(made.recipe, view), view.dense, train, test)
+    assert found == rank_all(lambda users: each[users], train, test)
+    # all devices of one size: the server's model lies in their space
+    assert made.rank(test).ndcg == pytest.approx(found.ndcg, abs=1e-3)
+
+
+def test_factors_are_the_best_of_their_rank() -> None:
+    table = np.random.default_rng(0).standard_normal((50, DIM)).astype(np.float32)
+    for rank in (1, 3, 8):
+        left, right = factors(table, rank)
+        u, s, v = np.linalg.svd(table, full_matrices=False)
+        np.testing.assert_allclose(left @ right, u[:, :rank] * s[:rank] @ v[:rank], atol=1e-4)
+        np.testing.assert_allclose((left**2).sum(axis=0), (right**2).sum(axis=1), rtol=1e-3)
+
+
+def test_ranks_are_the_papers_and_there_is_none_for_an_eighth() -> None:
+    assert [rank_of(359_014, 8, p) for p in (1, 2)] == [3, 1]
+    with pytest.raises(ParameterError, match="cannot hold"):
+        rank_of(359_014, 8, 3)
+    assert [c for c, (_, _, fedhm) in TABLE_2.items() if fedhm is None] == [8, 16]
+
+
+def test_fedhm_averages_what_its_devices_trained(train: Interactions) -> None:
+    def run(cohorts: tuple[int, int]) -> FedHMFederation:
+        groups = equal_groups(USERS, 2)
+        made = FedHMFederation(train, parameters(0), TRAINING, groups, cohorts, halvings=1, seed=1)
+        list(made.run(1))
+        return made
+
+    mixed, small = run((3, 3)), run((0, 3))
+    assert mixed.state.round_number == 1
+    # devices of rank r alone: a mean of three matrices of rank r
+    table = small.state.tables[0].reshape(ITEMS, DIM)
+    assert np.linalg.matrix_rank(table, tol=1e-5) <= 3 * rank_of(ITEMS, DIM, 1)
+    start = FairFederation(train, parameters(0), TRAINING, equal_groups(USERS, 1), (1,), seed=1).state.tables
+    assert np.abs(mixed.state.tables - start).max() > 0.01
+
+
+def test_every_run_of_the_table_has_a_key_of_its_own() -> None:
+    keys = [run.key for run in fair_runs(quick=False, protocol="clean")]
+    assert len(set(keys)) == len(keys)
+    assert {"fair.fedavg", "fair.1x-64x.het", "fair.1x-4x.fedhm", "fair.20pct.full_trn"} <= set(keys)
+    assert "fair.1x-64x.fedhm" not in keys
