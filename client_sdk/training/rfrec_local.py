@@ -90,7 +90,7 @@ class Ratings:
     @cached_property
     def members(self) -> NDArray[np.float32]:
         """1 where a rating is a user's, float32 (users, k)."""
-        return (self.users == np.arange(self.count)[:, None]).astype(np.float32)
+        return np.asarray(self.users == np.arange(self.count)[:, None], dtype=np.float32)
 
 
 @dataclass
@@ -110,12 +110,11 @@ class LocalModel:
         """Of the users (users, dim), of the rated items' rows without the pull, and the residuals y - q (k,)."""
         own, rows = self.users[ratings.users], self.items[ratings.items]
         fitted = np.einsum("kd,kd->k", own, rows)
-        slope = np.float32(-2.0)
         if rule.logistic:
             fitted = _sigmoid(fitted)
-            slope = slope * fitted * (1 - fitted)
         residuals = ratings.targets - fitted
-        weights = (slope * residuals)[:, None]
+        slopes = fitted * (1 - fitted) if rule.logistic else np.ones_like(fitted)
+        weights = (-2 * slopes * residuals)[:, None]
         of_rows = weights * own
         if ratings.starts.size < ratings.items.size:
             of_rows = np.add.reduceat(of_rows, ratings.starts)

@@ -1,0 +1,230 @@
+"""The client half of RFRec and RFRecF: gradients against finite differences, missed rounds, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.data.history import History
+from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.registry import client_half
+from client_sdk.training.rfrec import AVERAGE, OWN_ITEMS, STEP, RFRecHalf
+from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings, scaled_ratings
+from protocols.errors import ParameterError
+from protocols.recipes.registry import recipe
+from protocols.recipes.rfrec import RFRec, RFRecState
+from protocols.recipes.rfrec_parameters import LocalRule, RFRecParameters
+
+SEED = bytes(range(32))
+ITEMS, DIM = 9, 3
+HISTORY = History(np.array([7, 2, 4], np.int32), np.array([5.0, 1.0, 3.5], np.float32))
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("rfrec", {}),
+    ("rfrec", {"variant": "released"}),
+    ("rfrecf", {"iterations": 100}),
+    ("rfrecf", {"iterations": 100, "moves": "coin"}),
+    ("rfrecf", {"iterations": 100, "variant": "released", "probability": 0.5}),
+]
+
+
+def make(name: str, **changes: Any) -> tuple[RFRec, RFRecHalf]:
+    made = recipe(name, {"items": ITEMS, "dim": DIM, **changes})
+    half = client_half(made)
+    assert isinstance(made, RFRec)
+    assert isinstance(half, RFRecHalf)
+    return made, half
+
+
+def states(made: RFRec, count: int) -> list[RFRecState]:
+    """Averages after 0, 1, ... sums, as far apart as they like."""
+    first = made.initial_state(SEED)
+    rng = np.random.default_rng(5)
+    drawn = [rng.normal(0, 0.3, (ITEMS, DIM)).astype(np.float32) for _ in range(count)]
+    return [first, *(replace(first, round_number=k, step=k, item_factors=f) for k, f in enumerate(drawn, start=1))]
+
+
+def objective(
+    users: np.ndarray, items: np.ndarray, average: np.ndarray, ratings: Ratings, rule: LocalRule, penalty: float
+) -> float:
+    """The local loss, written out in float64: the paper's eq. 5, or the released code's."""
+    total = 0.0
+    for user, item, target in zip(ratings.users, ratings.items, ratings.targets, strict=True):
+        product = users[user] @ items[item]
+        total += (float(target) - (1 / (1 + np.exp(-product)) if rule.logistic else product)) ** 2
+    total += 0.1 * (np.sqrt(np.sum(users**2)) if rule.by_norm else np.sum(users**2))
+    return float(total + penalty * np.sum((items - average) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "penalty"),
+    [
+        ("rfrec", {}, 10 / 2),
+        ("rfrec", {"variant": "released"}, 10),
+        ("rfrecf", {}, 0),
+        ("rfrecf", {"variant": "released"}, 0),
+    ],
+)
+def test_gradients_are_those_of_the_objective(name: str, changes: dict[str, Any], penalty: float) -> None:
+    made, _ = make(name, **changes)
+    rng = np.random.default_rng(3)
+    users, items, average = (rng.normal(0, 0.5, (n, DIM)).astype(np.float32) for n in (2, ITEMS, ITEMS))
+    rated = np.array([1, 4, 4, 8], np.int32)
+    ratings = Ratings.of(
+        np.array([0, 0, 1, 1]), rated, np.array([1, 3, 5, 2], np.float32), made.parameters, 2
+    )  # item 4 by both
+    rule = made.parameters.rule
+    of_users, of_rows, _ = LocalModel(users, items).gradients(ratings, rule)
+    of_items = rule.pull * (items - average)
+    of_items[ratings.rated] += of_rows
+    x = np.concatenate([users, items]).astype(np.float64)
+    numeric = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = x.copy()
+            moved[place] += sign * 1e-5
+            ends.append(objective(moved[:2], moved[2:], average, ratings, rule, penalty))
+        numeric[place] = (ends[0] - ends[1]) / 2e-5
+    np.testing.assert_allclose(np.concatenate([of_users, of_items]), numeric, rtol=1e-3, atol=1e-4)
+
+
+def test_a_plain_step_and_a_move_by_hand() -> None:
+    made, _ = make("rfrec", penalty=2.0, learning_rate=0.1)
+    user, items, average = np.array([[1.0, 0, 0]], np.float32), np.ones((ITEMS, DIM), np.float32), np.zeros(3)
+    model = LocalModel(user.copy(), items.copy())
+    ratings = Ratings.of(np.zeros(1, np.intp), np.array([4], np.int32), np.array([5.0], np.float32), made.parameters)
+    loss = model.train(ratings, np.broadcast_to(average.astype(np.float32), items.shape), made.parameters.rule)
+    assert loss == 0.0  # rating 5 is 1, and u.v is 1
+    np.testing.assert_allclose(model.users, [[0.98, 0, 0]], atol=1e-6)  # decay alone
+    np.testing.assert_allclose(model.items, 0.8, atol=1e-6)  # pull alone
+    model.move(np.zeros((ITEMS, DIM), np.float32), replace(made.parameters.rule, move=0.5), 3)
+    np.testing.assert_allclose(model.items, 0.1, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "changes"), VARIANTS)
+def test_steps_that_were_missed_are_taken_late_with_the_average_that_was_known(
+    name: str, changes: dict[str, Any]
+) -> None:
+    """A client asked for sums 1 and 5, against one that steps in every round by itself."""
+    made, half = make(name, **changes)
+    found = states(made, 5)
+    memory = half.first_memory(np.random.default_rng(0))
+    for step in (1, 5):
+        late = half.contribute(made.plan(SEED, step), "c", found[step - 1], HISTORY, memory, np.random.default_rng(0))
+        memory = late.memory
+    first = half.first_memory(np.random.default_rng(0))
+    model = LocalModel(first[USER_FACTOR][None].copy(), found[0].item_factors.copy())
+    rule = made.parameters.rule
+    if rule.adam:
+        from client_sdk.training.adam import Adam
+
+        model.adam = Adam([model.users, model.items], [rule.rate] * 2)
+    ratings = Ratings.of(np.zeros(3, np.intp), HISTORY.items, HISTORY.ratings, made.parameters)
+    for step in range(1, 6):
+        known = found[0] if step < 5 else found[4]
+        if step > 1:
+            model.move(known.item_factors, rule, made.stretch(found[0], step - 1).moves)
+        for _ in range(made.stretch(found[0], step).local):
+            model.train(ratings, known.item_factors, rule)
+    np.testing.assert_allclose(memory[OWN_ITEMS], model.items, atol=1e-6)
+    np.testing.assert_allclose(memory[USER_FACTOR], model.users[0], atol=1e-6)
+    np.testing.assert_allclose(late.blocks[0], (model.items - found[4].item_factors).ravel(), atol=1e-6)
+    np.testing.assert_array_equal(memory[AVERAGE], found[4].item_factors)
+    assert memory[STEP].tolist() == [5]
+
+
+@pytest.mark.parametrize(("name", "changes"), VARIANTS)
+def test_predictions_also_take_the_steps_that_were_missed_and_keep_nothing(name: str, changes: dict[str, Any]) -> None:
+    made, half = make(name, **changes)
+    found = states(made, 4)
+    rng = np.random.default_rng(0)
+    memory = half.contribute(made.plan(SEED, 1), "c", found[0], HISTORY, half.first_memory(rng), rng).memory
+    kept = {key: value.copy() for key, value in memory.items()}
+    scores = half.scores(found[4], memory, HISTORY)
+    for key, value in kept.items():
+        np.testing.assert_array_equal(memory[key], value)
+    # a client that is asked for sums 2 to 4 and always gets the average it knew has the same user factor
+    for step in (2, 3, 4):
+        stale = replace(found[step - 1], item_factors=found[0].item_factors)
+        memory = half.contribute(made.plan(SEED, step), "c", stale, HISTORY, memory, rng).memory
+    expected = predicted_ratings(found[4].item_factors @ memory[USER_FACTOR], made.parameters)
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "changes"), VARIANTS)
+def test_a_round_that_failed_is_answered_again_without_training_twice(name: str, changes: dict[str, Any]) -> None:
+    made, half = make(name, **changes)
+    found = states(made, 2)
+    rng = np.random.default_rng(0)
+    once = half.contribute(made.plan(SEED, 1), "c", found[0], HISTORY, half.first_memory(rng), rng)
+    again = half.contribute(made.plan(SEED, 2, 1), "c", found[0], HISTORY, once.memory, rng)
+    np.testing.assert_array_equal(again.blocks[0], once.blocks[0])
+    for key, value in once.memory.items():
+        np.testing.assert_array_equal(again.memory[key], value)
+
+
+@pytest.mark.parametrize(("name", "changes"), VARIANTS)
+def test_training_fits_the_ratings_and_changes_nothing_that_it_is_given(name: str, changes: dict[str, Any]) -> None:
+    made, half = make(name, user_penalty=0.001, **changes)
+    state, rng = made.initial_state(SEED), np.random.default_rng(0)
+    state.freeze()
+    memory = half.first_memory(rng)
+    losses = []
+    for step in range(1, 9):
+        before = {key: value.copy() for key, value in memory.items()}
+        done = half.contribute(made.plan(SEED, step), "c", state, HISTORY, memory, rng)
+        for key, value in before.items():
+            np.testing.assert_array_equal(memory[key], value)
+        losses.append(done.loss)
+        memory = done.memory
+        mean = state.item_factors + done.blocks[0].reshape(ITEMS, DIM).astype(np.float32)
+        state = replace(state, round_number=step, step=step, item_factors=mean)
+    assert losses[-1] < losses[0]
+    assert done.samples == 3
+    prepared = half.prepare(made.plan(SEED, 9), state, HISTORY, rng)
+    assert prepared[STEP].tolist() == [8]
+    assert half.scores(state, prepared, HISTORY).shape == (ITEMS,)
+
+
+@pytest.mark.parametrize(
+    ("history", "problem"),
+    [
+        (History(np.array([1], np.int32)), "learns from ratings: pass {item: rating}"),
+        (History(np.array([1], np.int32), np.array([5.5], np.float32)), r"1 \.\. 5 in this task, got 5.5"),
+        (History(np.array([1], np.int32), np.array([0.5], np.float32)), "got 0.5"),
+        (History(np.zeros(0, np.int32), np.zeros(0, np.float32)), "without interactions"),
+    ],
+)
+def test_histories_that_cannot_be_learned_from_are_refused(history: History, problem: str) -> None:
+    made, half = make("rfrec")
+    rng = np.random.default_rng(0)
+    with pytest.raises(ParameterError, match=problem):
+        half.contribute(made.plan(SEED, 1), "c", made.initial_state(SEED), history, half.first_memory(rng), rng)
+
+
+def test_a_model_of_another_sum_is_refused() -> None:
+    made, half = make("rfrec")
+    rng = np.random.default_rng(0)
+    with pytest.raises(ParameterError, match="trained from sum 2, not 0"):
+        half.contribute(made.plan(SEED, 3), "c", made.initial_state(SEED), HISTORY, half.first_memory(rng), rng)
+
+
+def test_ratings_are_scaled_and_back() -> None:
+    raw = RFRecParameters(items=1, rating_min=0.5, rating_max=4, scaling="raw")
+    unit = raw.model_copy(update={"scaling": "unit"})
+    given = np.array([0.5, 2.25, 4], np.float32)
+    np.testing.assert_array_equal(scaled_ratings(given, raw), given)
+    np.testing.assert_allclose(scaled_ratings(given, unit), [0, 0.5, 1])
+    np.testing.assert_allclose(predicted_ratings(scaled_ratings(given, unit), unit), given)
+    released = unit.model_copy(update={"variant": "released"})
+    np.testing.assert_allclose(predicted_ratings(np.array([-50, 0, 50], np.float32), released), given, atol=1e-6)
+
+
+def test_how_to_train_is_the_tasks_to_say() -> None:
+    from client_sdk.training.mf import MFConfig
+
+    with pytest.raises(ParameterError, match="part of the task"):
+        client_half(make("rfrec")[0], MFConfig())
