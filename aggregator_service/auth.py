@@ -55,6 +55,7 @@ class Enrolled:
     client_id: str
     task_id: str
     role: Role
+    group: int = 0
 
 
 Principal = Operator | Enrolled
@@ -88,7 +89,8 @@ def _find(services: Services, token_hash: str) -> Principal | None:
     with services.database.read() as session:
         client = session.scalars(select(ClientRow).where(ClientRow.token_hash == token_hash)).one_or_none()
         if client is not None and matches(token_hash, client.token_hash):
-            return Enrolled(client.id, client.task_id, "holder" if client.role == "holder" else "member")
+            role: Role = "holder" if client.role == "holder" else "member"
+            return Enrolled(client.id, client.task_id, role, client.group)
         operator = session.get(OperatorRow, token_hash)
         return Operator() if operator is not None and matches(token_hash, operator.token_hash) else None
 

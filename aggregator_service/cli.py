@@ -44,7 +44,7 @@ from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks import create_invitation, create_task, list_tasks, task_view
 from protocols.errors import HushRecError
 from protocols.faults import first_fault
-from protocols.messages import InvitationRequest, Role, Schedule, TaskRequest
+from protocols.messages import InvitationRequest, Role, Schedule, TaskRequest, TaskView
 from protocols.pairs import named_values
 from protocols.recipes.registry import RECIPES
 from protocols.sums.registry import MECHANISMS
@@ -288,7 +288,14 @@ def task_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
         views = [task_view(session, task) for task in list_tasks(session)]
     for view in views:
         done = f"{view.completed_rounds}/{view.schedule.rounds} rounds"
-        typer.echo(f"{view.name}  {view.task_id}  {view.state}  {done}  {view.members} members")
+        typer.echo(f"{view.name}  {view.task_id}  {view.state}  {done}  {_members(view)}")
+
+
+def _members(view: TaskView) -> str:
+    """How many members there are; with several groups, how many of each can contribute."""
+    if len(view.able_members) == 1:
+        return f"{view.members} members"
+    return f"{view.members} members, able by group: {', '.join(map(str, view.able_members))}"
 
 
 def _named(session: Session, name: str) -> TaskRow:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.logs import fields
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, SnapshotRow, UploadRow
+from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, SnapshotRow, UploadRow, ViewRow
 
 __all__ = ["DataDirectoryInUseError", "collect_orphans", "own_data_directory"]
 
@@ -68,6 +68,7 @@ def _named_blobs(session: Session) -> set[str]:
         RoundRow.partial_key,
         RoundRow.aggregate_key,
         SnapshotRow.blob_key,
+        ViewRow.blob_key,
         ClientRow.envelope_key,
     )
     return {

@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
+from aggregator_service.plans import plan_task, row_terms
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, changed_rows
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
@@ -50,16 +51,30 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
         raise Problem("gone", "the invitation is used up or expired; ask the operator for another")
     if task.needs_keyring and request.membership_proof is None:
         raise Problem("invalid-parameters", "this task needs a membership_proof, made with the group code")
+    group = _group(task, request)
     invitation.used += 1
-    return _enrol_first(session, task, invitation, request, now), True
+    return _enrol_first(session, task, invitation, request, group, now), True
 
 
 def _check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key: bytes) -> None:
-    message = enrolment_message(request.invitation, identity_key, mailbox_key)
+    message = enrolment_message(request.invitation, identity_key, mailbox_key, request.group)
     try:
         Ed25519PublicKey.from_public_bytes(identity_key).verify(b64decode(request.signature, 64), message)
     except (InvalidSignature, ValueError):
         raise Problem("forbidden", "the signature was not made with this identity key over these keys") from None
+
+
+def _group(task: TaskRow, request: EnrolmentRequest) -> int:
+    """The group that the client states; where there is only one it need not."""
+    groups = plan_task(row_terms(task)).recipe.groups
+    if request.group is None and groups > 1:
+        raise Problem(
+            "invalid-parameters", f"this task has groups 0 to {groups - 1}, asked in turn: state which the client is in"
+        )
+    if request.group is not None and request.group >= groups:
+        has = f"groups 0 to {groups - 1}" if groups > 1 else "one group of clients, 0"
+        raise Problem("invalid-parameters", f"this task has {has}: there is no group {request.group}")
+    return request.group or 0
 
 
 def _enrol_again(session: Session, client: ClientRow, request: EnrolmentRequest, mailbox_key: bytes) -> Enrolment:
@@ -67,6 +82,8 @@ def _enrol_again(session: Session, client: ClientRow, request: EnrolmentRequest,
         raise Problem(
             "conflict", "this identity is enrolled with another mailbox key; envelopes are sealed to that one"
         )
+    if request.group not in (None, client.group):
+        raise Problem("conflict", f"this identity is enrolled in group {client.group}, and stays there")
     token = new_token("hrc")
     client.token_hash = hash_token(token)
     if request.membership_proof is not None and not is_keyed(client):
@@ -90,11 +107,12 @@ def _turn(task: TaskRow, request: EnrolmentRequest) -> int:
 
 
 def _enrol_first(
-    session: Session, task: TaskRow, invitation: InvitationRow, request: EnrolmentRequest, now: float
+    session: Session, task: TaskRow, invitation: InvitationRow, request: EnrolmentRequest, group: int, now: float
 ) -> Enrolment:
     newest = select(func.coalesce(func.max(ClientRow.sequence), 0)).where(ClientRow.task_id == task.id)
     # A newcomer takes its place in the current turn of a round-robin instead of making up for all it missed.
-    turns = select(func.coalesce(func.min(ClientRow.times_asked), 0)).where(ClientRow.task_id == task.id)
+    alike = ClientRow.task_id == task.id, ClientRow.group == group
+    turns = select(func.coalesce(func.min(ClientRow.times_asked), 0)).where(*alike)
     token = new_token("hrc")
     proof = request.membership_proof
     client = ClientRow(
@@ -105,6 +123,7 @@ def _enrol_first(
         identity_key=b64decode(request.identity_key, 32),
         mailbox_key=b64decode(request.mailbox_key, 32),
         membership_proof=None if proof is None else b64decode(proof, 32),
+        group=group,
         token_hash=hash_token(token),
         enrolled_at=now,
         turn=_turn(task, request),
@@ -122,7 +141,13 @@ def _enrol_first(
 
 def _enrolment(client: ClientRow, token: str) -> Enrolment:
     return Enrolment.model_validate(
-        {"task_id": client.task_id, "client_id": client.id, "token": token, "role": client.role}
+        {
+            "task_id": client.task_id,
+            "client_id": client.id,
+            "token": token,
+            "role": client.role,
+            "group": client.group,
+        }
     )
 
 
@@ -152,6 +177,7 @@ def _member(row: ClientRow) -> Member:
             "mailbox_key": b64encode(row.mailbox_key),
             "membership_proof": None if row.membership_proof is None else b64encode(row.membership_proof),
             "keyed": is_keyed(row),
+            "group": row.group,
         }
     )
 

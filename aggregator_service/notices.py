@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aggregator_service.plans import TaskPlan
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.sums.masked.plan import MaskedPlan
 
-__all__ = ["check_floor", "task_warnings"]
+__all__ = ["check_sums", "task_warnings"]
 
 
-def check_floor(plan: TaskPlan, schedule: Schedule) -> None:
-    """Raise `ParameterError` when a masked round over `cohort_size`, or only `min_clients`, could never be summed."""
+def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
+    """Raise `ParameterError` when a sum of one of the groups, asked in turn, could never be made.
+
+    A masked round over `cohort_size`, or only `min_clients`, must work, and the keys of an encrypted task must fit all.
+    """
+    for plan in plans:
+        _check_floor(plan, schedule)
+    keys = {getattr(plan.plan, "parameter_id", b"") for plan in plans}
+    if len(keys) > 1:
+        degrees = ", ".join(str(plan.plan.describe().get("ring_degree")) for plan in plans)
+        raise ParameterError(
+            f"the groups' sums suit different ring degrees ({degrees}) and the task has one set of keys: choose a "
+            "degree for all with the mechanism's parameter 'degree'"
+        )
+
+
+def _check_floor(plan: TaskPlan, schedule: Schedule) -> None:
     if not isinstance(plan.plan, MaskedPlan):
         return
     for name, clients in (("cohort_size", schedule.cohort_size), ("min_clients", schedule.min_clients)):

@@ -88,6 +88,7 @@ _VIEW: Final[dict[str, Any]] = {
     "opened_by": "members",
     "members": 60,
     "keyed_members": 60,
+    "able_members": [60],
     "completed_rounds": 6,
     "failed_rounds": 0,
     "warnings": ["Members share one secret key: any member together with the server can open every contribution."],
@@ -112,8 +113,15 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
         "mailbox_key": _KEY,
         "signature": _SIGNATURE,
         "membership_proof": _KEY,
+        "group": 0,
     },
-    Enrolment: {"task_id": _TASK, "client_id": _CLIENT, "token": "hrc_example-shown-once", "role": "member"},
+    Enrolment: {
+        "task_id": _TASK,
+        "client_id": _CLIENT,
+        "token": "hrc_example-shown-once",
+        "role": "member",
+        "group": 0,
+    },
     MemberPage: {
         "members": [
             {
@@ -123,6 +131,7 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
                 "mailbox_key": _KEY,
                 "membership_proof": _KEY,
                 "keyed": False,
+                "group": 0,
             }
         ],
         "next": None,

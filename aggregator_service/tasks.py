@@ -11,12 +11,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
-from aggregator_service.notices import check_floor, task_warnings
+from aggregator_service.notices import check_sums, task_warnings
 from aggregator_service.plans import plan_task, row_terms, task_terms
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.cohorts import eligible_count
+from aggregator_service.rounds.cohorts import able_members
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
-from aggregator_service.storage.snapshots import find_snapshot
+from aggregator_service.storage.snapshots import find_snapshot, seen_by
 from aggregator_service.tokens import hash_token, new_id, new_token
 from protocols.agreement import broadcast_digest
 from protocols.codec import b64decode, b64encode
@@ -40,7 +40,7 @@ def create_task(session: Session, request: TaskRequest, now: float) -> TaskRow:
     recipe, mechanism = request.recipe, request.mechanism
     terms = task_terms(recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule)
     plan = plan_task(terms)
-    check_floor(plan, request.schedule)
+    check_sums([plan_task(terms, step) for step in range(1, plan.recipe.groups + 1)], request.schedule)
     task = TaskRow(
         id=new_id("t"),
         name=request.name,
@@ -81,6 +81,7 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
     plan = plan_task(row_terms(task))
     counted = select(func.count()).select_from(ClientRow).where(ClientRow.task_id == task.id)
     members = session.execute(counted).scalar_one()
+    able = able_members(session, task, plan.recipe.groups)
     return TaskView.model_validate(
         {
             "task_id": task.id,
@@ -93,7 +94,8 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
             "plan": plan.plan.describe(),
             "opened_by": task.opened_by,
             "members": members,
-            "keyed_members": eligible_count(session, task) if task.needs_keyring else 0,
+            "keyed_members": sum(able) if task.needs_keyring else 0,
+            "able_members": able,
             "completed_rounds": task.completed_rounds,
             "failed_rounds": task.failed_rounds,
             "warnings": task_warnings(plan, schedule, task.repeatable),
@@ -102,9 +104,14 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
 
 
 def agreed_digest(session: Session, task: TaskRow, step: int, completed: RoundRow | None) -> bytes:
-    """What a masked round of sum `step` binds its keys to; `completed` is the newest round that released a sum."""
+    """What a masked round of sum `step` binds its keys to; `completed` is the newest round that released a sum.
+
+    The model in it is what those who are asked train on: their group's view of it.
+    """
+    group = plan_task(row_terms(task), step).recipe.group_of(step)
     state = None if completed is None else find_snapshot(session, task.id, completed.number)
-    return broadcast_digest(task_view(session, task), step, None if state is None else bytes.fromhex(state.digest))
+    digest = None if state is None else bytes.fromhex(seen_by(session, state, group).digest)
+    return broadcast_digest(task_view(session, task), step, digest)
 
 
 def create_invitation(session: Session, task: TaskRow, request: InvitationRequest, now: float) -> Invitation:

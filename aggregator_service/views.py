@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.auth import Enrolled, Principal
 from aggregator_service.plans import plan_round, round_spec
 from aggregator_service.storage.rounds import find_contribution, in_cohort, received_count
-from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow
+from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, ViewRow
 from aggregator_service.storage.stages import deliveries, expected, takes_part
 from protocols.codec import b64encode
 from protocols.messages import RoundView, SnapshotView, UploadReceipt
@@ -75,6 +75,7 @@ def receipt(round_: RoundRow, row: ContributionRow) -> UploadReceipt:
     return UploadReceipt(round=round_.number, client_id=row.client_id, bytes=row.bytes, digest=row.digest)
 
 
-def snapshot_view(row: SnapshotRow) -> SnapshotView:
-    """A snapshot that is kept."""
-    return SnapshotView(round=row.round_number, bytes=row.bytes, digest=row.digest, author=row.author)
+def snapshot_view(row: SnapshotRow, seen: SnapshotRow | ViewRow | None = None) -> SnapshotView:
+    """A snapshot that is kept; `seen`: what of it the asking client's group downloads."""
+    body = seen or row
+    return SnapshotView(round=row.round_number, bytes=body.bytes, digest=body.digest, author=row.author)

@@ -65,10 +65,11 @@ class Enroller:
         seed: int | Sequence[int] | None,
         shared: ModelCache | None = None,
         graph_filter: str | None = None,
+        group: int | None = None,
     ) -> Program[Participation]:
         """Join, check the task against the policy, and be ready to take part."""
         code = parse_group_code(group_code)
-        membership, terms = yield from join(self.calls, self.identity, self.shelf, task, invitation, code)
+        membership, terms = yield from join(self.calls, self.identity, self.shelf, task, invitation, code, group)
         self.policy.check_task(terms)
         calls = Calls(self.calls.url, membership.token, self.options.retry, self.options.chunk_bytes)
         shelf = None if shared else self.shelf
@@ -79,7 +80,7 @@ class Enroller:
             self.identity,
             self.shelf,
             self.policy,
-            ModelFollower(calls, terms, shelf, shared=shared),
+            ModelFollower(calls, terms, shelf, shared=shared, group=membership.group),
             client_half(terms.recipe, training, graph_filter),
             np.random.default_rng(seed),
             vouching=Vouching(membership.group_code),
@@ -115,15 +116,19 @@ class Client:
         training: TrainingConfig | None = None,
         seed: int | None = None,
         graph_filter: str | None = None,
+        group: int | None = None,
     ) -> Participant:
         """Enrol with `invitation`, or take up the membership of `task` (its name or id) kept from before.
 
         group_code: what the members of an encrypted task share. training: how this client trains. seed: fixes the
         training draws; fresh randomness by default. graph_filter: what recommends in tasks that aggregate a spectrum, a
-        name from `client_sdk.filters.FILTERS`; what fits the task by default. Raises `PolicyRefused`, `NotEnrolled`,
-        `Gone`, `Forbidden`, ...
+        name from `client_sdk.filters.FILTERS`; what fits the task by default. group: the group of clients to enrol in,
+        for good, where the recipe has several (FAIR: one a memory size). Raises `PolicyRefused`, `NotEnrolled`, `Gone`,
+        `Forbidden`, ...
         """
-        program = self._enroller.participation(task, invitation, group_code, training, seed, graph_filter=graph_filter)
+        program = self._enroller.participation(
+            task, invitation, group_code, training, seed, graph_filter=graph_filter, group=group
+        )
         return Participant(self._driver.run(program), self._driver)
 
     def memberships(self) -> list[Membership]:
@@ -171,9 +176,12 @@ class AsyncClient:
         training: TrainingConfig | None = None,
         seed: int | None = None,
         graph_filter: str | None = None,
+        group: int | None = None,
     ) -> AsyncParticipant:
         """See `Client.join`."""
-        program = self._enroller.participation(task, invitation, group_code, training, seed, graph_filter=graph_filter)
+        program = self._enroller.participation(
+            task, invitation, group_code, training, seed, graph_filter=graph_filter, group=group
+        )
         return AsyncParticipant(await self._driver.run(program), self._driver)
 
     def memberships(self) -> list[Membership]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client_sdk.core.calls import Calls
 from client_sdk.core.requests import Program
-from client_sdk.errors import NotEnrolled
+from client_sdk.errors import ContractBroken, NotEnrolled
 from client_sdk.identity import Identity
 from client_sdk.store import Membership, Shelf
 from client_sdk.terms import AgreedTerms, TaskTerms
@@ -30,32 +30,55 @@ def find_membership(shelf: Shelf, url: str, task: str | None) -> Membership:
     return found[0]
 
 
-def enrol(calls: Calls, identity: Identity, invitation: str, group_code: bytes | None) -> Program[Membership]:
-    """Enrol with an invitation; the same identity may do so again and gets the same client id with a new token."""
-    enrolment = yield from calls.enrol(identity.enrolment(invitation, group_code))
+def enrol(
+    calls: Calls, identity: Identity, invitation: str, group_code: bytes | None, group: int | None = None
+) -> Program[Membership]:
+    """Enrol with an invitation; the same identity may do so again and gets the same client id with a new token.
+
+    group: which of the recipe's groups of clients to join, where it has several.
+    """
+    enrolment = yield from calls.enrol(identity.enrolment(invitation, group_code, group))
+    if group not in (None, enrolment.group):
+        detail = f"the server enrolled this client in group {enrolment.group}, and it asked for group {group}"
+        raise ContractBroken("POST", "/v1/enrolments", 200, detail)
     view: TaskView = yield from Calls(calls.url, enrolment.token, calls.retry).task(enrolment.task_id)
     return Membership(
-        calls.url, enrolment.task_id, view.name, enrolment.client_id, enrolment.role, enrolment.token, group_code
+        url=calls.url,
+        task_id=enrolment.task_id,
+        task_name=view.name,
+        client_id=enrolment.client_id,
+        role=enrolment.role,
+        token=enrolment.token,
+        group_code=group_code,
+        group=enrolment.group,
     )
 
 
 def join(
-    calls: Calls, identity: Identity, shelf: Shelf, task: str | None, invitation: str | None, group_code: bytes | None
+    calls: Calls,
+    identity: Identity,
+    shelf: Shelf,
+    task: str | None,
+    invitation: str | None,
+    group_code: bytes | None,
+    group: int | None = None,
 ) -> Program[tuple[Membership, TaskTerms]]:
     """The membership, enrolled with `invitation` or kept from before, and the task's terms.
 
     A kept group code is used where none is given. Raises `ParameterError` when the invitation is for another task
-    than the one named: the enrolment is kept all the same. Raises `ContractBroken` when the task's terms are not those
-    of the first time.
+    than the one named: the enrolment is kept all the same; and for another `group` than the one enrolled in. Raises
+    `ContractBroken` when the task's terms are not those of the first time.
     """
     if invitation is None:
         membership = find_membership(shelf, calls.url, task)
+        if group not in (None, membership.group):
+            raise ParameterError(f"this client enrolled in group {membership.group}, and stays there")
         if group_code is not None and group_code != membership.group_code:
             membership = Membership(**{**vars(membership), "group_code": group_code})
             shelf.keep_membership(membership)
         view = yield from _agreed_view(calls, shelf, membership)
     else:
-        membership = yield from enrol(calls, identity, invitation, group_code)
+        membership = yield from enrol(calls, identity, invitation, group_code, group)
         kept = shelf.membership(membership.task_id)
         if group_code is None and kept is not None:
             membership = Membership(**{**vars(membership), "group_code": kept.group_code})
@@ -63,7 +86,11 @@ def join(
         shelf.keep_membership(membership)
         if task not in (None, membership.task_name, membership.task_id):
             raise ParameterError(f"the invitation is for task {membership.task_name!r}, not for {task!r}")
-    return membership, TaskTerms.of(view)
+    terms = TaskTerms.of(view)
+    if membership.group >= terms.recipe.groups:
+        detail = f"this client is in group {membership.group} of a recipe that has {terms.recipe.groups}"
+        raise ContractBroken("POST", "/v1/enrolments", 200, detail)
+    return membership, terms
 
 
 def _agreed_view(calls: Calls, shelf: Shelf, membership: Membership) -> Program[TaskView]:

@@ -57,7 +57,8 @@ class Fleet:
     interactions: what `take_part` takes, one a client. seed: fixes every client's training draws; fresh randomness by
     default. dropout: share of a cohort that falls silent, drawn with `dropout_rng`; the round then waits for its
     deadline. In masked rounds `dropout_stage` is the first stage that they do not answer. identities: fresh ones by
-    default; the same ones in a task of the same seed get the same turns. Client 0 watches the rounds for all, and is
+    default; the same ones in a task of the same seed get the same turns. groups: which of the recipe's groups each
+    client is in, needed where it has several. Client 0 watches the rounds for all, and is
     the key holder where there is one.
     """
 
@@ -76,6 +77,7 @@ class Fleet:
         dropout_stage: MaskedStage = "collecting",
         options: ClientOptions | None = None,
         identities: Sequence[Identity] | None = None,
+        groups: Sequence[int] | None = None,
     ) -> None:
         if not interactions:
             raise ParameterError("a fleet needs at least one client")
@@ -85,6 +87,9 @@ class Fleet:
         self._training, self._policy, self._seed = training, policy or _ANY_MECHANISM, seed
         if identities is not None and len(identities) != len(interactions):
             raise ParameterError(f"{len(interactions)} clients need as many identities, got {len(identities)}")
+        if groups is not None and len(groups) != len(interactions):
+            raise ParameterError(f"{len(interactions)} clients are in as many groups, got {len(groups)}")
+        self._groups = [None] * len(interactions) if groups is None else [int(group) for group in groups]
         self._identities = list(identities or (Identity.generate() for _ in interactions))
         self._dropout, self._dropout_rng = dropout, dropout_rng or np.random.default_rng()
         self._dropout_stage: MaskedStage = dropout_stage
@@ -98,7 +103,7 @@ class Fleet:
         self._histories: list[History] = []
         self._by_id: dict[str, int] = {}
         self._holder: KeyService | None = None
-        self._follower: ModelFollower | None = None
+        self._followers: dict[int | None, ModelFollower] = {}
 
     def _start_worker(self) -> None:
         self._local.driver = SyncDriver(self._options.timeouts, connections=1)
@@ -132,7 +137,10 @@ class Fleet:
             enroller = Enroller(self._url, self._identities[index], store, self._policy, self._options)
             ticket = holder_invitation if index == 0 and holder_invitation else invitation
             seed = None if self._seed is None else (self._seed, index)
-            return lambda: enroller.participation(None, ticket, group_code, self._training, seed, self._cache)
+            group = self._groups[index]
+            return lambda: enroller.participation(
+                None, ticket, group_code, self._training, seed, self._cache, group=group
+            )
 
         first = self._spread([program(0)])
         self._clients = first + self._spread((program(index) for index in range(1, len(self._interactions))), told)
@@ -258,29 +266,41 @@ class Fleet:
             etag = fresh.etag
 
     def _sync(self, upto: int) -> None:
-        """Bring the shared catalogue and model to the end of round `upto`, and publish a snapshot when one is due."""
-        watcher = self._clients[0]
-        task_id = watcher.terms.task_id
-        if self._cache.catalogue(task_id, upto) is not None:
-            return
-        if self._holder is not None and watcher.terms.opened_by == "holder" and upto:
+        """Bring the shared catalogues and models to the end of round `upto`, and publish a snapshot when one is due."""
+        terms = self._clients[0].terms
+        behind = [
+            follower
+            for group, follower in self._model_followers().items()
+            if self._cache.catalogue(terms.task_id, group, upto) is None
+        ]
+        if behind and self._holder is not None and terms.opened_by == "holder" and upto:
             self._driver.run(self._holder.publish_newest(upto))
-        follower = self._model_follower()
-        news = self._driver.run(fetch_catalogue(watcher.calls, watcher.terms, follower.known, upto))
-        snapshot = self._driver.run(watcher.calls.latest_snapshot(task_id)) if upto else None
-        self._cache.extend_catalogue(task_id, Catalogue(upto, news.completed, snapshot))
+        for follower in behind:
+            self._bring(follower, upto)
+
+    def _bring(self, follower: ModelFollower, upto: int) -> None:
+        """One copy of the model, and what is known of the way to it."""
+        calls, task_id, group = follower.calls, follower.terms.task_id, follower.view_group
+        news = self._driver.run(fetch_catalogue(calls, follower.terms, follower.known, upto))
+        snapshot = self._driver.run(calls.latest_snapshot(task_id)) if upto else None
+        self._cache.extend_catalogue(task_id, group, Catalogue(upto, news.completed, snapshot))
         state = self._driver.run(follower.follow(upto)).state
         if self._driver.run(follower.publish_when_due(state, self._policy.snapshot_every)):
-            snapshot = self._driver.run(watcher.calls.latest_snapshot(task_id))
-            self._cache.extend_catalogue(task_id, Catalogue(upto, (), snapshot))
+            snapshot = self._driver.run(calls.latest_snapshot(task_id))
+            self._cache.extend_catalogue(task_id, group, Catalogue(upto, (), snapshot))
 
-    def _model_follower(self) -> ModelFollower:
-        """The fleet's own copy of the model, apart from client 0's: what that client needs is counted like anyone's."""
-        first = self._clients[0]
-        if self._follower is None:
-            self._follower = ModelFollower(first.calls, first.terms, shared=self._cache)
-        self._follower.keyring = first.follower.keyring
-        return self._follower
+    def _model_followers(self) -> dict[int | None, ModelFollower]:
+        """The fleet's own copies of the model, one for each group that follows its own view of it.
+
+        They are apart from the clients': what those need is counted like anyone's.
+        """
+        for client in self._clients:
+            if client.follower.view_group not in self._followers:
+                own = ModelFollower(client.calls, client.terms, shared=self._cache, group=client.membership.group)
+                self._followers[own.view_group] = own
+        for follower in self._followers.values():
+            follower.keyring = self._clients[0].follower.keyring
+        return self._followers
 
     # --- what it learned -----------------------------------------------------------------------------------------
 
@@ -289,11 +309,17 @@ class Fleet:
         """Every client, in the order of `interactions`."""
         return tuple(self._clients)
 
-    def model(self) -> ModelState:
-        """The newest model the fleet knows; before the first round the initial one."""
-        if self._follower is None:
+    def model(self, group: int | None = None) -> ModelState:
+        """The newest model the fleet knows, as `group` sees it (client 0's by default); at first the initial one."""
+        wanted = self._clients[0].membership.group if group is None else group
+        if not self._followers:
             self._sync(0)
-        return self._model_follower().at_hand()
+        whole = self._followers.get(None)
+        if whole is not None:
+            return whole.terms.recipe.view(whole.at_hand(), wanted)
+        if wanted not in self._followers:
+            raise ParameterError(f"no client of this fleet is in group {wanted}, so it knows no model of that group")
+        return self._followers[wanted].at_hand()
 
     def user_factors(self) -> NDArray[np.float32]:
         """Every client's own factor, float32 (clients, dim); a fresh random one for a client that never trained."""
@@ -301,9 +327,10 @@ class Fleet:
 
     def scores(self) -> Iterator[NDArray[np.float32]]:
         """Every client's scores by the newest model, float32 (items,) one after the other."""
-        state = self.model()
+        groups = {client.membership.group for client in self._clients}
+        states = {group: self.model(group) for group in groups}
         for client, memory, history in zip(self._clients, self._memories(), self._histories, strict=True):
-            yield client.half.scores(state, memory, history)
+            yield client.half.scores(states[client.membership.group], memory, history)
 
     def _memories(self) -> list[Memory]:
         rng = np.random.default_rng(self._seed)

@@ -74,11 +74,12 @@ class Vouching:
 
 
 def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, state: ModelState) -> RoundContext:
-    """What this client binds its keys and masks to: computed from its own terms and the model it holds."""
+    """What this client binds its keys and masks to: computed from its own terms and what it holds of the model."""
     plan = terms.plan_at(spec.step)
     if not isinstance(plan, MaskedPlan):
         raise ParameterError(f"task {terms.name!r} sums with {terms.mechanism.name!r}, not with masks")
-    model = hashlib.sha256(terms.recipe.encode_state(state)).digest() if state.round_number else None
+    held = terms.recipe.encode_view(state, terms.recipe.group_of(spec.step)) if state.round_number else None
+    model = None if held is None else hashlib.sha256(held).digest()
     digest = broadcast_digest(terms.view, spec.step, model)
     return RoundContext(terms.task_id, spec.number, spec.seed, plan, digest, view.cohort)
 

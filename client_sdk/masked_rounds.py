@@ -79,7 +79,7 @@ class MaskedRound:
         if self._caught_up is None or self._part is None:
             raise RoundLost("a round begins with its first stage")
         started, spec, core = perf_counter(), self._spec, self.core
-        self._local = core.train(spec, self._caught_up.state, self.history)
+        self._local = core.train(spec, core.follower.view(self._caught_up.state), self.history)
         self._seconds["train"] += perf_counter() - started
         if self.progress and core.policy.too_much_clipped(self._local.clipped, self._local.values):
             self.progress(ClipWarning(self.view.number, self._local.clipped, self._local.values))

@@ -7,14 +7,13 @@ by a member, and replay what came after it. Members who cannot open aggregates (
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from client_sdk.core.calls import Calls
 from client_sdk.core.requests import Program, work
 from client_sdk.errors import Conflict, ContractBroken, ModelUnavailable
+from client_sdk.model_cache import Catalogue, ModelCache
 from client_sdk.store import Shelf
 from client_sdk.terms import TaskTerms
 from protocols.envelope import open_snapshot, seal_snapshot
@@ -27,18 +26,6 @@ __all__ = ["Catalogue", "CaughtUp", "ModelCache", "ModelFollower", "SyncPlan", "
 
 _PAGE: Final = 100
 _TRIES: Final = 4
-
-
-@dataclass(frozen=True)
-class Catalogue:
-    """What the server offers for catching up to the end of round `upto`.
-
-    completed: completed rounds, ascending, from some known round on. snapshot: the newest, if it may be of use.
-    """
-
-    upto: int
-    completed: tuple[RoundView, ...]
-    snapshot: SnapshotView | None
 
 
 @dataclass(frozen=True)
@@ -143,56 +130,12 @@ def _check_completed(terms: TaskTerms, view: RoundView, after: int) -> None:
 
 
 @dataclass
-class ModelCache:
-    """What followers of one task in one process may share. Thread-safe.
-
-    Shared: the list of completed rounds, and each model state once one follower has made it, so that an aggregate is
-    opened once. With `downloads="each"` every follower still downloads and checks all it would need alone; with
-    `"once"` followers that find their state here download nothing, and what they would have is reported as
-    `bytes_spared`. Only for clients that trust each other with the model: a fleet, a test.
-    """
-
-    downloads: Literal["each", "once"] = "each"
-    keep: int = 4
-    _states: OrderedDict[tuple[str, int], ModelState] = field(default_factory=OrderedDict, repr=False)
-    _catalogues: dict[str, Catalogue] = field(default_factory=dict, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def state(self, task_id: str, number: int) -> ModelState | None:
-        """The state after round `number`, if it is kept."""
-        with self._lock:
-            return self._states.get((task_id, number))
-
-    def put(self, task_id: str, state: ModelState) -> None:
-        """Keep a state, read-only, with the `keep` newest."""
-        state.freeze()
-        with self._lock:
-            self._states[task_id, state.round_number] = state
-            while len(self._states) > self.keep:
-                self._states.popitem(last=False)
-
-    def catalogue(self, task_id: str, upto: int) -> Catalogue | None:
-        """What `extend_catalogue` left, if it reaches to `upto`."""
-        with self._lock:
-            found = self._catalogues.get(task_id)
-        return found if found is not None and found.upto == upto else None
-
-    def extend_catalogue(self, task_id: str, news: Catalogue) -> None:
-        """Add newly completed rounds to the list that starts at round 0."""
-        with self._lock:
-            old = self._catalogues.get(task_id)
-            known = old.completed if old else ()
-            last = known[-1].number if known else 0
-            completed = known + tuple(view for view in news.completed if view.number > last)
-            snapshot = news.snapshot or (old.snapshot if old else None)
-            self._catalogues[task_id] = Catalogue(news.upto, completed, snapshot)
-
-
-@dataclass
 class ModelFollower:
     """One client's copy of the model, moved forward on demand.
 
-    `known` is the round it stands at. In a fleet (`shared` given) the state itself may be left to the cache.
+    `known` is the round it stands at. In a fleet (`shared` given) the state itself may be left to the cache. `group`:
+    which of the recipe's groups the client is in. Where the server keeps the model (`terms.by_snapshot`), `state` is
+    what that group sees of it, and the whole state is never here.
     `opens`: whether it may open aggregates of a public-key task itself. Only the key holder's service does so: opening
     adds fresh noise, and all members, the holder's own training included, must stand on the one state it published.
     """
@@ -205,6 +148,16 @@ class ModelFollower:
     known: int = 0
     state: ModelState | None = None
     opens: bool = False
+    group: int = 0
+
+    @property
+    def view_group(self) -> int | None:
+        """The group whose view of the model is followed; None where it is the whole state."""
+        return self.group if self.terms.by_snapshot else None
+
+    def view(self, state: ModelState) -> ModelState:
+        """What the client trains from and recommends by, of a state that was followed."""
+        return state if self.terms.by_snapshot else self.terms.recipe.view(state, self.group)
 
     @property
     def snapshots_only(self) -> bool:
@@ -219,12 +172,12 @@ class ModelFollower:
         """The state of round `known`: one's own, or what the cache keeps."""
         if self.state is not None or self.shared is None:
             return self.state
-        return self.shared.state(self.terms.task_id, self.known)
+        return self.shared.state(self.terms.task_id, self.view_group, self.known)
 
     def _recall(self) -> None:
         """Take up the newest state this client knows: its own, the one on its shelf, or the initial one."""
         if self.state is None and self.shelf is not None and self.shared is None:
-            self.state = self.shelf.item_state(self.terms.task_id, self.terms.recipe)
+            self.state = self.shelf.item_state(self.terms.task_id, self.terms.recipe, self.view_group)
         if self.state is not None:
             self.known = self.state.round_number
 
@@ -255,13 +208,14 @@ class ModelFollower:
                 left -= step
 
     def _follow(self, upto: int) -> Program[CaughtUp]:
-        catalogue = self.shared.catalogue(self.terms.task_id, upto) if self.shared else None
+        task_id, group = self.terms.task_id, self.view_group
+        catalogue = self.shared.catalogue(task_id, group, upto) if self.shared else None
         for _ in range(_TRIES):
             if catalogue is None:
                 catalogue = yield from fetch_catalogue(self.calls, self.terms, self.known, upto, self.snapshots_only)
             plan = plan_sync(self.known, catalogue, self.snapshots_only)
             target = self.known if plan.target is None else plan.target
-            cached = self.shared.state(self.terms.task_id, target) if self.shared else None
+            cached = self.shared.state(task_id, group, target) if self.shared else None
             if cached is None and self.known and self._base() is None:
                 self.forget()
                 catalogue = None
@@ -281,7 +235,7 @@ class ModelFollower:
 
         None when the snapshot is no longer kept.
         """
-        state = cached or self._base() or self.terms.recipe.initial_state(self.terms.seed)
+        state = cached or self._base() or self._initial()
         if plan.snapshot is not None:
             body = yield from self.calls.snapshot(self.terms.task_id, plan.snapshot)
             if body is None:
@@ -294,6 +248,10 @@ class ModelFollower:
             if cached is None:
                 state = yield from self._absorb(state, view, body)
         return state
+
+    def _initial(self) -> ModelState:
+        recipe, group = self.terms.recipe, self.view_group
+        return recipe.initial_state(self.terms.seed) if group is None else recipe.initial_view(self.terms.seed, group)
 
     def _absorb(self, state: ModelState, view: RoundView, body: bytes) -> Program[ModelState]:
         terms, keyring = self.terms, self.keyring
@@ -310,17 +268,19 @@ class ModelFollower:
             if self.keyring is None:
                 raise KeyringError("a snapshot of this task opens with its keyring only")
             body = open_snapshot(body, self.keyring.state_key, self.terms.task_id, view.round)
+        if self.view_group is not None:
+            return self.terms.recipe.decode_view(view.round, body, self.view_group)
         return self.terms.recipe.decode_state(view.round, body)
 
     def _keep(self, state: ModelState) -> None:
         moved = state.round_number != self.known or self.state is None
         self.known = state.round_number
         if self.shared is not None:
-            self.shared.put(self.terms.task_id, state)
+            self.shared.put(self.terms.task_id, self.view_group, state)
             return
         self.state = state
         if moved and self.shelf is not None:
-            self.shelf.keep_item_state(self.terms.task_id, self.terms.recipe, state)
+            self.shelf.keep_item_state(self.terms.task_id, self.terms.recipe, state, self.view_group)
 
     def publish(self, state: ModelState) -> Program[bool]:
         """Offer `state` as a sealed snapshot; False when another member was first.

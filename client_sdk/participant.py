@@ -80,7 +80,7 @@ class Participant(_Part):
         return None if fresh is None else fresh.round
 
     def model(self) -> ModelState:
-        """The item factors after the last completed round."""
+        """The model after the last completed round, as this client's group sees it."""
         return self._driver.run(self.core.newest())
 
     def recommend(self, k: int = 10, interactions: object | None = None, refresh: bool = True) -> Recommendations:

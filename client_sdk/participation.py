@@ -128,7 +128,7 @@ class Participation:
         yield from self.ready(progress)
         caught_up = yield from metered(self.follower.follow(view.number - 1, patience=60.0), traffic)
         current = perf_counter()
-        local = yield from work(lambda: self.train(spec, caught_up.state, history))
+        local = yield from work(lambda: self.train(spec, self.follower.view(caught_up.state), history))
         trained = perf_counter()
         body = yield from work(lambda: self._seal(spec, local))
         sealed = perf_counter()
@@ -160,6 +160,10 @@ class Participation:
     def spec(self, view: RoundView) -> RoundSpec:
         """The round's broadcast, after what the server says of it was compared with what follows from the terms."""
         spec = self.terms.round_spec(view)
+        asked = self.terms.recipe.group_of(spec.step)
+        if asked != self.membership.group:
+            detail = f"round {view.number} is for group {asked}, and this client is in group {self.membership.group}"
+            raise ContractBroken("GET", f"/v1/tasks/{self.terms.task_id}/rounds/{view.number}", 200, detail)
         route = self.terms.recipe.route(spec, self.membership.client_id)
         implied = self.terms.plan_at(spec.step).contribution_bytes(route)
         if view.contribution_bytes not in (None, implied):
@@ -168,7 +172,10 @@ class Participation:
         return spec
 
     def train(self, spec: RoundSpec, state: ModelState, history: History) -> LocalResult:
-        """This client's half of the recipe, from what it remembers; the outcome is remembered by `keep_memory`."""
+        """This client's half of the recipe, from what it remembers; the outcome is remembered by `keep_memory`.
+
+        state: what the client's group sees of the model.
+        """
         memory = self.memory() or self.half.first_memory(self.rng)
         return self.half.contribute(spec, self.membership.client_id, state, history, memory, self.rng)
 
@@ -296,11 +303,11 @@ class Participation:
                 progress(ModelBehind(str(error)))
 
     def newest(self, patience: float = 0.0) -> Program[ModelState]:
-        """The model after the last completed round."""
+        """The model after the last completed round, as this client's group sees it."""
         yield from self.ready()
         fresh = yield from self.calls.current_round(self.terms.task_id)
         upto = 0 if fresh is None else fresh.round.number - (fresh.round.state not in ("complete", "failed"))
-        return (yield from self.follower.follow(upto, patience)).state
+        return self.follower.view((yield from self.follower.follow(upto, patience)).state)
 
     # --- recommending --------------------------------------------------------------------------------------------
 
@@ -316,12 +323,12 @@ class Participation:
         if refresh:
             state = yield from self.newest()
         else:
-            state = self.follower.at_hand()
+            state = self.follower.view(self.follower.at_hand())
         scores = yield from work(lambda: self.scores(state, seen))
         return top_items(scores, seen.items, k)
 
     def scores(self, state: ModelState, history: History) -> NDArray[np.float32]:
-        """This user's score for every item, float32 (items,)."""
+        """This user's score for every item, float32 (items,), by what its group sees of the model."""
         memory = self.memory()
         if memory is None:
             spec = self.terms.recipe.plan(self.terms.seed, max(1, state.round_number))

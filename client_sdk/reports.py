@@ -111,10 +111,16 @@ class TaskEnded:
 
 def waiting_to_start(task: TaskView, needs_keyring: bool) -> Waiting:
     """Why round 1 has not opened yet: how many members can take part, and how many it takes."""
-    schedule = task.schedule
+    schedule, able = task.schedule, task.able_members
+    ready = "have the keys" if needs_keyring else "are here"
     wanted = max(schedule.start_clients or schedule.cohort_size, schedule.min_clients)
-    able = task.keyed_members if needs_keyring else task.members
-    return Waiting(f"the first round: {able} of {wanted} members {'have the keys' if needs_keyring else 'are here'}")
+    if len(able) < 2:
+        here = task.keyed_members if needs_keyring else task.members
+        return Waiting(f"the first round: {here} of {wanted} members {ready}")
+    each = schedule.min_clients if schedule.start_clients else wanted
+    counted = ", ".join(f"{count} in group {group}" for group, count in enumerate(able))
+    in_all = f", {wanted} in all" if schedule.start_clients else ""
+    return Waiting(f"the first round: {counted} {ready}, and it takes {each} in each{in_all}")
 
 
 Event = (

@@ -42,7 +42,10 @@ _ITEM_STATE: Final = "item_state.bin"
 
 @dataclass(frozen=True, repr=False)
 class Membership:
-    """One client's place in one task. token and group_code are secrets, so it shows ids only."""
+    """One client's place in one task. token and group_code are secrets, so it shows ids only.
+
+    group: which of the recipe's groups of clients it is in, 0 where there is one.
+    """
 
     url: str
     task_id: str
@@ -51,6 +54,7 @@ class Membership:
     role: Role
     token: str
     group_code: bytes | None
+    group: int = 0
 
     def __repr__(self) -> str:
         return f"<Membership {self.client_id} of {self.task_name} ({self.task_id})>"
@@ -199,21 +203,22 @@ class Shelf:
         np.savez(body, allow_pickle=False, **memory)
         self.store.write(self.owner, task_id, _MEMORY, body.getvalue())
 
-    def item_state(self, task_id: str, recipe: Recipe) -> ModelState | None:
-        """The newest model state that was known here."""
+    def item_state(self, task_id: str, recipe: Recipe, group: int | None = None) -> ModelState | None:
+        """The newest model state that was known here; with `group`, what its members hold of it."""
         body = self.store.read(self.owner, task_id, _ITEM_STATE)
         if body is None:
             return None
         try:
             (number,) = _ROUND.unpack_from(body)
-            return recipe.decode_state(number, body[_ROUND.size :])
+            state = body[_ROUND.size :]
+            return recipe.decode_state(number, state) if group is None else recipe.decode_view(number, state, group)
         except (struct.error, CodecError) as error:
             raise LocalFileError(f"the item state kept for task {task_id} is damaged") from error
 
-    def keep_item_state(self, task_id: str, recipe: Recipe, state: ModelState) -> None:
-        """Keep a model state behind its round number."""
-        body = _ROUND.pack(state.round_number) + recipe.encode_state(state)
-        self.store.write(self.owner, task_id, _ITEM_STATE, body)
+    def keep_item_state(self, task_id: str, recipe: Recipe, state: ModelState, group: int | None = None) -> None:
+        """Keep a model state, or with `group` what its members hold of it, behind its round number."""
+        body = recipe.encode_state(state) if group is None else recipe.encode_view(state, group)
+        self.store.write(self.owner, task_id, _ITEM_STATE, _ROUND.pack(state.round_number) + body)
 
 
 def _alike(kept: NDArray[Any], like: NDArray[Any]) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from client_sdk.errors import ContractBroken
 from protocols.codec import b64decode, b64encode
 from protocols.envelope import sealed_bytes
+from protocols.layout import VectorLayout
 from protocols.messages import MechanismChoice, RecipeChoice, RoundView, Schedule, TaskView
 from protocols.messages.base import Key32, Message
 from protocols.recipes.base import Recipe, RoundSpec
@@ -55,6 +56,7 @@ class TaskTerms:
     mechanism: Mechanism
     plan: SumPlan
     view: TaskView
+    _plans: dict[VectorLayout, SumPlan] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, view: TaskView) -> TaskTerms:
@@ -78,15 +80,21 @@ class TaskTerms:
         layout = self.recipe.layout(step)
         if layout == self.plan.layout:
             return self.plan
-        return self.mechanism.plan(self.view.mechanism.parameters, layout, self.schedule.cohort_size)
+        if layout not in self._plans:
+            parameters, cohort = self.view.mechanism.parameters, self.schedule.cohort_size
+            self._plans[layout] = self.mechanism.plan(parameters, layout, cohort)
+        return self._plans[layout]
 
     @property
     def by_snapshot(self) -> bool:
         """Whether the server's snapshots are the model, never replayed from aggregates.
 
-        In masked tasks so, too: every client's masks are bound to the same bytes.
+        In masked tasks so, too: every client's masks are bound to the same bytes. With several groups each downloads
+        its own view of the state and nobody holds the whole. Where the server cannot open the sums it has no state to
+        give: there members replay, whatever the recipe would rather have.
         """
-        return self.recipe.by_snapshot or self.mechanism.interactive
+        wanted = self.recipe.by_snapshot or self.recipe.groups > 1 or self.mechanism.interactive
+        return wanted and self.opened_by == "anyone"
 
     @property
     def n_items(self) -> int:

@@ -42,9 +42,11 @@ _TAG: Final = 16
 _KEY: Final = 32
 
 
-def enrolment_message(invitation: str, identity_key: bytes, mailbox_key: bytes) -> bytes:
-    """What a client signs with its Ed25519 key to show that it owns the keys it enrols."""
-    return domain_tag("enrolment", invitation, identity_key, mailbox_key)
+def enrolment_message(invitation: str, identity_key: bytes, mailbox_key: bytes, group: int | None = None) -> bytes:
+    """What a client signs with its Ed25519 key to show that it owns the keys it enrols, with its group when it states
+    one.
+    """
+    return domain_tag("enrolment", invitation, identity_key, mailbox_key, *(() if group is None else (group,)))
 
 
 def membership_proof(group_code: bytes, identity_key: bytes, mailbox_key: bytes) -> bytes:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow
 from protocols.messages import Schedule
 
-__all__ = ["draw_cohort", "eligible_clause", "eligible_count", "members_needed", "write_cohort"]
+__all__ = ["able_members", "draw_cohort", "eligible_clause", "enough_members", "write_cohort"]
 
 _RANDOM = secrets.SystemRandom()
 
@@ -26,21 +26,28 @@ def eligible_clause(task: TaskRow) -> ColumnElement[bool]:
     return ClientRow.envelope_key.is_not(None)
 
 
-def eligible_count(session: Session, task: TaskRow) -> int:
-    """How many members can contribute."""
-    count = select(func.count()).select_from(ClientRow).where(ClientRow.task_id == task.id, eligible_clause(task))
-    return session.execute(count).scalar_one()
+def able_members(session: Session, task: TaskRow, groups: int) -> list[int]:
+    """How many members of each group can contribute."""
+    able = select(ClientRow.group, func.count()).where(ClientRow.task_id == task.id, eligible_clause(task))
+    counts = {row[0]: row[1] for row in session.execute(able.group_by(ClientRow.group))}
+    return [counts.get(group, 0) for group in range(groups)]
 
 
-def members_needed(schedule: Schedule, first: bool) -> int:
-    """Members that must be able to contribute before a round opens."""
-    wanted = (schedule.start_clients or schedule.cohort_size) if first else 0
-    return max(wanted, schedule.min_clients)
+def enough_members(schedule: Schedule, able: Sequence[int], group: int, first: bool) -> bool:
+    """Whether enough members can contribute for a round over `group` to open.
+
+    `start_clients` counts the whole task. No group's sum is ever over fewer than `min_clients`, so a task does not
+    begin before each group has as many: it could not go past the sum of one that has too few.
+    """
+    if not first:
+        return able[group] >= schedule.min_clients
+    each = max(schedule.min_clients, 0 if schedule.start_clients else schedule.cohort_size)
+    return min(able) >= each and sum(able) >= schedule.start_clients
 
 
-def draw_cohort(session: Session, task: TaskRow, schedule: Schedule) -> list[str]:
-    """Client ids of a new cohort: uniform without replacement, or those asked least, in their fixed order."""
-    able = select(ClientRow.id).where(ClientRow.task_id == task.id, eligible_clause(task))
+def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, group: int) -> list[str]:
+    """Client ids of a new cohort of `group`: uniform without replacement, or those asked least in their fixed order."""
+    able = select(ClientRow.id).where(ClientRow.task_id == task.id, ClientRow.group == group, eligible_clause(task))
     if schedule.sampling == "round-robin":
         ordered = able.order_by(ClientRow.times_asked, ClientRow.turn, ClientRow.id).limit(schedule.cohort_size)
         return list(session.execute(ordered).scalars())

@@ -260,10 +260,12 @@ class RoundEngine:
         task_id, number, partial = seen.round.task_id, seen.round.number, seen.partial
         if partial is None:
             raise BlobDamagedError("a folding round has no partial sum")
-        state, state_output = None, None
+        state, state_output, view_outputs = None, None, list[str]()
         if seen.opened_by_anyone:
             state = await run_in_threadpool(self._newest_state, task_id)
             state_output = new_key("snapshots", task_id, number)
+            groups = plan_task(seen.terms, seen.round.step).recipe.groups
+            view_outputs = [new_key("views", task_id, number, group) for group in range(groups) if groups > 1]
         job = ReleaseJob(
             blobs=self._blobs,
             terms=seen.terms,
@@ -275,6 +277,7 @@ class RoundEngine:
             output=new_key("aggregates", task_id, number),
             state=state,
             state_output=state_output,
+            view_outputs=tuple(view_outputs),
         )
         with self._instruments.release(task_id, number, seen.round.folded, masked=masks is not None):
             released = await self._pool.run(release_sum, job)
@@ -284,8 +287,8 @@ class RoundEngine:
             with self._database.write() as session:
                 record_release(session, seen.round.id, partial, released)
 
-        keys = [released.aggregate.key, *([released.state.key] if released.state else [])]
-        await run_in_threadpool(self._guarded, commit, *keys)
+        states = [*([released.state] if released.state else []), *released.views]
+        await run_in_threadpool(self._guarded, commit, released.aggregate.key, *(state.blob_key for state in states))
         crash_point("release.committed")
         _log_release(seen.round, released)
         return 0.0

@@ -17,7 +17,7 @@ from protocols.recipes.base import RoundSpec
 from protocols.sums.base import Buffer
 from protocols.sums.masked.server import BadShare
 
-__all__ = ["BlobRef", "FoldJob", "Released", "ReleaseJob", "fold_batch", "release_sum"]
+__all__ = ["BlobRef", "FoldJob", "ReleaseJob", "Released", "StoredState", "fold_batch", "release_sum"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,15 @@ class BlobRef:
 
     key: str
     digest: str
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """An encoded model state, or a group's view of it, as it was stored; the fields of its row."""
+
+    blob_key: str
+    digest: str
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,8 @@ class ReleaseJob:
     """Turn a partial into the aggregate. With `state_output`, anyone can open it: absorb it into the model state too.
 
     `state` is the newest snapshot and its round (None: the initial state), `survivors` how many were folded, `masks`
-    what a masked sum is opened with first.
+    what a masked sum is opened with first. `view_outputs`: where each group's view of the state goes, if there are
+    several groups.
     """
 
     blobs: BlobStore
@@ -58,19 +68,21 @@ class ReleaseJob:
     output: str
     state: tuple[int, BlobRef] | None
     state_output: str | None
+    view_outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Released:
     """The aggregate, its length, and where the server can see one the new model state and what it says of itself.
 
-    `bad_shares` are those that did not fit when the masks were taken off.
+    `views` are what the groups see of the state, in their order. `bad_shares` are those that did not fit when the masks
+    were taken off.
     """
 
     aggregate: BlobRef
     aggregate_bytes: int
-    state: BlobRef | None
-    state_bytes: int
+    state: StoredState | None
+    views: tuple[StoredState, ...]
     report: dict[str, float]
     is_done: bool
     bad_shares: tuple[BadShare, ...]
@@ -102,7 +114,7 @@ def release_sum(job: ReleaseJob) -> Released:
     aggregate = task.mechanism.release(task.plan, partial)
     released = BlobRef(job.output, job.blobs.put(job.output, aggregate))
     if job.state_output is None:
-        return Released(released, len(aggregate), None, 0, {}, is_done=False, bad_shares=bad_shares)
+        return Released(released, len(aggregate), None, (), {}, is_done=False, bad_shares=bad_shares)
     if job.state is None:
         state = task.recipe.initial_state(job.task_seed)
     else:
@@ -110,14 +122,20 @@ def release_sum(job: ReleaseJob) -> Released:
         state = task.recipe.decode_state(number, bytes(job.blobs.view(blob.key, blob.digest)))
     total = task.mechanism.open(task.plan, aggregate, job.survivors, None)
     after = task.recipe.absorb(state, job.spec, total, job.survivors)
-    body = task.recipe.encode_state(after)
-    digest = job.blobs.put(job.state_output, body)
+    recipe = task.recipe
     return Released(
         aggregate=released,
         aggregate_bytes=len(aggregate),
-        state=BlobRef(job.state_output, digest),
-        state_bytes=len(body),
+        state=_stored(job, job.state_output, recipe.encode_state(after)),
+        views=tuple(
+            _stored(job, output, recipe.encode_view(recipe.view(after, group), group))
+            for group, output in enumerate(job.view_outputs)
+        ),
         report=task.recipe.report(after),
         is_done=task.recipe.is_done(after),
         bad_shares=bad_shares,
     )
+
+
+def _stored(job: ReleaseJob, key: str, body: bytes) -> StoredState:
+    return StoredState(key, job.blobs.put(key, body), len(body))

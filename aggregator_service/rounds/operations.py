@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.plans import plan_task, row_terms
-from aggregator_service.rounds.cohorts import draw_cohort, eligible_count, members_needed, write_cohort
+from aggregator_service.rounds.cohorts import able_members, draw_cohort, enough_members, write_cohort
 from aggregator_service.rounds.differences import part_with_similar, staying_cohort
-from aggregator_service.rounds.folding import BlobRef, Released
+from aggregator_service.rounds.folding import BlobRef, Released, StoredState
 from aggregator_service.rounds.table import ACTIVE, RoundEvent, RoundState, next_state
 from aggregator_service.storage.database import (
     announce,
@@ -24,7 +24,7 @@ from aggregator_service.storage.database import (
     discard_body,
 )
 from aggregator_service.storage.rounds import last_completed, last_round, lock_round, received_count
-from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, UploadRow
+from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, UploadRow, ViewRow
 from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot, find_snapshot
 from aggregator_service.storage.stages import count_of, deliveries, expected, scrub_stages
 from aggregator_service.tasks import agreed_digest
@@ -64,10 +64,11 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     completed = last_completed(session, task.id)
     if plan.recipe.frozen_cohort and completed is not None:
         clients = staying_cohort(session, completed)
-    elif eligible_count(session, task) < members_needed(schedule, first=previous is None):
-        return None
     else:
-        clients = draw_cohort(session, task, schedule)
+        group = plan.recipe.group_of(step)
+        if not enough_members(schedule, able_members(session, task, plan.recipe.groups), group, previous is None):
+            return None
+        clients = draw_cohort(session, task, schedule, group)
     if task.opened_by == "holder" and not _holder_is_up_to_date(session, task, completed):
         return None
     interactive = plan.mechanism.interactive
@@ -179,17 +180,7 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
     round_.aggregate_bytes = released.aggregate_bytes
     if released.state is not None:
-        add_snapshot(
-            session,
-            SnapshotRow(
-                task_id=task.id,
-                round_number=round_.number,
-                author=SERVER_AUTHOR,
-                digest=released.state.digest,
-                bytes=released.state_bytes,
-                blob_key=released.state.key,
-            ),
-        )
+        _keep_state(session, round_, released.state, released.views)
     _scrub(session, round_)
     task.completed_rounds += 1
     task.failures_in_a_row = 0
@@ -199,6 +190,13 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     session.flush()
     announce(session, task.id, "round", "snapshot")
     return round_
+
+
+def _keep_state(session: Session, round_: RoundRow, state: StoredState, views: Sequence[StoredState]) -> None:
+    """The server's own snapshot, and what each group downloads of it where there are several."""
+    of_it = {"task_id": round_.task_id, "round_number": round_.number}
+    snapshot = SnapshotRow(author=SERVER_AUTHOR, **of_it, **vars(state))
+    add_snapshot(session, snapshot, [ViewRow(group=group, **of_it, **vars(view)) for group, view in enumerate(views)])
 
 
 def fail_round(

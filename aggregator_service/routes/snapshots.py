@@ -33,13 +33,18 @@ from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import find_round, newest_snapshot
 from aggregator_service.storage.schema import ClientRow, SnapshotRow, TaskRow
-from aggregator_service.storage.snapshots import KEPT_SNAPSHOTS, add_snapshot, find_snapshot
+from aggregator_service.storage.snapshots import KEPT_SNAPSHOTS, add_snapshot, find_snapshot, seen_by
 from aggregator_service.uploads import content_digest, content_length, receive_body
 from aggregator_service.views import snapshot_view
 from protocols.envelope import sealed_bytes
 from protocols.messages import SnapshotView
 
 __all__ = ["router"]
+
+Group = Annotated[
+    int | None,
+    Query(description="Operators: as this group of clients sees it; the whole state by default.", ge=0, le=1_000_000),
+]
 
 _LOG = logging.getLogger(__name__)
 router = APIRouter(prefix="/v1/tasks/{task}/snapshots", tags=["snapshots"])
@@ -51,15 +56,16 @@ async def latest(
     principal: PrincipalOf,
     task: TaskId,
     at_least: Annotated[int, Query(description="Of this round or a later one.", ge=0, le=2**31 - 1)] = 0,
+    group: Group = None,
     wait: Wait = 0.0,
 ) -> SnapshotView:
-    """The newest snapshot that is kept; 404 while there is none, after `wait` seconds."""
-    member_of(principal, task)
+    """The newest snapshot that is kept, as the asking member's group sees it; 404 while there is none, after `wait`."""
 
     def look() -> SnapshotView | None:
         with services.database.read() as session:
+            seen = _group_of(session, principal, task, group)
             row = newest_snapshot(session, task, at_least)
-            return None if row is None else snapshot_view(row)
+            return None if row is None else snapshot_view(row, seen_by(session, row, seen))
 
     found = await services.notifier.poll(task, "snapshot", wait_seconds(services, wait), look)
     if found is None:
@@ -83,15 +89,30 @@ def fetch(
     request: Request,
     task: TaskId,
     number: RoundNumber,
+    group: Group = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """The model state after a round; the newest two are kept."""
-    member_of(principal, task)
+    """The model state after a round, as the asking member's group sees it; the newest two are kept."""
     with services.database.read() as session:
-        row = find_snapshot(session, task, number)
+        seen = _group_of(session, principal, task, group)
+        kept = find_snapshot(session, task, number)
+        row = None if kept is None else seen_by(session, kept, seen)
     if row is None or row.blob_key is None:
         raise Problem("not-found", "there is no snapshot of this round, or it is no longer kept")
     return blob_response(services, request, row.blob_key, row.digest, row.bytes, if_none_match)
+
+
+def _group_of(session: Session, principal: Principal, task_id: str, asked: int | None) -> int | None:
+    """Whose view of a snapshot is wanted: a member's own group's, whatever an operator asks for."""
+    task = task_of(session, principal, task_id)
+    if isinstance(principal, Enrolled):
+        if asked not in (None, principal.group):
+            raise Problem("forbidden", "a member sees snapshots as its own group does")
+        return principal.group
+    groups = plan_task(row_terms(task)).recipe.groups
+    if asked is not None and asked >= groups:
+        raise Problem("invalid-parameters", f"the task has groups 0 to {groups - 1}")
+    return asked
 
 
 @router.put(

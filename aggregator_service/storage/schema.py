@@ -13,6 +13,7 @@ from sqlalchemy import (
     Boolean,
     Float,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     LargeBinary,
     MetaData,
@@ -35,6 +36,7 @@ __all__ = [
     "StageMessageRow",
     "TaskRow",
     "UploadRow",
+    "ViewRow",
 ]
 
 
@@ -102,7 +104,7 @@ class InvitationRow(Base):
 
 class ClientRow(Base):
     """An enrolled client. `sequence` is the order of enrolment, `turn` its place for round-robin, `retired_in` the
-    number of the round after which it left a job with a frozen cohort for good."""
+    number of the round after which it left a job with a frozen cohort for good, `group` the recipe's group it is in."""
 
     __tablename__ = "clients"
     __table_args__ = (
@@ -124,6 +126,7 @@ class ClientRow(Base):
     identity_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     mailbox_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     membership_proof: Mapped[bytes | None] = mapped_column(LargeBinary(32))
+    group: Mapped[int] = mapped_column("group_number", default=0)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
     enrolled_at: Mapped[float] = mapped_column(Float)
     turn: Mapped[int] = mapped_column(BigInteger)
@@ -232,6 +235,22 @@ class SnapshotRow(Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
     round_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     author: Mapped[str] = mapped_column(String(40))
+    digest: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    blob_key: Mapped[str | None] = mapped_column(String(200))
+
+
+class ViewRow(Base):
+    """What the members of one group download of a snapshot that the server made, in tasks with several groups."""
+
+    __tablename__ = "views"
+    __table_args__ = (
+        ForeignKeyConstraint(["task_id", "round_number"], ["snapshots.task_id", "snapshots.round_number"]),
+    )
+
+    task_id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    group: Mapped[int] = mapped_column("group_number", primary_key=True, autoincrement=False)
     digest: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int] = mapped_column(BigInteger)
     blob_key: Mapped[str | None] = mapped_column(String(200))

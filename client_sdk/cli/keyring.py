@@ -11,6 +11,7 @@ from client_sdk.cli.console import console, stderr
 from client_sdk.cli.membership import (
     PATIENT,
     READING,
+    Group,
     GroupCode,
     IdentityFile,
     TaskName,
@@ -52,6 +53,7 @@ def create(
     group_code: Annotated[
         str, typer.Option(envvar="HUSHREC_GROUP_CODE", help="What the members share; see keyring group-code.")
     ],
+    group: Group = None,
     identity: IdentityFile = None,
 ) -> None:
     """Enrol as the task's key holder, make its keys and keep them here (mode 0600).
@@ -60,7 +62,7 @@ def create(
     """
     who = open_identity(identity)
     with Client(url, who, policy=READING) as client:
-        part = client.join(invitation=invitation, group_code=group_code)
+        part = client.join(invitation=invitation, group_code=group_code, group=group)
         fingerprint = part.key_holder().create_keyring()
     name = part.terms.name
     console.print(f"keyring of task {escape(name)}: [bold]{fingerprint}[/] (members may compare it)", soft_wrap=True)

@@ -21,6 +21,7 @@ from protocols.sums.registry import MECHANISMS
 __all__ = [
     "PATIENT",
     "READING",
+    "Group",
     "GroupCode",
     "IdentityFile",
     "TaskName",
@@ -47,6 +48,12 @@ TaskName = Annotated[str | None, typer.Option("--task", help="Name or id of the 
 GroupCode = Annotated[
     str | None,
     typer.Option("--group-code", envvar="HUSHREC_GROUP_CODE", help="What the members of an encrypted task share."),
+]
+Group = Annotated[
+    int | None,
+    typer.Option(
+        "--group", min=0, help="Your class of device, in tasks that ask for one (FAIR: memory size, 0 has the most)."
+    ),
 ]
 
 

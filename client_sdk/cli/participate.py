@@ -13,6 +13,7 @@ from client_sdk.cli.item_files import read_items, read_titles
 from client_sdk.cli.membership import (
     PATIENT,
     READING,
+    Group,
     GroupCode,
     IdentityFile,
     TaskName,
@@ -39,6 +40,7 @@ def join(
         str | None, typer.Option(envvar="HUSHREC_INVITATION", help="From the operator; not needed a second time.")
     ] = None,
     group_code: GroupCode = None,
+    group: Group = None,
     identity: IdentityFile = None,
     task: TaskName = None,
     allow_plain: Annotated[
@@ -72,7 +74,7 @@ def join(
     )
     who = open_identity(identity)
     with Client(url, who, policy=policy) as client:  # a wrong address is told soon
-        task_id = client.join(task, invitation=invitation, group_code=group_code).terms.task_id
+        task_id = client.join(task, invitation=invitation, group_code=group_code, group=group).terms.task_id
     with Client(url, who, policy=policy, options=PATIENT) as client:
         part = client.join(task_id)
         remember_interactions(who, part.membership, interactions)
@@ -90,8 +92,10 @@ def join(
 def _greeting(part: Participant, items: int) -> str:
     terms = part.terms
     opened = {"anyone": "anyone, the server included", "members": "its members", "holder": "its key holder"}
+    group = f" of group {part.membership.group}" if terms.recipe.groups > 1 else ""
     return (
-        f"task {terms.name}: client {part.membership.client_id}, {terms.recipe.name} over {terms.mechanism.name}, "
+        f"task {terms.name}: client {part.membership.client_id}{group}, "
+        f"{terms.recipe.name} over {terms.mechanism.name}, "
         f"{terms.schedule.rounds} rounds of {terms.schedule.cohort_size} clients; sums can be opened by "
         f"{opened[terms.opened_by]}; training on {items} items"
     )

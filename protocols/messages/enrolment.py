@@ -37,10 +37,18 @@ class EnrolmentRequest(Message):
     invitation: str = Field(min_length=1, max_length=200)
     identity_key: Key32 = Field(description="Ed25519 public key.")
     mailbox_key: Key32 = Field(description="X25519 public key that keyring envelopes are sealed to.")
-    signature: Signature64 = Field(description="Ed25519 over task-independent domain tag of both keys and invitation.")
+    signature: Signature64 = Field(
+        description="Ed25519 over task-independent domain tag of invitation, both keys and, where stated, the group."
+    )
     membership_proof: Key32 | None = Field(
         default=None,
         description="HMAC under the group code over both keys; the server stores it, only members check.",
+    )
+    group: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="Group of clients, from 0, for good; must be stated where the recipe has several.",
     )
 
 
@@ -51,6 +59,7 @@ class Enrolment(Message):
     client_id: str
     token: str = Field(description="Bearer token of this client; shown once, stored hashed.")
     role: Role
+    group: int = Field(default=0, ge=0, description="Group of clients that it is in; 0 where there is only one.")
 
 
 class Member(Message):
@@ -62,6 +71,7 @@ class Member(Message):
     mailbox_key: Key32
     membership_proof: Key32 | None
     keyed: bool = Field(description="An envelope for this member lies in the mailbox.")
+    group: int = Field(default=0, ge=0, description="Group of clients that it is in.")
 
 
 class MemberPage(Message):

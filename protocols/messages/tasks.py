@@ -36,13 +36,13 @@ class Schedule(Message):
         default=3,
         ge=2,
         le=1_000_000,
-        description="Privacy floor: with fewer survivors the round releases nothing.",
+        description="Privacy floor: with fewer survivors the round releases nothing; for each group of clients.",
     )
     start_clients: int = Field(
         default=0,
         ge=0,
         le=1_000_000,
-        description="Enrolled (and keyed) members to wait for before round 1; 0: cohort.",
+        description="Enrolled (and keyed) members to wait for before round 1; 0: cohort, in each group of clients.",
     )
     sampling: Literal["uniform", "round-robin"] = Field(
         default="uniform",
@@ -94,6 +94,10 @@ class TaskView(Message):
     opened_by: Literal["anyone", "members", "holder"]
     members: int = Field(ge=0, description="Enrolled clients.")
     keyed_members: int = Field(ge=0, description="Members whose keyring envelope lies in the mailbox.")
+    able_members: list[int] = Field(
+        default_factory=list,
+        description="Members that can contribute, by group of clients: one number where there is one group.",
+    )
     completed_rounds: int = Field(ge=0)
     failed_rounds: int = Field(ge=0)
     warnings: list[str] = Field(default_factory=list, description="What this choice reveals, in plain words.")

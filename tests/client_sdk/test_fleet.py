@@ -116,7 +116,7 @@ def test_the_aggregate_is_the_sum_of_what_the_clients_trained(server: Aggregator
                 client.follower, client.half, np.random.default_rng((3, index)),
             )  # fmt: skip
             twin.memory = lambda: None  # type: ignore[method-assign]
-            (block,) = twin.train(spec, state, interactions(4)[index]).blocks
+            (block,) = twin.train(spec, state, twin.history(interactions(4)[index])).blocks
             total += block
         expected = terms.recipe.absorb(state, spec, total, 4)
         np.testing.assert_allclose(ships.model().item_factors, expected.item_factors, atol=1e-4)

@@ -53,6 +53,7 @@ def upgrade() -> None:
         sa.Column("identity_key", sa.LargeBinary(length=32), nullable=False),
         sa.Column("mailbox_key", sa.LargeBinary(length=32), nullable=False),
         sa.Column("membership_proof", sa.LargeBinary(length=32), nullable=True),
+        sa.Column("group_number", sa.Integer(), nullable=False),
         sa.Column("token_hash", sa.String(length=64), nullable=False),
         sa.Column("enrolled_at", sa.Float(), nullable=False),
         sa.Column("turn", sa.BigInteger(), nullable=False),
@@ -128,6 +129,21 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("task_id", "round_number", name=op.f("pk_snapshots")),
     )
     op.create_table(
+        "views",
+        sa.Column("task_id", sa.String(length=40), nullable=False),
+        sa.Column("round_number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("group_number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("blob_key", sa.String(length=200), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["task_id", "round_number"],
+            ["snapshots.task_id", "snapshots.round_number"],
+            name=op.f("fk_views_task_id_round_number"),
+        ),
+        sa.PrimaryKeyConstraint("task_id", "round_number", "group_number", name=op.f("pk_views")),
+    )
+    op.create_table(
         "cohorts",
         sa.Column("round_id", sa.Integer(), nullable=False),
         sa.Column("client_id", sa.String(length=40), nullable=False),
@@ -189,6 +205,7 @@ def downgrade() -> None:
     op.drop_table("handouts")
     op.drop_table("contributions")
     op.drop_table("cohorts")
+    op.drop_table("views")
     op.drop_table("snapshots")
     op.drop_table("rounds")
     with op.batch_alter_table("invitations", schema=None) as batch_op:

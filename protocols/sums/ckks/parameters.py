@@ -68,6 +68,10 @@ class CkksParameters(BaseModel):
         description="seeded: a 64-byte seed stands for the second polynomial (smallest, shared mode only). "
         "expanded: both polynomials (twice as large, folds fastest). Public mode is always expanded.",
     )
+    degree: Literal[2048, 4096, 8192] | None = Field(
+        default=None,
+        description="Ring degree; null: what pads the sum least. To be named where sums of several lengths share keys.",
+    )
     flood_bits: int = Field(
         default=0,
         ge=0,

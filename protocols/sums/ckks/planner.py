@@ -239,6 +239,8 @@ def _degree(layout: VectorLayout, parameters: CkksParameters) -> int:
 
     Public mode takes the smallest: its noise grows with N, and SEAL compresses what it saves faster in small pieces.
     """
+    if parameters.degree is not None:
+        return parameters.degree
     if parameters.mode == "public":
         return DEGREES[0]
     padded = {n: sum(ceil(block.length / n) for block in layout.blocks) * n for n in DEGREES}
