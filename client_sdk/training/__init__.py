@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from client_sdk.training.base import ClientHalf, LocalResult, Memory, TrainingConfig
 from client_sdk.training.factors import FactorHalf
+from client_sdk.training.fair import FairConfig
 from client_sdk.training.local import train_locally
 from client_sdk.training.lowrank import train_lowrank
 from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor, train_full
@@ -14,6 +15,7 @@ from client_sdk.training.registry import client_half
 __all__ = [
     "ClientHalf",
     "FactorHalf",
+    "FairConfig",
     "LocalResult",
     "LocalUpdate",
     "MFConfig",

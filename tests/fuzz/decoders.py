@@ -45,6 +45,7 @@ MECHANISMS: Final[dict[str, tuple[Mechanism, dict[str, Any]]]] = {
 }
 RECIPES: Final[dict[str, dict[str, Any]]] = {
     "colr": {"items": 30, "dim": 4, "rank": 2},
+    "fair": {"items": 30, "dim": 4, "capacities": [0, 2]},
     "fedmf": {"items": 30, "dim": 4},
     "privirec-k": {"items": 30, "components": 2},
     "topk": {"items": 30, "dim": 4, "share": 0.2},
@@ -138,3 +139,11 @@ def _states() -> Iterator[Decoder]:
         made = recipe(name, parameters)
         body = made.encode_state(made.initial_state(TASK))
         yield Decoder(f"{name} state", lambda body, made=made: made.decode_state(0, body), body, 40 * len(body) + SLACK)
+        for group in range(made.groups) if made.groups > 1 else ():
+            seen = made.encode_view(made.initial_view(TASK, group), group)
+            yield Decoder(
+                f"{name} view {group}",
+                lambda body, made=made, group=group: made.decode_view(0, body, group),
+                seen,
+                SLACK,
+            )
