@@ -25,11 +25,11 @@ from protocols.recipes.fair import Fair, FairParameters
 __all__ = ["FairRow", "MemoryRow", "fair_flat", "fair_runs", "fair_table"]
 
 DATASET: Final = "goodreads-100"
-TURNS: Final = 60
+TURNS: Final = 30
 QUICK_TURNS: Final = 6
 CLIENTS: Final = 10
 """K: devices a turn, of all groups together."""
-TRAINING: Final = FairConfig(learning_rate=1e-3, epochs=5, batch_size=512)
+TRAINING: Final = FairConfig(learning_rate=2e-3, epochs=5, batch_size=512)
 MAX_INTERACTIONS: Final = 30_000
 """More than any user has: weights are |D_u| / sum, as in the paper."""
 
