@@ -1,0 +1,208 @@
+"""Groups through a real server: FAIR's devices of two memory sizes train one model, over every sum that carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk import Client, Fleet, FleetRound, Identity, MemoryStore, Operator, Policy, new_group_code, task_request
+from client_sdk.errors import Conflict, ContractBroken, InvalidParameters
+from client_sdk.reports import Waiting, waiting_to_start
+from client_sdk.training.fair import FairConfig
+from client_sdk.transport import SyncDriver
+from protocols.errors import ParameterError
+from protocols.messages import Schedule, TaskView
+from protocols.recipes.base import Recipe
+from protocols.recipes.fair import Fair
+from protocols.recipes.fair_state import FairView, fair_view
+from protocols.recipes.registry import recipe as make_recipe
+from tests.support.server import AggregatorProcess, running_aggregator
+
+ITEMS, DIM, EACH = 400, 8, 4
+GROUPS = (0, 1) * EACH
+PARAMETERS = {"items": ITEMS, "dim": DIM, "capacities": (0, 2), "max_interactions": 10}
+TRAINING = FairConfig(learning_rate=0.02, epochs=2, batch_size=8)
+TURN = 2
+ANY = Policy(mechanisms=frozenset({"ckks", "masked", "plain"}))
+RECEIPT = 1000
+"""More bytes than the JSON around a contribution has; a small device's tables alone are six times as many."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("fair") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as found:
+        yield found
+
+
+def chosen(users: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(5)
+    return [rng.choice(ITEMS, 6, replace=False).astype(np.int32) for _ in range(users)]
+
+
+def create(operator: Operator, name: str, mechanism: str = "plain", **schedule: Any) -> TaskView:
+    plan = Schedule(**{"rounds": TURN, "cohort_size": EACH, **schedule})
+    how = {"degree": 4096} if mechanism == "ckks" else {}
+    return operator.create_task(task_request(name, "fair", mechanism, plan, PARAMETERS, how, seed=bytes(32)))
+
+
+def play(server: AggregatorProcess, operator: Operator, mechanism: str, rounds: int) -> tuple[Fleet, list[FleetRound]]:
+    """A fleet after `rounds` rounds over one of the sums."""
+    task_id = create(operator, f"fair-{mechanism}", mechanism, rounds=rounds).task_id
+    ships = Fleet(server.url, chosen(len(GROUPS)), training=TRAINING, policy=ANY, seed=3, groups=GROUPS)
+    holder = operator.invite(task_id, role="holder").invitation if mechanism == "ckks" else None
+    code = None if mechanism == "plain" else new_group_code()
+    ships.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, holder, code)
+    ships.give_keys()
+    return ships, ships.run()
+
+
+def predicted_error(recipe: Recipe, ships: Fleet) -> float:
+    """Of a turn's mean: the sums' errors over the weight of everyone's six interactions of ten."""
+    terms = ships.clients[0].terms
+    errors = [terms.plan_at(step).predicted_error for step in range(1, recipe.groups + 1)]
+    return sum(errors) / (len(GROUPS) * 0.6)
+
+
+def test_every_sum_gives_the_same_model(server: AggregatorProcess, operator: Operator) -> None:
+    recipe = make_recipe("fair", PARAMETERS)
+    views: dict[str, list[FairView]] = {}
+    errors: dict[str, float] = {}
+    for mechanism in ("plain", "ckks", "masked"):
+        ships, rounds = play(server, operator, mechanism, TURN)
+        with ships:
+            assert [(played.state, played.survivors) for played in rounds] == [("complete", EACH)] * TURN
+            views[mechanism] = [fair_view(ships.model(group)) for group in range(recipe.groups)]
+            errors[mechanism] = predicted_error(recipe, ships)
+            scores = list(ships.scores())
+            assert [one.shape for one in scores] == [(ITEMS,)] * len(GROUPS)
+    first = [fair_view(recipe.initial_view(bytes(32), group)) for group in range(recipe.groups)]
+    for group, plain in enumerate(views["plain"]):
+        assert plain.tables.shape[1] == (ITEMS * DIM) >> (2 * group)
+        assert np.abs(plain.tables - first[group].tables).max() > 0.01
+        for mechanism in ("ckks", "masked"):
+            bound = errors["plain"] + errors[mechanism] + 1e-7
+            np.testing.assert_allclose(views[mechanism][group].tables, plain.tables, atol=bound)
+            np.testing.assert_allclose(views[mechanism][group].dense, plain.dense, atol=bound)
+
+
+@pytest.mark.parametrize("mechanism", ["plain", "masked"])
+def test_a_small_device_sends_and_fetches_what_it_holds(
+    server: AggregatorProcess, operator: Operator, mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody here ever has the whole model: the server, in a process of its own, is the only one."""
+
+    def whole(*_: object) -> None:
+        raise AssertionError("a client made the whole model")
+
+    for name in ("initial_state", "decode_state", "absorb", "view"):
+        monkeypatch.setattr(Fair, name, whole)
+    recipe = make_recipe("fair", PARAMETERS)
+    task_id = create(operator, f"small-{mechanism}", mechanism, rounds=2 * TURN).task_id
+    code = None if mechanism == "plain" else new_group_code()
+    with Fleet(server.url, chosen(len(GROUPS)), training=TRAINING, policy=ANY, seed=3, groups=GROUPS) as ships:
+        ships.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, None, code)
+        rounds = ships.run()
+        assert [played.state for played in rounds] == ["complete"] * 2 * TURN
+        for played in rounds[1:]:
+            group = recipe.group_of(played.number)
+            assert {ships_group(ships, report.client_id) for report in played.reports} == {group}
+            held = recipe.view_bytes(played.number - 1, group)
+            values = recipe.layout(played.number).length
+            assert held == 36 + 4 * (values - 1)  # step, seed, and every value that it sends but the weight
+            handshake = 0 if mechanism == "plain" else EACH * 300 + 4000
+            for report in played.reports:
+                assert report.caught_up == "snapshot"
+                assert held <= report.bytes_down < held + RECEIPT + handshake
+                sent = ships.clients[0].terms.plan_at(played.number).contribution_bytes(((0,),))
+                assert report.contribution_bytes == sent
+                assert mechanism == "masked" or sent == 4 * values
+        small, full = recipe.view_bytes(1, 1), recipe.view_bytes(1, 0)
+        assert small + RECEIPT < full / 3
+
+
+def ships_group(ships: Fleet, client_id: str) -> int:
+    (group,) = (client.membership.group for client in ships.clients if client.membership.client_id == client_id)
+    return group
+
+
+def test_single_clients_state_their_group_and_keep_what_they_hold(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    task = create(operator, "fair-joined", cohort_size=3)
+    invitation = operator.invite(task.task_id, uses=6).invitation
+    groups, stores = [0, 1] * 3, [MemoryStore() for _ in range(6)]
+    clients = [Client(server.url, Identity.generate(), store, ANY) for store in stores]
+    try:
+        parts = [
+            client.join("fair-joined", invitation=invitation, group=group, training=TRAINING)
+            for client, group in zip(clients, groups, strict=True)
+        ]
+        assert [part.membership.group for part in parts] == groups
+        assert sorted(member.group for member in operator.members(task.task_id)) == [0, 0, 0, 1, 1, 1]
+        assert operator.task(task.task_id).able_members == [3, 3]
+        with pytest.raises(ParameterError, match="group 1, and stays there"):
+            clients[1].join("fair-joined", group=0)
+        with pytest.raises(Conflict, match="group 1, and stays there"):
+            clients[1].join(invitation=invitation, group=0)
+        parts[1] = clients[1].join(invitation=invitation, training=TRAINING)
+        assert parts[1].membership.group == 1
+        with ThreadPoolExecutor(6) as pool:
+            reports = list(pool.map(lambda part, items: part.take_part(items), parts, chosen(6)))
+        assert [[report.round for report in mine] for mine in reports] == [[1], [2]] * 3
+        for client, part, store, items in zip(clients, parts, stores, chosen(6), strict=True):
+            assert not set(part.recommend(5, refresh=False).items.tolist()) & set(items.tolist())
+            owner, group = client._enroller.shelf.owner, part.membership.group
+            kept = store.read(owner, task.task_id, "item_state.bin")
+            assert kept is not None
+            assert len(kept) == 8 + part.terms.recipe.view_bytes(TURN, group)
+            assert Client(server.url, client._enroller.identity, store).memberships() == [part.membership]
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_a_round_of_another_group_is_not_taken_part_in(server: AggregatorProcess, operator: Operator) -> None:
+    task = create(operator, "fair-lied-to", cohort_size=3)
+    with Fleet(server.url, chosen(6), training=TRAINING, policy=ANY, seed=3, groups=[0, 0, 0, 1, 1, 1]) as ships:
+        ships.enrol(operator.invite(task.task_id, uses=6).invitation)
+        with SyncDriver() as driver:
+            fresh = driver.run(ships.clients[0].calls.current_round(task.task_id, wait=10.0))
+        assert fresh is not None
+        assert ships.clients[0].spec(fresh.round.model_copy(update={"contribution_bytes": None})).step == 1
+        with pytest.raises(ContractBroken, match="round 1 is for group 0, and this client is in group 1"):
+            ships.clients[5].spec(fresh.round)
+
+
+def test_one_set_of_keys_must_fit_the_sums_of_all_groups(operator: Operator) -> None:
+    schedule = Schedule(rounds=TURN, cohort_size=EACH)
+    with pytest.raises(InvalidParameters, match=r"different ring degrees \(8192, 2048\).* parameter 'degree'"):
+        operator.create_task(task_request("fair-unkeyable", "fair", "ckks", schedule, PARAMETERS))
+
+
+def test_the_group_must_be_one_there_is(server: AggregatorProcess, operator: Operator) -> None:
+    task = create(operator, "fair-misjoined")
+    invitation = operator.invite(task.task_id, uses=9).invitation
+    with Client(server.url, Identity.generate(), MemoryStore(), ANY) as client:
+        with pytest.raises(InvalidParameters, match="groups 0 to 1, asked in turn: state which"):
+            client.join(invitation=invitation)
+        with pytest.raises(InvalidParameters, match="groups 0 to 1: there is no group 2"):
+            client.join(invitation=invitation, group=2)
+    with pytest.raises(ParameterError, match="as many groups"):
+        Fleet(server.url, chosen(2), groups=[0])
+    with Fleet(server.url, chosen(2), policy=ANY, groups=[1, 1]) as ships:
+        ships.enrol(invitation)
+        assert fair_view(ships.model()).tables.shape[1] == ITEMS * DIM // 4
+        with pytest.raises(ParameterError, match="no client of this fleet is in group 0"):
+            ships.model(0)
+    told = waiting_to_start(operator.task(task.task_id), needs_keyring=False)
+    assert told == Waiting("the first round: 0 in group 0, 2 in group 1 are here, and it takes 4 in each")
