@@ -43,7 +43,7 @@ from client_sdk.reports import (
 )
 from client_sdk.store import Membership, Shelf
 from client_sdk.terms import TaskTerms
-from client_sdk.training.base import ClientHalf, LocalResult, Memory
+from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult, Memory
 from protocols.errors import KeyringError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
@@ -217,10 +217,12 @@ class Participation:
     # --- until the task ends -------------------------------------------------------------------------------------
 
     def history(self, interactions: object) -> History:
-        """The interactions as a `History`; `ParameterError` for none, and what does not name distinct items."""
+        """The interactions as a `History`; `ParameterError` for none, and for what the recipe cannot learn from."""
         history = History.of(interactions, self.terms.n_items)
         if not len(history):
             raise ParameterError("a client without interactions has nothing to train on")
+        if isinstance(self.half, ChecksHistory):
+            self.half.check(history)
         return history
 
     def loop(

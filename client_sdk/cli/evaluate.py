@@ -10,7 +10,7 @@ import typer
 from numpy.typing import NDArray
 
 from client_sdk.cli.console import console, table
-from client_sdk.cli.item_files import read_items
+from client_sdk.cli.item_files import read_history
 from client_sdk.cli.membership import (
     READING,
     IdentityFile,
@@ -75,7 +75,8 @@ def _own_items(held_out: list[int], task: str | None, interactions: Path | None,
     who = load_identity(identity)
     membership = kept_membership(who, task)
     path = interactions_file(who, membership, interactions)
-    seen = read_items(path)
+    history = read_history(path)
+    seen = history.items
     trained = sorted(set(held_out) & set(seen.tolist()))
     if trained:
         raise DataError(f"item {trained[0]} is held out and in the interactions: it was trained on", path)
@@ -83,7 +84,7 @@ def _own_items(held_out: list[int], task: str | None, interactions: Path | None,
         part = client.join(membership.task_id)
         split = held_out_split(part.terms.n_items, seen, held_out)
         state = part.model()
-        scores = part.core.scores(state, part.core.history(seen))
+        scores = part.core.scores(state, part.core.history(history))
     rows = [_row(f"model of round {state.round_number}", result) for result in measure(scores, split, k)]
     title = f"{len(held_out)} held-out items of one user, task {membership.task_name}"
     console.print(table(title, _headings(k), rows))

@@ -1,4 +1,4 @@
-"""Files of item numbers and of titles, as people write them. Every fault is told with its line."""
+"""Files of item numbers, ratings and titles, as people write them. Every fault is told with its line."""
 
 from __future__ import annotations
 
@@ -9,31 +9,37 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from client_sdk.data.errors import DataError
-from client_sdk.data.files import INTEGER, read_text
+from client_sdk.data.files import INTEGER, NUMBER, read_text
+from client_sdk.data.history import History
 
-__all__ = ["read_items", "read_titles"]
+__all__ = ["read_history", "read_titles"]
 
 _ITEM: Final = "item"
+_RATING: Final = "rating"
 _TITLE: Final = "title"
 _MOST: Final = 2**31 - 1
+_LARGEST_RATING: Final = 1e6
 
 
-def read_items(path: Path) -> NDArray[np.int32]:
-    """Item numbers, int32 (k,), each once: one a line, or the column `item` of a CSV file with a header.
+def read_history(path: Path) -> History:
+    """Items, each once, and their ratings where the file has them.
 
+    Item numbers one a line, or a CSV file with a header: the column `item` and, if there is one, the column `rating`.
     Raises `DataError` naming the line for anything else, a repeated item included.
     """
-    rows, first = _rows(path, (_ITEM,))
+    rows, first = _rows(path, (_ITEM,), _RATING)
     items: dict[int, int] = {}
-    for line, (text,) in enumerate(rows, start=first):
+    ratings: list[float] = []
+    for line, (text, *rating) in enumerate(rows, start=first):
         item = _item(path, line, text)
         if item in items:
             raise DataError(f"item {item} stands on line {items[item]} already: list each item once", path, line)
         items[item] = line
-    return np.fromiter(items, dtype=np.int32, count=len(items))
+        ratings += [_rating(path, line, text) for text in rating]
+    numbers = np.fromiter(items, dtype=np.int32, count=len(items))
+    return History(numbers, np.array(ratings, dtype=np.float32) if ratings else None)
 
 
 def read_titles(path: Path) -> dict[int, str]:
@@ -45,8 +51,11 @@ def read_titles(path: Path) -> dict[int, str]:
     return titles
 
 
-def _rows(path: Path, names: Sequence[str]) -> tuple[list[list[str]], int]:
-    """The columns `names` of every line, and the number of the first one; a lone column needs no header."""
+def _rows(path: Path, names: Sequence[str], more: str | None = None) -> tuple[list[list[str]], int]:
+    """The columns `names` of every line, and `more` after them where the header has it; the number of the first line.
+
+    A lone column needs no header.
+    """
     text = read_text(path)
     if len(names) == 1 and INTEGER.fullmatch(text.partition("\n")[0].strip()):
         return [[line] for line in text.split("\n")[:-1]], 1
@@ -55,7 +64,8 @@ def _rows(path: Path, names: Sequence[str]) -> tuple[list[list[str]], int]:
     except csv.Error as error:
         raise DataError(f"not a CSV file: {error}", path) from error
     header = [name.strip().lower() for name in rows[0]]
-    for name in names:
+    wanted = [*names, *([more] if more in header else [])]
+    for name in wanted:
         if header.count(name) != 1:
             lone = "neither an item number nor " if len(names) == 1 else "not "
             raise DataError(f"{lone}a header with one column named {name!r}", path, 1)
@@ -64,7 +74,7 @@ def _rows(path: Path, names: Sequence[str]) -> tuple[list[list[str]], int]:
             raise DataError(f"{len(row)} fields, but the header names {len(header)}", path, line)
     if len(rows) == 1:
         raise DataError("the file has a header but no lines", path)
-    return [[row[header.index(name)] for name in names] for row in rows[1:]], 2
+    return [[row[header.index(name)] for name in wanted] for row in rows[1:]], 2
 
 
 def _item(path: Path, line: int, text: str) -> int:
@@ -74,3 +84,10 @@ def _item(path: Path, line: int, text: str) -> int:
     if int(text) > _MOST:
         raise DataError(f"item numbers end at {_MOST}, got {text}", path, line)
     return int(text)
+
+
+def _rating(path: Path, line: int, text: str) -> float:
+    text = text.strip()
+    if not (NUMBER.fullmatch(text) and abs(float(text)) <= _LARGEST_RATING):
+        raise DataError(f"not a rating: {text[:40]!r}", path, line)
+    return float(text)

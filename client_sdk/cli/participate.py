@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from client_sdk.cli.console import console, fail, table
-from client_sdk.cli.item_files import read_items, read_titles
+from client_sdk.cli.item_files import read_history, read_titles
 from client_sdk.cli.membership import (
     PATIENT,
     READING,
@@ -34,7 +34,7 @@ __all__ = ["join", "recommend"]
 def join(
     url: Annotated[str, typer.Argument(help="The server's address.")],
     interactions: Annotated[
-        Path, typer.Option(help="Your items: one item number a line, or a CSV file with a column named item.")
+        Path, typer.Option(help="Your items: one a line, or a CSV file with a column item and, for ratings, rating.")
     ],
     invitation: Annotated[
         str | None, typer.Option(envvar="HUSHREC_INVITATION", help="From the operator; not needed a second time.")
@@ -64,7 +64,7 @@ def join(
 
     Example: hushrec join https://recs.example.org --invitation hri_... --group-code CODE --interactions items.txt
     """
-    items = read_items(interactions)  # before anything is sent
+    history = read_history(interactions)  # before anything is sent
     policy = Policy(
         min_cohort=min_cohort,
         mechanisms=Policy().mechanisms | ({"plain"} if allow_plain else set()),
@@ -80,9 +80,9 @@ def join(
         remember_interactions(who, part.membership, interactions)
         monitor = Monitor(f"task {part.terms.name}")
         try:
-            console.print(escape(_greeting(part, items.size)), highlight=False, soft_wrap=True)
+            console.print(escape(_greeting(part, len(history))), highlight=False, soft_wrap=True)
             with monitor:
-                part.take_part(items, monitor)
+                part.take_part(history, monitor)
         finally:
             console.print(monitor.summary())
     if monitor.ended == "failed":
@@ -119,7 +119,7 @@ def recommend(
     """
     who = load_identity(identity)
     membership = kept_membership(who, task)
-    seen = read_items(interactions_file(who, membership, interactions))
+    seen = read_history(interactions_file(who, membership, interactions))
     names = {} if titles is None else read_titles(titles)
     with Client(membership.url, who, policy=READING) as client:
         found = client.join(membership.task_id, graph_filter=graph_filter).recommend(k, seen)

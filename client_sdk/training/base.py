@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from client_sdk.data.history import History
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 
-__all__ = ["ClientHalf", "LocalResult", "Memory", "TrainingConfig", "training_for"]
+__all__ = ["ChecksHistory", "ClientHalf", "LocalResult", "Memory", "TrainingConfig", "training_for"]
 
 Memory = Mapping[str, NDArray[Any]]
 """What a client keeps from round to round and never sends: its user factor, a residual; arrays by name."""
@@ -86,3 +86,11 @@ class ClientHalf(Protocol):
 
     def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
         """A score for every item, float32 (items,): the higher, the better."""
+
+
+@runtime_checkable
+class ChecksHistory(Protocol):
+    """A client half that cannot learn from every history, and says so before the first round."""
+
+    def check(self, history: History) -> None:
+        """Raise what `contribute` would raise for `history`."""

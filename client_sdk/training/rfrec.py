@@ -119,6 +119,10 @@ class RFRecHalf:
             self._train(device, self._ratings(history), newest, newest.step)
         return predicted_ratings(newest.item_factors @ device.model.users[0], self.recipe.parameters)
 
+    def check(self, history: History) -> None:
+        """`ParameterError` for ratings that are missing or outside the task's range."""
+        self._ratings(history)
+
     def _ratings(self, history: History) -> Ratings:
         if not len(history):
             raise ParameterError("a client without interactions has nothing to train on")

@@ -13,7 +13,7 @@ import client_sdk.cli.doctor as doctor_module
 from client_sdk import Identity
 from client_sdk.cli import app
 from client_sdk.cli.doctor import Finding
-from client_sdk.cli.item_files import read_items, read_titles
+from client_sdk.cli.item_files import read_history, read_titles
 from client_sdk.data import DataError
 from protocols.codec import b64decode
 from tests.support.server import free_port
@@ -68,7 +68,17 @@ def test_no_arguments_show_the_help_and_version_is_one_line() -> None:
 def test_item_files(tmp_path: Path, text: str, items: list[int]) -> None:
     path = tmp_path / "items"
     path.write_text(text, encoding="utf-8")
-    assert read_items(path).tolist() == items
+    found = read_history(path)
+    assert (found.items.tolist(), found.ratings) == (items, None)
+
+
+def test_a_file_with_ratings(tmp_path: Path) -> None:
+    path = tmp_path / "items"
+    path.write_text("Rating,when,item\n4.5,2020,7\n 1 ,2021,3\n", encoding="utf-8")
+    found = read_history(path)
+    assert found.items.tolist() == [7, 3]
+    assert found.ratings is not None
+    assert found.ratings.tolist() == [4.5, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +93,10 @@ def test_item_files(tmp_path: Path, text: str, items: list[int]) -> None:
         ("item,item\n1,2\n", 1, "one column named 'item'"),
         ("item,when\n1,2\n3\n", 3, "1 fields, but the header names 2"),
         ("item\n", None, "no lines"),
+        ("item,rating\n1,5\n2,\n", 3, "not a rating: ''"),
+        ("item,rating\n1,nan\n", 2, "not a rating: 'nan'"),
+        ("item,rating\n1,1e60\n", 2, "not a rating"),
+        ("item,rating,rating\n1,1,2\n", 1, "one column named 'rating'"),
         ("", None, "empty"),
     ],
 )
@@ -90,7 +104,7 @@ def test_malformed_item_files_name_the_line(tmp_path: Path, text: str, line: int
     path = tmp_path / "items"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=words) as caught:
-        read_items(path)
+        read_history(path)
     assert (caught.value.path, caught.value.line) == (path, line)
 
 
