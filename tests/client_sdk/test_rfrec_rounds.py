@@ -1,0 +1,149 @@
+"""RFRec and RFRecF through whole rounds: one model over every mechanism, by itself and through a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, new_group_code, task_request
+from client_sdk.data.interactions import Interactions
+from client_sdk.simulation import Federation
+from client_sdk.training.rfrec import STEP
+from protocols.errors import ParameterError
+from protocols.messages import Schedule
+from protocols.recipes.rfrec import RFRecF, RFRecState
+from tests.support.server import AggregatorProcess, running_aggregator
+
+USERS, ITEMS, ROUNDS = 6, 24, 2
+SEED = bytes(range(32))
+RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "rfrec": ("rfrec", {}),
+    "rfrec-released": ("rfrec", {"variant": "released"}),
+    "rfrecf": ("rfrecf", {"iterations": 10, "moves": "coin"}),
+    "rfrecf-released": ("rfrecf", {"iterations": 10, "variant": "released", "probability": 0.5}),
+}
+MECHANISMS: dict[str, dict[str, Any]] = {"plain": {}, "ckks": {}, "masked": {"dropout": 0.0}}
+
+
+def ratings() -> list[dict[int, float]]:
+    """Every user's own; every item is rated by somebody, and nobody rated all."""
+    rng = np.random.default_rng(7)
+    return [{i: float(rng.integers(1, 6)) for i in range(ITEMS) if (i + user) % 3 == 0} for user in range(USERS)]
+
+
+def parameters(case: str) -> dict[str, Any]:
+    return {"items": ITEMS, "dim": 4, **RECIPES[case][1]}
+
+
+def tolerance(*errors: float) -> float:
+    """A sum's error over the number of clients, once a round; float32 and training add their own."""
+    return 4 * ROUNDS * sum(errors) / USERS + 1e-6
+
+
+@pytest.mark.parametrize("mechanism", ["ckks", "masked"])
+@pytest.mark.parametrize("case", RECIPES)
+def test_hidden_and_plain_sums_train_the_same_model(case: str, mechanism: str) -> None:
+    """RFRec with Adam for one round only: its steps do not shrink with the gradient, so that where clients' changes
+    cancel the sign of a rounding error decides about the next one (docs/rfrec.md).
+    """
+    rounds = 1 if case == "rfrec-released" else 3
+    pairs = [(user, item, rating) for user, own in enumerate(ratings()) for item, rating in own.items()]
+    users, items, given = (np.array(column) for column in zip(*pairs, strict=True))
+    data = Interactions.from_pairs(users, items, n_users=USERS, n_items=ITEMS, ratings=given)
+    plain, hidden = (
+        Federation(data, RECIPES[case][0], parameters(case), name, MECHANISMS[name], cohort_size=USERS)
+        for name in ("plain", mechanism)
+    )
+    for made in (plain, hidden):
+        assert all(done.survivors == USERS and not done.clipped for done in made.run(rounds))
+    atol = tolerance(plain.plan.predicted_error, hidden.plan.predicted_error)
+    np.testing.assert_allclose(hidden.state.item_factors, plain.state.item_factors, atol=atol)
+    np.testing.assert_allclose(hidden.user_factors, plain.user_factors, atol=atol)
+    start = plain.recipe.initial_state(plain.task_seed)
+    assert isinstance(start, RFRecState)
+    assert np.abs(plain.state.item_factors - start.item_factors).max() > 100 * atol
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("rfrec") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as found:
+        yield found
+
+
+def create(operator: Operator, case: str, mechanism: str, cohort: int = USERS, rounds: int = ROUNDS) -> str:
+    schedule = Schedule(rounds=rounds, cohort_size=cohort, start_clients=USERS)
+    request = task_request(
+        f"{case}-{mechanism}-{cohort}", RECIPES[case][0], mechanism, schedule, parameters(case), MECHANISMS[mechanism],
+        SEED,
+    )  # fmt: skip
+    return operator.create_task(request).task_id
+
+
+def trained(server: AggregatorProcess, operator: Operator, task_id: str, mechanism: str) -> Fleet:
+    keyed = mechanism == "ckks"
+    invitation = operator.invite(task_id, uses=USERS).invitation
+    holder = operator.invite(task_id, role="holder").invitation if keyed else None
+    made = Fleet(server.url, ratings(), seed=3)
+    made.enrol(invitation, holder, None if mechanism == "plain" else new_group_code())
+    made.give_keys()
+    assert {done.state for done in made.run()} == {"complete"}
+    return made
+
+
+@pytest.mark.parametrize("case", ["rfrec", "rfrecf-released"])
+def test_one_model_over_every_mechanism_through_the_service(
+    server: AggregatorProcess, operator: Operator, case: str
+) -> None:
+    found, scores, errors = [], [], []
+    for mechanism in MECHANISMS:
+        task_id = create(operator, case, mechanism)
+        with trained(server, operator, task_id, mechanism) as fleet:
+            found.append(fleet.model())
+            scores.append(np.stack(list(fleet.scores())))
+            errors.append(fleet.clients[0].terms.plan.predicted_error)
+        assert operator.task(task_id).state == "complete"
+    assert all(isinstance(state, RFRecState) and state.step == ROUNDS for state in found)
+    for state, predicted, error in zip(found[1:], scores[1:], errors[1:], strict=True):
+        atol = tolerance(errors[0], error)
+        np.testing.assert_allclose(state.item_factors, found[0].item_factors, atol=atol)
+        np.testing.assert_allclose(predicted, scores[0], atol=10 * atol)
+
+
+def test_a_task_of_coins_ends_with_them_and_clients_miss_rounds(server: AggregatorProcess, operator: Operator) -> None:
+    """Cohorts of 3 of 6, and a schedule that would allow more sums than the coins need."""
+    task_id = create(operator, "rfrecf", "plain", cohort=3, rounds=50)
+    with trained(server, operator, task_id, "plain") as fleet:
+        recipe, state = fleet.clients[0].terms.recipe, fleet.model()
+        assert isinstance(recipe, RFRecF)
+        assert isinstance(state, RFRecState)
+        sums = len(recipe.stretches(state))
+        assert recipe.is_done(state)
+        assert state.step == sums < 10
+        steps = [int(memory[STEP][0]) for memory in (client.memory() for client in fleet.clients) if memory]
+        assert sorted(steps)[-3:] == [sums] * 3
+        assert min(steps) < sums
+    assert operator.task(task_id).state == "complete"
+
+
+def test_a_history_that_cannot_be_learned_from_is_refused_before_the_first_round(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    schedule = Schedule(rounds=1, cohort_size=2, min_clients=2)
+    request = task_request("no-ratings", "rfrec", "plain", schedule, parameters("rfrec"))
+    invitation = operator.invite(operator.create_task(request).task_id).invitation
+    policy = Policy(mechanisms=frozenset({"plain"}), min_cohort=2)
+    with Client(server.url, Identity.generate(), MemoryStore(), policy) as client:
+        part = client.join("no-ratings", invitation=invitation)
+        with pytest.raises(ParameterError, match="learns from ratings"):
+            part.take_part([1, 2, 3])
+        with pytest.raises(ParameterError, match=r"1 \.\. 5 in this task, got 3 \.\. 7"):
+            part.take_part({1: 3, 2: 7})
