@@ -31,17 +31,20 @@ def digest_field(body: bytes) -> str:
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
-def signed_enrolment(invitation: str, identity: Ed25519PrivateKey, mailbox: X25519PrivateKey) -> dict[str, Any]:
+def signed_enrolment(
+    invitation: str, identity: Ed25519PrivateKey, mailbox: X25519PrivateKey, group: int | None = None
+) -> dict[str, Any]:
     """The JSON of an honest enrolment."""
     identity_key = identity.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     mailbox_key = mailbox.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    signature = identity.sign(enrolment_message(invitation, identity_key, mailbox_key))
+    signature = identity.sign(enrolment_message(invitation, identity_key, mailbox_key, group))
     return {
         "invitation": invitation,
         "identity_key": b64encode(identity_key),
         "mailbox_key": b64encode(mailbox_key),
         "signature": b64encode(signature),
         "membership_proof": b64encode(bytes(32)),
+        **({} if group is None else {"group": group}),
     }
 
 
@@ -112,12 +115,12 @@ class TestTask:
     def spec(self, number: int) -> RoundSpec:
         return self.recipe.plan(self.spec_seed, number)
 
-    def enrol(self, count: int, role: str = "member") -> list[TestMember]:
+    def enrol(self, count: int, role: str = "member", group: int | None = None) -> list[TestMember]:
         """`count` new members with one invitation."""
         invitation = self.api.invite(self.id, uses=count, role=role)
         members = []
         for _ in range(count):
-            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), group)
             answer = self.api.http.post("/v1/enrolments", json=body)
             assert answer.status_code == 201, answer.text
             members.append(TestMember(self, answer.json()["client_id"], answer.json()["token"]))

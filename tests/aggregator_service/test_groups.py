@@ -1,0 +1,306 @@
+"""Recipes with groups of clients: who may enrol where, whose turn it is, the floor of each, and what each downloads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from sqlalchemy import func, select
+
+from aggregator_service.housekeeping import _named_blobs
+from aggregator_service.plans import plan_round, round_spec
+from aggregator_service.rounds.cohorts import enough_members
+from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.rounds import last_completed
+from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow, ViewRow
+from aggregator_service.tasks import agreed_digest, create_task, task_view
+from protocols.agreement import broadcast_digest
+from protocols.messages import Schedule, TaskRequest, TaskView
+from protocols.recipes.fair_state import fair_state
+from protocols.recipes.registry import recipe
+from tests.support.api import Api, TestTask, signed_enrolment
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.world import SECONDS, World
+
+FAIR = {"items": 8, "dim": 4, "capacities": [0, 2]}
+RECIPE = recipe("fair", FAIR)
+
+
+# --- without HTTP ----------------------------------------------------------------------------------------------------
+
+
+class Groups(World):
+    """Members with a group each; contributions of every sum's own length."""
+
+    def fair(self, *groups: int, mechanism: str = "plain", **schedule: Any) -> str:
+        """A FAIR task with a member in each of `groups`."""
+        request = TaskRequest.model_validate(
+            {
+                "name": "groups",
+                "recipe": {"name": "fair", "parameters": FAIR},
+                "mechanism": {"name": mechanism},
+                "schedule": {"cohort_size": 2, "min_clients": 2, "collect_seconds": SECONDS, **schedule},
+            }
+        )
+        with self.database.write() as session:
+            task_id = create_task(session, request, self.clock.now()).id
+        self.join(task_id, *groups)
+        return task_id
+
+    def join(self, task_id: str, *groups: int) -> None:
+        """One more member in each of `groups`."""
+        with self.database.write() as session:
+            known = session.execute(select(func.count()).select_from(ClientRow)).scalar_one()
+            for index, group in enumerate(groups, start=known):
+                client = ClientRow(
+                    id=f"c_{index:02}",
+                    task_id=task_id,
+                    sequence=index + 1,
+                    role="member",
+                    identity_key=bytes([index] * 32),
+                    mailbox_key=bytes(32),
+                    group=group,
+                    token_hash=f"{index:064}",
+                    enrolled_at=0.0,
+                    turn=index,
+                )
+                session.add(client)
+
+    def deliver(self, task_id: str) -> None:
+        """Everybody who is asked contributes ones, with weight one; then the round ends."""
+        self.run(task_id)
+        round_ = self.round(task_id)
+        assert round_.state == "collecting"
+        with self.database.write() as session:
+            plan = plan_round(session.get_one(TaskRow, task_id), round_)
+            for client in self.cohort(task_id):
+                route = plan.route(round_spec(round_), client)
+                body = plan.mechanism.seal(plan.plan, route, [np.ones(plan.plan.layout.length)], None)
+                key = new_key("contributions", task_id, round_.number, client)
+                row = ContributionRow(
+                    round_id=round_.id,
+                    client_id=client,
+                    digest=self.blobs.put(key, body),
+                    bytes=len(body),
+                    stored_at=self.clock.now(),
+                    blob_key=key,
+                )
+                session.add(row)
+        self.run(task_id)
+
+    def able(self, task_id: str) -> list[int]:
+        """As the operator sees it."""
+        with self.database.read() as session:
+            return task_view(session, session.get_one(TaskRow, task_id)).able_members
+
+    def rounds(self, task_id: str) -> int:
+        """How many were opened."""
+        with self.database.read() as session:
+            query = select(func.count()).select_from(RoundRow).where(RoundRow.task_id == task_id)
+            return session.execute(query).scalar_one()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Groups]:
+    made = Groups(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
+    task = world.fair(0, 0, 0, 0, 1)
+    world.run(task)
+    assert (world.rounds(task), world.able(task)) == (0, [4, 1])
+    world.join(task, 1)
+    world.run(task)
+    assert (world.rounds(task), world.able(task)) == (1, [4, 2])
+
+
+def test_start_clients_counts_all_and_each_group_has_the_floor() -> None:
+    schedule = Schedule(cohort_size=10, min_clients=3, start_clients=8)
+    starts = {able: enough_members(schedule, able, 0, first=True) for able in ((5, 3), (4, 3), (6, 2), (3, 20))}
+    assert starts == {(5, 3): True, (4, 3): False, (6, 2): False, (3, 20): True}
+    by_default = Schedule(cohort_size=10, min_clients=3)
+    assert not enough_members(by_default, (10, 9), 0, first=True)
+    assert enough_members(by_default, (10, 10), 0, first=True)
+    later = [enough_members(schedule, (3, 2), group, first=False) for group in (0, 1)]
+    assert later == [True, False]
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "round-robin"])
+def test_groups_are_asked_in_turn_and_nobody_of_another(world: Groups, sampling: str) -> None:
+    task = world.fair(0, 1, 0, 1, 0, 1, rounds=6, sampling=sampling)
+    cohorts = []
+    for _ in range(6):
+        world.run(task)
+        cohorts.append({int(client[2:]) for client in world.cohort(task)})
+        world.deliver(task)
+    assert all(len(cohort) == 2 for cohort in cohorts)
+    assert [{index % 2 for index in cohort} for cohort in cohorts] == [{0}, {1}] * 3
+    if sampling == "round-robin":
+        for group in (0, 1):
+            asked = sorted(index for cohort in cohorts[group::2] for index in cohort)
+            assert asked == sorted([group, group + 2, group + 4] * 2)
+    assert world.state(task) == "complete"
+
+
+def test_no_sum_is_made_of_a_group_below_the_floor(world: Groups) -> None:
+    task = world.fair(0, 0, 1, 1)
+    world.run(task)
+    assert world.rounds(task) == 1
+    with world.database.write() as session:  # nothing the service does takes a member away: its database can lose one
+        session.get_one(ClientRow, "c_03").group = 0
+    world.deliver(task)
+    assert (world.round(task).state, world.rounds(task), world.able(task)) == ("complete", 1, [3, 1])
+    assert world.state(task) == "open"
+    world.join(task, 1)
+    world.run(task)
+    assert (world.rounds(task), sorted(world.cohort(task))) == (2, ["c_02", "c_04"])
+
+
+def test_each_group_has_its_view_and_the_newest_two_are_kept(world: Groups) -> None:
+    task = world.fair(0, 0, 1, 1, rounds=10)
+    for number in range(1, 5):
+        world.deliver(task)
+        with world.database.read() as session:
+            rows = session.scalars(select(ViewRow).order_by(ViewRow.round_number, ViewRow.group)).all()
+        assert [(row.round_number, row.group) for row in rows] == [(n, g) for n in range(1, number + 1) for g in (0, 1)]
+        kept = [row.blob_key for row in rows if row.blob_key is not None]
+        assert len(kept) == 2 * min(number, 2)
+        assert set(kept) == {key for key in world.blobs.keys() if key.startswith("views/")}  # noqa: SIM118
+        assert [row.bytes for row in rows[-2:]] == [RECIPE.view_bytes(number, group) for group in (0, 1)]
+        assert sum(key.startswith("snapshots/") for key in world.blobs.keys()) == min(number, 2)  # noqa: SIM118
+    with world.database.read() as session:
+        assert _named_blobs(session) == set(world.blobs.keys())
+    state = RECIPE.initial_state(_seed(world, task))
+    for number in range(1, 5):
+        spec = RECIPE.plan(_seed(world, task), number)
+        state = RECIPE.absorb(state, spec, np.full(RECIPE.layout(number).length, 2.0), 2)
+    for row in rows[-2:]:
+        body = bytes(world.blobs.view(str(row.blob_key), row.digest))
+        assert body == RECIPE.encode_view(RECIPE.view(state, row.group), row.group)
+    assert np.abs(fair_state(state).tables - fair_state(RECIPE.initial_state(_seed(world, task))).tables).max() > 0.5
+
+
+def _seed(world: Groups, task_id: str) -> bytes:
+    with world.database.read() as session:
+        return session.get_one(TaskRow, task_id).seed
+
+
+def test_a_round_is_bound_to_what_its_own_group_sees(world: Groups) -> None:
+    task_id = world.fair(0, 0, 1, 1, rounds=10)
+    world.deliver(task_id)
+    with world.database.read() as session:
+        task = session.get_one(TaskRow, task_id)
+        completed = last_completed(session, task_id)
+        views = session.scalars(select(ViewRow).order_by(ViewRow.group)).all()
+        for step in (1, 2, 3):
+            expected = broadcast_digest(task_view(session, task), step, bytes.fromhex(views[(step - 1) % 2].digest))
+            assert agreed_digest(session, task, step, completed) == expected
+    assert views[0].digest != views[1].digest
+
+
+# --- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("groups") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(server: AggregatorProcess) -> Iterator[Api]:
+    made = Api(server.url, server.operator_token)
+    yield made
+    made.close()
+
+
+def fair_task(api: Api, name: str, **schedule: Any) -> TestTask:
+    request = {
+        "name": name,
+        "recipe": {"name": "fair", "parameters": FAIR},
+        "mechanism": {"name": "plain"},
+        "schedule": {"rounds": 2, "cohort_size": 2, "min_clients": 2, **schedule},
+    }
+    answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
+    assert answer.status_code == 201, answer.text
+    return TestTask(api, answer.json())
+
+
+def refused(answer: httpx.Response, status: int) -> str:
+    assert answer.status_code == status, answer.text
+    return str(answer.json()["detail"])
+
+
+def test_enrolment_states_a_group_for_good(api: Api) -> None:
+    task = fair_task(api, "groups-enrolment")
+    invitation = api.invite(task.id, uses=9)
+    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+
+    def enrol(signed: int | None, **changes: Any) -> httpx.Response:
+        body = signed_enrolment(invitation, identity, mailbox, signed) | changes
+        return api.http.post("/v1/enrolments", json=body)
+
+    assert "groups 0 to 1" in refused(enrol(None), 422)
+    assert "groups 0 to 1: there is no group 2" in refused(enrol(2), 422)
+    assert "signature" in refused(enrol(0, group=1), 403)  # what is signed is what counts
+    assert "signature" in refused(enrol(None, group=1), 403)
+    assert enrol(-1).status_code == 422
+    first = enrol(1)
+    assert (first.status_code, first.json()["group"]) == (201, 1)
+    assert "group 1, and stays there" in refused(enrol(0), 409)
+    for again in (enrol(1), enrol(None)):
+        assert (again.status_code, again.json()["group"]) == (200, 1)
+    members = api.http.get(f"{task.path}/members", headers=api.operator).json()["members"]
+    assert [member["group"] for member in members] == [1]
+    view = TaskView.model_validate(api.http.get(task.path, headers=api.operator).json())
+    assert (view.members, view.able_members) == (1, [0, 1])
+
+
+def test_where_there_is_one_group_none_need_be_stated(api: Api) -> None:
+    task = api.create_task("one-group")
+    invitation = api.invite(task.id, uses=9)
+    for group, status in ((None, 201), (0, 201), (1, 422)):
+        body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), group)
+        answer = api.http.post("/v1/enrolments", json=body)
+        assert answer.status_code == status
+    assert "one group of clients, 0: there is no group 1" in answer.json()["detail"]
+
+
+def test_a_member_downloads_what_its_group_sees(api: Api) -> None:
+    task = fair_task(api, "groups-views")
+    members = [*task.enrol(2, group=0), *task.enrol(2, group=1)]
+    for number in (1, 2):
+        task.wait_round(number, "collecting")
+        layout = RECIPE.layout(number)
+        plan = task.mechanism.plan({}, layout, 2)
+        for member in members[2 * (number - 1) : 2 * number]:
+            body = task.mechanism.seal(plan, ((0,),), [np.full(layout.length, 0.5)], None)
+            assert member.put(number, body).status_code == 201
+        task.wait_round(number, "complete")
+    latest = f"{task.path}/snapshots/latest"
+    states = {}
+    for member, group in ((members[0], 0), (members[2], 1)):
+        view = api.http.get(latest, headers=member.auth).json()
+        body = api.http.get(f"{task.path}/snapshots/2", headers=member.auth).content
+        assert (view["round"], view["bytes"]) == (2, RECIPE.view_bytes(2, group))
+        assert (len(body), hashlib.sha256(body).hexdigest()) == (view["bytes"], view["digest"])
+        states[group] = body
+        assert api.http.get(latest, headers=api.operator, params={"group": group}).json() == view
+        assert api.http.get(f"{task.path}/snapshots/2", headers=api.operator, params={"group": group}).content == body
+        other = {"group": 1 - group}
+        assert "own group" in refused(api.http.get(latest, headers=member.auth, params=other), 403)
+        assert "own group" in refused(api.http.get(f"{task.path}/snapshots/2", headers=member.auth, params=other), 403)
+    whole = RECIPE.decode_state(2, api.http.get(f"{task.path}/snapshots/2", headers=api.operator).content)
+    assert {group: RECIPE.encode_view(RECIPE.view(whole, group), group) for group in (0, 1)} == states
+    assert "groups 0 to 1" in refused(api.http.get(latest, headers=api.operator, params={"group": 2}), 422)
+    (stranger,) = api.create_task("groups-elsewhere").enrol(1)
+    assert api.http.get(latest, headers=stranger.auth).status_code == 404
