@@ -78,6 +78,8 @@ class FairParameters(ItemParameters):
         p = self.capacities
         if list(p) != sorted(set(p)) or p[0] < 0 or p[-1] > MOST_HALVINGS:
             raise ValueError(f"capacities must be distinct, ascending and in 0..{MOST_HALVINGS}, got {list(p)}")
+        if len(TABLES) * self.elements >= 2**31:
+            raise ValueError(f"two tables of {self.items} x {self.dim} values are more than 32 bits can number")
         bucket_counts(self.elements, p)
         return self
 
@@ -206,7 +208,7 @@ class Fair:
         old, elements = state.tables[number], self.parameters.elements
         hashed = [group for group, buckets in enumerate(self.buckets) if buckets < elements]
         finest = spaces_of(state.seed, elements, self.buckets[hashed[0]] if hashed else elements)[number]
-        mixed = np.zeros(finest.buckets)
+        mixed = np.zeros(finest.buckets if hashed else 0)
         if hashed:
             totals, counts = finest.sums(old), finest.counts()
             for group in hashed:

@@ -182,6 +182,11 @@ def test_wrong_capacities_are_refused(capacities: tuple[int, ...], fault: str) -
         make(capacities)
 
 
+def test_tables_beyond_32_bits_are_refused() -> None:
+    with pytest.raises(ParameterError, match="32 bits"):
+        make((0, 1), items=5_000_000, dim=256)
+
+
 def test_bodies_that_do_not_fit_are_refused() -> None:
     chosen = make((0, 1))
     body = chosen.encode_state(chosen.initial_state(TASK_SEED))
