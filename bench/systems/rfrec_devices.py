@@ -7,6 +7,8 @@ instead of when they come back; nothing else is in these steps, so it is the sam
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,33 +46,35 @@ class Devices:
         self._known: list[NDArray[np.float32]] = [self.state.item_factors] * count
         self.clipped = 0
 
-    @property
+    @cached_property
     def able(self) -> NDArray[np.intp]:
         """The devices that have ratings."""
         return np.array([number for number, ratings in enumerate(self._ratings) if ratings.items.size])
 
-    def round(self, present: NDArray[np.intp]) -> None:
-        """One sum, over the `present` devices, each of which has ratings; those that began before train on."""
+    def round(self, present: NDArray[np.intp], all_hear: bool = False) -> None:
+        """One sum, over the `present` devices, each of which has ratings; those that began before train on.
+
+        all_hear: the others get the average, too, and train on it; only what they send is lost.
+        """
         spec = self.recipe.plan(self.task_seed, self.state.round_number + 1)
         total = np.zeros(self.recipe.layout().length)
-        contributing = np.zeros(len(self._models), dtype=bool)
-        contributing[present] = True
-        for number, sends in enumerate(contributing):
-            model = self._train(number, spec, bool(sends))
-            if model is not None and sends:
+        sending, hearing = set(present.tolist()), set((self.able if all_hear else present).tolist())
+        for number in self.able.tolist():
+            model = self._train(number, spec, number in hearing)
+            if model is not None and number in sending:
                 blocks, clipped = self.recipe.contribute(self.state, model.items)
                 total += blocks[0]
                 self.clipped += clipped
         self.state = self.recipe.absorb(self.state, spec, total, present.size)
 
-    def _train(self, number: int, spec: RoundSpec, present: bool) -> LocalModel | None:
-        """Take the steps of the round's sum; None for a device that never began."""
+    def _train(self, number: int, spec: RoundSpec, hears: bool) -> LocalModel | None:
+        """Take the steps of the round's sum, with the newest average if it hears it; None where it never began."""
         model = self._models[number]
         if model is None:
-            if not present:
+            if not hears:
                 return None
             model = self._models[number] = self._begin(number)
-        if present:
+        if hears:
             self._known[number] = self.state.item_factors
         known, stretch = self._known[number], self.recipe.stretch(self.state, spec.step)
         if spec.step > 1:
