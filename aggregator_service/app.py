@@ -18,7 +18,7 @@ from opentelemetry.trace import TracerProvider
 from aggregator_service.bodies import BodyGuard
 from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.headers import SecureHeaders
-from aggregator_service.housekeeping import collect_orphans, own_data_directory
+from aggregator_service.housekeeping import collect_bodies, collect_orphans, let_go, own_data_directory, sweep
 from aggregator_service.limits import Limits
 from aggregator_service.logs import fields
 from aggregator_service.longpoll import Notifier
@@ -44,9 +44,10 @@ from aggregator_service.routes import (
 )
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.storage.blobs import DirectoryBlobs
-from aggregator_service.storage.database import Database, Effects
+from aggregator_service.storage.blobs import BlobStore
+from aggregator_service.storage.database import Announcement, Database, Effects
 from aggregator_service.storage.migrate import migrate
+from aggregator_service.storage.stores import open_store
 from aggregator_service.tokens import hash_token
 
 __all__ = ["create_app"]
@@ -102,9 +103,11 @@ async def _lifespan(
         database = Database(settings.database, connections=settings.threads)
         stack.callback(database.close)
         migrate(database)
-        blobs = DirectoryBlobs(settings.blob_dir)
-        if database.is_sqlite:  # with a shared database other servers may be writing blobs right now
-            collect_orphans(database, blobs, settings.upload_dir)
+        blobs = open_store(settings.blob_location, settings.scratch_dir)
+        blobs.prepare()
+        collect_bodies(database, settings.upload_dir)
+        if settings.owns_storage:  # otherwise another server may be writing blobs right now
+            collect_orphans(database, blobs)
         pool = FoldPool(settings.workers, executor)
         stack.callback(pool.close)
         notifier = Notifier(database, settings.recheck_seconds)
@@ -131,7 +134,8 @@ async def _lifespan(
             limits=Limits(settings),
             operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
         )
-        for work in (engine.run(), notifier.watch()):
+        stack.callback(database.listen(_when_told(loop, notifier, engine)))
+        for work in (engine.run(), notifier.watch(), sweep(database, blobs)):
             task = asyncio.create_task(work)
             stack.push_async_callback(_cancel, task)
         _LOG.info("aggregator ready", extra=fields(workers=settings.workers, threads=settings.threads))
@@ -149,21 +153,31 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 def _after_commit(
-    loop: asyncio.AbstractEventLoop, blobs: DirectoryBlobs, uploads: Path, notifier: Notifier, engine: RoundEngine
+    loop: asyncio.AbstractEventLoop, blobs: BlobStore, uploads: Path, notifier: Notifier, engine: RoundEngine
 ) -> Callable[[Effects], None]:
     """What a commit sets off. It is called in the committing thread; waking happens in the event loop."""
 
-    def wake(effects: Effects) -> None:
-        for announcement in effects.announcements:
-            notifier.announce(announcement)
-            engine.wake(announcement.task_id)
-
     def after(effects: Effects) -> None:
         if effects.announcements:
-            loop.call_soon_threadsafe(wake, effects)
-        for key in effects.orphans:
-            blobs.delete(key)
-        for name in effects.bodies:
-            (uploads / name).unlink(missing_ok=True)
+            loop.call_soon_threadsafe(_wake, effects, notifier, engine)
+        let_go(effects, blobs, uploads)
 
     return after
+
+
+def _when_told(
+    loop: asyncio.AbstractEventLoop, notifier: Notifier, engine: RoundEngine
+) -> Callable[[Announcement], None]:
+    """What another process's commit sets off here."""
+
+    def told(announcement: Announcement) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the server is about to stop
+            loop.call_soon_threadsafe(_wake, Effects([announcement]), notifier, engine)
+
+    return told
+
+
+def _wake(effects: Effects, notifier: Notifier, engine: RoundEngine) -> None:
+    for announcement in effects.announcements:
+        notifier.announce(announcement)
+        engine.wake(announcement.task_id)

@@ -12,7 +12,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -23,13 +23,14 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from aggregator_service.app import create_app
 from aggregator_service.auth import create_operator
 from aggregator_service.clock import SystemClock
 from aggregator_service.connections import BoundedHttp
-from aggregator_service.housekeeping import DataDirectoryInUseError, own_data_directory
+from aggregator_service.housekeeping import DataDirectoryInUseError, let_go, own_data_directory
 from aggregator_service.logs import configure_logging
 from aggregator_service.openapi import document_text
 from aggregator_service.problems import Problem
@@ -37,10 +38,11 @@ from aggregator_service.rounds.operations import close_task
 from aggregator_service.rounds.table import diagram
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.storage.blobs import DirectoryBlobs
-from aggregator_service.storage.database import Database, Effects
+from aggregator_service.storage.blobs import BlobsUnavailableError
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.storage.stores import open_store
 from aggregator_service.tasks import create_invitation, create_task, list_tasks, task_view
 from protocols.errors import HushRecError
 from protocols.faults import first_fault
@@ -95,7 +97,8 @@ def _session(settings: Settings) -> Iterator[Session]:
             f"and hushrec-server init makes one"
         )
     database = Database(settings.database, connections=1)
-    database.listeners.append(_delete_orphans(DirectoryBlobs(settings.blob_dir), settings.upload_dir))
+    blobs = open_store(settings.blob_location, settings.scratch_dir)
+    database.listeners.append(lambda effects: let_go(effects, blobs, settings.upload_dir))
     try:
         migrate(database)
         with database.write() as session:
@@ -108,16 +111,6 @@ def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"hushrec-server {metadata.version('hushrec')}")
         raise typer.Exit
-
-
-def _delete_orphans(blobs: DirectoryBlobs, uploads: Path) -> Callable[[Effects], None]:
-    def delete(effects: Effects) -> None:
-        for key in effects.orphans:
-            blobs.delete(key)
-        for name in effects.bodies:
-            (uploads / name).unlink(missing_ok=True)
-
-    return delete
 
 
 @app.callback()
@@ -383,8 +376,10 @@ def main() -> None:
         _fail(problem.detail)
     except ValidationError as error:
         _fail(first_fault(error))
-    except (CommandError, DataDirectoryInUseError, HushRecError, OSError) as error:
+    except (CommandError, DataDirectoryInUseError, HushRecError, BlobsUnavailableError, OSError) as error:
         _fail(str(error))
+    except DBAPIError as error:  # the driver's words may name hosts and users; its type says enough
+        _fail(f"the database does not work ({type(error.orig).__name__}): does HUSHREC_DATABASE_URL fit?")
 
 
 def _fail(text: str) -> None:

@@ -18,7 +18,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.database import discard_body, progress
-from aggregator_service.storage.rounds import find_contribution, find_round, in_cohort, lock_round
+from aggregator_service.storage.rounds import find_contribution, find_round, hold_round, in_cohort
 from aggregator_service.storage.schema import ContributionRow, RoundRow, UploadRow
 from aggregator_service.storage.stages import expected, takes_part
 from aggregator_service.uploads import map_file
@@ -109,8 +109,9 @@ def _store(services: Services, admission: Admission, path: Path, digest: str) ->
     services.blobs.adopt(path, key)
     crash_point("upload.stored-before-row")
     try:
-        with services.database.write() as session:
-            answer, is_new = _insert(session, services.clock.now(), admission, key, digest)
+        answer, is_new = services.database.transact(
+            lambda session: _insert(session, services.clock.now(), admission, key, digest)
+        )
     except BaseException:
         _let_go_of(services, admission, key)
         raise
@@ -144,8 +145,8 @@ def _let_go_of(services: Services, admission: Admission, key: str) -> None:
 
 def _insert(session: Session, now: float, admission: Admission, key: str, digest: str) -> tuple[UploadReceipt, bool]:
     # The round is held until the commit: a contribution is either in before the collecting ends, or refused.
-    round_ = lock_round(session, admission.round.id)
     client_id = admission.client.client_id
+    round_ = hold_round(session, admission.round.id, client_id)
     stored = find_contribution(session, round_.id, client_id)
     if stored is not None:
         return same_or_conflict(round_, stored, digest), False

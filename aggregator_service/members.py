@@ -16,6 +16,7 @@ from aggregator_service.logs import fields
 from aggregator_service.plans import plan_task, row_terms
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, changed_rows
+from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
 from aggregator_service.tokens import hash_token, matches, new_id, new_token
 from protocols.codec import b64decode, b64encode
@@ -39,7 +40,7 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
     if invitation is None or not matches(token_hash, invitation.token_hash):
         raise Problem("forbidden", "the invitation is not known")
     _check_signature(request, identity_key, mailbox_key)
-    task = session.scalars(select(TaskRow).where(TaskRow.id == invitation.task_id).with_for_update()).one()
+    task = lock_task(session, invitation.task_id)
     known = session.scalars(
         select(ClientRow).where(ClientRow.task_id == task.id, ClientRow.identity_key == identity_key)
     ).one_or_none()
@@ -187,7 +188,7 @@ def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
 
     `ParameterError` for a key that the task's mechanism cannot use.
     """
-    task = session.scalars(select(TaskRow).where(TaskRow.id == task_id).with_for_update()).one()
+    task = lock_task(session, task_id)
     how = mechanism(task.mechanism_name)
     if not isinstance(how, NamesPublicKey):
         raise Problem("conflict", "this task's mechanism needs no public key")
@@ -213,6 +214,7 @@ def mailbox_topic(client_id: str) -> str:
 
 def store_envelope(session: Session, task_id: str, client_id: str, key: str, digest: str, length: int) -> bool:
     """Name a durable envelope; False when the same one is there already, 409 when another is."""
+    lock_task(session, task_id)
     empty = (
         update(ClientRow)
         .where(ClientRow.id == client_id, ClientRow.task_id == task_id, ClientRow.envelope_key.is_(None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,12 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
 from aggregator_service.logs import fields
-from aggregator_service.storage.blobs import BlobDamagedError
+from aggregator_service.storage.blobs import BlobDamagedError, BlobsUnavailableError
+from aggregator_service.storage.database import DATABASE_GONE
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.messages import ProblemDocument
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
@@ -24,6 +26,7 @@ __all__ = ["PROBLEM_MEDIA_TYPE", "Problem", "crashed", "document", "install_prob
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 
 _LOG = logging.getLogger(__name__)
+_LATER: Final = {"Retry-After": "5"}
 _PLAIN_NAME: Final = re.compile(r"^[a-z][a-z0-9_]{0,40}$")
 _OF_STATUS: Final = {
     400: "bad-request",
@@ -149,9 +152,28 @@ def _damaged(request: Request, error: Exception) -> JSONResponse:
 
 def _unavailable(request: Request, error: Exception) -> JSONResponse:
     # The statement's parameters may hold hashes: the type of the driver's error is enough.
-    cause = getattr(error, "orig", None)
+    cause = getattr(error, "orig", None) or error
     _LOG.error("database unavailable: %s", type(cause).__name__, extra=fields(route=_route_of(request)))
     return _answer(request, document("unavailable", "the database does not answer; try again"), {"Retry-After": "2"})
+
+
+def _no_blobs(request: Request, error: Exception) -> JSONResponse:
+    _LOG.error("blob store unavailable: %s", error, extra=fields(route=_route_of(request)))
+    return _answer(request, document("unavailable", "the blob store does not work; try again"), _LATER)
+
+
+def _no_disk(request: Request, error: Exception) -> JSONResponse:
+    code = error.errno if isinstance(error, OSError) else None
+    if code not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+        return crashed(request, error)
+    _LOG.error("local disk unavailable: %s", errno.errorcode[code], extra=fields(route=_route_of(request)))
+    return _answer(request, document("unavailable", "the server's disk takes nothing now; try again"), _LATER)
+
+
+def _not_storable(request: Request, error: Exception) -> JSONResponse:
+    cause = type(getattr(error, "orig", error)).__name__
+    _LOG.warning("a value that the database does not store: %s", cause, extra=fields(route=_route_of(request)))
+    return _answer(request, document("bad-request", "a value holds a character or a number that is not stored"))
 
 
 def crashed(request: Request, error: Exception) -> JSONResponse:
@@ -175,4 +197,8 @@ def install_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ParameterError, _parameter)
     app.add_exception_handler(CodecError, _codec)
     app.add_exception_handler(BlobDamagedError, _damaged)
-    app.add_exception_handler(OperationalError, _unavailable)
+    app.add_exception_handler(BlobsUnavailableError, _no_blobs)
+    app.add_exception_handler(DataError, _not_storable)
+    app.add_exception_handler(OSError, _no_disk)
+    for gone in DATABASE_GONE:
+        app.add_exception_handler(gone, _unavailable)

@@ -22,8 +22,13 @@ class Settings(BaseModel):
     data_dir: Path = Field(default=Path("hushrec-data"), description="Directory of the database and the blobs.")
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    database_url: str | None = Field(
+    database_url: SecretStr | None = Field(
         default=None, description="SQLAlchemy URL; None: SQLite, in the file hushrec.db of the data directory."
+    )
+    blobs: str | None = Field(
+        default=None,
+        pattern=r"^(dir:.+|s3://.+)$",
+        description="dir:/path or s3://bucket/prefix; None: the directory blobs of the data directory.",
     )
     operator_token: SecretStr | None = Field(
         default=None, description="An operator token that is not stored anywhere, besides those in the database."
@@ -84,14 +89,26 @@ class Settings(BaseModel):
     @property
     def database(self) -> str:
         """The SQLAlchemy URL that is used."""
-        return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'hushrec.db'}"
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite:///{self.data_dir.resolve() / 'hushrec.db'}"
 
     @property
-    def blob_dir(self) -> Path:
-        """Where the directory blob store lives."""
-        return self.data_dir.resolve() / "blobs"
+    def blob_location(self) -> str:
+        """The blob store that is used."""
+        return self.blobs or f"dir:{self.data_dir.resolve() / 'blobs'}"
+
+    @property
+    def owns_storage(self) -> bool:
+        """Whether database and blobs belong to this data directory, and so to one server alone."""
+        return self.database_url is None and self.blobs is None
 
     @property
     def upload_dir(self) -> Path:
-        """Where bodies lie while they arrive; on the same file system as the blobs, so that a rename is atomic."""
+        """Where bodies lie while they arrive; on the same file system as the default blobs, so that a rename does."""
         return self.data_dir.resolve() / "uploads"
+
+    @property
+    def scratch_dir(self) -> Path:
+        """Where blobs of a far store lie, without a name, while they are read."""
+        return self.data_dir.resolve() / "scratch"

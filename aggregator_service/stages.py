@@ -16,7 +16,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked import roster_of, round_context, survivors_of
 from aggregator_service.services import Services
 from aggregator_service.storage.database import progress
-from aggregator_service.storage.rounds import find_round, in_cohort, lock_round
+from aggregator_service.storage.rounds import find_round, hold_round, in_cohort
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stages import (
     STATE_OF,
@@ -113,8 +113,9 @@ def store_message(
     `ContributionError` (the sender's fault) when it breaks a rule that the server can see.
     """
     _check(services, admission, body)
-    with services.database.write() as session:
-        answer, is_new = _insert(session, services.clock.now(), admission, body, digest)
+    answer, is_new = services.database.transact(
+        lambda session: _insert(session, services.clock.now(), admission, body, digest)
+    )
     if is_new:
         crash_point("stage.stored-before-ack")
         _LOG.info(
@@ -155,8 +156,8 @@ def _insert(
     session: Session, now: float, admission: StageAdmission, body: bytes, digest: str
 ) -> tuple[UploadReceipt, bool]:
     # The round is held until the commit: a message is either in before the stage ends, or refused.
-    round_ = lock_round(session, admission.round.id)
     client_id = admission.client.client_id
+    round_ = hold_round(session, admission.round.id, client_id)
     stored = find_message(session, round_.id, admission.stage, client_id)
     if stored is not None:
         return same_or_other(admission, stored, digest), False

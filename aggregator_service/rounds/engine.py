@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
@@ -34,9 +35,9 @@ from aggregator_service.rounds.operations import (
 from aggregator_service.rounds.table import ACTIVE, RoundEvent, RoundState
 from aggregator_service.rounds.unmasking import Masks
 from aggregator_service.rounds.workers import FoldPool
-from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, new_key
-from aggregator_service.storage.database import Database
-from aggregator_service.storage.rounds import last_round, lock_round, newest_snapshot, unfolded
+from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, BlobsUnavailableError, new_key
+from aggregator_service.storage.database import DATABASE_GONE, Database
+from aggregator_service.storage.rounds import last_round, lock_round, lock_task, newest_snapshot, unfolded
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from protocols.errors import ThresholdError
 
@@ -135,6 +136,9 @@ class RoundEngine:
             wake.clear()
             try:
                 pause = await self.step(task_id)
+            except (BlobsUnavailableError, *DATABASE_GONE) as error:
+                _LOG.warning("storage fails with %s; trying again", type(error).__name__, extra=fields(task=task_id))
+                pause = _BACK_OFF
             except Exception:
                 # The rows are as they were: nothing is lost by trying again, and other tasks go on.
                 _LOG.exception("the engine failed at a task and tries again", extra=fields(task=task_id))
@@ -183,10 +187,10 @@ class RoundEngine:
                 )
             if task.state != "open":
                 return None
-        with self._database.write() as session:
-            locked = session.scalars(select(TaskRow).where(TaskRow.id == task_id).with_for_update()).one()
-            opened = open_round(session, locked, self._clock.now())
-        if opened is None:
+        opened = self._database.transact(
+            lambda session: open_round(session, lock_task(session, task_id), self._clock.now()) is not None
+        )
+        if not opened:
             return _IDLE
         crash_point("round.opened")
         return 0.0
@@ -202,8 +206,8 @@ class RoundEngine:
         return left
 
     def _end_stage(self, seen: _Situation) -> None:
-        with self._database.write() as session:
-            (end_stage if seen.masked else stop_collecting)(session, seen.round.id, self._clock.now())
+        end = end_stage if seen.masked else stop_collecting
+        self._database.transact(lambda session: end(session, seen.round.id, self._clock.now()))
         if seen.masked:
             crash_point(_ENDED[seen.round.state])
 
@@ -225,10 +229,12 @@ class RoundEngine:
             return gather_masks(session, seen.round)
 
     def _give_up(self, seen: _Situation, reason: str) -> None:
-        with self._database.write() as session:
+        def write(session: Session) -> None:
             round_ = lock_round(session, seen.round.id)
             if round_.state == RoundState.UNMASKING:
                 give_up(session, session.get_one(TaskRow, round_.task_id), round_, reason)
+
+        self._database.transact(write)
 
     async def _fold(self, seen: _Situation) -> float:
         task_id, number = seen.round.task_id, seen.round.number
@@ -253,8 +259,7 @@ class RoundEngine:
         )
 
     def _write_fold(self, round_id: int, clients: list[str], previous: BlobRef | None, folded: BlobRef) -> None:
-        with self._database.write() as session:
-            record_fold(session, round_id, clients, previous, folded)
+        self._database.transact(lambda session: record_fold(session, round_id, clients, previous, folded))
 
     async def _release(self, seen: _Situation, masks: Masks | None = None) -> float:
         task_id, number, partial = seen.round.task_id, seen.round.number, seen.partial
@@ -284,8 +289,7 @@ class RoundEngine:
         crash_point("release.blob-written-before-commit")
 
         def commit() -> None:
-            with self._database.write() as session:
-                record_release(session, seen.round.id, partial, released)
+            self._database.transact(lambda session: record_release(session, seen.round.id, partial, released))
 
         states = [*([released.state] if released.state else []), *released.views]
         await run_in_threadpool(self._guarded, commit, released.aggregate.key, *(state.blob_key for state in states))
@@ -303,12 +307,11 @@ class RoundEngine:
         try:
             return commit()
         except LostRaceError:
-            for key in new_blobs:
-                self._blobs.delete(key)
+            self._blobs.delete(*new_blobs)
             raise
 
     def _storage_damaged(self, seen: _Situation, error: BlobDamagedError) -> None:
-        with self._database.write() as session:
+        def write(session: Session) -> None:
             round_ = lock_round(session, seen.round.id)
             if round_.state not in ACTIVE or round_.partial_key != seen.round.partial_key:
                 return  # the blobs were let go of because the round had ended meanwhile: no damage
@@ -316,6 +319,8 @@ class RoundEngine:
             task = session.get_one(TaskRow, round_.task_id)
             reason = "a stored contribution no longer matches its digest: the server's storage is damaged"
             fail_round(session, task, round_, RoundEvent.STORAGE_DAMAGED, reason)
+
+        self._database.transact(write)
 
 
 def _log_release(round_: RoundRow, released: Released) -> None:

@@ -23,7 +23,7 @@ from aggregator_service.storage.database import (
     discard,
     discard_body,
 )
-from aggregator_service.storage.rounds import last_completed, last_round, lock_round, received_count
+from aggregator_service.storage.rounds import last_completed, last_round, lock_round, lock_task, received_count
 from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, UploadRow, ViewRow
 from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot, find_snapshot
 from aggregator_service.storage.stages import count_of, deliveries, expected, scrub_stages
@@ -46,6 +46,7 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 _BATCH: Final = 500
+_REASON: Final = 400  # what the column holds
 _UNSYNCHRONISED: Final = {"synchronize_session": False}
 
 
@@ -208,7 +209,7 @@ def fail_round(
     """
     move(round_, event)
     count_outcome(session, event.name.lower())
-    round_.failure = reason
+    round_.failure = reason if len(reason) <= _REASON else f"{reason[: _REASON - 4]} ..."
     _scrub(session, round_)
     task.failed_rounds += 1
     task.failures_in_a_row += counts
@@ -221,6 +222,7 @@ def fail_round(
 
 def close_task(session: Session, task: TaskRow) -> None:
     """End a task for good; a round under way fails. Nothing happens when the task is over already."""
+    task = lock_task(session, task.id)
     if task.state != "open":
         return
     task.state = "closed"

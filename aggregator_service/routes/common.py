@@ -89,11 +89,11 @@ def blob_response(
     headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
     if not_modified(if_none_match, etag):
         return Response(status_code=304, headers={"ETag": etag, "Cache-Control": headers["Cache-Control"]})
-    services.blobs.verify(key, digest)
+    body = services.blobs.chunks(key, digest)
     headers["Content-Length"] = str(length)
     if request.method == "HEAD":
         return Response(media_type=OCTETS, headers=headers)
-    return StreamingResponse(services.blobs.stream(key), media_type=OCTETS, headers=headers)
+    return StreamingResponse(body, media_type=OCTETS, headers=headers)
 
 
 def bytes_response(body: bytes, digest: str, if_none_match: str | None) -> Response:

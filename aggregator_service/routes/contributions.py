@@ -12,6 +12,8 @@ from typing import Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.auth import PrincipalOf, member_of
@@ -20,7 +22,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.rounds import lock_round
+from aggregator_service.storage.rounds import hold_round
 from aggregator_service.storage.schema import ContributionRow, RoundRow, UploadRow
 from aggregator_service.uploads import content_digest, content_length, file_digest, receive_body, repr_digest
 from protocols.messages import UploadReceipt
@@ -257,8 +259,8 @@ def _few_at_a_time(request: Request, client_id: str) -> Iterator[None]:
 
 
 def _remember(services: Services, admission: Admission, path: Path, offset: int) -> None:
-    with services.database.write() as session:
-        if lock_round(session, admission.round.id).state != "collecting":
+    def write(session: Session) -> None:
+        if _held(session, admission).state != "collecting":
             path.unlink(missing_ok=True)
             raise Problem("round-closed", "the round no longer takes contributions")
         row = session.get(UploadRow, (admission.round.id, admission.client.client_id))
@@ -267,10 +269,16 @@ def _remember(services: Services, admission: Admission, path: Path, offset: int)
             session.add(row)
         row.offset, row.file_name = offset, path.name
 
+    services.database.transact(write)
+
+
+def _held(session: Session, admission: Admission) -> RoundRow:
+    return hold_round(session, admission.round.id, admission.client.client_id)
+
 
 def _refuse_if_over(services: Services, admission: Admission) -> None:
     with services.database.write() as session:
-        if lock_round(session, admission.round.id).state != "collecting":
+        if _held(session, admission).state != "collecting":
             raise Problem("round-closed", "the round no longer takes contributions")
 
 
@@ -289,7 +297,6 @@ async def _complete(services: Services, admission: Admission, path: Path, whole:
 
 
 def _forget(services: Services, admission: Admission) -> None:
+    mine = UploadRow.round_id == admission.round.id, UploadRow.client_id == admission.client.client_id
     with services.database.write() as session:
-        row = session.get(UploadRow, (admission.round.id, admission.client.client_id))
-        if row is not None:
-            session.delete(row)
+        session.execute(delete(UploadRow).where(*mine), execution_options={"synchronize_session": False})

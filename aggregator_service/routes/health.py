@@ -23,7 +23,7 @@ async def alive() -> dict[str, str]:
 
 @router.get("/readyz", summary="Can it work?", responses=responses("unavailable", "internal-error"))
 def ready(services: ServicesOf) -> dict[str, str]:
-    """Reads from the database, and writes, reads and deletes a blob; 503 names the part that does not work."""
+    """Whether database and blob store answer now; nothing is written. 503 names the part that does not work."""
     try:
         services.database.ping()
     except Exception as error:

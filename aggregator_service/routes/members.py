@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.auth import Enrolled, PrincipalOf, member_of, task_of
@@ -81,9 +82,11 @@ async def put_public_key(services: ServicesOf, principal: PrincipalOf, request: 
     public_key = await receive_small_body(request, services.settings, length, digest)
 
     def store() -> bool:
-        with services.database.write() as session:
+        def write(session: Session) -> bool:
             task_of(session, principal, task)
             return publish_key(session, task, public_key)
+
+        return services.database.transact(write)
 
     return Response(status_code=201 if await run_in_threadpool(store) else 200)
 
@@ -114,8 +117,9 @@ async def put_envelope(
         key = new_key("envelopes", task, client)
         services.blobs.adopt(path, key)
         try:
-            with services.database.write() as session:
-                stored = store_envelope(session, task, client, key, digest, length)
+            stored = services.database.transact(
+                lambda session: store_envelope(session, task, client, key, digest, length)
+            )
         except Problem:  # nothing else: a commit may take effect and its answer be lost
             services.blobs.delete(key)
             raise

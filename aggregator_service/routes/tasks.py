@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from aggregator_service.auth import OperatorOnly, PrincipalOf, task_of
 from aggregator_service.problems import Problem
@@ -54,12 +54,15 @@ def show(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> TaskView
 @router.post("/{task}/close", summary="Close a task", dependencies=[OperatorOnly], responses=guarded())
 def close(services: ServicesOf, task: TaskId) -> TaskView:
     """End a task for good; a round under way fails and its contributions are scrubbed. Idempotent."""
-    with services.database.write() as session:
-        row = session.scalars(select(TaskRow).where(TaskRow.id == task).with_for_update()).one_or_none()
+
+    def write(session: Session) -> TaskView:
+        row = session.get(TaskRow, task)
         if row is None:
             raise Problem("not-found", "there is no such task")
         close_task(session, row)
         return task_view(session, row)
+
+    return services.database.transact(write)
 
 
 @router.post(

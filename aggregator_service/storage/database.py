@@ -7,20 +7,24 @@ are collected at the next start.
 
 from __future__ import annotations
 
+import json
 import logging
-import sqlite3
-import threading
+import secrets
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, event, select, text, update
+from sqlalchemy import Connection, CursorResult, Engine, Executable, select, update
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 
+from aggregator_service.storage.dialects import dialect_of
 from aggregator_service.storage.schema import TaskRow
 
 __all__ = [
+    "DATABASE_GONE",
     "Announcement",
     "Database",
     "Effects",
@@ -35,7 +39,14 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 _EFFECTS: Final = "effects"
-_WRITES: Final = "hushrec_writes"
+_ATTEMPTS: Final = 6
+_PAUSE: Final = 0.02
+_BROADCAST: Final = 3000
+
+DATABASE_GONE: Final = (OperationalError, InterfaceError, TimeoutError)
+"""What is raised when the database does not answer, or only too late: trying again later is right."""
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -59,47 +70,88 @@ class Effects:
 
 
 class Database:
-    """One engine, sessions that read and sessions that write. Safe to share between threads."""
+    """One engine, sessions that read and sessions that write. Safe to share between threads.
+
+    `ParameterError` when the URL is of no database that is supported.
+    """
 
     def __init__(self, url: str, connections: int = 16) -> None:
-        self._engine = create_engine(
-            url, pool_size=connections, max_overflow=4, pool_pre_ping=True, hide_parameters=True
-        )
-        self.is_sqlite = self._engine.dialect.name == "sqlite"
-        if self.is_sqlite:
-            event.listen(self._engine, "connect", _prepare_sqlite)
-            event.listen(self._engine, "begin", _begin_sqlite)
-        self._writing = self._engine.execution_options(**{_WRITES: True})
-        # SQLite has one writer at a time; waiting on a lock of our own is fair and quicker than its busy handler.
-        self._lock = threading.Lock() if self.is_sqlite else nullcontext()
+        self._dialect, self._url = dialect_of(url)
+        self._engine = self._dialect.create(self._url, connections)
+        self._reading = self._dialect.readers(self._engine)
+        self._writing = self._dialect.writers(self._engine)
+        self._origin = secrets.token_hex(8)  # tells our own broadcasts from those of others
         self.listeners: list[Callable[[Effects], None]] = []
 
     @property
     def engine(self) -> Engine:
-        """The SQLAlchemy engine, for migrations."""
+        """The SQLAlchemy engine."""
         return self._engine
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session that sees one state of the database and changes nothing."""
-        with Session(self._engine, expire_on_commit=False) as session:
+        with Session(self._reading, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A transaction: committed (durably) when the block ends, rolled back when it raises.
 
-        A listener that fails afterwards is logged: to the caller it must not look as if the commit had failed.
+        For what locks no rows that others lock too; `transact` is for the rest. A listener that fails afterwards is
+        logged: to the caller it must not look as if the commit had failed.
         """
         with Session(self._writing, expire_on_commit=False) as session:
             effects = session.info[_EFFECTS] = Effects()
-            with self._lock, session.begin():
+            with self._dialect.one_writer(), session.begin():
                 yield session
+                self._broadcast(session, effects)
         for listener in self.listeners:
             try:
                 listener(effects)
             except Exception:
                 _LOG.exception("a transaction is committed, but what follows it failed")
+
+    def transact(self, work: Callable[[Session], Result]) -> Result:
+        """`work` in a transaction, and its result once that is committed.
+
+        `work` is done again when the database rolled the transaction back for the sake of another one (a deadlock, a
+        serialization failure): it must do nothing but read and write rows, and make the rows it adds itself.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with self.write() as session:
+                    return work(session)
+            except DBAPIError as error:
+                if attempt == _ATTEMPTS or not self._dialect.is_transient(error):
+                    raise
+                _LOG.info("a transaction gave way to another one and is done again (attempt %d)", attempt)
+            time.sleep(_PAUSE * 2**attempt * (0.5 + secrets.randbelow(1000) / 1000))
+        raise AssertionError("unreachable")
+
+    def migrating(self, work: Callable[[Connection], None]) -> None:
+        """`work` on a connection, in a transaction during which no other process migrates."""
+        with self._dialect.one_writer(), self._writing.begin() as connection:
+            self._dialect.hold_schema(connection)
+            work(connection)
+
+    def listen(self, heard: Callable[[Announcement], None]) -> Callable[[], None]:
+        """Call `heard` in a thread with what other processes announce, as far as the database can tell; the answer
+        ends it. What is missed is found by looking (`longpoll.Notifier.watch`)."""
+
+        def hear(message: str) -> None:
+            origin, task_id, topics, version = json.loads(message)
+            if origin != self._origin:
+                heard(Announcement(task_id, tuple(topics), version))
+
+        return self._dialect.listen(self._url, hear)
+
+    def _broadcast(self, session: Session, effects: Effects) -> None:
+        for told in effects.announcements:
+            if told.version is not None:  # mere progress is for the engine, which looks for itself
+                message = json.dumps([self._origin, told.task_id, told.topics, told.version])
+                if len(message) <= _BROADCAST:
+                    self._dialect.tell(session, message)
 
     def ping(self) -> None:
         """Raise when the database does not answer or has no tables."""
@@ -153,18 +205,3 @@ def changed_rows(session: Session, statement: Executable) -> int:
 
 def _effects(session: Session) -> Effects:
     return cast(Effects, session.info[_EFFECTS])
-
-
-def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # BEGIN is ours: the driver's own would start no transaction for a SELECT
-    cursor = connection.cursor()
-    # A small page cache, since each connection has its own and the system's holds the file anyway.
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=15000", "cache_size=-512"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    # A writer takes the lock at once: a reader that turns writer could meet SQLITE_BUSY with no way to retry.
-    immediate = connection.get_execution_options().get(_WRITES, False)
-    connection.execute(text("BEGIN IMMEDIATE" if immediate else "BEGIN"))

@@ -23,6 +23,5 @@ def alembic_config(connection: Connection) -> Config:
 
 
 def migrate(database: Database) -> None:
-    """Run every step that this database has not seen, in one transaction."""
-    with database.engine.execution_options(hushrec_writes=True).begin() as connection:
-        command.upgrade(alembic_config(connection), "head")
+    """Run every step that this database has not seen, in one transaction; processes that start together take turns."""
+    database.migrating(lambda connection: command.upgrade(alembic_config(connection), "head"))

@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.schema import CohortRow, ContributionRow, RoundRow, SnapshotRow
+from aggregator_service.storage.schema import CohortRow, ContributionRow, RoundRow, SnapshotRow, TaskRow
 
 __all__ = [
     "cohort_clients",
     "find_contribution",
     "find_round",
+    "hold_round",
     "in_cohort",
     "last_completed",
     "last_round",
     "list_completed",
     "list_rounds",
     "lock_round",
+    "lock_task",
     "newest_snapshot",
     "received_count",
     "unfolded",
@@ -30,10 +32,35 @@ def find_round(session: Session, task_id: str, number: int) -> RoundRow | None:
     return session.scalars(select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.number == number)).one_or_none()
 
 
-def lock_round(session: Session, round_id: int) -> RoundRow:
-    """A round, held against other writers until the transaction ends (SQLite has only one writer anyway)."""
-    query = select(RoundRow).where(RoundRow.id == round_id).with_for_update()
+def lock_task(session: Session, task_id: str) -> TaskRow:
+    """A task as it is now, held against other writers until the transaction ends (SQLite has only one anyway).
+
+    Rows are locked in the order task, round, client: whoever keeps to it deadlocks with nobody.
+    """
+    query = select(TaskRow).where(TaskRow.id == task_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one()
+
+
+def lock_round(session: Session, round_id: int) -> RoundRow:
+    """A round as it is now, held against other writers, and against clients' messages, until the transaction ends.
+
+    Its task is held too: what moves a round counts it there, and wakes those who wait.
+    """
+    lock_task(session, session.scalars(select(RoundRow.task_id).where(RoundRow.id == round_id)).one())
+    query = select(RoundRow).where(RoundRow.id == round_id).with_for_update(key_share=True)
+    return session.scalars(query.execution_options(populate_existing=True)).one()
+
+
+def hold_round(session: Session, round_id: int, client_id: str) -> RoundRow:
+    """A round as it is now, that cannot move on until the transaction ends: for a message of one of its cohort.
+
+    Other clients may hold it at the same time; another request of this client waits.
+    """
+    query = select(RoundRow).where(RoundRow.id == round_id).with_for_update(read=True)
+    round_ = session.scalars(query.execution_options(populate_existing=True)).one()
+    mine = select(CohortRow.client_id).where(CohortRow.round_id == round_id, CohortRow.client_id == client_id)
+    session.execute(mine.with_for_update())
+    return round_
 
 
 def last_round(session: Session, task_id: str) -> RoundRow | None:

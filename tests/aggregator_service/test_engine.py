@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
-from aggregator_service.housekeeping import collect_orphans
+from aggregator_service.housekeeping import collect_bodies, collect_orphans
 from aggregator_service.rounds.folding import BlobRef
 from aggregator_service.rounds.operations import LostRaceError, close_task, record_fold
-from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, new_key
 from aggregator_service.storage.rounds import last_round, list_rounds
 from aggregator_service.storage.schema import ContributionRow, RoundRow, TaskRow
 from aggregator_service.tasks import task_view
@@ -20,8 +21,9 @@ from tests.support.world import SECONDS, World
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def world(tmp_path: Path, parts: tuple[str, BlobStore]) -> Iterator[World]:
+    database_url, blobs = parts
+    made = World(tmp_path, database_url=database_url, blobs=blobs)
     yield made
     made.close()
 
@@ -160,10 +162,10 @@ def test_a_damaged_contribution_fails_the_round(world: World) -> None:
     world.run(task)
     world.contribute(task, *world.cohort(task))
     with world.database.read() as session:
-        key = session.scalars(select(ContributionRow.blob_key)).first()
-    assert key is not None
-    path = world.blobs.root / key
-    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+        row = session.scalars(select(ContributionRow)).first()
+    assert row is not None and row.blob_key is not None
+    body = bytes(world.blobs.view(row.blob_key, row.digest))
+    world.blobs.put(row.blob_key, bytes([body[0] ^ 1]) + body[1:])
     asyncio.run(world.engine.step(task))  # all received
     asyncio.run(world.engine.step(task))  # the first batch
     with world.database.read() as session:
@@ -190,17 +192,59 @@ def test_of_two_engines_only_one_folds(world: World) -> None:
     assert world.round(task).folded == 3
 
 
+def test_a_store_that_is_gone_fails_no_round(world: World) -> None:
+    """Nothing is known of the contributions while the store does not answer, so they are not called damaged."""
+    task = world.task(members=4)
+    world.run(task)
+    world.contribute(task, *world.cohort(task))
+    working = world.engine._blobs
+    world.engine._blobs = _Gone()  # type: ignore[assignment]
+    with pytest.raises(BlobsUnavailableError):
+        world.run(task)
+    assert world.round(task).state == "folding"
+    world.engine._blobs = working
+    world.run(task)
+    assert world.total(task, 1) == 0b1111
+
+
+class _Gone:
+    def view(self, key: str, digest: str) -> memoryview:
+        raise BlobsUnavailableError("gone")
+
+
+def test_what_was_released_is_scrubbed_and_still_known(world: World) -> None:
+    task = world.task(members=4, rounds=1)
+    world.run(task)
+    cohort = world.cohort(task)
+    world.contribute(task, *cohort)
+    world.run(task)
+    with world.database.read() as session:
+        rows = session.scalars(select(ContributionRow)).all()
+    assert {row.client_id for row in rows} == set(cohort)
+    assert all(row.blob_key is None and row.folded and len(row.digest) == 64 for row in rows)
+    assert not [key for key in world.blobs.keys() if key.startswith("contributions/")]  # noqa: SIM118
+
+
 def test_orphans_are_collected_and_nothing_else(world: World) -> None:
     task = world.task(members=4)
     world.run(task)
     world.contribute(task, *world.cohort(task))
     kept = set(world.blobs.keys())
     for kind in ("contributions", "partials", "aggregates", "snapshots"):
-        world.blobs.put(new_key(kind, "orphan"), b"left by a crash")
-    (world.blobs.root / "partials" / "half.tmp").write_bytes(b"half a write")
+        world.blobs.put(new_key(kind, task, 1), b"left by a crash")
+    strangers = new_key("partials", "t_anotherdatabases", 1)
+    world.blobs.put(strangers, b"of another database over the same store")
+    assert collect_orphans(world.database, world.blobs, before=time.time() - 60) == 0  # perhaps about to be named
+    assert collect_orphans(world.database, world.blobs) == 4
+    assert set(world.blobs.keys()) == {*kept, strangers}
+    for _ in range(3):
+        world.blobs.put(new_key("partials", task, 1), b"left by another crash")
+    assert collect_orphans(world.database, world.blobs, before=time.time() + 60) == 3
+    assert set(world.blobs.keys()) == {*kept, strangers}
+
+
+def test_half_received_bodies_are_collected(world: World) -> None:
     world.uploads.mkdir()
     (world.uploads / "stray").write_bytes(b"half a body")
-    assert collect_orphans(world.database, world.blobs, world.uploads) == 5
-    assert set(world.blobs.keys()) == kept
+    assert collect_bodies(world.database, world.uploads) == 1
     assert not list(world.uploads.iterdir())
-    assert not list(world.blobs.root.glob("*/*.tmp"))

@@ -21,8 +21,8 @@ from aggregator_service.auth import Enrolled
 from aggregator_service.clock import ManualClock
 from aggregator_service.contributions import admit, commit_contribution
 from aggregator_service.services import Services
-from aggregator_service.storage.blobs import DirectoryBlobs
 from aggregator_service.storage.database import Database, Effects, announce
+from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow
@@ -264,6 +264,7 @@ def test_a_commit_whose_answer_is_lost(tmp_path: Path, breaks: str) -> None:
     database = _LosesAnswers(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
     migrate(database)
     blobs = DirectoryBlobs(tmp_path / "blobs")
+    blobs.prepare()
     with database.write() as session:
         task = create_task(session, _plain_task(), 0.0)
         round_ = RoundRow(

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from aggregator_service.clock import ManualClock
+from aggregator_service.housekeeping import let_go
 from aggregator_service.plans import plan_task, round_spec, row_terms
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.workers import FoldPool
-from aggregator_service.storage.blobs import DirectoryBlobs, new_key
-from aggregator_service.storage.database import Database, Effects
+from aggregator_service.storage.blobs import BlobStore, new_key
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import cohort_clients, last_round, list_rounds
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
@@ -31,20 +33,20 @@ SECONDS = 100.0
 class World:
     """Database, blobs, clock and engine."""
 
-    def __init__(self, root: Path, batch: int = 3) -> None:
-        self.database = Database(f"sqlite:///{root / 'test.db'}", connections=4)
+    def __init__(
+        self, root: Path, batch: int = 3, *, database_url: str | None = None, blobs: BlobStore | None = None
+    ) -> None:
+        """By default SQLite and a directory, both in `root`."""
+        self.database = Database(database_url or f"sqlite:///{root / 'test.db'}", connections=4)
         migrate(self.database)
-        self.blobs = DirectoryBlobs(root / "blobs")
-        self.database.listeners.append(self._forget)
+        self.blobs = blobs or DirectoryBlobs(root / "blobs")
+        self.blobs.prepare()
+        self.database.listeners.append(lambda effects: let_go(effects, self.blobs, self.uploads))
         self.clock = ManualClock()
         self.executor = ThreadPoolExecutor(1)
         pool = FoldPool(1, self.executor)
         self.engine = RoundEngine(self.database, self.blobs, self.clock, pool, batch=batch, recheck=1.0)
         self.uploads = root / "uploads"
-
-    def _forget(self, effects: Effects) -> None:
-        for key in effects.orphans:
-            self.blobs.delete(key)
 
     def task(self, members: int, **schedule: Any) -> str:
         """A plain task with members enrolled."""

@@ -1,0 +1,164 @@
+"""Blobs as files of a directory: for one machine."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import mmap
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Final
+
+from aggregator_service.storage.blobs import CHUNK, BlobDamagedError, BlobsUnavailableError, check_key
+
+__all__ = ["DirectoryBlobs"]
+
+_TEMPORARY: Final = ".tmp"
+_MARKER: Final = ".hushrec"
+"""Tells this directory from an empty place where it should be mounted, in which every blob would seem to be lost."""
+_LEAST_FREE: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class DirectoryBlobs:
+    """Blobs as files below `root`: written beside, fsynced, renamed, directory fsynced."""
+
+    root: Path
+
+    def prepare(self) -> None:
+        """See `BlobStore.prepare`."""
+        with self._working():
+            self.root.mkdir(parents=True, exist_ok=True)
+            (self.root / _MARKER).touch()
+
+    def put(self, key: str, body: bytes | memoryview) -> str:
+        """See `BlobStore.put`."""
+        with self._working():
+            target = self._target(key)
+            beside = target.with_name(target.name + _TEMPORARY)
+            with beside.open("wb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            _rename(beside, target)
+        return hashlib.sha256(body).hexdigest()
+
+    def adopt(self, path: Path, key: str) -> None:
+        """See `BlobStore.adopt`; a file on another file system is copied."""
+        target = self._target(key)
+        try:
+            _rename(path, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            beside = target.with_name(target.name + _TEMPORARY)
+            with self._working(), path.open("rb") as source, beside.open("wb") as file:
+                shutil.copyfileobj(source, file, CHUNK)
+                file.flush()
+                os.fsync(file.fileno())
+            _rename(beside, target)
+            path.unlink(missing_ok=True)
+
+    def view(self, key: str, digest: str) -> memoryview:
+        """See `BlobStore.view`. The mapping lives as long as something refers to it."""
+        with self._opened(key) as file:
+            size = os.fstat(file.fileno()).st_size
+            body = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+        if hashlib.sha256(body).hexdigest() != digest:
+            raise BlobDamagedError(f"the blob {key} does not match its digest")
+        return body
+
+    def chunks(self, key: str, digest: str) -> Iterator[bytes]:
+        """See `BlobStore.chunks`."""
+        with self._opened(key) as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise BlobDamagedError(f"the blob {key} does not match its digest")
+        return self._stream(key)
+
+    def _stream(self, key: str) -> Iterator[bytes]:
+        with self._opened(key) as file:
+            while chunk := file.read(CHUNK):
+                yield chunk
+
+    def delete(self, *keys: str) -> None:
+        """See `BlobStore.delete`."""
+        with self._working():
+            for key in keys:
+                self._path(key).unlink(missing_ok=True)
+
+    def keys(self, before: float | None = None) -> Iterator[str]:
+        """See `BlobStore.keys`."""
+        for path in self.root.glob("*/*"):
+            if path.suffix != _TEMPORARY and _older(path, before):
+                yield f"{path.parent.name}/{path.name}"
+
+    def clean(self, before: float | None = None) -> None:
+        """See `BlobStore.clean`."""
+        for path in self.root.glob(f"*/*{_TEMPORARY}"):
+            if _older(path, before):
+                path.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """The directory is the one that was prepared, may be written, and has room left."""
+        with self._working():
+            (self.root / _MARKER).stat()
+            state = os.statvfs(self.root)
+        if not os.access(self.root, os.W_OK | os.X_OK) or state.f_flag & os.ST_RDONLY:
+            raise BlobsUnavailableError("the directory of the blobs cannot be written")
+        if state.f_bavail * state.f_frsize < _LEAST_FREE:
+            raise BlobsUnavailableError("the file system of the blobs is full")
+
+    def _path(self, key: str) -> Path:
+        return self.root / check_key(key)
+
+    def _target(self, key: str) -> Path:
+        """Where a new blob goes, its directory made."""
+        target = self._path(key)
+        with self._working():
+            if not target.parent.is_dir():
+                (self.root / _MARKER).stat()  # never begin anew where the store should be mounted
+                target.parent.mkdir(exist_ok=True)
+        return target
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[BufferedReader]:
+        with self._working():
+            try:
+                file = self._path(key).open("rb")
+            except FileNotFoundError:
+                (self.root / _MARKER).stat()  # when this is gone too, it is not the blob that is damaged
+                raise BlobDamagedError(f"the blob {key} is not there") from None
+            with file:
+                yield file
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """What the system says of the directory or its disk is no fault of the blob."""
+        try:
+            yield
+        except OSError as error:
+            reason = errno.errorcode.get(error.errno or 0, type(error).__name__)
+            raise BlobsUnavailableError(f"the directory of the blobs does not work ({reason})") from error
+
+
+def _older(path: Path, before: float | None) -> bool:
+    if before is None:
+        return True
+    try:
+        return path.stat().st_mtime < before
+    except FileNotFoundError:
+        return False
+
+
+def _rename(source: Path, target: Path) -> None:
+    source.replace(target)
+    directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

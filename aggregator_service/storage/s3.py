@@ -1,0 +1,168 @@
+"""Blobs in an S3-compatible store, beyond one machine. The only module that knows obstore.
+
+Endpoint, region and credentials come from the environment (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, or what the machine's role gives), so that the description of a store that
+travels to fold workers holds no secret. What the store answers is never logged: it may name the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from aggregator_service.storage.blobs import CHUNK, BlobDamagedError, BlobsUnavailableError, check_key
+
+__all__ = ["S3Blobs"]
+
+_MARKER: Final = "hushrec-store"
+"""Tells this store from an empty bucket or a wrong prefix, in which every blob would seem to be lost."""
+_PART: Final = 8 * 1024 * 1024
+_PARTS_AT_ONCE: Final = 2
+_DELETED_AT_ONCE: Final = 1000
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+
+
+@dataclass(frozen=True)
+class S3Blobs:
+    """Objects below `prefix` of `bucket`. What is read lies in an unnamed file of the directory `scratch` meanwhile."""
+
+    bucket: str
+    prefix: str
+    scratch: Path
+
+    def prepare(self) -> None:
+        """See `BlobStore.prepare`."""
+        with _working():
+            self.scratch.mkdir(parents=True, exist_ok=True)
+            obstore.put(self._store(), _MARKER, b"hushrec", use_multipart=False)
+
+    def put(self, key: str, body: bytes | memoryview) -> str:
+        """See `BlobStore.put`; beyond 8 MiB in parts, two at a time."""
+        with _working():
+            obstore.put(
+                self._store(),
+                check_key(key),
+                memoryview(body).cast("B"),
+                use_multipart=len(body) > _PART,
+                chunk_size=_PART,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+        return hashlib.sha256(body).hexdigest()
+
+    def adopt(self, path: Path, key: str) -> None:
+        """See `BlobStore.adopt`; the file is read in parts."""
+        with _working():
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size > _PART:
+                    obstore.put(self._store(), check_key(key), file, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE)
+                else:
+                    obstore.put(self._store(), check_key(key), file.read(), use_multipart=False)
+            path.unlink(missing_ok=True)
+
+    def view(self, key: str, digest: str) -> memoryview:
+        """See `BlobStore.view`."""
+        with self._fetched(key, digest) as file:
+            size = os.fstat(file.fileno()).st_size
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+
+    def chunks(self, key: str, digest: str) -> Iterator[bytes]:
+        """See `BlobStore.chunks`."""
+        with self._fetched(key, digest) as file:
+            again = os.fdopen(os.dup(file.fileno()), "rb")
+        return _stream(again)
+
+    @contextmanager
+    def _fetched(self, key: str, digest: str) -> Iterator[BinaryIO]:
+        """The checked bytes in a file that has no name and goes with its last descriptor or mapping."""
+        state = hashlib.sha256()
+        with tempfile.TemporaryFile(dir=self.scratch) as file:
+            with _working():
+                for chunk in self._body(key):
+                    state.update(chunk)
+                    file.write(chunk)
+                file.flush()
+            if state.hexdigest() != digest:
+                raise BlobDamagedError(f"the blob {key} does not match its digest")
+            yield file
+
+    def _body(self, key: str) -> Iterator[bytes]:
+        try:
+            found = obstore.get(self._store(), check_key(key))
+        except FileNotFoundError:
+            obstore.head(self._store(), _MARKER)  # when this is gone too, it is not the blob that is damaged
+            raise BlobDamagedError(f"the blob {key} is not there") from None
+        yield from found.stream(min_chunk_size=CHUNK)
+
+    def delete(self, *keys: str) -> None:
+        """See `BlobStore.delete`; a thousand a request."""
+        with _working():
+            for start in range(0, len(keys), _DELETED_AT_ONCE):
+                obstore.delete(self._store(), [check_key(key) for key in keys[start : start + _DELETED_AT_ONCE]])
+
+    def keys(self, before: float | None = None) -> Iterator[str]:
+        """See `BlobStore.keys`; listed a thousand a request."""
+        with _working():
+            for page in obstore.list(self._store(), chunk_size=1000):
+                for entry in page:
+                    if "/" in entry["path"] and (before is None or entry["last_modified"].timestamp() < before):
+                        yield entry["path"]
+
+    def clean(self, before: float | None = None) -> None:
+        """Nothing to see here: parts of interrupted uploads are the bucket's lifecycle rule's to remove."""
+
+    def check(self) -> None:
+        """The marker is there, and the credentials still open it; answers within seconds."""
+        with _working():
+            obstore.head(_open(self.bucket, self.prefix, hurried=True), _MARKER)
+
+    def _store(self) -> S3Store:
+        return _open(self.bucket, self.prefix)
+
+
+def _stream(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        file.seek(0)
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+@lru_cache(maxsize=8)
+def _open(bucket: str, prefix: str, hurried: bool = False) -> S3Store:
+    """One client a process. Requests are tried again for a while, those of `hurried` clients only once."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    return S3Store(
+        bucket,
+        prefix=prefix or None,
+        client_options={
+            "allow_http": endpoint.startswith("http://"),
+            "connect_timeout": "3s",
+            "read_timeout": "3s" if hurried else "20s",
+            "timeout": "3s" if hurried else "15m",
+        },
+        retry_config={"max_retries": 0 if hurried else 4, "retry_timeout": timedelta(seconds=20)},
+    )
+
+
+@contextmanager
+def _working() -> Iterator[None]:
+    """What the store says of itself is no fault of the blob; its words stay unsaid, since they may name the key."""
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        status = _STATUS.search(str(error))
+        reason = f"status {status.group(1)}" if status else type(error).__name__
+        raise BlobsUnavailableError(f"the S3 store does not work ({reason})") from None

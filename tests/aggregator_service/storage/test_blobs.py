@@ -1,0 +1,183 @@
+"""What the service relies on, of blobs in a directory and in an S3 store alike."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, BlobsUnavailableError, new_key, task_of_key
+from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.stores import open_store
+from protocols.errors import ParameterError
+from tests.support.s3 import BUCKET, S3Server
+
+KEY = "partials/t_1-3-00"
+
+
+@given(body=st.binary(max_size=5000))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_bytes_come_back_as_they_were(blobs: BlobStore, body: bytes) -> None:
+    key = new_key("partials", "t_1", 3)
+    digest = blobs.put(key, body)
+    assert digest == hashlib.sha256(body).hexdigest()
+    assert bytes(blobs.view(key, digest)) == body == b"".join(blobs.chunks(key, digest))
+    assert list(blobs.keys()) == [key]
+    blobs.delete(key, key, new_key("partials", "missing"))
+    blobs.delete(key)
+    assert list(blobs.keys()) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 8 * 1024 * 1024, 20_000_001])
+def test_a_file_is_adopted(blobs: BlobStore, tmp_path: Path, size: int) -> None:
+    body = os.urandom(size)
+    path = tmp_path / "body"
+    path.write_bytes(body)
+    blobs.adopt(path, KEY)
+    assert not path.exists()
+    digest = hashlib.sha256(body).hexdigest()
+    assert bytes(blobs.view(KEY, digest)) == body
+    chunks = list(blobs.chunks(KEY, digest))
+    assert b"".join(chunks) == body
+    assert max(map(len, chunks), default=0) <= 256 * 1024
+    assert blobs.put(KEY, memoryview(body)) == digest  # in parts, too, where it is long
+
+
+def test_a_damaged_or_missing_blob_is_noticed(blobs: BlobStore) -> None:
+    digest = blobs.put(KEY, b"abc")
+    blobs.put(KEY, b"abd")
+    for read in (blobs.view, blobs.chunks):
+        with pytest.raises(BlobDamagedError, match="digest"):
+            read(KEY, digest)
+        with pytest.raises(BlobDamagedError, match="not there"):
+            read(new_key("partials", "missing"), digest)
+
+
+@pytest.mark.parametrize("key", ["", "x", "/etc/passwd", "../x/y", "a/../b", "a/b/c", "a/.hidden", ".x/y"])
+def test_a_key_never_leaves_its_place(blobs: BlobStore, key: str) -> None:
+    for act in (lambda: blobs.put(key, b""), lambda: blobs.view(key, ""), lambda: blobs.delete(key)):
+        with pytest.raises(ValueError, match="not a blob key"):
+            act()
+
+
+def test_keys_tell_their_task_and_age(blobs: BlobStore) -> None:
+    key = new_key("contributions", "t_ab", 3, "c_1")
+    assert task_of_key(key) == "t_ab"
+    blobs.put(key, b"x")
+    assert list(blobs.keys(before=time.time() + 60)) == [key]
+    assert list(blobs.keys(before=time.time() - 60)) == []
+
+
+def test_many_are_deleted_at_once(blobs: BlobStore) -> None:
+    keys = [new_key("contributions", "t_1", index) for index in range(1100)]
+    for key in keys[:5]:
+        blobs.put(key, b"x")
+    blobs.delete(*keys)
+    assert list(blobs.keys()) == []
+
+
+def _digest_in_worker(blobs: BlobStore, key: str, digest: str) -> tuple[str, str]:
+    body = blobs.view(key, digest)
+    return hashlib.sha256(body).hexdigest(), blobs.put("aggregates/t_1-1-00", bytes(body) * 2)
+
+
+def test_a_worker_process_opens_the_store_itself(blobs: BlobStore) -> None:
+    described = pickle.dumps(blobs)
+    assert b"secret-key" not in described
+    assert pickle.loads(described) == blobs  # noqa: S301 - our own
+    digest = blobs.put(KEY, b"abc")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        read, written = pool.submit(_digest_in_worker, blobs, KEY, digest).result(timeout=60)
+    assert read == digest
+    assert bytes(blobs.view("aggregates/t_1-1-00", written)) == b"abcabc"
+
+
+def test_looking_leaves_nothing_behind(blobs: BlobStore) -> None:
+    blobs.check()
+    assert list(blobs.keys()) == []
+
+
+def test_a_directory_that_is_not_mounted_is_no_damage(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path / "blobs")
+    blobs.prepare()
+    digest = blobs.put(KEY, b"abc")
+    (tmp_path / "blobs").rename(tmp_path / "elsewhere")
+    (tmp_path / "blobs").mkdir()
+    for act in (
+        blobs.check,
+        lambda: blobs.view(KEY, digest),
+        lambda: blobs.chunks(KEY, digest),
+        lambda: blobs.put(KEY, b""),
+    ):
+        with pytest.raises(BlobsUnavailableError):
+            act()
+
+
+def test_an_empty_bucket_is_no_damage(new_prefix: Callable[[], str], tmp_path: Path) -> None:
+    """A prefix that was never prepared: a wrong setting, not lost contributions."""
+    blobs = open_store(new_prefix(), tmp_path)
+    for act in (blobs.check, lambda: blobs.view(KEY, "0" * 64)):
+        with pytest.raises(BlobsUnavailableError):
+            act()
+
+
+def test_wrong_credentials_are_told_without_them(new_prefix: Callable[[], str], tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from aggregator_service.storage.stores import open_store\n"
+        "open_store(sys.argv[1], Path(sys.argv[2])).prepare()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, new_prefix(), str(tmp_path)],
+        env={**os.environ, "AWS_SECRET_ACCESS_KEY": "a-wrong-secret"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "BlobsUnavailableError: the S3 store does not work (" in ended.stderr
+    assert "wrong-secret" not in ended.stderr
+    assert "AccessKey" not in ended.stderr
+
+
+def test_reading_takes_no_memory(s3: S3Server, new_prefix: Callable[[], str], tmp_path: Path) -> None:
+    """Blobs of 64 MiB, read one after the other and two at once: the process grows by far less than one of them."""
+    blobs = open_store(new_prefix(), tmp_path / "scratch")
+    blobs.prepare()
+    body = os.urandom(1024 * 1024) * 64
+    digest = blobs.put(KEY, body)
+    del body
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def read() -> None:
+        for _ in range(2):
+            assert sum(map(len, blobs.chunks(KEY, digest))) == 64 * 1024 * 1024
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 32 * 1024  # KiB
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+@pytest.mark.parametrize(
+    "location", ["", "dir:", "s3://", "s3://UPPER/x", "s3://ab", "ftp://x", f"s3://{BUCKET}/sp ace", "/path"]
+)
+def test_other_places_are_refused(location: str, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="HUSHREC_BLOBS"):
+        open_store(location, tmp_path)

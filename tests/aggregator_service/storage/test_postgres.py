@@ -1,0 +1,198 @@
+"""What only a database with several writers can show: other processes heard at once, deadlocks, lost connections."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from aggregator_service.storage.database import Announcement, Database, Effects, announce, progress
+from aggregator_service.storage.migrate import migrate
+from aggregator_service.storage.rounds import lock_task
+from aggregator_service.storage.schema import OperatorRow, TaskRow
+from tests.support.postgres import TestDatabase
+from tests.support.rows import task_row
+
+
+@pytest.fixture
+def url(postgres: TestDatabase) -> str:
+    return postgres.schema()
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    made = Database(url, connections=4)
+    migrate(made)
+    with made.write() as session:
+        session.add_all([task_row("t_1"), task_row("t_2")])
+    yield made
+    made.close()
+
+
+class Ear:
+    """Listens as a second API process does."""
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(url, connections=1)
+        self.heard: list[Announcement] = []
+        self.stop = self.database.listen(self.heard.append)
+
+    def wait(self, count: int, seconds: float = 10.0) -> list[Announcement]:
+        end = time.monotonic() + seconds
+        while len(self.heard) < count and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.heard
+
+    def close(self) -> None:
+        self.stop()
+        self.database.close()
+
+
+@pytest.fixture
+def ear(database: Database, url: str) -> Iterator[Ear]:
+    made = Ear(url)
+    for _ in range(50):  # until it listens
+        with database.write() as session:
+            announce(session, "t_2", "round")
+        if made.wait(1, 0.1):
+            break
+    time.sleep(0.1)
+    made.heard.clear()
+    yield made
+    made.close()
+
+
+def test_another_process_hears_of_a_commit(database: Database, ear: Ear) -> None:
+    with database.write() as session:
+        announce(session, "t_1", "round", "members")
+    assert ear.wait(1) == [Announcement("t_1", ("round", "members"), 1)]
+
+
+def test_nobody_hears_of_a_rollback_of_progress_or_of_oneself(database: Database, ear: Ear) -> None:
+    with pytest.raises(RuntimeError), database.write() as session:
+        announce(session, "t_1", "round")
+        raise RuntimeError("stop")
+    with database.write() as session:
+        progress(session, "t_1")
+    with ear.database.write() as session:
+        announce(session, "t_1", "round")
+    with database.write() as session:
+        announce(session, "t_1", "members")
+    assert ear.wait(1) == [Announcement("t_1", ("members",), 2)]
+
+
+def test_a_listener_connects_again(database: Database, ear: Ear, postgres: TestDatabase) -> None:
+    postgres.cut_off()
+    end = time.monotonic() + 20
+    while not ear.heard and time.monotonic() < end:
+        with database.write() as session:
+            announce(session, "t_1", "round")
+        ear.wait(1, 0.2)
+    assert ear.heard
+
+
+def test_a_deadlock_is_done_again(database: Database) -> None:
+    """Two transactions lock two tasks in opposite order: one is rolled back, done again, and both take effect."""
+    barrier = threading.Barrier(2, timeout=10)
+    tries: list[str] = []
+
+    def run(first: str, second: str) -> None:
+        met = False
+
+        def work(session: Session) -> None:
+            nonlocal met
+            tries.append(first)
+            lock_task(session, first).completed_rounds += 1
+            session.flush()
+            if not met:
+                met = True
+                barrier.wait()
+            lock_task(session, second).completed_rounds += 1
+
+        database.transact(work)
+
+    threads = [threading.Thread(target=run, args=pair) for pair in (("t_1", "t_2"), ("t_2", "t_1"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tries) == 3
+    with database.read() as session:
+        assert [session.get_one(TaskRow, task).completed_rounds for task in ("t_1", "t_2")] == [2, 2]
+
+
+def test_only_what_is_transient_is_done_again(database: Database) -> None:
+    tries = []
+
+    def work(session: Session) -> None:
+        tries.append(1)
+        session.add(task_row("t_1"))
+
+    with pytest.raises(DBAPIError):
+        database.transact(work)
+    assert len(tries) == 1
+
+
+def test_effects_are_those_of_the_attempt_that_was_committed(database: Database) -> None:
+    heard: list[Effects] = []
+    database.listeners.append(heard.append)
+    barrier = threading.Barrier(2, timeout=10)
+
+    def run(first: str, second: str) -> None:
+        met = False
+
+        def work(session: Session) -> None:
+            nonlocal met
+            announce(session, first, "round")
+            if not met:
+                met = True
+                barrier.wait()
+            announce(session, second, "round")
+
+        database.transact(work)
+
+    threads = [threading.Thread(target=run, args=pair) for pair in (("t_1", "t_2"), ("t_2", "t_1"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(told.version for effects in heard for told in effects.announcements) == [1, 1, 2, 2]  # type: ignore[type-var]
+
+
+def test_a_reader_cannot_write(database: Database) -> None:
+    with database.read() as session:
+        session.add(OperatorRow(token_hash="b" * 64, created_at=0.0))
+        with pytest.raises(DBAPIError, match="read-only"):
+            session.flush()
+
+
+def test_connections_that_were_cut_off_are_replaced(database: Database, postgres: TestDatabase) -> None:
+    database.ping()
+    postgres.cut_off()
+    database.ping()
+
+
+def test_processes_that_start_together_migrate_once(postgres: TestDatabase) -> None:
+    databases = [Database(postgres.schema(), connections=1)]
+    databases += [Database(databases[0].engine.url.render_as_string(hide_password=False)) for _ in range(3)]
+    failures: list[Exception] = []
+
+    def start(database: Database) -> None:
+        try:
+            migrate(database)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=start, args=(database,)) for database in databases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    for database in databases:
+        database.ping()
+        database.close()

