@@ -108,6 +108,8 @@ def test_only_the_group_code_makes_a_proof() -> None:
 
 def test_an_enrolment_message_cannot_be_cut_another_way() -> None:
     assert enrolment_message("ab", b"c", b"d") != enrolment_message("a", b"bc", b"d")
+    groups = {enrolment_message("ab", b"c", b"d", group) for group in (None, 0, 1, 10)}
+    assert len(groups) == 4
 
 
 @pytest.mark.parametrize("case", VECTORS["membership"])

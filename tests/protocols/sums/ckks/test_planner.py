@@ -58,6 +58,16 @@ def test_the_degree_wastes_no_padding(lengths: tuple[int, ...], degree: int) -> 
     assert make_plan({"mode": "public"}, layout(*lengths), 10).degree == 2048
 
 
+@pytest.mark.parametrize("degree", DEGREES)
+@pytest.mark.parametrize("mode", ["shared", "public"])
+def test_sums_of_several_lengths_share_keys_of_a_named_degree(mode: str, degree: int) -> None:
+    plans = [make_plan({"mode": mode, "degree": degree}, vector, 10) for vector in (MATRIX, layout(5))]
+    assert {plan.degree for plan in plans} == {degree}
+    assert plans[0].parameter_id == plans[1].parameter_id
+    with pytest.raises(ParameterError, match="degree"):
+        make_plan({"mode": mode, "degree": 1000}, MATRIX, 10)
+
+
 @given(
     st.sampled_from(sorted(PARAMETER_SETS)),
     st.integers(1, 20_000),
