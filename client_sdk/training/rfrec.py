@@ -95,11 +95,9 @@ class RFRecHalf:
         device = self._device(newest, memory)
         if device.step > spec.step:
             raise ParameterError(f"this client is trained up to sum {device.step}, beyond sum {spec.step}")
-        loss = float("nan")
-        if device.step < spec.step:
-            self._train(device, ratings, newest, spec.step - 1)
-            device.known = newest.item_factors
-            loss = self._train(device, ratings, newest, spec.step)
+        self._train(device, ratings, newest, spec.step - 1)
+        device.known = newest.item_factors
+        loss = self._train(device, ratings, newest, spec.step)
         blocks, clipped = self.recipe.contribute(newest, device.model.items, self.entropy)
         return LocalResult(blocks, clipped, self._memory(device), loss, len(history))
 
