@@ -36,6 +36,7 @@ from aggregator_service.routes import (
     health,
     members,
     metrics,
+    operators,
     parameters,
     rounds,
     snapshots,
@@ -53,7 +54,19 @@ from aggregator_service.tokens import hash_token
 __all__ = ["create_app"]
 
 _LOG = logging.getLogger(__name__)
-_ROUTERS: Final = (tasks, enrolments, members, rounds, stages, contributions, snapshots, parameters, health, metrics)
+_ROUTERS: Final = (
+    tasks,
+    enrolments,
+    members,
+    rounds,
+    stages,
+    contributions,
+    snapshots,
+    parameters,
+    operators,
+    health,
+    metrics,
+)
 
 
 def create_app(

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Final, cast
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import ClientRow, OperatorRow, TaskRow
-from aggregator_service.tokens import hash_token, matches, new_token
-from protocols.messages import Role
+from aggregator_service.tokens import hash_token, matches
+from protocols.messages import OperatorRole, Role
 
 __all__ = [
+    "AdminOnly",
     "Bearer",
     "Enrolled",
     "Operator",
     "OperatorOnly",
     "Principal",
     "PrincipalOf",
+    "ReaderOnly",
     "address_of",
     "authenticate",
-    "create_operator",
     "member_of",
     "require_operator",
     "task_of",
 ]
+
+_RANKS: Final[tuple[OperatorRole, ...]] = ("read-only", "operator", "admin")
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -45,7 +47,10 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 @dataclass(frozen=True)
 class Operator:
-    """Somebody who runs the aggregator."""
+    """Somebody who runs the aggregator; `name` is the token's."""
+
+    name: str
+    role: OperatorRole
 
 
 @dataclass(frozen=True)
@@ -85,27 +90,41 @@ def address_of(request: Request) -> str:
 
 def _find(services: Services, token_hash: str) -> Principal | None:
     if services.operator_token_hash is not None and matches(token_hash, services.operator_token_hash):
-        return Operator()
+        return Operator("environment", "admin")
     with services.database.read() as session:
         client = session.scalars(select(ClientRow).where(ClientRow.token_hash == token_hash)).one_or_none()
         if client is not None and matches(token_hash, client.token_hash):
             role: Role = "holder" if client.role == "holder" else "member"
             return Enrolled(client.id, client.task_id, role, client.group)
-        operator = session.get(OperatorRow, token_hash)
-        return Operator() if operator is not None and matches(token_hash, operator.token_hash) else None
+        operator = session.scalars(select(OperatorRow).where(OperatorRow.token_hash == token_hash)).one_or_none()
+        if operator is None or not matches(token_hash, operator.token_hash):
+            return None
+        if operator.expires_at is not None and operator.expires_at <= services.clock.now():
+            raise Problem("unauthenticated", "the token has expired; an admin can rotate it")
+        return Operator(operator.name, cast(OperatorRole, operator.role))
 
 
 PrincipalOf = Annotated[Principal, Depends(authenticate)]
 
 
-def require_operator(principal: PrincipalOf) -> Operator:
-    """The operator who asks; 403 forbidden for clients."""
+def require_operator(principal: Principal, least: OperatorRole) -> Operator:
+    """The operator who asks; 403 forbidden for clients, and for operators whose role is below `least`."""
     if not isinstance(principal, Operator):
         raise Problem("forbidden", "this needs an operator's token")
+    if _RANKS.index(principal.role) < _RANKS.index(least):
+        raise Problem("forbidden", f"this needs an operator's token with the role {least}")
     return principal
 
 
-OperatorOnly = Depends(require_operator)
+def _at_least(least: OperatorRole) -> Any:
+    def operator(principal: PrincipalOf) -> Operator:
+        return require_operator(principal, least)
+
+    return Depends(operator)
+
+
+ReaderOnly, OperatorOnly, AdminOnly = _at_least("read-only"), _at_least("operator"), _at_least("admin")
+"""What a route depends on that is for operators: of any role, those who may act, those who hand out tokens."""
 
 
 def task_of(session: Session, principal: Principal, task_id: str) -> TaskRow:
@@ -125,13 +144,3 @@ def member_of(principal: Principal, task_id: str, client_id: str | None = None) 
     if client_id is not None and principal.client_id != client_id:
         raise Problem("forbidden", "the token belongs to another client")
     return principal
-
-
-def create_operator(database: Database, now: float, *, only_first: bool = False) -> str | None:
-    """A new operator token, to be shown once; None when `only_first` and there is an operator already."""
-    with database.write() as session:
-        if only_first and session.scalar(select(func.count()).select_from(OperatorRow)):
-            return None
-        token = new_token("hro")
-        session.add(OperatorRow(token_hash=hash_token(token), created_at=now))
-    return token

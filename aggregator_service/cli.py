@@ -1,55 +1,48 @@
 """The command `hushrec-server`.
 
-Its task and invite commands work on the database itself, through the functions that the routes use: they need the data
-directory (or --database-url), not a token, and may be used while the server runs, which notices within a second.
+Its commands about tasks, members and tokens (`aggregator_service.commands`) work on the database itself, through the
+functions that the routes use: they need the data directory (or --database-url), not a token, and may be used while the
+server runs, which notices within a second.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
 
 from aggregator_service.app import create_app
-from aggregator_service.auth import create_operator
 from aggregator_service.clock import SystemClock
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir
+from aggregator_service.commands.members import members
+from aggregator_service.commands.tasks import invite, tasks
+from aggregator_service.commands.tokens import tokens
 from aggregator_service.connections import BoundedHttp
-from aggregator_service.housekeeping import DataDirectoryInUseError, let_go, own_data_directory
+from aggregator_service.housekeeping import DataDirectoryInUseError, own_data_directory
 from aggregator_service.logs import configure_logging
 from aggregator_service.openapi import document_text
+from aggregator_service.operators import create_admin
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.operations import close_task
 from aggregator_service.rounds.table import diagram
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.migrate import migrate
-from aggregator_service.storage.schema import TaskRow
-from aggregator_service.storage.stores import open_store
-from aggregator_service.tasks import create_invitation, create_task, list_tasks, task_view
 from protocols.errors import HushRecError
 from protocols.faults import first_fault
-from protocols.messages import InvitationRequest, Role, Schedule, TaskRequest, TaskView
-from protocols.pairs import named_values
-from protocols.recipes.registry import RECIPES
-from protocols.sums.registry import MECHANISMS
 
 __all__ = ["app", "main"]
 
@@ -59,15 +52,10 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     rich_markup_mode=None,
 )
-tasks = typer.Typer(help="Make, list, show and close tasks.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(tasks, name="task")
-
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Directory of database and blobs [HUSHREC_DATA_DIR; hushrec-data]")
-]
-DatabaseUrl = Annotated[
-    str | None, typer.Option("--database-url", help="SQLAlchemy URL instead of SQLite [HUSHREC_DATABASE_URL]")
-]
+app.command()(invite)
+app.add_typer(members, name="member")
+app.add_typer(tokens, name="token")
 
 
 class _Server(uvicorn.Server):
@@ -82,29 +70,6 @@ class _Server(uvicorn.Server):
         services: Services = self._app.state.services
         services.notifier.close()
         await super().shutdown(sockets)
-
-
-class CommandError(Exception):
-    """What goes wrong is told in one line."""
-
-
-@contextmanager
-def _session(settings: Settings) -> Iterator[Session]:
-    """A transaction on the server's database, which is brought up to date first; `CommandError` when there is none."""
-    if settings.database_url is None and not settings.data_dir.joinpath("hushrec.db").exists():
-        raise CommandError(
-            f"no server's database is in {settings.data_dir.resolve()}: --data-dir names the server's data directory, "
-            f"and hushrec-server init makes one"
-        )
-    database = Database(settings.database, connections=1)
-    blobs = open_store(settings.blob_location, settings.scratch_dir)
-    database.listeners.append(lambda effects: let_go(effects, blobs, settings.upload_dir))
-    try:
-        migrate(database)
-        with database.write() as session:
-            yield session
-    finally:
-        database.close()
 
 
 def _version(wanted: bool) -> None:
@@ -123,10 +88,6 @@ def options(
     del version  # read by the callback
 
 
-def _print(message: Any) -> None:
-    typer.echo(json.dumps(message, indent=2))
-
-
 @app.command()
 def init(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """Make the data directory and the database, and print a new operator token, once.
@@ -138,7 +99,8 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     database = Database(settings.database, connections=1)
     try:
         migrate(database)
-        typer.echo(create_operator(database, SystemClock().now()))
+        with database.write() as session:
+            typer.echo(create_admin(session, SystemClock().now()))
     finally:
         database.close()
 
@@ -226,122 +188,13 @@ def _first_token(settings: Settings) -> None:
     database = Database(settings.database, connections=1)
     try:
         migrate(database)
-        token = create_operator(database, SystemClock().now(), only_first=True)
+        with database.write() as session:
+            token = create_admin(session, SystemClock().now(), only_first=True)
     finally:
         database.close()
     if token is not None:
         typer.echo(f"operator token (shown once, only its hash is kept): {token}")
         sys.stdout.flush()
-
-
-def _schedule(pairs: list[str]) -> Schedule:
-    try:
-        return Schedule.model_validate(named_values(pairs))
-    except ValidationError as error:
-        raise CommandError(f"schedule: {first_fault(error, Schedule.model_fields)}") from None
-
-
-@tasks.command("create")
-def task_create(
-    name: Annotated[str, typer.Argument(help="Name of the task.")],
-    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(sorted(RECIPES))}.")],
-    mechanism: Annotated[str, typer.Option(help=f"How it is summed: {', '.join(sorted(MECHANISMS))}.")] = "ckks",
-    recipe_parameter: Annotated[list[str] | None, typer.Option("-r", help="Recipe parameter, name=value.")] = None,
-    mechanism_parameter: Annotated[
-        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value.")
-    ] = None,
-    schedule: Annotated[list[str] | None, typer.Option("-s", help="Schedule entry, name=value.")] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """Make a task and print it as JSON.
-
-    Example: hushrec-server task create movies --recipe colr -r items=3706 -r rank=4 -s cohort_size=20 -s rounds=100
-    """
-    request = TaskRequest.model_validate(
-        {
-            "name": name,
-            "recipe": {"name": recipe, "parameters": named_values(recipe_parameter or [])},
-            "mechanism": {"name": mechanism, "parameters": named_values(mechanism_parameter or [])},
-            "schedule": _schedule(schedule or []),
-        }
-    )
-    with _session(Settings.load(data_dir=data_dir, database_url=database_url)) as session:
-        view = task_view(session, create_task(session, request, SystemClock().now()))
-    _print(view.model_dump(mode="json"))
-
-
-@tasks.command("list")
-def task_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """One line a task: name, id, state, rounds, members.
-
-    Example: hushrec-server task list --data-dir /var/lib/hushrec
-    """
-    with _session(Settings.load(data_dir=data_dir, database_url=database_url)) as session:
-        views = [task_view(session, task) for task in list_tasks(session)]
-    for view in views:
-        done = f"{view.completed_rounds}/{view.schedule.rounds} rounds"
-        typer.echo(f"{view.name}  {view.task_id}  {view.state}  {done}  {_members(view)}")
-
-
-def _members(view: TaskView) -> str:
-    """How many members there are; with several groups, how many of each can contribute."""
-    if len(view.able_members) == 1:
-        return f"{view.members} members"
-    return f"{view.members} members, able by group: {', '.join(map(str, view.able_members))}"
-
-
-def _named(session: Session, name: str) -> TaskRow:
-    found = list_tasks(session, name)
-    row = found[0] if found else session.get(TaskRow, name)
-    if row is None:
-        raise CommandError(f"there is no task {name!r}; see: hushrec-server task list")
-    return row
-
-
-@tasks.command("show")
-def task_show(
-    task: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDir = None, database_url: DatabaseUrl = None
-) -> None:
-    """A task as JSON.
-
-    Example: hushrec-server task show movies
-    """
-    with _session(Settings.load(data_dir=data_dir, database_url=database_url)) as session:
-        _print(task_view(session, _named(session, task)).model_dump(mode="json"))
-
-
-@tasks.command("close")
-def task_close(
-    task: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDir = None, database_url: DatabaseUrl = None
-) -> None:
-    """End a task for good: a round under way fails and its contributions are deleted.
-
-    Example: hushrec-server task close movies
-    """
-    with _session(Settings.load(data_dir=data_dir, database_url=database_url)) as session:
-        row = _named(session, task)
-        close_task(session, row)
-        typer.echo(f"{row.name}  {row.id}  {row.state}")
-
-
-@app.command()
-def invite(
-    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
-    role: Annotated[Literal["member", "holder"], typer.Option(help="holder: makes the keys; one a task.")] = "member",
-    uses: Annotated[int, typer.Option(help="How many clients may use it.")] = 1,
-    expires_seconds: Annotated[float, typer.Option(help="How long it is good for.")] = 86_400.0,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """Print an invitation, once: hand it to the clients over a channel that they trust.
-
-    Example: hushrec-server invite movies --uses 100
-    """
-    as_role: Role = role
-    request = InvitationRequest(role=as_role, uses=uses, expires_seconds=expires_seconds)
-    with _session(Settings.load(data_dir=data_dir, database_url=database_url)) as session:
-        typer.echo(create_invitation(session, _named(session, task), request, SystemClock().now()).invitation)
 
 
 @app.command("export-openapi")

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.logs import fields
 from aggregator_service.plans import plan_task, row_terms
 from aggregator_service.problems import Problem
-from aggregator_service.storage.database import announce, changed_rows
+from aggregator_service.storage.database import announce, changed_rows, discard
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
 from aggregator_service.tokens import hash_token, matches, new_id, new_token
@@ -26,7 +26,16 @@ from protocols.messages import Enrolment, EnrolmentRequest, Member, MemberPage
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.registry import mechanism
 
-__all__ = ["awaits_key", "enrol", "is_keyed", "mailbox_topic", "member_page", "publish_key", "store_envelope"]
+__all__ = [
+    "awaits_key",
+    "enrol",
+    "is_keyed",
+    "mailbox_topic",
+    "member_page",
+    "publish_key",
+    "revoke_member",
+    "store_envelope",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,6 +53,8 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
     known = session.scalars(
         select(ClientRow).where(ClientRow.task_id == task.id, ClientRow.identity_key == identity_key)
     ).one_or_none()
+    if known is not None and known.revoked_at is not None:
+        raise Problem("forbidden", "this identity's membership was revoked")
     if known is not None:
         return _enrol_again(session, known, request, mailbox_key), False
     if task.state != "open":
@@ -161,7 +172,9 @@ def member_page(session: Session, task_id: str, after: int, limit: int, unkeyed:
     """Members in order of enrolment."""
     query = select(ClientRow).where(ClientRow.task_id == task_id, ClientRow.sequence > after)
     if unkeyed:
-        query = query.where(ClientRow.envelope_key.is_(None), ClientRow.role != "holder")
+        query = query.where(
+            ClientRow.envelope_key.is_(None), ClientRow.role != "holder", ClientRow.revoked_at.is_(None)
+        )
     rows = session.scalars(query.order_by(ClientRow.sequence).limit(limit + 1)).all()
     shown = rows[:limit]
     return MemberPage(
@@ -178,9 +191,30 @@ def _member(row: ClientRow) -> Member:
             "mailbox_key": b64encode(row.mailbox_key),
             "membership_proof": None if row.membership_proof is None else b64encode(row.membership_proof),
             "keyed": is_keyed(row),
+            "revoked": row.revoked_at is not None,
             "group": row.group,
         }
     )
+
+
+def revoke_member(session: Session, task_id: str, client_id: str, now: float) -> Member:
+    """Void a membership for good: its token, its place in later cohorts, its envelope. 404 for unknown clients.
+
+    What it has contributed stays in the sums, and a keyring that it has opened stays known to it.
+    """
+    query = select(ClientRow).where(ClientRow.id == client_id, ClientRow.task_id == task_id).with_for_update()
+    client = session.scalars(query).one_or_none()
+    if client is None:
+        raise Problem("not-found", "there is no such member")
+    if client.revoked_at is None:
+        client.revoked_at = now
+        client.token_hash = hash_token(new_token("hrc"))  # nobody has seen this one
+        discard(session, client.envelope_key)
+        client.envelope_key = client.envelope_digest = client.envelope_bytes = None
+        session.flush()
+        announce(session, task_id, "members", "round")
+        _LOG.info("membership revoked", extra=fields(task=task_id, client=client_id))
+    return _member(client)
 
 
 def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
@@ -218,6 +252,7 @@ def store_envelope(session: Session, task_id: str, client_id: str, key: str, dig
     empty = (
         update(ClientRow)
         .where(ClientRow.id == client_id, ClientRow.task_id == task_id, ClientRow.envelope_key.is_(None))
+        .where(ClientRow.revoked_at.is_(None))
         .values(envelope_key=key, envelope_digest=digest, envelope_bytes=length)
     )
     if changed_rows(session, empty):

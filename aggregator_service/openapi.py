@@ -16,6 +16,8 @@ from protocols.messages import (
     InvitationRequest,
     MaskedForecast,
     MemberPage,
+    OperatorRequest,
+    OperatorToken,
     ProblemDocument,
     RoundPage,
     RoundView,
@@ -44,6 +46,7 @@ _TAGS: Final = [
     {"name": "stages", "description": "The stages of masked rounds: keys, shares, survivors, confirmations."},
     {"name": "contributions", "description": "What one client adds to a sum."},
     {"name": "snapshots", "description": "Model states for those who join late."},
+    {"name": "operators", "description": "Named tokens with roles, for admins."},
     {"name": "health", "description": "For load balancers and monitoring."},
 ]
 
@@ -96,6 +99,14 @@ _VIEW: Final[dict[str, Any]] = {
 _SIGNATURE: Final = _KEY + _KEY
 
 _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
+    OperatorRequest: {"name": "grafana", "role": "read-only", "expires_seconds": 7776000},
+    OperatorToken: {
+        "name": "grafana",
+        "role": "read-only",
+        "age_seconds": 0.0,
+        "expires_seconds": 7776000.0,
+        "token": "hro_example-shown-once",
+    },
     TaskRequest: _REQUEST,
     TaskView: _VIEW,
     TaskPage: {"tasks": [_VIEW]},

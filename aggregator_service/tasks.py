@@ -79,7 +79,9 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
     """A task as everyone may see it."""
     schedule = Schedule.model_validate(task.schedule)
     plan = plan_task(row_terms(task))
-    counted = select(func.count()).select_from(ClientRow).where(ClientRow.task_id == task.id)
+    counted = (
+        select(func.count()).select_from(ClientRow).where(ClientRow.task_id == task.id, ClientRow.revoked_at.is_(None))
+    )
     members = session.execute(counted).scalar_one()
     able = able_members(session, task, plan.recipe.groups)
     return TaskView.model_validate(

@@ -107,6 +107,10 @@ class Operator:
             if after is None:
                 return found
 
+    def revoke_member(self, task_id: str, client_id: str) -> Member:
+        """Void a membership for good: its token, its place in later rounds, another enrolment of its identity."""
+        return self._driver.run(self._calls.revoke_member(task_id, client_id))
+
     def rounds(self, task_id: str, after: int = 0, state: str | None = None) -> Iterator[RoundView]:
         """Rounds in order, fetched in pages."""
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, func, select, true, update
+from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow
@@ -17,13 +17,12 @@ _RANDOM = secrets.SystemRandom()
 
 
 def eligible_clause(task: TaskRow) -> ColumnElement[bool]:
-    """Which members can contribute: all, or the keyed ones.
+    """Which members can contribute: all, or the keyed ones; nobody whose membership was revoked.
 
     A holder that only serves keys is not asked; one that takes part leaves itself an envelope like any other.
     """
-    if not task.needs_keyring:
-        return true()
-    return ClientRow.envelope_key.is_not(None)
+    member = ClientRow.revoked_at.is_(None)
+    return and_(member, ClientRow.envelope_key.is_not(None)) if task.needs_keyring else member
 
 
 def able_members(session: Session, task: TaskRow, groups: int) -> list[int]:

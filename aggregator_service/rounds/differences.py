@@ -74,6 +74,8 @@ def _retire(session: Session, clients: Collection[str], number: int) -> None:
 def staying_cohort(session: Session, completed: RoundRow) -> list[str]:
     """The next cohort of a job with a frozen one: survivors of its last released sum that have not left since."""
     stays = select(ClientRow.id).where(
-        ClientRow.id.in_(those_who(completed.id, "contribute")), ClientRow.retired_in.is_(None)
+        ClientRow.id.in_(those_who(completed.id, "contribute")),
+        ClientRow.retired_in.is_(None),
+        ClientRow.revoked_at.is_(None),
     )
     return list(session.scalars(stays.order_by(ClientRow.sequence)))

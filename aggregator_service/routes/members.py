@@ -9,8 +9,15 @@ from fastapi.responses import Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.auth import Enrolled, PrincipalOf, member_of, task_of
-from aggregator_service.members import awaits_key, mailbox_topic, member_page, publish_key, store_envelope
+from aggregator_service.auth import Enrolled, OperatorOnly, PrincipalOf, member_of, task_of
+from aggregator_service.members import (
+    awaits_key,
+    mailbox_topic,
+    member_page,
+    publish_key,
+    revoke_member,
+    store_envelope,
+)
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
     ClientId,
@@ -27,7 +34,7 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.uploads import content_digest, content_length, receive_body, receive_small_body
-from protocols.messages import MemberPage
+from protocols.messages import Member, MemberPage
 
 __all__ = ["router"]
 
@@ -60,6 +67,16 @@ async def list_members(
 
     found = await services.notifier.poll(task, "members", wait_seconds(services, wait), look)
     return found or MemberPage(members=[])
+
+
+@router.delete("/members/{client}", summary="Revoke a membership", dependencies=[OperatorOnly], responses=guarded())
+def revoke(services: ServicesOf, task: TaskId, client: ClientId) -> Member:
+    """For good: its token is void, it is asked no more, and its identity cannot enrol again. Idempotent.
+
+    What it has contributed stays in the sums; keys that it was given it still has.
+    """
+    with services.database.write() as session:
+        return revoke_member(session, task, client, services.clock.now())
 
 
 @router.put(
@@ -141,7 +158,7 @@ def _check_recipient(services: Services, principal: PrincipalOf, task_id: str, c
         if awaits_key(task):
             raise Problem("conflict", "the public key comes first: publish it, then leave envelopes")
         client = session.get(ClientRow, client_id)
-        if client is None or client.task_id != task_id:
+        if client is None or client.task_id != task_id or client.revoked_at is not None:
             raise Problem("not-found", "there is no such member")
 
 

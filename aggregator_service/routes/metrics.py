@@ -30,5 +30,5 @@ def read(services: ServicesOf, request: Request, credentials: Bearer) -> Respons
     if services.settings.metrics == "off":
         raise Problem("not-found", "this server tells no figures")
     if services.settings.metrics == "token":
-        require_operator(authenticate(services, request, credentials))
+        require_operator(authenticate(services, request, credentials), "read-only")
     return Response(services.metrics.text(), headers={"Content-Type": MEDIA_TYPE})

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
-from aggregator_service.auth import OperatorOnly, PrincipalOf, task_of
+from aggregator_service.auth import OperatorOnly, PrincipalOf, ReaderOnly, task_of
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.operations import close_task
 from aggregator_service.routes.common import TaskId, guarded
@@ -34,7 +34,7 @@ def create(services: ServicesOf, request: TaskRequest) -> TaskView:
         return task_view(session, create_task(session, request, services.clock.now()))
 
 
-@router.get("", summary="List tasks", dependencies=[OperatorOnly], responses=guarded())
+@router.get("", summary="List tasks", dependencies=[ReaderOnly], responses=guarded())
 def list_all(
     services: ServicesOf,
     name: Annotated[str | None, Query(description="Only the task of this name.", max_length=63)] = None,

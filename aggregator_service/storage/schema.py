@@ -54,12 +54,16 @@ class Base(DeclarativeBase):
 
 
 class OperatorRow(Base):
-    """An operator token, hashed."""
+    """An operator's token, hashed. `lifetime`: seconds that it, and each that replaces it, lasts; null: for ever."""
 
     __tablename__ = "operators"
 
-    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    role: Mapped[str] = mapped_column(String(16))
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[float] = mapped_column(Float)
+    lifetime: Mapped[float | None] = mapped_column(Float)
+    expires_at: Mapped[float | None] = mapped_column(Float)
 
 
 class TaskRow(Base):
@@ -104,7 +108,8 @@ class InvitationRow(Base):
 
 class ClientRow(Base):
     """An enrolled client. `sequence` is the order of enrolment, `turn` its place for round-robin, `retired_in` the
-    number of the round after which it left a job with a frozen cohort for good, `group` the recipe's group it is in."""
+    number of the round after which it left a job with a frozen cohort for good, `group` the recipe's group it is in,
+    `revoked_at` when an operator took its membership away."""
 
     __tablename__ = "clients"
     __table_args__ = (
@@ -132,6 +137,7 @@ class ClientRow(Base):
     turn: Mapped[int] = mapped_column(BigInteger)
     times_asked: Mapped[int] = mapped_column(default=0)
     retired_in: Mapped[int | None]
+    revoked_at: Mapped[float | None] = mapped_column(Float)
     envelope_key: Mapped[str | None] = mapped_column(String(200))
     envelope_digest: Mapped[str | None] = mapped_column(String(64))
     envelope_bytes: Mapped[int | None]

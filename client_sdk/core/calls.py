@@ -20,6 +20,7 @@ from protocols.messages import (
     EnrolmentRequest,
     Invitation,
     InvitationRequest,
+    Member,
     MemberPage,
     RoundPage,
     RoundView,
@@ -110,6 +111,12 @@ class Calls:
         """A page of members; with `unkeyed` those without an envelope only, waiting for one (holder, operators)."""
         path = _path(_task(task_id, "members"), after=after, unkeyed="true" if unkeyed else None, wait=_wait(wait))
         return self._get(path, MemberPage, wait)
+
+    def revoke_member(self, task_id: str, client_id: str) -> Program[Member]:
+        """Void a membership for good; doing so twice does nothing more (operators)."""
+        request = self._request("DELETE", _task(task_id, "members", client_id))
+        response = yield from send(request, self.retry)
+        return _parse(request, response, Member)
 
     def put_public_key(self, task_id: str, public_key: bytes) -> Program[None]:
         """Publish what contributions are folded under, where the mechanism folds under a public key (holder)."""

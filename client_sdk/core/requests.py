@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Method = Literal["GET", "HEAD", "PATCH", "POST", "PUT"]
+Method = Literal["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
 _ALGORITHM: Final = "sha-256"
 
 

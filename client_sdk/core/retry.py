@@ -20,7 +20,7 @@ from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 
 __all__ = ["RETRIED_STATUSES", "RetryPolicy", "is_transient", "raise_problem", "retry_after", "send", "send_once"]
 
-IDEMPOTENT: Final = frozenset({"GET", "HEAD", "PUT"})
+IDEMPOTENT: Final = frozenset({"DELETE", "GET", "HEAD", "PUT"})
 RETRIED_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Retried for idempotent requests."""
 _REFUSED_UNTOUCHED: Final = frozenset({429, 503})

@@ -12,6 +12,13 @@ from protocols.messages.enrolment import (
     Role,
 )
 from protocols.messages.masked import MaskedForecast
+from protocols.messages.operators import (
+    OperatorPage,
+    OperatorRequest,
+    OperatorRole,
+    OperatorToken,
+    OperatorView,
+)
 from protocols.messages.problem import ProblemDocument
 from protocols.messages.rounds import CohortView, RoundPage, RoundView, SnapshotView, UploadReceipt
 from protocols.messages.tasks import MechanismChoice, RecipeChoice, Schedule, TaskPage, TaskRequest, TaskView
@@ -26,6 +33,11 @@ __all__ = [
     "MechanismChoice",
     "Member",
     "MemberPage",
+    "OperatorPage",
+    "OperatorRequest",
+    "OperatorRole",
+    "OperatorToken",
+    "OperatorView",
     "ProblemDocument",
     "RecipeChoice",
     "Role",

@@ -71,6 +71,7 @@ class Member(Message):
     mailbox_key: Key32
     membership_proof: Key32 | None
     keyed: bool = Field(description="An envelope for this member lies in the mailbox.")
+    revoked: bool = Field(default=False, description="An operator took this membership away.")
     group: int = Field(default=0, ge=0, description="Group of clients that it is in.")
 
 

@@ -106,6 +106,44 @@ def test_the_first_start_prints_a_token_once(tmp_path: Path) -> None:
     assert tokens[0].encode() not in database
 
 
+def test_tokens_by_name(command: Command) -> None:
+    first = command("init").strip()
+    made = command("token", "create", "grafana", "--role", "read-only", "--expires-days", "90").strip()
+    listed = command("token", "list").splitlines()
+    assert [line.split("  ")[:2] for line in listed] == [["admin", "admin"], ["grafana", "read-only"]]
+    assert [line.split("  ")[3] for line in listed] == ["does not expire", "expires in 90.0 days"]
+    assert "already" in command("token", "create", "grafana", status=1)
+    with running_aggregator(command.data_dir) as server:
+
+        def status(token: str) -> int:
+            return httpx.get(f"{server.url}/v1/tasks", headers={"Authorization": f"Bearer {token}"}).status_code
+
+        assert (status(first), status(made)) == (200, 200)
+        rotated = command("token", "rotate", "grafana").strip()
+        assert (status(made), status(rotated)) == (401, 200)
+        assert "revoked" in command("token", "revoke", "grafana")
+        assert status(rotated) == 401
+    assert "no operator's token" in command("token", "revoke", "grafana", status=1)
+    assert command("init").strip() != first  # another admin, admin-2
+    assert [line.split("  ")[0] for line in command("token", "list").splitlines()] == ["admin", "admin-2"]
+
+
+def test_members_are_listed_and_revoked(command: Command) -> None:
+    command("init")
+    command("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
+    assert command("member", "list", "movies") == ""
+    invitation = command("invite", "movies").strip()
+    with running_aggregator(command.data_dir) as server:
+        body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+        made = httpx.post(f"{server.url}/v1/enrolments", json=body).json()
+        assert command("member", "list", "movies") == f"{made['client_id']}  member  takes part\n"
+        command("member", "revoke", "movies", made["client_id"])
+        auth = {"Authorization": f"Bearer {made['token']}"}
+        assert httpx.get(f"{server.url}/v1/tasks/{made['task_id']}", headers=auth).status_code == 401
+    assert command("member", "list", "movies").endswith("revoked\n")
+    assert "no such member" in command("member", "revoke", "movies", "c_nobody", status=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

@@ -102,7 +102,7 @@ def test_no_request_upsets_the_server(case: Case, server: AggregatorProcess, mem
     """Whatever is sent, as an operator to any address and as a member to its own: documented answers only, no 5xx."""
     operator = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
     case.call_and_validate(base_url=server.url, headers=operator, checks=CHECKS)
-    own = {"task": member.task.id, "client": member.client_id, "number": 1, "stage": "advertise"}
+    own = {"task": member.task.id, "client": member.client_id, "number": 1, "stage": "advertise", "name": "nobody"}
     if case.path_parameters:
         case.path_parameters.update({name: own[name] for name in case.path_parameters})
         case.call_and_validate(base_url=server.url, headers=member.auth, checks=CHECKS)

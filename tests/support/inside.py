@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from opentelemetry.trace import TracerProvider
 
 from aggregator_service.app import create_app
+from aggregator_service.clock import Clock
 from aggregator_service.settings import Settings
 from tests.support.api import Api
 from tests.support.server import OPERATOR_TOKEN
@@ -21,12 +22,12 @@ __all__ = ["aggregator_inside"]
 
 @contextmanager
 def aggregator_inside(
-    data_dir: Path, *, tracer_provider: TracerProvider | None = None, **settings: Any
+    data_dir: Path, *, clock: Clock | None = None, tracer_provider: TracerProvider | None = None, **settings: Any
 ) -> Iterator[Api]:
     """An operator's view of an aggregator that lives within the block; `settings` as for `Settings`."""
     given = Settings(data_dir=data_dir, operator_token=OPERATOR_TOKEN, recheck_seconds=0.1, **settings)
     with ThreadPoolExecutor(1) as executor:
-        app = create_app(given, executor=executor, tracer_provider=tracer_provider)
+        app = create_app(given, clock=clock, executor=executor, tracer_provider=tracer_provider)
         api = Api("http://test", OPERATOR_TOKEN)
         api.http.close()
         with TestClient(app, base_url="http://test") as api.http:  # type: ignore[assignment]

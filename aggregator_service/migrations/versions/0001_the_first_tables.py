@@ -14,9 +14,14 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "operators",
+        sa.Column("name", sa.String(length=63), nullable=False),
+        sa.Column("role", sa.String(length=16), nullable=False),
         sa.Column("token_hash", sa.String(length=64), nullable=False),
         sa.Column("created_at", sa.Float(), nullable=False),
-        sa.PrimaryKeyConstraint("token_hash", name=op.f("pk_operators")),
+        sa.Column("lifetime", sa.Float(), nullable=True),
+        sa.Column("expires_at", sa.Float(), nullable=True),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_operators")),
+        sa.UniqueConstraint("token_hash", name=op.f("uq_operators_token_hash")),
     )
     op.create_table(
         "tasks",
@@ -59,6 +64,7 @@ def upgrade() -> None:
         sa.Column("turn", sa.BigInteger(), nullable=False),
         sa.Column("times_asked", sa.Integer(), nullable=False),
         sa.Column("retired_in", sa.Integer(), nullable=True),
+        sa.Column("revoked_at", sa.Float(), nullable=True),
         sa.Column("envelope_key", sa.String(length=200), nullable=True),
         sa.Column("envelope_digest", sa.String(length=64), nullable=True),
         sa.Column("envelope_bytes", sa.Integer(), nullable=True),

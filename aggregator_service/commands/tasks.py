@@ -1,0 +1,123 @@
+"""`hushrec-server task`, and `invite`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+from pydantic import ValidationError
+
+from aggregator_service.clock import SystemClock
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, show, transaction
+from aggregator_service.rounds.operations import close_task
+from aggregator_service.tasks import create_invitation, create_task, list_tasks, task_view
+from protocols.faults import first_fault
+from protocols.messages import InvitationRequest, Role, Schedule, TaskRequest, TaskView
+from protocols.pairs import named_values
+from protocols.recipes.registry import RECIPES
+from protocols.sums.registry import MECHANISMS
+
+__all__ = ["invite", "tasks"]
+
+tasks = typer.Typer(help="Make, list, show and close tasks.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def _schedule(pairs: list[str]) -> Schedule:
+    try:
+        return Schedule.model_validate(named_values(pairs))
+    except ValidationError as error:
+        raise CommandError(f"schedule: {first_fault(error, Schedule.model_fields)}") from None
+
+
+@tasks.command("create")
+def task_create(
+    name: Annotated[str, typer.Argument(help="Name of the task.")],
+    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(sorted(RECIPES))}.")],
+    mechanism: Annotated[str, typer.Option(help=f"How it is summed: {', '.join(sorted(MECHANISMS))}.")] = "ckks",
+    recipe_parameter: Annotated[list[str] | None, typer.Option("-r", help="Recipe parameter, name=value.")] = None,
+    mechanism_parameter: Annotated[
+        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value.")
+    ] = None,
+    schedule: Annotated[list[str] | None, typer.Option("-s", help="Schedule entry, name=value.")] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Make a task and print it as JSON.
+
+    Example: hushrec-server task create movies --recipe colr -r items=3706 -r rank=4 -s cohort_size=20 -s rounds=100
+    """
+    request = TaskRequest.model_validate(
+        {
+            "name": name,
+            "recipe": {"name": recipe, "parameters": named_values(recipe_parameter or [])},
+            "mechanism": {"name": mechanism, "parameters": named_values(mechanism_parameter or [])},
+            "schedule": _schedule(schedule or []),
+        }
+    )
+    with transaction(data_dir, database_url) as session:
+        view = task_view(session, create_task(session, request, SystemClock().now()))
+    show(view.model_dump(mode="json"))
+
+
+@tasks.command("list")
+def task_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """One line a task: name, id, state, rounds, members.
+
+    Example: hushrec-server task list --data-dir /var/lib/hushrec
+    """
+    with transaction(data_dir, database_url) as session:
+        views = [task_view(session, task) for task in list_tasks(session)]
+    for view in views:
+        done = f"{view.completed_rounds}/{view.schedule.rounds} rounds"
+        typer.echo(f"{view.name}  {view.task_id}  {view.state}  {done}  {_members(view)}")
+
+
+def _members(view: TaskView) -> str:
+    """How many members there are; with several groups, how many of each can contribute."""
+    if len(view.able_members) == 1:
+        return f"{view.members} members"
+    return f"{view.members} members, able by group: {', '.join(map(str, view.able_members))}"
+
+
+@tasks.command("show")
+def task_show(
+    task: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDir = None, database_url: DatabaseUrl = None
+) -> None:
+    """A task as JSON.
+
+    Example: hushrec-server task show movies
+    """
+    with transaction(data_dir, database_url) as session:
+        show(task_view(session, named_task(session, task)).model_dump(mode="json"))
+
+
+@tasks.command("close")
+def task_close(
+    task: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDir = None, database_url: DatabaseUrl = None
+) -> None:
+    """End a task for good: a round under way fails and its contributions are deleted.
+
+    Example: hushrec-server task close movies
+    """
+    with transaction(data_dir, database_url) as session:
+        row = named_task(session, task)
+        close_task(session, row)
+        typer.echo(f"{row.name}  {row.id}  {row.state}")
+
+
+def invite(
+    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    role: Annotated[Literal["member", "holder"], typer.Option(help="holder: makes the keys; one a task.")] = "member",
+    uses: Annotated[int, typer.Option(help="How many clients may use it.")] = 1,
+    expires_seconds: Annotated[float, typer.Option(help="How long it is good for.")] = 86_400.0,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Print an invitation, once: hand it to the clients over a channel that they trust.
+
+    Example: hushrec-server invite movies --uses 100
+    """
+    as_role: Role = role
+    request = InvitationRequest(role=as_role, uses=uses, expires_seconds=expires_seconds)
+    with transaction(data_dir, database_url) as session:
+        typer.echo(create_invitation(session, named_task(session, task), request, SystemClock().now()).invitation)

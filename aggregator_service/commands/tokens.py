@@ -1,0 +1,80 @@
+"""`hushrec-server token`: operators' tokens, by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from aggregator_service.clock import SystemClock
+from aggregator_service.commands.common import DatabaseUrl, DataDir, transaction
+from aggregator_service.operators import create_operator, list_operators, revoke_operator, rotate_operator
+from protocols.messages import OperatorRequest, OperatorRole
+
+__all__ = ["tokens"]
+
+tokens = typer.Typer(
+    help="Make, list, rotate and revoke operators' tokens.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Name = Annotated[str, typer.Argument(help="Name of the token: whose, or what for.")]
+_DAY: Final = 86_400.0
+
+
+@tokens.command("create")
+def token_create(
+    name: Name,
+    role: Annotated[OperatorRole, typer.Option(help="admin, operator or read-only.")] = "operator",
+    expires_days: Annotated[float | None, typer.Option(help="How long it is good for; for ever unless given.")] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Print a new token, once; only its hash is kept.
+
+    Example: hushrec-server token create grafana --role read-only --expires-days 90
+    """
+    seconds = None if expires_days is None else expires_days * _DAY
+    request = OperatorRequest(name=name, role=role, expires_seconds=seconds)
+    with transaction(data_dir, database_url) as session:
+        made = create_operator(session, request, SystemClock().now())
+    typer.echo(made.token)
+
+
+@tokens.command("list")
+def token_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """One line a token: name, role, age and end. The tokens themselves are not kept.
+
+    Example: hushrec-server token list --data-dir /var/lib/hushrec
+    """
+    with transaction(data_dir, database_url) as session:
+        page = list_operators(session, SystemClock().now())
+    for view in page.operators:
+        typer.echo(f"{view.name}  {view.role}  {view.age_seconds / _DAY:.1f} days old  {_end(view.expires_seconds)}")
+
+
+def _end(seconds: float | None) -> str:
+    if seconds is None:
+        return "does not expire"
+    return f"expires in {seconds / _DAY:.1f} days" if seconds else "expired"
+
+
+@tokens.command("rotate")
+def token_rotate(name: Name, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Print another token in place of the one of this name, which is void at once; it lasts as long again.
+
+    Example: hushrec-server token rotate grafana
+    """
+    with transaction(data_dir, database_url) as session:
+        made = rotate_operator(session, name, SystemClock().now())
+    typer.echo(made.token)
+
+
+@tokens.command("revoke")
+def token_revoke(name: Name, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Void a token at once.
+
+    Example: hushrec-server token revoke grafana
+    """
+    with transaction(data_dir, database_url) as session:
+        view = revoke_operator(session, name, SystemClock().now())
+    typer.echo(f"{view.name}  {view.role}  revoked")

@@ -1,0 +1,117 @@
+"""Memberships begin with an invitation, which ends and is counted, and end when an operator revokes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from aggregator_service.clock import ManualClock
+from tests.support.api import Api, TestMember, digest_field, signed_enrolment
+from tests.support.inside import aggregator_inside
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def api(tmp_path: Path, clock: ManualClock) -> Iterator[Api]:
+    with aggregator_inside(tmp_path / "data", clock=clock) as inside:
+        yield inside
+
+
+def enrol(api: Api, invitation: str, identity: Ed25519PrivateKey | None = None) -> int:
+    body = signed_enrolment(invitation, identity or Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    return api.http.post("/v1/enrolments", json=body).status_code
+
+
+def test_an_invitation_counts_its_uses(api: Api) -> None:
+    task = api.create_task()
+    invitation = api.invite(task.id, uses=2)
+    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    body = signed_enrolment(invitation, identity, mailbox)
+    assert [api.http.post("/v1/enrolments", json=body).status_code for _ in range(3)] == [201, 200, 200]
+    assert [enrol(api, invitation) for _ in range(2)] == [201, 410]  # coming again took no use
+
+
+def test_an_invitation_expires(api: Api, clock: ManualClock) -> None:
+    invitation = api.invite(api.create_task().id, uses=5, expires_seconds=60)
+    clock.advance(59.0)
+    assert enrol(api, invitation) == 201
+    clock.advance(1.0)
+    assert enrol(api, invitation) == 410
+
+
+def revoke(api: Api, member: TestMember) -> dict[str, object]:
+    answer = api.http.delete(f"{member.task.path}/members/{member.client_id}", headers=api.operator)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_a_revoked_member_is_out_for_good(api: Api) -> None:
+    task = api.create_task(cohort=3, rounds=2)
+    invitation = api.invite(task.id, uses=9)
+    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    body = signed_enrolment(invitation, identity, mailbox)
+    known = api.http.post("/v1/enrolments", json=body).json()
+    gone = TestMember(task, known["client_id"], known["token"])
+    assert revoke(api, gone)["revoked"] is True
+    assert revoke(api, gone)["revoked"] is True
+    assert api.http.get(task.path, headers=gone.auth).status_code == 401
+    again = api.http.post("/v1/enrolments", json=body)
+    assert (again.status_code, "revoked" in again.json()["detail"]) == (403, True)
+    view = api.http.get(task.path, headers=api.operator).json()
+    assert (view["members"], view["able_members"]) == (0, [0])
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    cohort = api.http.get(f"{task.path}/rounds/1/cohort", headers=api.operator).json()["clients"]
+    assert sorted(cohort) == sorted(member.client_id for member in members)
+    listed = api.http.get(f"{task.path}/members", headers=api.operator).json()["members"]
+    assert [one["revoked"] for one in listed] == [True, False, False, False]
+
+
+def test_one_who_is_revoked_in_a_round_keeps_what_it_gave_and_is_asked_no_more(api: Api, clock: ManualClock) -> None:
+    task = api.create_task(cohort=3, rounds=2, min_clients=2, collect_seconds=60)
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    for member in members:
+        assert member.put(1, member.contribution(1, 2.0)).status_code == 201
+        if member is members[0]:
+            revoke(api, member)
+            assert member.put(1, member.contribution(1, 2.0)).status_code == 401
+    assert task.wait_round(1, "complete")["survivors"] == 3
+    task.wait_round(2, "collecting")
+    cohort = api.http.get(f"{task.path}/rounds/2/cohort", headers=api.operator).json()["clients"]
+    assert sorted(cohort) == sorted(member.client_id for member in members[1:])
+
+
+def test_the_envelope_of_a_revoked_member_is_deleted_and_no_other_taken(api: Api, tmp_path: Path) -> None:
+    task = api.create_task(cohort=2, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
+    (holder,), (member,) = task.enrol(1, role="holder"), task.enrol(1)
+
+    def leave() -> int:
+        path, body = f"{task.path}/keyring/{member.client_id}", b"sealed"
+        headers = {**holder.auth, "Content-Digest": digest_field(body)}
+        return api.http.put(path, content=body, headers=headers).status_code
+
+    envelopes = tmp_path / "data" / "blobs" / "envelopes"
+    assert leave() == 201
+    assert len([path for path in envelopes.rglob("*") if path.is_file()]) == 1
+    revoke(api, member)
+    assert not [path for path in envelopes.rglob("*") if path.is_file()]
+    assert leave() == 404
+    waiting = api.http.get(f"{task.path}/members?unkeyed=true", headers=holder.auth).json()["members"]
+    assert waiting == []
+
+
+def test_members_of_other_tasks_cannot_be_revoked_by_mistake(api: Api) -> None:
+    one, other = api.create_task("one"), api.create_task("other")
+    (member,) = one.enrol(1)
+    path = f"{other.path}/members/{member.client_id}"
+    assert api.http.delete(path, headers=api.operator).status_code == 404
+    assert api.http.get(one.path, headers=member.auth).status_code == 200
