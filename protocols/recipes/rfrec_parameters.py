@@ -111,6 +111,11 @@ class RFRecFParameters(RFRecParameters):
         "one each, as in its eq. 7. The released variant always goes by coin.",
     )
 
+    user_norm: Literal["plain", "squared"] | None = Field(
+        default=None,
+        description="Whether |u| or |u|^2 is penalised. None: |u|^2 as in the paper, in the released variant |u|.",
+    )
+
     @property
     def chance(self) -> float:
         """p."""
@@ -124,16 +129,18 @@ class RFRecFParameters(RFRecParameters):
     @property
     def rule(self) -> LocalRule:
         """Paper: Algorithm 2, lines 10 and 12. Released: the average replaces V, and |u| is penalised, not |u|^2."""
-        if self.variant == "released":
-            return LocalRule(
-                rate=self.learning_rate or 0.1, adam=True, logistic=True, pull=0.0,
-                decay=self.user_penalty, by_norm=True, move=1.0,
-            )  # fmt: skip
-        alpha = self.learning_rate or 0.025
+        released = self.variant == "released"
+        alpha = self.learning_rate or (0.1 if released else 0.025)
+        by_norm = (self.user_norm or ("plain" if released else "squared")) == "plain"
         return LocalRule(
-            rate=alpha / (1 - self.chance), adam=False, logistic=False, pull=0.0,
-            decay=2 * self.user_penalty, by_norm=False, move=alpha * self.penalty / self.chance,
-        )  # fmt: skip
+            rate=alpha if released else alpha / (1 - self.chance),
+            adam=released,
+            logistic=released,
+            pull=0.0,
+            decay=(1 if by_norm else 2) * self.user_penalty,
+            by_norm=by_norm,
+            move=1.0 if released else alpha * self.penalty / self.chance,
+        )
 
     @model_validator(mode="after")
     def _converge(self) -> Self:

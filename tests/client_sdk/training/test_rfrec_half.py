@@ -65,6 +65,7 @@ def objective(
         ("rfrec", {"variant": "released"}, 10),
         ("rfrecf", {}, 0),
         ("rfrecf", {"variant": "released"}, 0),
+        ("rfrecf", {"variant": "released", "user_norm": "squared"}, 0),
     ],
 )
 def test_gradients_are_those_of_the_objective(name: str, changes: dict[str, Any], penalty: float) -> None:

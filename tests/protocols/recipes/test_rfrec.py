@@ -135,6 +135,7 @@ def test_coins_that_never_train_are_refused_when_the_task_is_made() -> None:
         ("rfrec", {"variant": "released"}, (0.1, True, 20.0, 0.2, 0.0)),
         ("rfrecf", {}, (0.05, False, 0.0, 0.2, 0.5)),
         ("rfrecf", {"variant": "released"}, (0.1, True, 0.0, 0.1, 1.0)),
+        ("rfrecf", {"variant": "released", "user_norm": "squared"}, (0.1, True, 0.0, 0.2, 1.0)),
         ("rfrecf", {"learning_rate": 0.01, "probability": 0.2}, (0.0125, False, 0.0, 0.2, 0.5)),
     ],
 )
