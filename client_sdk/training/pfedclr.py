@@ -151,14 +151,18 @@ class PFedCLRHalf:
     entropy: Callable[[int], bytes] = os.urandom
 
     def first_memory(self, rng: np.random.Generator) -> Memory:
-        """p and B from N(0, 1), A or W zero."""
+        """p and B from N(0, 1), everyone's alike or this client's own; A or W zero."""
         p = self.recipe.parameters
+        user, basis = self.recipe.shared_start()
+        if p.start == "own":
+            user = rng.standard_normal(p.dim).astype(np.float32)
+            basis = rng.standard_normal((p.rank, p.dim)).astype(np.float32)
         memory: dict[str, NDArray[np.generic]] = {
-            USER_FACTOR: rng.standard_normal(p.dim).astype(np.float32),
+            USER_FACTOR: user,
         }
         if p.variant == "clr":
             memory[BUFFER_ROWS] = np.zeros((p.items, p.rank), np.float32)
-            memory[BUFFER_BASIS] = rng.standard_normal((p.rank, p.dim)).astype(np.float32)
+            memory[BUFFER_BASIS] = basis
         elif p.variant != "fedmf":
             memory[BUFFER] = np.zeros((p.items, p.dim), np.float32)
         return memory

@@ -10,6 +10,10 @@ round's training. The item table is sent whole: how long an upload is tells noth
 `af` trains p together with Q in step 1 and W_u alone in step 2, and `fedmf` has no step 2 at all. The paper describes
 `af` in one sentence only; that reading of it is ours.
 
+`start`: with `shared` all clients begin with the same p and B, so that their changes of Q have a direction in common
+from the first round on. The paper does not say so; in the released code of its authors' FedEM every client begins as a
+copy of one model, and only so are the published figures reached (docs/pfedclr.md). With `own` each draws its own.
+
 Local differential privacy: Laplace noise on every entry, drawn anew for each. The weight would tell how many
 interactions a client has, so with noise everyone has to weigh the same: `max_interactions` = 1.
 """
@@ -19,7 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +37,14 @@ from protocols.recipes.factors import MAX_DIM, FactorParameters, advance, dense_
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.weighted import weigh, weight_of, weighted_block, weighted_mean
 
-__all__ = ["PFedCLR", "PFedCLRParameters", "Variant"]
+__all__ = ["PFedCLR", "PFedCLRParameters", "Start", "Variant"]
 
+_START: Final = bytes(32)
 Variant = Literal["af", "cf", "clr", "fedmf"]
 """What step 1 / step 2 train. clr: Q / p, A, B. cf: Q / p, W. af: p, Q / W. fedmf: p, Q / nothing."""
+
+Start = Literal["own", "shared"]
+"""Where clients begin: with factors of their own, or all with the same ones."""
 
 
 class PFedCLRParameters(FactorParameters):
@@ -50,7 +58,8 @@ class PFedCLRParameters(FactorParameters):
         description="Bound on each entry of a client's change of the item factors; what exceeds it is clipped.",
     )
     variant: Variant = Field(default="clr", description="What is trained when: clr, or cf, af, fedmf to compare with.")
-    rank: int = Field(default=4, ge=1, description="Rank of the personal change A B of variant clr; others ignore it.")
+    rank: int = Field(default=2, ge=1, description="Rank of the personal change A B of variant clr; others ignore it.")
+    start: Start = Field(default="shared", description="First p and B: the same for all clients, or each its own.")
     max_interactions: int = Field(
         default=1000,
         ge=1,
@@ -92,6 +101,13 @@ class PFedCLR(FactorModel):
         p = self.parameters
         factors = normals(task_seed, "initial item factors", p.items * p.dim).reshape(p.items, p.dim)
         return FactorState(0, factors.astype(np.float32))
+
+    def shared_start(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The first p (dim,) and B (rank, dim) of all clients that begin alike, N(0, 1): public constants."""
+        p = self.parameters
+        user = normals(_START, "pfedclr user factor", p.dim)
+        basis = normals(_START, "pfedclr buffer basis", p.rank * p.dim).reshape(p.rank, p.dim)
+        return user.astype(np.float32), basis.astype(np.float32)
 
     def layout(self, step: int = 1) -> VectorLayout:
         """One block, the same at every step."""

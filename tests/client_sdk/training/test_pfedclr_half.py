@@ -222,3 +222,14 @@ def test_settings_of_another_family_and_bad_ones_are_refused() -> None:
             chosen.recipe.plan(TASK_SEED, 1), "c", state(chosen), History(np.zeros(0, np.int32)),
             chosen.first_memory(np.random.default_rng(0)), np.random.default_rng(0),
         )  # fmt: skip
+
+
+def test_clients_begin_alike_unless_each_is_to_draw_its_own_start() -> None:
+    one, other = np.random.default_rng(1), np.random.default_rng(2)
+    for start, alike in (("shared", True), ("own", False)):
+        chosen = half("clr", start=start)
+        first, second = chosen.first_memory(one), chosen.first_memory(other)
+        for name in (USER_FACTOR, BUFFER_BASIS):
+            assert np.array_equal(first[name], second[name]) == alike
+            assert 0.4 < first[name].std() < 2.0
+        assert not first[BUFFER_ROWS].any()
