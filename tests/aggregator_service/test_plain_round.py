@@ -18,9 +18,9 @@ PRIMES = (2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+def server(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str]) -> Iterator[AggregatorProcess]:
     data_dir: Path = tmp_path_factory.mktemp("aggregator") / "data"
-    with running_aggregator(data_dir, fold_batch=3) as running:
+    with running_aggregator(data_dir, fold_batch=3, **storage) as running:
         yield running
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +11,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
+from sqlalchemy import update
 
+from aggregator_service.storage.database import Database, changed_rows
+from aggregator_service.storage.schema import RoundRow
 from protocols.agreement import broadcast_digest
 from protocols.codec import b64decode
 from protocols.layout import whole_route
@@ -160,9 +161,11 @@ def steps_of(task: TestTask) -> list[Step]:
 
 def expire(server: AggregatorProcess, task: TestTask, number: int) -> None:
     """The deadline of the stage that the round is in is over now: no test waits for one, or is too slow for it."""
-    with closing(sqlite3.connect(server.data_dir / "hushrec.db", timeout=30)) as database, database:
-        ended = "UPDATE rounds SET deadline = 0 WHERE task_id = ? AND number = ?"
-        assert database.execute(ended, (task.id, number)).rowcount == 1
+    database = Database(server.database_url, connections=1)
+    ended = update(RoundRow).where(RoundRow.task_id == task.id, RoundRow.number == number).values(deadline=0.0)
+    with database.write() as session:
+        assert changed_rows(session, ended) == 1
+    database.close()
 
 
 def play(

@@ -67,6 +67,7 @@ class S3Server:
             "s3.config": self._folder / "s3.json",
             "s3.autoCreateBucket": "true",
             "s3.port.iceberg": 0,
+            "s3.port.lance": 0,
             "master.telemetry": "false",
             "master.volumeSizeLimitMB": 128,
             "volume.max": 8,

@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from aggregator_service.storage.blobs import BlobStore
+from aggregator_service.storage.stores import open_store
+
 __all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "free_port", "running_aggregator"]
 
 OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
@@ -40,6 +43,8 @@ class AggregatorProcess:
         self.url = f"{'https' if 'tls_cert' in settings else 'http'}://127.0.0.1:{self.port}"
         self._context = context
         self.operator_token = OPERATOR_TOKEN
+        self.database_url = str(settings.get("database_url", f"sqlite:///{data_dir / 'hushrec.db'}"))
+        self._blobs = str(settings.get("blobs", f"dir:{data_dir / 'blobs'}"))
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
         self._settings = {
             f"HUSHREC_{name.upper()}": str(value)
@@ -53,6 +58,11 @@ class AggregatorProcess:
         if self._process is None:
             raise RuntimeError("the aggregator is not running")
         return self._process.pid
+
+    @property
+    def blobs(self) -> BlobStore:
+        """The server's blobs, to look into behind its back."""
+        return open_store(self._blobs, self.data_dir.parent)
 
     def start(self, crash_at: str = "") -> None:
         """Start and wait until it is ready. `crash_at`: the point (`aggregator_service.faults`) where it shall die."""

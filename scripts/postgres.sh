@@ -1,0 +1,72 @@
+#!/bin/sh
+# A throw-away PostgreSQL for the tests, in a directory of its own, on a free port of this machine.
+#
+#   scripts/postgres.sh start DIR    start it; prints the URL for HUSHREC_TEST_POSTGRES
+#   scripts/postgres.sh stop DIR     stop it
+#
+# Where the programs are missing and this is root on Debian or Ubuntu (a container, mostly), apt-get installs them.
+set -eu
+
+say() { printf 'postgres: %s\n' "$*" >&2; }
+
+# Debian keeps initdb and pg_ctl out of the path, one directory a version.
+programs() {
+    for folder in $(ls -d /usr/lib/postgresql/*/bin /usr/pgsql-*/bin /opt/homebrew/opt/postgresql*/bin 2>/dev/null | sort -rV); do
+        if [ -x "$folder/initdb" ] && [ -x "$folder/pg_ctl" ]; then
+            printf '%s' "$folder"
+            return
+        fi
+    done
+    if command -v initdb >/dev/null 2>&1 && command -v pg_ctl >/dev/null 2>&1; then
+        dirname "$(command -v initdb)"
+    fi
+}
+
+install() {
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+        say "neither a server nor its programs (initdb, pg_ctl) are here; install PostgreSQL, or name a server in"
+        say "HUSHREC_TEST_POSTGRES (a URL whose user may create databases)"
+        exit 1
+    fi
+    say "installing the package postgresql"
+    (apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends postgresql) >&2
+}
+
+# PostgreSQL refuses to run as root: then the user that its package made does it.
+as_owner() {
+    if [ "$(id -u)" = 0 ]; then
+        setpriv --reuid=postgres --regid=postgres --init-groups "$@"
+    else
+        "$@"
+    fi
+}
+
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+start() {
+    [ -n "$(programs)" ] || install
+    bin=$(programs)
+    mkdir -p "$1"
+    if [ "$(id -u)" = 0 ]; then
+        chown postgres "$1"
+    fi
+    port=$(free_port)
+    cd "$1"
+    as_owner "$bin/initdb" -D "$1/data" -U postgres -A trust -E UTF8 --locale=C >"$1/initdb.log"
+    as_owner "$bin/pg_ctl" -D "$1/data" -l "$1/data/log" -w -t 60 \
+        -o "-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=''" start >&2
+    printf 'postgresql://postgres@127.0.0.1:%s/postgres\n' "$port"
+}
+
+stop() {
+    bin=$(programs)
+    cd "$1"
+    as_owner "$bin/pg_ctl" -D "$1/data" -m immediate -w stop >&2
+}
+
+case "${1:-}" in
+    start | stop) "$1" "${2:?a directory}" ;;
+    *) say "usage: scripts/postgres.sh start|stop DIR"; exit 2 ;;
+esac

@@ -1,0 +1,147 @@
+"""Servers over PostgreSQL and S3, killed or two at a time: the sum is exactly right and nothing is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from aggregator_service.housekeeping import collect_orphans
+from aggregator_service.storage.database import Database
+from tests.support.api import Api, TestMember, TestTask
+from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.persistence import Persistent
+from tests.support.postgres import TestDatabase
+from tests.support.server import AggregatorProcess, running_aggregator
+
+COHORT = 6
+
+
+@pytest.fixture
+def shared(postgres: TestDatabase, new_prefix: Callable[[], str]) -> dict[str, str]:
+    """Settings of storage that several servers may share; empty."""
+    return {"database_url": postgres.schema(), "blobs": new_prefix()}
+
+
+@pytest.fixture
+def server(tmp_path: Path, shared: dict[str, str]) -> Iterator[AggregatorProcess]:
+    process = AggregatorProcess(tmp_path / "data", fold_batch=4, **shared)
+    yield process
+    process.stop()
+
+
+def exact(task: TestTask) -> None:
+    total, mask = task.opened(1), task.plan.layout.blocks[0].integral_mask()
+    assert task.round(1)["survivors"] == COHORT
+    assert np.array_equal(total[mask], np.full(mask.sum(), float(COHORT)))
+    assert np.allclose(total[~mask], 2.0**COHORT - 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "point", ["upload.stored-before-row", "fold.blob-written-before-commit", "release.blob-written-before-commit"]
+)
+def test_death_between_a_blob_and_its_row(server: AggregatorProcess, point: str) -> None:
+    server.start(crash_at=point)
+    attempt, api = Persistent(server), Api(server.url, server.operator_token)
+    task = api.create_task(cohort=COHORT)
+    members = task.enrol(COHORT)
+    task.wait_round(1, "collecting")
+    for index, member in enumerate(members):
+        body = member.contribution(1, 2.0**index)
+        answer = attempt(lambda member=member, body=body: member.put(1, body))
+        assert answer.status_code in (200, 201), answer.text
+    attempt(lambda: task.wait_round(1, "complete"))
+    assert attempt.deaths == 1
+    exact(task)
+    orphans = 1 + (point == "release.blob-written-before-commit")
+    assert sum(kinds(server).values()) == 2 + orphans  # the aggregate, the snapshot, and what the crash left
+    database = Database(server.database_url, connections=1)
+    assert collect_orphans(database, server.blobs, before=time.time() + 60) == orphans
+    database.close()
+    assert kinds(server) == {"aggregates": 1, "snapshots": 1}
+    api.close()
+
+
+def kinds(server: AggregatorProcess) -> Counter[str]:
+    return Counter(key.partition("/")[0] for key in server.blobs.keys())  # noqa: SIM118 - a store, not a dict
+
+
+def test_two_servers_over_one_storage(server: AggregatorProcess, shared: dict[str, str], tmp_path: Path) -> None:
+    """Clients go to either; who waits at one hears at once of what happened at the other."""
+    server.start()
+    # `recheck_seconds`: only a notice of the database can be this quick
+    with running_aggregator(tmp_path / "second", fold_batch=4, recheck_seconds=60, **shared) as second:
+        first, other = Api(server.url, server.operator_token), Api(second.url, second.operator_token)
+        task = first.create_task(cohort=COHORT)
+        members = task.enrol(COHORT)
+        task.wait_round(1, "collecting")
+        heard: list[tuple[float, httpx.Response]] = []
+
+        def wait() -> None:
+            answer = other.http.get(
+                f"{task.path}/rounds/current",
+                params={"wait": 20},
+                headers={**members[0].auth, "If-None-Match": view_etag(first, task, members[0])},
+            )
+            heard.append((time.monotonic(), answer))
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        time.sleep(0.5)
+        for index, member in enumerate(members):
+            body = member.contribution(1, 2.0**index)
+            api = (first, other)[index % 2]
+            task.api = api
+            assert member.put(1, body).status_code == 201
+        task.api = first
+        begun = time.monotonic()
+        waiter.join(timeout=20)
+        ((when, answer),) = heard
+        assert answer.status_code == 200, answer.text
+        assert when - begun < 5
+        task.wait_round(1, "complete")
+        exact(task)
+        assert kinds(server) == {"aggregates": 1, "snapshots": 1}
+        first.close()
+        other.close()
+
+
+def test_a_masked_round_with_dropouts(server: AggregatorProcess) -> None:
+    """Stages, handouts and unmasking, with a client that falls silent after sharing."""
+    server.start()
+    api = Api(server.url, server.operator_token)
+    task = masked_task(api, "masked", COHORT)
+    clients = enrol_masked(task, COHORT)
+    play(server, task, clients, drop={2: "contribute"})
+    assert task.wait_round(1, "complete")["survivors"] == COHORT - 1
+    total = task.opened(1)
+    mask = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
+    assert np.array_equal(total[mask], np.full(mask.sum(), COHORT - 1.0))
+    assert np.allclose(total[~mask], 2.0**COHORT - 1 - 2.0**2, rtol=0, atol=task.plan.predicted_error)
+    assert kinds(server) == {"aggregates": 1, "snapshots": 1}
+    api.close()
+
+
+def view_etag(api: Api, task: TestTask, member: TestMember) -> str:
+    """What the member knows already."""
+    answer = api.http.get(f"{task.path}/rounds/current", headers=member.auth)
+    assert answer.status_code == 200, answer.text
+    return str(answer.headers["etag"])
+
+
+def test_characters_that_postgresql_does_not_store_are_refused(server: AggregatorProcess) -> None:
+    server.start()
+    api = Api(server.url, server.operator_token)
+    for path in ("/v1/tasks/t%00x", "/v1/tasks/t%00x/rounds/1"):
+        answer = api.http.get(path, headers=api.operator)
+        assert answer.status_code in (400, 404, 422), answer.text
+        assert answer.json()["fault"] == "client"
+    assert api.http.get("/v1/tasks", params={"name": "a\0b"}, headers=api.operator).status_code in (200, 400, 422)
+    assert "Traceback" not in server.log()
+    api.close()
