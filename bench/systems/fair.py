@@ -25,13 +25,16 @@ from protocols.recipes.fair import Fair, FairParameters
 __all__ = ["FairRow", "MemoryRow", "fair_flat", "fair_runs", "fair_table"]
 
 DATASET: Final = "goodreads-100"
-TURNS: Final = 30
+TURNS: Final = 20
 QUICK_TURNS: Final = 6
 CLIENTS: Final = 10
 """K: devices a turn, of all groups together."""
 TRAINING: Final = FairConfig(learning_rate=2e-3, epochs=5, batch_size=512)
-MAX_INTERACTIONS: Final = 30_000
-"""More than any user has: weights are |D_u| / sum, as in the paper."""
+MAX_INTERACTIONS: Final = 5_000
+"""About the mean. The paper's weights have no cap: one user of 99 has 27,218 interactions and 0.42 of the weight of a
+turn of ten, and NDCG@20 swings by 0.03 within ten turns (measured at 2e-3: 0.260, 0.236, 0.266 after 10, 15, 20)."""
+LAST_TURNS: Final = 10
+"""In as many everyone takes part once. Figures are means over them, as a single turn's depend on who came last."""
 
 FEDAVG_PAPER: Final = 0.278
 TABLE_2: Final = {2: (0.276, 0.269, 0.274), 4: (0.276, 0.254, 0.275), 8: (0.274, 0.246, None), 16: (0.276, 0.208, None)}
@@ -71,21 +74,21 @@ class FairRow:
         return int(log2(self.compression))
 
     def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
-        """Train, rank every ten turns and at the end, and keep the figures; the last turn counts."""
+        """Train, rank after every second one of the last turns, and keep the figures and their means."""
         started = perf_counter()
         train, test = load_train_test(DATASET, data_dir)
         federation, groups = self.federation(train)
         curve = []
         for turn in federation.run(self.rounds):
             ticks[self.key] = turn
-            if turn % 10 == 0 or turn == self.rounds:
+            if turn > self.rounds - LAST_TURNS and (self.rounds - turn) % 2 == 0:
                 found = federation.rank(test)
                 curve.append({"turn": turn, "ndcg20": found.ndcg, "recall20": found.recall, "loss": federation.loss})
         figures: dict[str, Any] = {
-            "ndcg20": curve[-1]["ndcg20"],
-            "recall20": curve[-1]["recall20"],
-            "best_of_curve": max(point["ndcg20"] for point in curve),
-            "mean_of_last_three": float(np.mean([point["ndcg20"] for point in curve[-3:]])),
+            "ndcg20": float(np.mean([point["ndcg20"] for point in curve])),
+            "recall20": float(np.mean([point["recall20"] for point in curve])),
+            "last_turn": curve[-1]["ndcg20"],
+            "best_turn": max(point["ndcg20"] for point in curve),
             "turns": self.rounds,
             "clipped": federation.clipped,
         }
@@ -212,8 +215,8 @@ def fair_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[FairRow | Me
 
 def fair_table(results: list[JobResult]) -> Table:
     """NDCG@20 of every run, the paper's beside it."""
-    made = Table(title="Fidelity: FAIR on Goodreads-100, full ranking, last turn")
-    for heading in ("run", "NDCG@20", "paper", "diff", "best", "on devices", "turns", "minutes"):
+    made = Table(title="Fidelity: FAIR on Goodreads-100, full ranking, mean over the last ten turns")
+    for heading in ("run", "NDCG@20", "paper", "diff", "last", "best", "on devices", "turns", "minutes"):
         made.add_column(heading, justify="left" if heading == "run" else "right")
     for result in results:
         ours, theirs = result.figures.get("ndcg20"), result.run.published.get("ndcg20")
@@ -225,7 +228,8 @@ def fair_table(results: list[JobResult]) -> Table:
         devices = [f"{v:.4f}" for name, v in result.figures.items() if name.startswith("on_devices_")]
         made.add_row(
             result.run.key, f"{ours:.4f}", "" if theirs is None else f"{theirs:.3f}",
-            "" if theirs is None else f"{ours - theirs:+.4f}", f"{result.figures['best_of_curve']:.4f}",
+            "" if theirs is None else f"{ours - theirs:+.4f}", f"{result.figures['last_turn']:.4f}",
+            f"{result.figures['best_turn']:.4f}",
             " / ".join(devices), str(result.figures["turns"]), f"{result.figures['seconds'] / 60:.1f}",
         )  # fmt: skip
     return made

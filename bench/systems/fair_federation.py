@@ -76,11 +76,11 @@ class FairFederation:
         total, losses = np.zeros(self.recipe.layout(spec.step).length), []
         for user in members[places % members.size]:
             rng = np.random.default_rng([self.seed, 2, int(user), turn])
-            local = self.half.contribute(spec, str(user), view, self.train.history(int(user)), self.memories[user], rng)
-            total += local.blocks[0]
-            self.memories[user] = local.memory
-            self.clipped += local.clipped
-            losses.append(local.loss)
+            history = self.train.history(int(user))
+            made = self.half.train(view, history, self.memories[user], rng)
+            self.add(total, made.places, made.changes, made.dense - view.dense, len(history))
+            self.memories[user] = {USER_VECTORS: made.user}
+            losses.append(made.loss)
         self.state = self.recipe.absorb(self.state, spec, total, places.size)
         return float(np.mean(losses))
 
