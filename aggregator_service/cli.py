@@ -41,6 +41,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.migrate import migrate
+from aggregator_service.storage.stores import open_store
 from protocols.errors import HushRecError
 from protocols.faults import first_fault
 
@@ -154,6 +155,7 @@ def serve(
                 f"cannot listen on {settings.host}:{settings.port}; --host and --port choose another address, "
                 f"and port 0 takes a free one"
             ) from None
+        _try_storage(settings)
         if settings.operator_token is None:
             _first_token(settings)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it is done: then end in good order
@@ -183,11 +185,19 @@ def _uvicorn(settings: Settings, app: FastAPI) -> uvicorn.Config:
     )
 
 
-def _first_token(settings: Settings) -> None:
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+def _try_storage(settings: Settings) -> None:
+    """Bring database and blobs up to date here, where what is wrong with them is told in one line."""
     database = Database(settings.database, connections=1)
     try:
         migrate(database)
+    finally:
+        database.close()
+    open_store(settings.blob_location, settings.scratch_dir).prepare()
+
+
+def _first_token(settings: Settings) -> None:
+    database = Database(settings.database, connections=1)
+    try:
         with database.write() as session:
             token = create_admin(session, SystemClock().now(), only_first=True)
     finally:

@@ -1,4 +1,5 @@
-"""Waiting for a change: waiters here are woken at once, changes of other processes are noticed in about a second.
+"""Waiting for a change: waiters here are woken at once; changes of other processes are heard of where the database can
+tell (PostgreSQL), and noticed in about a second everywhere.
 
 Each change of a task raises its `version` in the database and is announced under topics. Changes made here wake the
 topics' waiters only. A version that nobody here made was made by a replica or the command line: all waiters of the
@@ -16,7 +17,7 @@ from typing import TypeVar
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.storage.database import Announcement, Database
+from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database
 from aggregator_service.storage.schema import TaskRow
 
 __all__ = ["Notifier"]
@@ -103,6 +104,9 @@ class Notifier:
                 continue
             try:
                 versions = await run_in_threadpool(self._versions, waited_for)
+            except DATABASE_GONE as error:
+                _LOG.warning("the notifier cannot read the tasks (%s) and tries again", type(error).__name__)
+                continue
             except Exception:
                 _LOG.exception("the notifier could not read the tasks and tries again")
                 continue

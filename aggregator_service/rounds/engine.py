@@ -113,6 +113,8 @@ class RoundEngine:
                     for task_id in open_tasks:
                         if task_id not in self._drivers:
                             self._start(task_id)
+                except DATABASE_GONE as error:
+                    _LOG.warning("the engine cannot list the tasks (%s) and tries again", type(error).__name__)
                 except Exception:
                     _LOG.exception("the engine could not list the tasks and tries again")
                 await asyncio.sleep(self._recheck)

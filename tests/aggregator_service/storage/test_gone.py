@@ -1,0 +1,110 @@
+"""A server whose database or blob store goes away and comes back: it says so, loses nothing, and goes on by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api, TestMember, TestTask
+from tests.support.postgres import TestDatabase
+from tests.support.s3 import BUCKET, S3Server, running_s3
+from tests.support.server import AggregatorProcess, running_aggregator
+
+COHORT = 4
+
+
+@pytest.fixture
+def own_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """One that may be killed."""
+    (tmp_path / "s3").mkdir()
+    with running_s3(tmp_path / "s3") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def begun(api: Api) -> tuple[TestTask, list[TestMember]]:
+    """A round in which the first two of four have contributed."""
+    task = api.create_task(cohort=COHORT)
+    members = task.enrol(COHORT)
+    task.wait_round(1, "collecting")
+    for index in range(2):
+        assert members[index].put(1, members[index].contribution(1, 2.0**index)).status_code == 201
+    return task, members
+
+
+def finish(task: TestTask, members: list[TestMember]) -> None:
+    """The others contribute too, as clients do that are told to come again; the sum is exactly right."""
+    for index, member in enumerate(members):
+        body = member.contribution(1, 2.0**index)
+        end = time.monotonic() + 30
+        while (answer := member.put(1, body)).status_code == 503:
+            assert time.monotonic() < end, answer.text
+            time.sleep(0.1)
+        assert answer.status_code in (200, 201), answer.text
+    assert task.wait_round(1, "complete")["survivors"] == COHORT
+    total, mask = task.opened(1), task.plan.layout.blocks[0].integral_mask()
+    assert np.array_equal(total[mask], np.full(mask.sum(), float(COHORT)))
+    assert np.allclose(total[~mask], 2.0**COHORT - 1, atol=1e-6)
+
+
+def unavailable(answer: object, part: str) -> None:
+    """A problem document that names the part, tells when to come again, and gives nothing away."""
+    assert answer.status_code == 503, answer.text  # type: ignore[attr-defined]
+    document = answer.json()  # type: ignore[attr-defined]
+    assert (document["type"], document["fault"]) == ("urn:hushrec:problem:unavailable", "server")
+    assert part in document["detail"]
+    assert int(answer.headers["retry-after"]) >= 1  # type: ignore[attr-defined]
+
+
+def test_the_database_goes_and_comes_back(postgres: TestDatabase, tmp_path: Path) -> None:
+    with (
+        running_aggregator(tmp_path / "data", database_url=postgres.schema(), fold_batch=2) as server,
+        closing(Api(server.url, server.operator_token)) as api,
+    ):
+        task, members = begun(api)
+        with postgres.gone():
+            unavailable(api.http.get("/readyz"), "database")
+            unavailable(api.http.get(task.path, headers=api.operator), "database")
+            unavailable(members[2].put(1, members[2].contribution(1, 4.0)), "database")
+            assert api.http.get("/healthz").status_code == 200
+        finish(task, members)
+        assert api.http.get("/readyz").json() == {"status": "ready"}
+        assert "Traceback" not in server.log()
+
+
+def test_the_blob_store_goes_and_comes_back(own_s3: S3Server, tmp_path: Path) -> None:
+    with (
+        running_aggregator(tmp_path / "data", blobs=f"s3://{BUCKET}/gone", fold_batch=4) as server,
+        closing(Api(server.url, server.operator_token)) as api,
+    ):
+        task, members = begun(api)
+        own_s3.kill()
+        unavailable(api.http.get("/readyz"), "blob store")
+        unavailable(members[2].put(1, members[2].contribution(1, 4.0)), "blob store")
+        assert api.http.get(task.path, headers=api.operator).status_code == 200
+        own_s3.start()
+        finish(task, members)
+        assert api.http.get("/readyz").json() == {"status": "ready"}
+        for secret in (*own_s3.environment.values(), "Traceback"):
+            if secret not in ("us-east-1", "tests"):
+                assert secret not in server.log()
+
+
+def test_a_server_does_not_start_on_storage_that_does_not_work(tmp_path: Path) -> None:
+    for settings, reason in (
+        ({"database_url": "postgresql://me:hidden@127.0.0.1:1/none"}, "the database does not work"),
+        ({"blobs": "dir:/proc/nothing"}, "the directory of the blobs does not work"),
+        ({"blobs": "s3://NOT-A-BUCKET"}, "HUSHREC_BLOBS"),
+    ):
+        server = AggregatorProcess(tmp_path / "data", **settings)
+        with pytest.raises(RuntimeError, match=reason):
+            server.start()
+        assert "Traceback" not in server.log()
+        assert "hidden" not in server.log()
+        server.log_path.unlink()
