@@ -17,7 +17,7 @@ from aggregator_service.longpoll import Notifier
 from aggregator_service.storage.database import Announcement, Database, Effects, announce, discard
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import hold_round, lock_round, lock_task
-from aggregator_service.storage.schema import ClientRow, CohortRow, OperatorRow, RoundRow, TaskRow
+from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow
 from protocols.errors import ParameterError
 from tests.support.postgres import TestDatabase
 from tests.support.rows import client_row, round_row, task_row
@@ -139,7 +139,7 @@ def test_a_round_does_not_move_on_under_a_message(database: Database) -> None:
         assert hold_round(session, round_id, "c_1").state == "collecting"
         held.set()
         assert not moved.wait(0.3)
-        session.add(OperatorRow(token_hash="a" * 64, created_at=0.0))
+        session.add(task_row("t_2"))
     assert moved.wait(10)
     thread.join()
     with database.read() as session:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.storage.database import Announcement, Database, Effects, announce, progress
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import lock_task
-from aggregator_service.storage.schema import OperatorRow, TaskRow
+from aggregator_service.storage.schema import TaskRow
 from tests.support.postgres import TestDatabase
 from tests.support.rows import task_row
 
@@ -165,7 +165,7 @@ def test_effects_are_those_of_the_attempt_that_was_committed(database: Database)
 
 def test_a_reader_cannot_write(database: Database) -> None:
     with database.read() as session:
-        session.add(OperatorRow(token_hash="b" * 64, created_at=0.0))
+        session.add(task_row("t_3"))
         with pytest.raises(DBAPIError, match="read-only"):
             session.flush()
 
