@@ -34,6 +34,7 @@ from aggregator_service.routes import (
     contributions,
     enrolments,
     health,
+    ledger,
     members,
     metrics,
     operators,
@@ -64,6 +65,7 @@ _ROUTERS: Final = (
     snapshots,
     parameters,
     operators,
+    ledger,
     health,
     metrics,
 )

@@ -14,6 +14,7 @@ from protocols.messages import (
     EnrolmentRequest,
     Invitation,
     InvitationRequest,
+    LedgerPage,
     MaskedForecast,
     MemberPage,
     OperatorRequest,
@@ -46,6 +47,7 @@ _TAGS: Final = [
     {"name": "stages", "description": "The stages of masked rounds: keys, shares, survivors, confirmations."},
     {"name": "contributions", "description": "What one client adds to a sum."},
     {"name": "snapshots", "description": "Model states for those who join late."},
+    {"name": "ledger", "description": "Which sums were released, and which contain one's data."},
     {"name": "operators", "description": "Named tokens with roles, for admins."},
     {"name": "health", "description": "For load balancers and monitoring."},
 ]
@@ -99,6 +101,22 @@ _VIEW: Final[dict[str, Any]] = {
 _SIGNATURE: Final = _KEY + _KEY
 
 _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
+    LedgerPage: {
+        "entries": [
+            {
+                "round": 7,
+                "step": 7,
+                "recipe": "privirec-k",
+                "mechanism": "masked",
+                "data_set": "ratings-2026",
+                "survivors": 20,
+                "survivors_digest": _DIGEST,
+                "released_at": 1790000000.0,
+                "contribution_digest": _DIGEST,
+            }
+        ],
+        "more": False,
+    },
     OperatorRequest: {"name": "grafana", "role": "read-only", "expires_seconds": 7776000},
     OperatorToken: {
         "name": "grafana",

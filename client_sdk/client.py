@@ -19,9 +19,10 @@ from client_sdk.core.calls import Calls
 from client_sdk.core.requests import Program, Traffic
 from client_sdk.core.retry import RetryPolicy
 from client_sdk.core.upload import DEFAULT_CHUNK_BYTES
-from client_sdk.enrolling import join
+from client_sdk.enrolling import find_membership, join
 from client_sdk.identity import Identity
 from client_sdk.keys import parse_group_code
+from client_sdk.ledger import OwnLedger, read_ledger
 from client_sdk.masked import Vouching
 from client_sdk.model import ModelCache, ModelFollower
 from client_sdk.participant import AsyncParticipant, Participant
@@ -55,6 +56,12 @@ class Enroller:
         self.options = options
         self.shelf = Shelf(default_store() if store is None else store, identity.fingerprint)
         self.calls = Calls(url, None, options.retry, options.chunk_bytes)
+
+    def ledger(self, task: str | None) -> Program[OwnLedger]:
+        """The sums that contain this identity's data in a task that it has joined."""
+        membership = find_membership(self.shelf, self.calls.url, task)
+        calls = Calls(self.calls.url, membership.token, self.options.retry)
+        return read_ledger(calls, self.shelf, membership.task_id, membership.task_name)
 
     def participation(
         self,
@@ -131,6 +138,10 @@ class Client:
         )
         return Participant(self._driver.run(program), self._driver)
 
+    def ledger(self, task: str | None = None) -> OwnLedger:
+        """Which released sums of `task` (name or id) contain this client's data, and where its own notes differ."""
+        return self._driver.run(self._enroller.ledger(task))
+
     def memberships(self) -> list[Membership]:
         """The tasks this identity is enrolled in, as far as the store knows."""
         return self._enroller.shelf.memberships()
@@ -183,6 +194,10 @@ class AsyncClient:
             task, invitation, group_code, training, seed, graph_filter=graph_filter, group=group
         )
         return AsyncParticipant(await self._driver.run(program), self._driver)
+
+    async def ledger(self, task: str | None = None) -> OwnLedger:
+        """See `Client.ledger`."""
+        return await self._driver.run(self._enroller.ledger(task))
 
     def memberships(self) -> list[Membership]:
         """See `Client.memberships`."""

@@ -19,8 +19,9 @@ from client_sdk.core.calls import Calls, Handout, Stage
 from client_sdk.core.requests import Program, work
 from client_sdk.errors import PolicyRefused
 from client_sdk.identity import Identity
+from client_sdk.ledger import deliver
 from client_sdk.policy import Policy
-from client_sdk.store import Membership
+from client_sdk.store import Membership, Shelf
 from client_sdk.terms import TaskTerms
 from protocols.agreement import broadcast_digest
 from protocols.envelope import membership_proof
@@ -97,6 +98,7 @@ class MaskedPart:
     policy: Policy
     vouching: Vouching
     context: RoundContext
+    shelf: Shelf
     finished: bool = False
     missed: str | None = None
     _state: object = field(default=None, repr=False)
@@ -152,7 +154,7 @@ class MaskedPart:
         inbox = yield from self._fetch("inbox", messages.inbox_bytes(members, degree))
         self._state, body = yield from work(lambda: stages.contribute(state, inbox, elements()))
         task_id, number = self.context.task_id, self.context.round_number
-        yield from self.calls.contribute(task_id, number, self.membership.client_id, body)
+        yield from deliver(self.calls, self.shelf, task_id, number, self.membership.client_id, body)
 
     def _confirm(self, state: stages.Contributed) -> Program[None]:
         survivors = yield from self._fetch("survivors", messages.set_bytes(len(state.roster)))

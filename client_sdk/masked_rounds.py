@@ -68,7 +68,7 @@ class MaskedRound:
         core.policy.check_round(view)
         self._caught_up = yield from core.follower.follow(view.number - 1, patience=60.0)
         context = round_context(core.terms, view, self._spec, self._caught_up.state)
-        return MaskedPart(core.calls, core.membership, core.identity, core.policy, core.vouching, context)
+        return MaskedPart(core.calls, core.membership, core.identity, core.policy, core.vouching, context, core.shelf)
 
     @property
     def _spec(self) -> RoundSpec:

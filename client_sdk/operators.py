@@ -15,6 +15,7 @@ from protocols.errors import ParameterError
 from protocols.messages import (
     Invitation,
     InvitationRequest,
+    LedgerEntry,
     MechanismChoice,
     Member,
     RecipeChoice,
@@ -37,8 +38,12 @@ def task_request(
     recipe_parameters: dict[str, Any] | None = None,
     mechanism_parameters: dict[str, Any] | None = None,
     seed: bytes | None = None,
+    data_set: str | None = None,
 ) -> TaskRequest:
-    """A `TaskRequest` from plain words; a recipe object brings its own parameters. `seed` (32 bytes) repeats a task."""
+    """A `TaskRequest` from plain words; a recipe object brings its own parameters. `seed` (32 bytes) repeats a task.
+
+    data_set: label of the data, where other tasks sum the same.
+    """
     if isinstance(recipe, str):
         choice = RecipeChoice(name=recipe, parameters=recipe_parameters or {})
     elif recipe_parameters:
@@ -51,6 +56,7 @@ def task_request(
         mechanism=MechanismChoice(name=mechanism, parameters=mechanism_parameters or {}),
         schedule=schedule or Schedule(),
         seed=None if seed is None else b64encode(seed),
+        data_set=data_set,
     )
 
 
@@ -119,6 +125,16 @@ class Operator:
             if not page.more or not page.rounds:
                 return
             after = page.rounds[-1].number
+
+    def ledger(self, task_id: str) -> Iterator[LedgerEntry]:
+        """The sums that a task has released, fetched in pages."""
+        after = 0
+        while True:
+            page = self._driver.run(self._calls.ledger(task_id, after))
+            yield from page.entries
+            if not page.more or not page.entries:
+                return
+            after = page.entries[-1].round
 
     def watch(self, task_id: str, poll_seconds: float = 20.0) -> Iterator[RoundView]:
         """The newest round each time it changes, until the task is no longer open."""

@@ -25,6 +25,7 @@ from client_sdk.errors import (
 )
 from client_sdk.identity import Identity
 from client_sdk.keys import enter_rounds, receive_keyring
+from client_sdk.ledger import deliver
 from client_sdk.masked import Vouching
 from client_sdk.masked_rounds import take_masked_part
 from client_sdk.model import CaughtUp, ModelFollower
@@ -135,7 +136,8 @@ class Participation:
         if progress and self.policy.too_much_clipped(local.clipped, local.values):
             progress(ClipWarning(view.number, local.clipped, local.values))
         client_id = self.membership.client_id
-        yield from metered(self.calls.contribute(self.terms.task_id, view.number, client_id, body), traffic)
+        delivery = deliver(self.calls, self.shelf, self.terms.task_id, view.number, client_id, body)
+        yield from metered(delivery, traffic)
         uploaded = perf_counter()
         finishing = yield from self.settle(local)
         yield from metered(self._offer_snapshot(view, caught_up, progress), traffic)

@@ -30,7 +30,7 @@ from protocols.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.messages import Role
 from protocols.recipes.base import ModelState, Recipe
 
-__all__ = ["DirectoryStore", "Membership", "MemoryStore", "Shelf", "Store", "default_store"]
+__all__ = ["DirectoryStore", "Membership", "MemoryStore", "OwnContribution", "Shelf", "Store", "default_store"]
 
 _ROUND: Final = struct.Struct("<Q")
 _MEMBERSHIP: Final = "membership.json"
@@ -38,6 +38,7 @@ _TERMS: Final = "terms.json"
 _KEYRING: Final = "keyring.bin"
 _MEMORY: Final = "memory.npz"
 _ITEM_STATE: Final = "item_state.bin"
+_CONTRIBUTIONS: Final = "contributions.json"
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +59,14 @@ class Membership:
 
     def __repr__(self) -> str:
         return f"<Membership {self.client_id} of {self.task_name} ({self.task_id})>"
+
+
+@dataclass(frozen=True)
+class OwnContribution:
+    """What was sent to a round: SHA-256 (hex) of the body, and whether the server acknowledged it."""
+
+    digest: str
+    acknowledged: bool
 
 
 class Store(Protocol):
@@ -179,6 +188,21 @@ class Shelf:
     def keep_keyring(self, task_id: str, keyring: Keyring) -> None:
         """Keep a keyring."""
         self.store.write(self.owner, task_id, _KEYRING, encode_keyring(keyring))
+
+    def contributions(self, task_id: str) -> dict[int, OwnContribution]:
+        """What this client itself noted down of its contributions, by round."""
+        body = self.store.read(self.owner, task_id, _CONTRIBUTIONS)
+        try:
+            kept: dict[str, list[Any]] = {} if body is None else json.loads(body)
+            return {int(number): OwnContribution(*fields) for number, fields in kept.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise LocalFileError(f"the contributions noted for task {task_id} are damaged") from error
+
+    def note_contribution(self, task_id: str, number: int, contribution: OwnContribution) -> None:
+        """Note a contribution to round `number` down."""
+        noted = self.contributions(task_id) | {number: contribution}
+        content = {str(number): [one.digest, one.acknowledged] for number, one in noted.items()}
+        self.store.write(self.owner, task_id, _CONTRIBUTIONS, json.dumps(content).encode())
 
     def memory(self, task_id: str, like: Memory) -> Memory | None:
         """What this client's half of the recipe keeps, with the names, dtypes and shapes that `like` has.

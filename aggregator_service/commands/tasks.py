@@ -39,6 +39,7 @@ def task_create(
         list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value.")
     ] = None,
     schedule: Annotated[list[str] | None, typer.Option("-s", help="Schedule entry, name=value.")] = None,
+    data_set: Annotated[str | None, typer.Option(help="Label of the data, where other tasks sum the same.")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -52,6 +53,7 @@ def task_create(
             "recipe": {"name": recipe, "parameters": named_values(recipe_parameter or [])},
             "mechanism": {"name": mechanism, "parameters": named_values(mechanism_parameter or [])},
             "schedule": _schedule(schedule or []),
+            "data_set": data_set,
         }
     )
     with transaction(data_dir, database_url) as session:

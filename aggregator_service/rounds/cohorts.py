@@ -17,11 +17,11 @@ _RANDOM = secrets.SystemRandom()
 
 
 def eligible_clause(task: TaskRow) -> ColumnElement[bool]:
-    """Which members can contribute: all, or the keyed ones; nobody whose membership was revoked.
+    """Which members can contribute: all, or the keyed ones; nobody who was revoked or has left a frozen job.
 
     A holder that only serves keys is not asked; one that takes part leaves itself an envelope like any other.
     """
-    member = ClientRow.revoked_at.is_(None)
+    member = and_(ClientRow.revoked_at.is_(None), ClientRow.retired_in.is_(None))
     return and_(member, ClientRow.envelope_key.is_not(None)) if task.needs_keyring else member
 
 

@@ -14,7 +14,8 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.plans import plan_round
-from aggregator_service.storage.rounds import list_completed
+from aggregator_service.rounds.cohorts import able_members
+from aggregator_service.storage.rounds import hold_data_set, list_completed, list_judged
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import those_who
 from protocols.domain import SEED_BYTES
@@ -38,30 +39,57 @@ def part_with_similar(session: Session, task: TaskRow, round_: RoundRow) -> TooA
     """Judge the survivors of a round whose collecting is over. None: its sum may be released.
 
     Otherwise those that dropped out, and as many more as the threshold wants, are retired from the job in the same
-    transaction.
+    transaction. Clients are told apart by their identity keys: the same key in two tasks is the same person.
     """
     if not plan_round(task, round_).recipe.frozen_cohort:
         return None
     schedule = Schedule.model_validate(task.schedule)
     threshold = schedule.min_difference or schedule.min_clients
-    survivors = set(session.scalars(those_who(round_.id, "contribute")))
-    verdict = judge(_released(session, task), survivors, threshold, os.urandom(SEED_BYTES))
+    own = _released(session, task)
+    others = _over_the_same_data(session, task)
+    survivors = _survivors(session, round_.id)
+    verdict = judge([*own, *others], survivors.keys(), threshold, os.urandom(SEED_BYTES))
     if isinstance(verdict, Allowed):
         return None
-    stay = survivors - verdict.leave_out
+    stay = {client for key, client in survivors.items() if key not in verdict.leave_out}
     gone = set(session.scalars(those_who(round_.id, "asked"))) - stay
     _retire(session, gone, round_.number)
+    # Before its first sum a job has not chosen its cohort yet: the next one is drawn from all that are left.
+    left = len(stay) if own else sum(able_members(session, task, 1))
     reason = (
         f"the survivors differ from those of an earlier sum by {verdict.difference} clients, and sums over the same "
-        f"data differ by at least {threshold}: nothing is released, {len(gone)} clients leave the job, {len(stay)} stay"
+        f"data differ by at least {threshold}: nothing is released, {len(gone)} clients leave the job, {left} stay"
     )
-    return TooAlike(reason, len(stay))
+    return TooAlike(reason, left)
 
 
-def _released(session: Session, task: TaskRow) -> list[set[str]]:
+def _released(session: Session, task: TaskRow) -> list[Collection[str]]:
     """The sets of survivors of the job's released sums, each once: cohorts only shrink, so equal sizes, equal sets."""
     rounds = {row.survivors: row.id for row in list_completed(session, task.id)}
-    return [set(session.scalars(those_who(round_id, "contribute"))) for round_id in rounds.values()]
+    return [_survivors(session, round_id).keys() for round_id in rounds.values()]
+
+
+def _over_the_same_data(session: Session, task: TaskRow) -> list[Collection[str]]:
+    """The same of all other jobs with this task's label, with those sums that will be released soon.
+
+    Two rounds must not be judged at once, neither knowing of the other: whoever comes first is seen by the second.
+    """
+    if task.data_set is None:
+        return []
+    hold_data_set(session, task.data_set)
+    found: list[Collection[str]] = []
+    query = select(TaskRow).where(TaskRow.data_set == task.data_set, TaskRow.id != task.id)
+    for other in session.scalars(query.order_by(TaskRow.id)):
+        rounds = list_judged(session, other.id)
+        if rounds and plan_round(other, rounds[0]).recipe.frozen_cohort:
+            found += [_survivors(session, row.id).keys() for row in rounds]
+    return found
+
+
+def _survivors(session: Session, round_id: int) -> dict[str, str]:
+    """Identity key (hex) -> client id of those who contributed to a round."""
+    query = select(ClientRow.identity_key, ClientRow.id).where(ClientRow.id.in_(those_who(round_id, "contribute")))
+    return {row[0].hex(): row[1] for row in session.execute(query)}
 
 
 def _retire(session: Session, clients: Collection[str], number: int) -> None:

@@ -291,7 +291,9 @@ class RoundEngine:
         crash_point("release.blob-written-before-commit")
 
         def commit() -> None:
-            self._database.transact(lambda session: record_release(session, seen.round.id, partial, released))
+            self._database.transact(
+                lambda session: record_release(session, seen.round.id, partial, released, self._clock.now())
+            )
 
         states = [*([released.state] if released.state else []), *released.views]
         await run_in_threadpool(self._guarded, commit, released.aggregate.key, *(state.blob_key for state in states))

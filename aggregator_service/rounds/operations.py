@@ -9,6 +9,7 @@ from typing import Final
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from aggregator_service.ledger import survivors_digest
 from aggregator_service.logs import fields
 from aggregator_service.plans import plan_task, row_terms
 from aggregator_service.rounds.cohorts import able_members, draw_cohort, enough_members, write_cohort
@@ -165,7 +166,7 @@ def record_fold(
     round_.folded += len(batch)
 
 
-def record_release(session: Session, round_id: int, partial: BlobRef, released: Released) -> RoundRow:
+def record_release(session: Session, round_id: int, partial: BlobRef, released: Released, now: float) -> RoundRow:
     """Publish the aggregate (once, unchangeable from here on), and the model state where the server has one."""
     round_ = lock_round(session, round_id)
     if round_.state not in (RoundState.FOLDING, RoundState.UNMASKING) or round_.partial_key != partial.key:
@@ -180,6 +181,7 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     round_.survivors = round_.folded
     round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
     round_.aggregate_bytes = released.aggregate_bytes
+    round_.released_at, round_.survivors_digest = now, survivors_digest(session, round_.id)
     if released.state is not None:
         _keep_state(session, round_, released.state, released.views)
     _scrub(session, round_)

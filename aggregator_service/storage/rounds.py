@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from aggregator_service.rounds.table import RoundState
 from aggregator_service.storage.schema import CohortRow, ContributionRow, RoundRow, SnapshotRow, TaskRow
 
 __all__ = [
     "cohort_clients",
     "find_contribution",
     "find_round",
+    "hold_data_set",
     "hold_round",
     "in_cohort",
     "last_completed",
     "last_round",
     "list_completed",
+    "list_judged",
     "list_rounds",
     "lock_round",
     "lock_task",
@@ -79,6 +82,25 @@ def list_completed(session: Session, task_id: str) -> Sequence[RoundRow]:
     """Every round that released an aggregate, in order."""
     query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
     return session.scalars(query.order_by(RoundRow.number)).all()
+
+
+def list_judged(session: Session, task_id: str) -> Sequence[RoundRow]:
+    """Rounds whose survivors are known and whose sum was released, or is about to be, one for each set of survivors.
+
+    For jobs with a frozen cohort: their sets only shrink, so that the number of survivors tells them apart.
+    """
+    settled = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING, RoundState.COMPLETE)
+    query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state.in_(settled)).order_by(RoundRow.number)
+    rows = session.scalars(query).all()
+    return list({row.survivors if row.state == RoundState.COMPLETE else -row.id: row for row in rows}.values())
+
+
+def hold_data_set(session: Session, label: str) -> None:
+    """Be alone with the jobs of one label until the transaction ends; SQLite's only writer is anyway."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(
+            text("SELECT pg_advisory_xact_lock(hashtextextended(:label, 0))"), {"label": f"data_set {label}"}
+        )
 
 
 def list_rounds(session: Session, task_id: str, after: int, limit: int, state: str | None) -> Sequence[RoundRow]:

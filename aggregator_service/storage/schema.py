@@ -85,6 +85,7 @@ class TaskRow(Base):
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     opened_by: Mapped[str] = mapped_column(String(16))
     needs_keyring: Mapped[bool] = mapped_column(Boolean)
+    data_set: Mapped[str | None] = mapped_column(String(63), index=True)
     repeatable: Mapped[bool] = mapped_column(Boolean)
     created_at: Mapped[float] = mapped_column(Float)
     completed_rounds: Mapped[int] = mapped_column(default=0)
@@ -169,6 +170,8 @@ class RoundRow(Base):
     aggregate_key: Mapped[str | None] = mapped_column(String(200))
     aggregate_digest: Mapped[str | None] = mapped_column(String(64))
     aggregate_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    released_at: Mapped[float | None] = mapped_column(Float)
+    survivors_digest: Mapped[str | None] = mapped_column(String(64))
     failure: Mapped[str | None] = mapped_column(String(400))
     report: Mapped[dict[str, float]] = mapped_column(JSON, default=dict)
 

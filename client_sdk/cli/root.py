@@ -22,6 +22,7 @@ from client_sdk.cli.doctor import doctor
 from client_sdk.cli.evaluate import evaluate
 from client_sdk.cli.hints import hint
 from client_sdk.cli.keyring import keyring
+from client_sdk.cli.ledger import ledger
 from client_sdk.cli.participate import join, recommend
 from client_sdk.cli.privacy import privacy
 from protocols.errors import HushRecError
@@ -77,6 +78,7 @@ app.command()(demo)
 app.command()(join)
 app.command()(recommend)
 app.command()(evaluate)
+app.command()(ledger)
 app.command()(cost)
 app.command()(privacy)
 app.add_typer(data, name="data")

@@ -20,6 +20,7 @@ from protocols.messages import (
     EnrolmentRequest,
     Invitation,
     InvitationRequest,
+    LedgerPage,
     Member,
     MemberPage,
     RoundPage,
@@ -160,6 +161,14 @@ class Calls:
         """Upload a contribution, resumed where a connection broke."""
         url = self.url + _task(task_id, "rounds", number, "contributions", client_id)
         return upload(url, self._authorization(), body, self.retry, self.chunk_bytes)
+
+    def ledger(self, task_id: str, after: int = 0) -> Program[LedgerPage]:
+        """A page of a task's released sums (operators)."""
+        return self._get(_path(_task(task_id, "ledger"), after=after), LedgerPage)
+
+    def own_ledger(self, task_id: str, after: int = 0) -> Program[LedgerPage]:
+        """A page of the released sums that this client's contributions are in."""
+        return self._get(_path(_task(task_id, "members", "me", "ledger"), after=after), LedgerPage)
 
     # --- masked rounds -------------------------------------------------------------------------------------------
 

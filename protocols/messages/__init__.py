@@ -11,6 +11,7 @@ from protocols.messages.enrolment import (
     MemberPage,
     Role,
 )
+from protocols.messages.ledger import LedgerEntry, LedgerPage
 from protocols.messages.masked import MaskedForecast
 from protocols.messages.operators import (
     OperatorPage,
@@ -29,6 +30,8 @@ __all__ = [
     "EnrolmentRequest",
     "Invitation",
     "InvitationRequest",
+    "LedgerEntry",
+    "LedgerPage",
     "MaskedForecast",
     "MechanismChoice",
     "Member",

@@ -78,6 +78,10 @@ class TaskRequest(Message):
         default=None,
         description="Public seed, to repeat an experiment: it fixes whose turn it is, too. Random by default.",
     )
+    data_set: Name | None = Field(
+        default=None,
+        description="Label of the data that is summed: sums over a frozen cohort keep apart in all tasks of one label.",
+    )
 
 
 class TaskView(Message):
@@ -90,6 +94,7 @@ class TaskView(Message):
     mechanism: MechanismChoice
     schedule: Schedule
     seed: Key32 = Field(description="32 public random bytes: initial item factors and every round's seed follow.")
+    data_set: Name | None = Field(default=None, description="Label of the data that is summed.")
     plan: dict[str, Any] = Field(description="Lengths, budget, predicted error and security of the sum.")
     opened_by: Literal["anyone", "members", "holder"]
     members: int = Field(ge=0, description="Enrolled clients.")

@@ -146,7 +146,10 @@ def test_without_the_group_code_the_servers_word_must_be_accepted_by_name(
         first = ships.clients[0]
         strict = replace(first, policy=Policy())
         with pytest.raises(PolicyRefused, match="group code"):
-            MaskedPart(first.calls, first.membership, first.identity, strict.policy, first.vouching, context_of(ships))
+            context = context_of(ships)
+            MaskedPart(
+                first.calls, first.membership, first.identity, strict.policy, first.vouching, context, first.shelf
+            )
 
 
 def context_of(ships: Fleet) -> RoundContext:

@@ -70,6 +70,7 @@ class Api:
         mechanism_name: str = "plain",
         mechanism_parameters: dict[str, Any] | None = None,
         recipe_parameters: dict[str, Any] | None = None,
+        data_set: str | None = None,
         **schedule: Any,
     ) -> TestTask:
         """A task, by default a small plain FedMF one."""
@@ -81,6 +82,7 @@ class Api:
             },
             "mechanism": {"name": mechanism_name, "parameters": mechanism_parameters or {}},
             "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, **schedule},
+            "data_set": data_set,
         }
         answer = self.http.post("/v1/tasks", json=request, headers=self.operator)
         assert answer.status_code == 201, answer.text

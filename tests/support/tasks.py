@@ -42,12 +42,14 @@ def small_task(
     recipe: str = "colr",
     mechanism: str = "plain",
     mechanism_parameters: dict[str, Any] | None = None,
+    data_set: str | None = None,
     **schedule: Any,
 ) -> SmallTask:
     """A task over 60 items with factors of length 8, whose cohort is everybody unless told otherwise."""
     parameters: dict[str, Any] = {"items": ITEMS, "dim": 8, "clip": 2.0} | ({} if recipe == "fedmf" else {"rank": 4})
     plan = Schedule(**{"rounds": 2, "cohort_size": users, "start_clients": users, **schedule})
-    view = operator.create_task(task_request(name, recipe, mechanism, plan, parameters, mechanism_parameters))
+    request = task_request(name, recipe, mechanism, plan, parameters, mechanism_parameters, data_set=data_set)
+    view = operator.create_task(request)
     keyed = mechanism in ("ckks", "paillier")
     return SmallTask(
         operator,

@@ -37,6 +37,7 @@ def upgrade() -> None:
         sa.Column("seed", sa.LargeBinary(length=32), nullable=False),
         sa.Column("opened_by", sa.String(length=16), nullable=False),
         sa.Column("needs_keyring", sa.Boolean(), nullable=False),
+        sa.Column("data_set", sa.String(length=63), nullable=True),
         sa.Column("repeatable", sa.Boolean(), nullable=False),
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.Column("completed_rounds", sa.Integer(), nullable=False),
@@ -47,6 +48,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("name", name=op.f("uq_tasks_name")),
     )
     with op.batch_alter_table("tasks", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_tasks_data_set"), ["data_set"], unique=False)
         batch_op.create_index(batch_op.f("ix_tasks_state"), ["state"], unique=False)
 
     op.create_table(
@@ -117,6 +119,8 @@ def upgrade() -> None:
         sa.Column("aggregate_key", sa.String(length=200), nullable=True),
         sa.Column("aggregate_digest", sa.String(length=64), nullable=True),
         sa.Column("aggregate_bytes", sa.BigInteger(), nullable=True),
+        sa.Column("released_at", sa.Float(), nullable=True),
+        sa.Column("survivors_digest", sa.String(length=64), nullable=True),
         sa.Column("failure", sa.String(length=400), nullable=True),
         sa.Column("report", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_rounds_task_id")),

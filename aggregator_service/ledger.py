@@ -1,0 +1,50 @@
+"""The ledger of released sums: rows of completed rounds, and who contributed to them. They are never deleted."""
+
+from __future__ import annotations
+
+import hashlib
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
+from aggregator_service.storage.stages import those_who
+from protocols.messages import LedgerEntry, LedgerPage
+
+__all__ = ["client_ledger", "survivors_digest", "task_ledger"]
+
+
+def task_ledger(session: Session, task: TaskRow, after: int, limit: int) -> LedgerPage:
+    """A task's released sums after round `after`."""
+    query = select(RoundRow).where(RoundRow.task_id == task.id, RoundRow.state == "complete", RoundRow.number > after)
+    rows = session.scalars(query.order_by(RoundRow.number).limit(limit + 1)).all()
+    return LedgerPage(entries=[_entry(task, row, None) for row in rows[:limit]], more=len(rows) > limit)
+
+
+def client_ledger(session: Session, task: TaskRow, client_id: str, after: int, limit: int) -> LedgerPage:
+    """The released sums after round `after` that contain a contribution of this client."""
+    query = select(RoundRow, ContributionRow.digest).join(ContributionRow, ContributionRow.round_id == RoundRow.id)
+    query = query.where(RoundRow.task_id == task.id, RoundRow.state == "complete", RoundRow.number > after)
+    query = query.where(ContributionRow.client_id == client_id)
+    rows = session.execute(query.order_by(RoundRow.number).limit(limit + 1)).all()
+    return LedgerPage(entries=[_entry(task, row, digest) for row, digest in rows[:limit]], more=len(rows) > limit)
+
+
+def survivors_digest(session: Session, round_id: int) -> str:
+    """SHA-256 (hex) over the identity keys of a round's survivors, in order of the keys."""
+    keys = select(ClientRow.identity_key).where(ClientRow.id.in_(those_who(round_id, "contribute")))
+    return hashlib.sha256(b"".join(sorted(session.scalars(keys)))).hexdigest()
+
+
+def _entry(task: TaskRow, round_: RoundRow, contribution: str | None) -> LedgerEntry:
+    return LedgerEntry(
+        round=round_.number,
+        step=round_.step,
+        recipe=task.recipe_name,
+        mechanism=task.mechanism_name,
+        data_set=task.data_set,
+        survivors=round_.survivors,
+        survivors_digest=round_.survivors_digest or "",
+        released_at=round_.released_at or 0.0,
+        contribution_digest=contribution,
+    )

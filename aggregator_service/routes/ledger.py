@@ -1,0 +1,39 @@
+"""The ledger of released sums, for operators and for each client."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from aggregator_service.auth import PrincipalOf, ReaderOnly, member_of, task_of
+from aggregator_service.ledger import client_ledger, task_ledger
+from aggregator_service.routes.common import TaskId, guarded
+from aggregator_service.services import ServicesOf
+from protocols.messages import LedgerPage
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/tasks/{task}", tags=["ledger"])
+
+After = Annotated[int, Query(description="Only sums of rounds numbered over this.", ge=0, le=2**31 - 1)]
+Limit = Annotated[int, Query(description="Sums a page.", ge=1, le=1000)]
+
+
+@router.get("/ledger", summary="List released sums", dependencies=[ReaderOnly], responses=guarded())
+def of_task(
+    services: ServicesOf, principal: PrincipalOf, task: TaskId, after: After = 0, limit: Limit = 100
+) -> LedgerPage:
+    """Every sum that the task has released, over how many clients, and whether over the same."""
+    with services.database.read() as session:
+        return task_ledger(session, task_of(session, principal, task), after, limit)
+
+
+@router.get("/members/me/ledger", summary="List the sums that contain one's data", responses=guarded())
+def of_client(
+    services: ServicesOf, principal: PrincipalOf, task: TaskId, after: After = 0, limit: Limit = 100
+) -> LedgerPage:
+    """The released sums that the asking client's contributions are in, and the digest of each contribution."""
+    member = member_of(principal, task)
+    with services.database.read() as session:
+        return client_ledger(session, task_of(session, principal, task), member.client_id, after, limit)

@@ -1,0 +1,203 @@
+"""Jobs over the same data, in several tasks: their sums keep apart, by the members' identity keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from aggregator_service.plans import plan_task, round_spec, row_terms
+from aggregator_service.rounds.operations import stop_collecting
+from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.rounds import list_completed
+from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
+from aggregator_service.storage.stages import those_who
+from aggregator_service.tasks import create_task
+from protocols.messages import TaskRequest
+from protocols.recipes.fedmf import FedMF
+from tests.support.world import SECONDS, World
+
+FLOOR = 4
+
+
+@pytest.fixture(autouse=True)
+def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe at hand sums the same data again and again."""
+    monkeypatch.setattr(FedMF, "frozen_cohort", True)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def job(world: World, name: str, people: Collection[int], data_set: str | None = "ratings") -> str:
+    """A job that all these people are members of; a person has one key in every task, and a client id in each."""
+    size = len(people)
+    request = TaskRequest.model_validate(
+        {
+            "name": name,
+            "recipe": {"name": "fedmf", "parameters": {"items": 2, "dim": 2, "clip": 5.0}},
+            "mechanism": {"name": "plain"},
+            "schedule": {"cohort_size": size, "min_clients": FLOOR, "collect_seconds": SECONDS, "rounds": 50},
+            "data_set": data_set,
+        }
+    )
+    with world.database.write() as session:
+        task = create_task(session, request, world.clock.now())
+        for sequence, one in enumerate(sorted(people), start=1):
+            session.add(
+                ClientRow(
+                    id=f"{task.id}.{one:02}",
+                    task_id=task.id,
+                    sequence=sequence,
+                    role="member",
+                    identity_key=bytes([one] * 32),
+                    mailbox_key=bytes(32),
+                    token_hash=f"{task.id} {one}",
+                    enrolled_at=0.0,
+                    turn=one,
+                )
+            )
+        return task.id
+
+
+def contribute(world: World, task_id: str, clients: Collection[str]) -> None:
+    """Store a contribution of ones for each client."""
+    round_ = world.round(task_id)
+    with world.database.write() as session:
+        plan = plan_task(row_terms(session.get_one(TaskRow, task_id)))
+        for client in clients:
+            route = plan.route(round_spec(round_), client)
+            (block,) = plan.plan.layout.contribution_blocks(route)
+            body = plan.mechanism.seal(plan.plan, route, [np.ones(len(block.integral_mask()))], None)
+            key = new_key("contributions", task_id, round_.number, client)
+            session.add(
+                ContributionRow(
+                    round_id=round_.id,
+                    client_id=client,
+                    digest=world.blobs.put(key, body),
+                    bytes=len(body),
+                    stored_at=world.clock.now(),
+                    blob_key=key,
+                )
+            )
+
+
+def deliver(world: World, task: str, away: Collection[int] = ()) -> RoundRow:
+    """The cohort without those who stay away delivers; the round as it ended."""
+    number = world.round(task).number
+    there = [client for client in world.cohort(task) if person(client) not in away]
+    contribute(world, task, there)
+    world.clock.advance(SECONDS)
+    world.run(task)
+    with world.database.read() as session:
+        return session.scalars(select(RoundRow).where(RoundRow.task_id == task, RoundRow.number == number)).one()
+
+
+def person(client: str) -> int:
+    return int(client[-2:])
+
+
+def released(world: World) -> list[tuple[str, frozenset[bytes]]]:
+    """(label, identity keys) of every sum that was released."""
+    found = []
+    with world.database.read() as session:
+        for task in session.scalars(select(TaskRow)):
+            for row in list_completed(session, task.id):
+                keys = select(ClientRow.identity_key).where(ClientRow.id.in_(those_who(row.id, "contribute")))
+                found.append((task.data_set or task.id, frozenset(session.scalars(keys))))
+    return found
+
+
+def test_a_second_task_over_all_but_one_releases_nothing_that_tells_of_that_one(world: World) -> None:
+    first = job(world, "first", range(10))
+    world.run(first)
+    assert deliver(world, first).state == "complete"
+    second = job(world, "second", range(1, 10))
+    world.run(second)
+    refused = deliver(world, second)
+    assert (refused.state, refused.aggregate_key) == ("failed", None)
+    assert "differ from those of an earlier sum by 1 clients" in str(refused.failure)
+    again = deliver(world, second)
+    assert again.state == "complete"
+    assert 10 - again.survivors >= FLOOR
+
+
+def test_the_same_people_may_be_summed_again_and_strangers_too(world: World) -> None:
+    for name, people in {"first": range(10), "same": range(10), "strangers": range(20, 30)}.items():
+        task = job(world, name, people)
+        world.run(task)
+        assert deliver(world, task).state == "complete"
+
+
+@pytest.mark.parametrize("label", [None, "other"])
+def test_tasks_of_other_labels_are_not_compared(world: World, label: str | None) -> None:
+    first, second = job(world, "first", range(10)), job(world, "second", range(1, 10), label)
+    for task in (first, second):
+        world.run(task)
+        assert deliver(world, task).state == "complete"
+
+
+def test_a_sum_that_is_about_to_be_released_counts_already(world: World) -> None:
+    first, second = job(world, "first", range(10)), job(world, "second", range(1, 10))
+    world.run(first)
+    world.run(second)
+    for task in (first, second):
+        contribute(world, task, world.cohort(task))
+    with world.database.write() as session:  # both are judged before either is folded
+        one = stop_collecting(session, world.round(first).id, world.clock.now())
+    with world.database.write() as session:
+        other = stop_collecting(session, world.round(second).id, world.clock.now())
+    assert (one.state, other.state) == ("folding", "failed")
+
+
+def test_a_job_that_has_no_sum_yet_draws_others_and_comes_to_an_end(world: World) -> None:
+    first = job(world, "first", range(10))
+    world.run(first)
+    deliver(world, first)
+    second = job(world, "second", range(1, 7))  # too close whoever leaves: 4 of 6 are too few apart from nobody
+    for _ in range(20):
+        world.run(second)
+        if world.state(second) != "open" or world.round(second).state == "complete":
+            break
+        if world.round(second).state == "collecting":
+            deliver(world, second)
+    sets = [keys for _, keys in released(world)]
+    assert all(a == b or len(a ^ b) >= FLOOR for a, b in combinations(sets, 2))
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(
+            st.sets(st.integers(0, 11), min_size=FLOOR, max_size=12),
+            st.sets(st.integers(0, 11), max_size=3),
+            st.sampled_from(["ratings", "ratings", "other"]),
+        ),
+        min_size=2,
+        max_size=4,
+    )
+)
+def test_no_two_sums_of_a_label_are_a_few_people_apart(
+    tmp_path_factory: pytest.TempPathFactory, jobs: list[tuple[set[int], set[int], str]]
+) -> None:
+    world = World(tmp_path_factory.mktemp("jobs"))
+    tasks = [(job(world, f"job-{place}", people, label), away) for place, (people, away, label) in enumerate(jobs)]
+    for turn in range(3):
+        for task, away in tasks:
+            world.run(task)
+            if world.state(task) == "open" and world.round(task).state == "collecting":
+                deliver(world, task, away if turn == 1 else ())
+    for (label, one), (other_label, other) in combinations(released(world), 2):
+        assert label != other_label or one == other or len(one ^ other) >= FLOOR
+        assert len(one) >= FLOOR
+    world.close()

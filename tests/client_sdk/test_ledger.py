@@ -1,0 +1,177 @@
+"""A client's ledger: the server's list of the sums that it is in, beside its own notes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, Policy
+from client_sdk.cli import app
+from client_sdk.core.calls import Calls
+from client_sdk.core.requests import Request, Response
+from client_sdk.errors import LocalFileError, NotEnrolled
+from client_sdk.ledger import read_ledger
+from client_sdk.store import DirectoryStore, OwnContribution, Shelf
+from tests.support.programs import Stage
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.tasks import SmallTask, interactions, small_task
+
+USERS = 4
+POLICY = Policy(mechanisms=frozenset({"plain", "masked"}), masked_modes=frozenset({"curious", "semi-malicious"}))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("ledger") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as made:
+        yield made
+
+
+def play(task: SmallTask, clients: list[Client]) -> None:
+    """Everybody takes part until the task ends."""
+    parts = [one.join(task.name, invitation=task.invitation, group_code=task.group_code) for one in clients]
+    with ThreadPoolExecutor(len(parts)) as pool:
+        list(pool.map(lambda part, items: part.take_part(items), parts, interactions(len(parts))))
+
+
+def members(server: AggregatorProcess) -> tuple[list[Client], list[Shelf]]:
+    identities, stores = [Identity.generate() for _ in range(USERS)], [MemoryStore() for _ in range(USERS)]
+    both = list(zip(identities, stores, strict=True))
+    clients = [Client(server.url, identity, store, POLICY) for identity, store in both]
+    return clients, [Shelf(store, identity.fingerprint) for identity, store in both]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "parameters"), [("plain", {}), ("masked", {"mode": "curious", "corrupt": 0.0, "dropout": 0.0})]
+)
+def test_the_list_agrees_with_the_notes(
+    server: AggregatorProcess, operator: Operator, mechanism: str, parameters: dict[str, object]
+) -> None:
+    task = small_task(
+        operator, f"agreeing-{mechanism}", users=USERS, mechanism=mechanism, mechanism_parameters=parameters
+    )
+    clients, shelves = members(server)
+    play(task, clients)
+    found = clients[0].ledger(task.name)
+    assert found.warnings == ()
+    assert [(entry.round, entry.survivors, entry.mechanism) for entry in found.entries] == [
+        (1, USERS, mechanism),
+        (2, USERS, mechanism),
+    ]
+    noted = shelves[0].contributions(task.task_id)
+    assert {number: one.acknowledged for number, one in noted.items()} == {1: True, 2: True}
+    assert [entry.contribution_digest for entry in found.entries] == [noted[1].digest, noted[2].digest]
+    assert [entry.round for entry in operator.ledger(task.task_id)] == [1, 2]
+
+    async def asynchronous() -> None:
+        async with AsyncClient(server.url, clients[0]._enroller.identity, shelves[0].store, POLICY) as client:
+            assert await client.ledger(task.name) == found
+
+    asyncio.run(asynchronous())
+    for client in clients:
+        client.close()
+
+
+def test_where_they_differ_a_warning_says_so(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "differing", users=USERS, rounds=3)
+    clients, shelves = members(server)
+    play(task, clients)
+    shelf = shelves[0]
+    shelf.note_contribution(task.task_id, 1, OwnContribution("0" * 64, acknowledged=True))
+    kept = shelf.contributions(task.task_id)
+    body = json.dumps({str(number): [one.digest, one.acknowledged] for number, one in kept.items() if number != 2})
+    shelf.store.write(shelf.owner, task.task_id, "contributions.json", body.encode())
+    assert clients[0].ledger(task.name).warnings == (
+        "round 1: what the server counted is not what this device has sent",
+        "round 2: the server lists a contribution that this device has not noted down",
+    )
+    for client in clients:
+        client.close()
+
+
+ROUND = {
+    "task_id": "t_1", "number": 7, "step": 7, "state": "complete", "seed": "A" * 43, "cohort": 4, "received": 4,
+    "survivors": 4, "folded": 4, "seconds_left": None, "aggregate_bytes": 8, "aggregate_digest": "0" * 64,
+    "failure": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "acknowledged", "missed"),
+    [("complete", True, True), ("complete", False, False), ("failed", True, False), ("collecting", True, False)],
+)
+def test_a_sum_that_the_server_leaves_out_is_missed(state: str, acknowledged: bool, missed: bool) -> None:
+    """Only where it acknowledged the contribution and did release the sum."""
+
+    def answer(request: Request) -> Response:
+        body = {"entries": [], "more": False} if request.url.endswith("ledger?after=0") else {**ROUND, "state": state}
+        return Response(200, {"content-type": "application/json"}, json.dumps(body).encode())
+
+    shelf = Shelf(MemoryStore(), "me")
+    shelf.note_contribution("t_1", 7, OwnContribution("1" * 64, acknowledged))
+    found = Stage(answer).run(read_ledger(Calls("https://example.org", "hrc_x"), shelf, "t_1", "movies"))
+    assert found.entries == ()
+    assert found.warnings == (
+        ("round 7: the server acknowledged a contribution and released the sum, but does not list it",)
+        if missed
+        else ()
+    )
+
+
+def test_damaged_notes_are_named(tmp_path: Path) -> None:
+    shelf = Shelf(DirectoryStore(tmp_path), "me")
+    assert shelf.contributions("t_1") == {}
+    shelf.note_contribution("t_1", 3, OwnContribution("ab", acknowledged=True))
+    assert shelf.contributions("t_1") == {3: OwnContribution("ab", acknowledged=True)}
+    shelf.store.write("me", "t_1", "contributions.json", b'{"x": 1}')
+    with pytest.raises(LocalFileError, match="damaged"):
+        shelf.contributions("t_1")
+
+
+def test_strangers_have_no_ledger(server: AggregatorProcess) -> None:
+    with Client(server.url, Identity.generate(), MemoryStore()) as client, pytest.raises(NotEnrolled):
+        client.ledger("nothing")
+
+
+def test_the_command(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "160")
+    key = tmp_path / "me.key"
+    task = small_task(operator, "commanded", users=USERS, data_set="ratings")
+    clients, _ = members(server)
+    clients[0].close()
+    clients[0] = Client(server.url, Identity.load_or_create(key), policy=POLICY)
+    play(task, clients)
+    run = CliRunner()
+    shown = run.invoke(app, ["ledger", "--identity", str(key)])
+    assert shown.exit_code == 0, shown.output
+    assert "commanded" in shown.stdout
+    assert "2 sums with your data" in shown.stdout
+    assert f" {USERS - 1} " in shown.stdout
+    assert "warning" not in shown.stderr
+    answer = json.loads(run.invoke(app, ["ledger", "--task", "commanded", "--json", "--identity", str(key)]).stdout)
+    (found,) = answer
+    assert (found["task_name"], found["warnings"]) == ("commanded", [])
+    assert [(one["round"], one["others"], one["recipe"], one["data_set"]) for one in found["sums"]] == [
+        (1, USERS - 1, "colr", "ratings"),
+        (2, USERS - 1, "colr", "ratings"),
+    ]
+    notes = next((tmp_path / "home").rglob("contributions.json"))
+    notes.write_text("{}", encoding="utf-8")
+    warned = run.invoke(app, ["ledger", "--identity", str(key)])
+    assert warned.stderr.count("warning:") == 2
+    for client in clients:
+        client.close()
