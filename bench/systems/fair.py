@@ -42,7 +42,7 @@ TABLE_2: Final = {2: (0.276, 0.269, 0.274), 4: (0.276, 0.254, 0.275), 8: (0.274,
 TABLE_3: Final = {1: (0.037, 0.271), 20: (0.247, 0.258), 30: (0.238, 0.27), 50: (0.261, 0.258)}
 """FULL-TRN and FAIR-HET by percent of full devices, the others at half the memory."""
 
-Kind = Literal["fedavg", "het", "hom", "fedhm", "full_trn", "het_share"]
+Kind = Literal["fedavg", "het", "het_add", "hom", "fedhm", "full_trn", "het_share"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class FairRow:
             "turns": self.rounds,
             "clipped": federation.clipped,
         }
-        if self.kind in ("het", "hom"):
+        if self.kind in ("het", "het_add", "hom"):
             for group, ndcg in federation.rank_on_devices(test, groups).items():
                 figures[f"on_devices_{2 ** federation.recipe.parameters.capacities[int(group)]}x"] = ndcg
         keep(path_of(self, folder), figures | {"curve": curve, "seconds": perf_counter() - started})
@@ -107,6 +107,8 @@ class FairRow:
                 return self._of(train, (0,), together, (CLIENTS,)), together
             case "het":
                 return self._of(train, (0, self.halvings), halves, both), halves
+            case "het_add":
+                return self._of(train, (0, self.halvings), halves, both, "add"), halves
             case "hom":
                 return self._of(train, (self.halvings,), together, (CLIENTS,)), together
             case "fedhm":
@@ -127,14 +129,21 @@ class FairRow:
         return chosen
 
     def _of(
-        self, train: Interactions, capacities: tuple[int, ...], groups: np.ndarray, cohorts: tuple[int, ...]
+        self,
+        train: Interactions,
+        capacities: tuple[int, ...],
+        groups: np.ndarray,
+        cohorts: tuple[int, ...],
+        mixing: Literal["replace", "add"] = "replace",
     ) -> FairFederation:
-        return FairFederation(train, parameters(train, capacities), TRAINING, groups, cohorts, self.seed)
+        return FairFederation(train, parameters(train, capacities, mixing), TRAINING, groups, cohorts, self.seed)
 
 
-def parameters(train: Interactions, capacities: tuple[int, ...]) -> FairParameters:
+def parameters(
+    train: Interactions, capacities: tuple[int, ...], mixing: Literal["replace", "add"] = "replace"
+) -> FairParameters:
     """Of a task on this data."""
-    return FairParameters(items=train.n_items, capacities=capacities, max_interactions=MAX_INTERACTIONS)
+    return FairParameters(items=train.n_items, capacities=capacities, max_interactions=MAX_INTERACTIONS, mixing=mixing)
 
 
 @dataclass(frozen=True)
@@ -204,6 +213,7 @@ def fair_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[FairRow | Me
     for compression in (4,) if quick else (2, 4, 8, 16, 64):
         het, hom, fedhm = TABLE_2.get(compression, (None, None, None))
         rows += [row("het", het, compression=compression), row("hom", hom, compression=compression)]
+        rows.append(row("het_add", compression=compression))  # ours: the paper has no such rule
         if fedhm is not None:
             rows.append(row("fedhm", fedhm, compression=compression))
     for percent, (full_trn, het) in {} if quick else TABLE_3.items():

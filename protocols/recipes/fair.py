@@ -15,6 +15,9 @@ W_c = sum of w_i over the group, W = sum of W_c, and because psi_c is the same f
 
 which is what `absorb` computes: the paper's replacement, from values whose size a training step bounds. The folds of
 all psi_c and D_c add up in the largest hashed space, and are recovered once. Small layers travel whole, in every sum.
+With mixing "add", which is not the paper's, psi_c is left out and theta moves by the mean of the recovered changes,
+theta <- theta + sum_c S_c D_c / W. The paper's rule takes away, at every turn, the small devices' share W_c / W of what their
+space cannot hold of theta, so that what full devices add to it lasts a few turns; this one keeps it.
 The weight's cap, stratified turns and that user vectors never travel are differences from the released code.
 """
 
@@ -22,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +69,11 @@ class FairParameters(ItemParameters):
     clip: float = Field(default=1.0, gt=0, le=1e3, description="Bound on the change of a value in one round.")
     max_interactions: int = Field(
         default=10_000, ge=1, le=2**31, description="Interactions from which on a client weighs no more."
+    )
+
+    mixing: Literal["replace", "add"] = Field(
+        default="replace",
+        description="replace: the mean of the recovered models (paper); add: the mean of their changes, added.",
     )
 
     @property
@@ -204,20 +212,24 @@ class Fair:
         weights: list[float],
         out: NDArray[np.float32],
     ) -> None:
-        """sum over groups of S_c (W_c psi_c + D_c) / W of one table, into `out`."""
+        """sum over groups of S_c (W_c psi_c + D_c) / W of one table, into `out`; see the module for "add"."""
         old, elements = state.tables[number], self.parameters.elements
         hashed = [group for group, buckets in enumerate(self.buckets) if buckets < elements]
         finest = spaces_of(state.seed, elements, self.buckets[hashed[0]] if hashed else elements)[number]
+        replacing, full = self.parameters.mixing == "replace", self.buckets[0] == elements
         mixed = np.zeros(finest.buckets if hashed else 0)
-        if hashed:
+        for group in hashed:
+            mixed += unfold(changes[group], finest.buckets)
+        if replacing and hashed:
             totals, counts = finest.sums(old), finest.counts()
             for group in hashed:
                 psi = means(fold(totals, self.buckets[group]), fold(counts, self.buckets[group]))
-                mixed += unfold(weights[group] * psi + changes[group], finest.buckets)
+                mixed += unfold(weights[group] * psi.astype(np.float64), finest.buckets)
+        kept = (weights[0] if full else 0.0) if replacing else sum(weights)
         for part in chunks(elements):
-            moved = np.zeros(part.stop - part.start)
-            if self.buckets[0] == elements:
-                moved += weights[0] * old[part] + changes[0][part]
+            moved = kept * old[part].astype(np.float64)
+            if full:
+                moved += changes[0][part]
             if hashed:
                 moved += finest.recover(mixed, part)
             out[part] = moved / sum(weights)

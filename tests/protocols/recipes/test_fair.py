@@ -72,6 +72,26 @@ def test_a_turn_is_the_papers_weighted_mean_of_recovered_models(capacities: tupl
     assert state.step == state.round_number == 2 * chosen.groups
 
 
+@pytest.mark.parametrize("capacities", SCHEMES)
+def test_adding_moves_by_the_mean_of_recovered_changes(capacities: tuple[int, ...]) -> None:
+    """What the paper's rule gives, less what it makes of the old model."""
+    replacing, adding = make(capacities), make(capacities, mixing="add")
+    old = replacing.initial_state(TASK_SEED)
+    expected = np.zeros_like(old.tables, dtype=np.float64)
+    states, rng, weights = [old, old], np.random.default_rng(3), np.arange(1.0, len(capacities) + 1)
+    for group, weight in enumerate(weights):
+        spec = replacing.plan(TASK_SEED, group + 1)
+        total = rng.uniform(-0.3, 0.3, replacing.layout(spec.step).length)
+        total[-1] = weight
+        states = [made.absorb(state, spec, total, 2) for made, state in zip((replacing, adding), states, strict=True)]
+        buckets = replacing.buckets[group]
+        for t, space in enumerate(spaces_of(old.seed, 200, buckets)):
+            expected[t] += space.recover(total[t * buckets : (t + 1) * buckets], slice(0, 200)) / weights.sum()
+    np.testing.assert_allclose(states[1].tables, old.tables + expected, atol=1e-6)
+    np.testing.assert_array_equal(states[1].dense, states[0].dense)
+    assert (np.abs(states[0].tables - states[1].tables).max() > 1e-3) == (capacities != (0,))
+
+
 def test_groups_take_turns_and_upload_no_more_than_they_hold() -> None:
     chosen = make((0, 1, 4))
     assert [chosen.group_of(step) for step in range(1, 8)] == [0, 1, 2, 0, 1, 2, 0]
