@@ -16,8 +16,9 @@ W_c = sum of w_i over the group, W = sum of W_c, and because psi_c is the same f
 which is what `absorb` computes: the paper's replacement, from values whose size a training step bounds. The folds of
 all psi_c and D_c add up in the largest hashed space, and are recovered once. Small layers travel whole, in every sum.
 With mixing "add", which is not the paper's, psi_c is left out and theta moves by the mean of the recovered changes,
-theta <- theta + sum_c S_c D_c / W. The paper's rule takes away, at every turn, the small devices' share W_c / W of what their
-space cannot hold of theta, so that what full devices add to it lasts a few turns; this one keeps it.
+theta <- theta + sum_c S_c D_c / W. The paper's rule takes away, at every turn, the small devices' share W_c / W of what
+their space cannot hold of theta, so that what full devices add to that lasts a few turns; this one keeps it.
+
 The weight's cap, stratified turns and that user vectors never travel are differences from the released code.
 """
 
