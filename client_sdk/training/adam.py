@@ -7,22 +7,24 @@ take part in a round is the same as training the whole matrix.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Adam"]
+__all__ = ["Adam", "OuterAdam"]
 
 BETA1: Final = 0.9
 BETA2: Final = 0.999
 EPSILON: Final = 1e-8
 
+Array = NDArray[np.floating[Any]]
+
 
 class Adam:
-    """Moves float32 `parameters`, each with its own rate; the moments begin at zero."""
+    """Moves float32 `parameters`, each with its own rate, or one an entry; the moments begin at zero."""
 
-    def __init__(self, parameters: Sequence[NDArray[np.float32]], rates: Sequence[float]) -> None:
+    def __init__(self, parameters: Sequence[NDArray[np.float32]], rates: Sequence[float | NDArray[np.float32]]) -> None:
         self._steps = 0
         self._slots = [
             (value, rate, np.zeros_like(value), np.zeros_like(value), np.empty_like(value))
@@ -62,3 +64,29 @@ class Adam:
         self._steps = steps
         for (_, _, mean, square, _), kept_mean, kept_square in zip(self._slots, means, squares, strict=True):
             mean[:], square[:] = kept_mean, kept_square
+
+
+class OuterAdam:
+    """Adam for a matrix all of whose gradients are outer(c, direction) with one and the same direction.
+
+    The moments are then those of c, a number for each row, times direction and its square: the same steps as Adam's
+    with a third of the work. Moves `rows` (k, d) in place.
+    """
+
+    def __init__(self, rows: Array, direction: Array, rate: float) -> None:
+        self._rows, self._direction, self._size, self._rate = rows, direction, np.abs(direction), rate
+        self._mean, self._square = (np.zeros(len(rows), rows.dtype) for _ in range(2))
+        self._up, self._down = np.empty_like(rows), np.empty_like(rows)
+        self._steps = 0
+
+    def step(self, factors: Array) -> None:
+        """One step down outer(factors, direction), for `factors` (k,)."""
+        self._steps += 1
+        self._mean += (1 - BETA1) * (factors - self._mean)
+        self._square += (1 - BETA2) * (factors * factors - self._square)
+        rate = self._rate / (1 - BETA1**self._steps)
+        np.multiply.outer((rate * self._mean).astype(self._mean.dtype), self._direction, out=self._up)
+        np.multiply.outer(np.sqrt(self._square / (1 - BETA2**self._steps)), self._size, out=self._down)
+        self._down += EPSILON
+        self._up /= self._down
+        self._rows -= self._up

@@ -11,15 +11,15 @@ would have to be kept; measured side by side, the difference is not to be seen (
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.data.history import History
-from client_sdk.training.adam import Adam
+from client_sdk.training.adam import Adam, OuterAdam
 from client_sdk.training.base import LocalResult, Memory, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.mf import Samples, check_shapes, draw_samples
@@ -27,6 +27,8 @@ from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec, Update
 from protocols.recipes.factors import factors_of
 from protocols.recipes.pfedclr import PFedCLR
+
+Array = NDArray[np.floating[Any]]
 
 __all__ = ["BUFFER", "BUFFER_BASIS", "BUFFER_ROWS", "PFedCLRConfig", "PFedCLRHalf"]
 
@@ -63,70 +65,105 @@ class PFedCLRConfig(TrainingConfig):
 
 
 class Trainable(Protocol):
-    """What a step trains, over the k items that take part in the round."""
+    """What a step trains, over the k items that take part in the round.
 
-    def parameters(self) -> list[NDArray[np.float32]]:
-        """The arrays to be moved."""
+    Residuals (k,) hold, for each item, sigmoid - label summed over its samples in a batch, divided by the batch size:
+    d loss / d logit of the mean loss.
+    """
 
-    def logits(self) -> NDArray[np.float32]:
-        """p . (q_i + w_i) of every item, float32 (k,)."""
+    def logits(self) -> Array:
+        """p . (q_i + w_i) of every item, (k,)."""
 
-    def gradients(self, residuals: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """Of the mean loss of a batch: `residuals` (k,) sums sigmoid - label over each item's samples, / batch size."""
-
-
-@dataclass
-class FullRows(Trainable):
-    """p . (base_i + rows_i): trains `rows` (k, d), and `user` (d,) where it is not frozen."""
-
-    base: NDArray[np.float32] | None
-    rows: NDArray[np.float32]
-    user: NDArray[np.float32]
-    frozen: bool
-
-    def parameters(self) -> list[NDArray[np.float32]]:
-        return [self.rows] if self.frozen else [self.rows, self.user]
-
-    def logits(self) -> NDArray[np.float32]:
-        own = self.rows @ self.user
-        return own if self.base is None else own + self.base @ self.user
-
-    def gradients(self, residuals: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        made = [np.multiply.outer(residuals, self.user)]
-        if not self.frozen:
-            made.append(residuals @ self.rows if self.base is None else residuals @ self.rows + residuals @ self.base)
-        return made
+    def step(self, residuals: Array) -> None:
+        """One step of Adam."""
 
 
-@dataclass
-class LowRankRows(Trainable):
+class _Flat:
+    """Copies of several arrays as views of one buffer, and of their gradients: Adam in one run over all entries."""
+
+    def __init__(self, arrays: Sequence[Array], rates: Sequence[float]) -> None:
+        flat = np.concatenate([array.ravel() for array in arrays])
+        self._gradient = np.zeros_like(flat)
+        self._adam = Adam([flat], [np.repeat(np.array(rates, flat.dtype), [array.size for array in arrays])])
+        edges = np.cumsum([array.size for array in arrays])[:-1]
+        self.values, self.gradients = (
+            [part.reshape(array.shape) for part, array in zip(np.split(buffer, edges), arrays, strict=True)]
+            for buffer in (flat, self._gradient)
+        )
+
+    def step(self) -> None:
+        """One step down `gradients`, which is written over."""
+        self._adam.step([self._gradient])
+
+
+class FrozenUser:
+    """p . (base_i + rows_i): trains `rows` (k, d) alone. `base` None is zero."""
+
+    def __init__(self, base: Array | None, rows: Array, user: Array, rate: float) -> None:
+        self.rows, self.user = rows.copy(), user
+        self._fixed = None if base is None else base @ user
+        self._adam = OuterAdam(self.rows, user, rate)
+
+    def logits(self) -> Array:
+        own: Array = self.rows @ self.user
+        return own if self._fixed is None else own + self._fixed
+
+    def step(self, residuals: Array) -> None:
+        self._adam.step(residuals)
+
+
+class FreeUser:
+    """p . (base_i + rows_i): trains `rows` (k, d) and p (d,). `base` None is zero."""
+
+    def __init__(self, base: Array | None, rows: Array, user: Array, rates: Sequence[float]) -> None:
+        self._base, self._flat = base, _Flat((rows, user), rates)
+        self.rows, self.user = self._flat.values
+
+    def logits(self) -> Array:
+        own: Array = self.rows @ self.user
+        return own if self._base is None else own + self._base @ self.user
+
+    def step(self, residuals: Array) -> None:
+        self.gradients(residuals)
+        self._flat.step()
+
+    def gradients(self, residuals: Array) -> list[Array]:
+        """Of rows and p."""
+        for_rows, for_user = self._flat.gradients
+        np.multiply.outer(residuals, self.user, out=for_rows)
+        np.matmul(residuals, self.rows, out=for_user)
+        if self._base is not None:
+            for_user += residuals @ self._base
+        return self._flat.gradients
+
+
+class LowRank:
     """p . (base_i + a_i B): trains A (k, r), B (r, d) and p (d,)."""
 
-    base: NDArray[np.float32]
-    rows: NDArray[np.float32]
-    basis: NDArray[np.float32]
-    user: NDArray[np.float32]
+    def __init__(self, base: Array, rows: Array, basis: Array, user: Array, rates: Sequence[float]) -> None:
+        self._base, self._flat = base, _Flat((rows, basis, user), rates)
+        self.rows, self.basis, self.user = self._flat.values
 
-    def parameters(self) -> list[NDArray[np.float32]]:
-        return [self.rows, self.basis, self.user]
+    def logits(self) -> Array:
+        own: Array = self.rows @ (self.basis @ self.user)
+        return own + self._base @ self.user
 
-    def logits(self) -> NDArray[np.float32]:
-        return self.base @ self.user + self.rows @ (self.basis @ self.user)
+    def step(self, residuals: Array) -> None:
+        self.gradients(residuals)
+        self._flat.step()
 
-    def gradients(self, residuals: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    def gradients(self, residuals: Array) -> list[Array]:
+        """Of A, B and p."""
+        for_rows, for_basis, for_user = self._flat.gradients
         folded = residuals @ self.rows
-        return [
-            np.multiply.outer(residuals, self.basis @ self.user),
-            np.multiply.outer(folded, self.user),
-            residuals @ self.base + folded @ self.basis,
-        ]
+        np.multiply.outer(residuals, self.basis @ self.user, out=for_rows)
+        np.multiply.outer(folded, self.user, out=for_basis)
+        np.add(residuals @ self._base, folded @ self.basis, out=for_user)
+        return self._flat.gradients
 
 
-def descend(
-    model: Trainable, rates: list[float], samples: Samples, config: PFedCLRConfig, rng: np.random.Generator
-) -> float:
-    """Train `model` in place over `config.epochs` shuffles of the samples; the mean loss of the last one's batches."""
-    adam = Adam(model.parameters(), rates)
+def descend(model: Trainable, samples: Samples, config: PFedCLRConfig, rng: np.random.Generator) -> float:
+    """Train `model` over `config.epochs` shuffles of the samples; the mean loss of the last one's batches."""
     losses: list[float] = []
     for epoch in range(config.epochs):
         order = rng.permutation(samples.rows.size)
@@ -134,11 +171,10 @@ def descend(
             batch = order[start : start + config.batch_size]
             rows, labels = samples.rows[batch], samples.labels[batch]
             logits = model.logits()[rows]
-            residuals = 0.5 + 0.5 * np.tanh(0.5 * logits) - labels  # sigmoid(x) = (1 + tanh(x/2)) / 2
-            sums = np.bincount(rows, weights=residuals, minlength=samples.items.size) / batch.size
+            residuals = (0.5 + 0.5 * np.tanh(0.5 * logits) - labels) / batch.size  # sigmoid(x) = (1 + tanh(x/2)) / 2
             if epoch == config.epochs - 1:
                 losses.append(float(np.mean(np.logaddexp(0.0, logits) - labels * logits)))
-            adam.step(model.gradients(sums.astype(np.float32)))
+            model.step(np.bincount(rows, weights=residuals, minlength=samples.items.size).astype(np.float32))
     return float(np.mean(losses))
 
 
@@ -213,32 +249,32 @@ class PFedCLRHalf:
         check_shapes(factors, user, p.items)
         samples = draw_samples(history.items, p.items, config.negatives, rng, excluded)
         start = factors[samples.items]
-        model = FullRows(None, start.copy(), user, frozen=p.variant in ("clr", "cf"))
-        loss = descend(model, [config.learning_rate] * len(model.parameters()), samples, config, rng)
-        return _FirstStep(samples, start, model.rows, {**memory, USER_FACTOR: user}, loss)
+        eta = config.learning_rate
+        model = (
+            FrozenUser(None, start, user, eta) if p.variant in ("clr", "cf") else FreeUser(None, start, user, [eta] * 2)
+        )
+        loss = descend(model, samples, config, rng)
+        return _FirstStep(samples, start, model.rows, {**memory, USER_FACTOR: model.user.copy()}, loss)
 
     def _personalise(self, first: _FirstStep, rng: np.random.Generator) -> Memory:
         """Step 2: with Q_u frozen, p and A, B; or p and W; or W alone; or nothing."""
-        variant, config, items, memory = (
-            self.recipe.parameters.variant,
-            self.training,
-            first.samples.items,
-            first.memory,
-        )
+        variant, config, memory = self.recipe.parameters.variant, self.training, first.memory
         if variant == "fedmf":
             return memory
-        user, eta, beta = memory[USER_FACTOR].copy(), config.learning_rate, config.buffer_learning_rate
-        whole = memory[BUFFER_ROWS if variant == "clr" else BUFFER].copy()
-        rows = whole[items]
-        if variant == "clr":
-            basis = memory[BUFFER_BASIS].copy()
-            descend(LowRankRows(first.rows, rows, basis, user), [beta, beta, eta], first.samples, config, rng)
-            whole[items] = rows
-            return {**memory, USER_FACTOR: user, BUFFER_ROWS: whole, BUFFER_BASIS: basis}
-        model = FullRows(first.rows, rows, user, frozen=variant == "af")
-        descend(model, [beta, eta][: len(model.parameters())], first.samples, config, rng)
-        whole[items] = rows
-        return {**memory, USER_FACTOR: user, BUFFER: whole}
+        name, user = BUFFER_ROWS if variant == "clr" else BUFFER, memory[USER_FACTOR]
+        beta, eta, rows = config.buffer_learning_rate, config.learning_rate, memory[name][first.samples.items]
+        model: FrozenUser | FreeUser | LowRank
+        if variant == "af":
+            model = FrozenUser(first.rows, rows, user, beta)
+        elif variant == "cf":
+            model = FreeUser(first.rows, rows, user, [beta, eta])
+        else:
+            model = LowRank(first.rows, rows, memory[BUFFER_BASIS], user, [beta, beta, eta])
+        descend(model, first.samples, config, rng)
+        whole = memory[name].copy()
+        whole[first.samples.items] = model.rows
+        kept = {**memory, USER_FACTOR: model.user.copy(), name: whole}
+        return kept | {BUFFER_BASIS: model.basis.copy()} if isinstance(model, LowRank) else kept
 
 
 @dataclass(frozen=True)

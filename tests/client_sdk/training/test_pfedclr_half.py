@@ -9,10 +9,19 @@ import pytest
 
 from client_sdk.data.history import History
 from client_sdk.training import MFConfig, PFedCLRConfig, client_half
-from client_sdk.training.adam import Adam
+from client_sdk.training.adam import Adam, OuterAdam
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.mf import Samples, draw_samples
-from client_sdk.training.pfedclr import BUFFER, BUFFER_BASIS, BUFFER_ROWS, FullRows, LowRankRows, PFedCLRHalf, descend
+from client_sdk.training.pfedclr import (
+    BUFFER,
+    BUFFER_BASIS,
+    BUFFER_ROWS,
+    FreeUser,
+    FrozenUser,
+    LowRank,
+    PFedCLRHalf,
+    descend,
+)
 from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState
 from protocols.recipes.registry import recipe
@@ -46,55 +55,99 @@ def play(chosen: PFedCLRHalf, seed: int = 0) -> tuple[Any, Any, Any]:
 # --- gradients and steps ---------------------------------------------------------------------------------------------
 
 
-def models(kind: str, rng: np.random.Generator, k: int) -> tuple[Any, list[np.ndarray]]:
+def models(kind: str, rng: np.random.Generator, k: int) -> Any:
     base, user = rng.standard_normal((k, DIM)), rng.standard_normal(DIM)
     if kind == "low rank":
-        model = LowRankRows(base, rng.standard_normal((k, RANK)), rng.standard_normal((RANK, DIM)), user)
-    else:
-        frozen, own = kind.startswith("frozen"), base if kind.endswith("base") else None
-        model = FullRows(own, rng.standard_normal((k, DIM)), user, frozen)
-    return model, model.parameters()
+        return LowRank(base, rng.standard_normal((k, RANK)), rng.standard_normal((RANK, DIM)), user, [0.1] * 3)
+    return FreeUser(base if kind.endswith("base") else None, rng.standard_normal((k, DIM)), user, [0.1] * 2)
 
 
-@pytest.mark.parametrize("kind", ["frozen", "frozen, base", "free", "free, base", "low rank"])
+@pytest.mark.parametrize("kind", ["free", "free, base", "low rank"])
 def test_gradients_are_those_of_the_mean_loss_of_the_batch(kind: str) -> None:
     rng = np.random.default_rng(3)
     samples = draw_samples(MINE.items, ITEMS, 2, rng)
-    model, parameters = models(kind, rng, samples.items.size)
+    model = models(kind, rng, samples.items.size)
 
     def loss() -> float:
         logits = model.logits()[samples.rows]
         return float(np.mean(np.logaddexp(0, logits) - samples.labels * logits))
 
+    parameters = [model.rows, model.basis, model.user] if kind == "low rank" else [model.rows, model.user]
+    for parameter, gradient in zip(parameters, model.gradients(residuals_of(model, samples)), strict=True):
+        np.testing.assert_allclose(gradient, slopes(loss, parameter), atol=1e-8)
+
+
+def residuals_of(model: Any, samples: Samples) -> np.ndarray:
     residuals = 1 / (1 + np.exp(-model.logits()[samples.rows])) - samples.labels
-    sums = np.bincount(samples.rows, residuals, samples.items.size) / samples.rows.size
-    for parameter, gradient in zip(parameters, model.gradients(sums), strict=True):
-        expected = np.zeros_like(parameter)
-        for place in np.ndindex(parameter.shape):
-            kept = parameter[place]
-            sides = []
-            for nudge in (1e-6, -1e-6):
-                parameter[place] = kept + nudge
-                sides.append(loss())
-            parameter[place] = kept
-            expected[place] = (sides[0] - sides[1]) / 2e-6
-        np.testing.assert_allclose(gradient, expected, atol=1e-8)
+    return np.bincount(samples.rows, residuals, samples.items.size) / samples.rows.size
+
+
+def slopes(loss: Any, parameter: np.ndarray) -> np.ndarray:
+    """Finite differences of the loss in every entry."""
+    found = np.zeros_like(parameter)
+    for place in np.ndindex(parameter.shape):
+        kept, sides = parameter[place], []
+        for nudge in (1e-6, -1e-6):
+            parameter[place] = kept + nudge
+            sides.append(loss())
+        parameter[place] = kept
+        found[place] = (sides[0] - sides[1]) / 2e-6
+    return found
+
+
+@pytest.mark.parametrize("base", [False, True])
+def test_with_the_user_frozen_a_step_is_adams_on_the_gradient_of_the_loss(base: bool) -> None:
+    rng = np.random.default_rng(4)
+    samples = draw_samples(MINE.items, ITEMS, 2, rng)
+    fixed = rng.standard_normal((samples.items.size, DIM)) if base else None
+    model = FrozenUser(fixed, rng.standard_normal((samples.items.size, DIM)), rng.standard_normal(DIM), 0.03)
+    rows = model.rows.copy()
+    dense = Adam([rows], [0.03])
+
+    def loss() -> float:
+        logits = model.logits()[samples.rows]
+        return float(np.mean(np.logaddexp(0, logits) - samples.labels * logits))
+
+    for _ in range(5):
+        dense.step([slopes(loss, model.rows)])
+        model.step(residuals_of(model, samples))
+        np.testing.assert_allclose(model.rows, rows, atol=1e-5)
 
 
 def test_adam_is_the_papers_algorithm() -> None:
     rng = np.random.default_rng(0)
-    value = rng.standard_normal((3, 2)).astype(np.float32)
-    expected, mean, square = value.astype(np.float64), np.zeros((3, 2)), np.zeros((3, 2))
-    adam = Adam([value], [0.05])
+    arrays = [rng.standard_normal((3, 2)).astype(np.float32), rng.standard_normal(4).astype(np.float32)]
+    rates = (0.05, 0.01)
+    adam = Adam(arrays, [0.05, np.full(4, 0.01, np.float32)])
+    expected = [array.astype(np.float64) for array in arrays]
+    means, squares = ([np.zeros(array.shape) for array in arrays] for _ in range(2))
     for step in range(1, 8):
-        gradient = rng.standard_normal((3, 2)).astype(np.float32)
-        gradient[2] = 0.0 if step < 4 else gradient[2]
-        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient.astype(np.float64) ** 2
-        moved = mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
-        expected -= 0.05 * moved
-        assert (moved[2] == 0).all() == (step < 4)  # rows that have had no gradient stay
-        adam.step([gradient])
-        np.testing.assert_allclose(value, expected, atol=1e-6)
+        gradients = []
+        for place, array in enumerate(arrays):
+            gradient = rng.standard_normal(array.shape).astype(np.float32)
+            gradient[2] = 0.0 if step < 4 else gradient[2]
+            means[place] = 0.9 * means[place] + 0.1 * gradient
+            squares[place] = 0.999 * squares[place] + 0.001 * gradient.astype(np.float64) ** 2
+            moved = means[place] / (1 - 0.9**step) / (np.sqrt(squares[place] / (1 - 0.999**step)) + 1e-8)
+            expected[place] -= rates[place] * moved
+            assert np.all(moved[2] == 0) == (step < 4)  # rows that have had no gradient stay
+            gradients.append(gradient)
+        adam.step(gradients)
+        for value, wanted in zip(arrays, expected, strict=True):
+            np.testing.assert_allclose(value, wanted, atol=1e-6)
+
+
+def test_gradients_along_one_direction_need_a_moment_a_row() -> None:
+    rng = np.random.default_rng(1)
+    rows, direction = rng.standard_normal((9, 4)), rng.standard_normal(4)
+    direction[2] = 1e-9  # where epsilon counts
+    wanted = rows.copy()
+    dense, outer = Adam([wanted], [0.02]), OuterAdam(rows, direction, 0.02)
+    for _ in range(12):
+        factors = rng.standard_normal(9) * (rng.random(9) < 0.5)
+        dense.step([np.outer(factors, direction)])
+        outer.step(factors)
+        np.testing.assert_allclose(rows, wanted, rtol=1e-10, atol=1e-12)
 
 
 def test_training_the_rows_that_take_part_is_training_the_whole_table() -> None:
@@ -105,10 +158,10 @@ def test_training_the_rows_that_take_part_is_training_the_whole_table() -> None:
     rng = np.random.default_rng(4)
     samples = draw_samples(MINE.items, ITEMS, 4, rng)
     everything = Samples(np.arange(ITEMS, dtype=np.int32), samples.items[samples.rows].astype(np.intp), samples.labels)
-    start = factors.copy()
-    descend(FullRows(None, factors, user, frozen=True), [0.01], everything, chosen.training, rng)
+    whole = FrozenUser(None, factors, user, 0.01)
+    descend(whole, everything, chosen.training, rng)
     change, weight = local.blocks[0][:-1].reshape(ITEMS, DIM), local.blocks[0][-1]
-    np.testing.assert_allclose(change / weight, factors - start, atol=1e-6)
+    np.testing.assert_allclose(change / weight, whole.rows - factors, atol=1e-6)
 
 
 # --- what each step changes and sends --------------------------------------------------------------------------------
