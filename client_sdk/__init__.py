@@ -26,6 +26,7 @@ from client_sdk.fleet import Fleet
 from client_sdk.fleet_rounds import FleetRound
 from client_sdk.identity import Identity
 from client_sdk.keys import new_group_code
+from client_sdk.ledger import OwnLedger
 from client_sdk.operators import Operator, task_request
 from client_sdk.participant import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
 from client_sdk.policy import Policy
@@ -56,6 +57,7 @@ __all__ = [
     "MemoryStore",
     "NotEnrolled",
     "Operator",
+    "OwnLedger",
     "Participant",
     "Policy",
     "PolicyRefused",
