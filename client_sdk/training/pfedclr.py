@@ -145,8 +145,9 @@ class LowRank:
         self.rows, self.basis, self.user = self._flat.values
 
     def logits(self) -> Array:
-        own: Array = self.rows @ (self.basis @ self.user)
-        return own + self._base @ self.user
+        shared: Array = self._base @ self.user
+        shared += self.rows @ (self.basis @ self.user)
+        return shared
 
     def step(self, residuals: Array) -> None:
         self.gradients(residuals)
