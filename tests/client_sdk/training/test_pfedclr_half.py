@@ -286,3 +286,12 @@ def test_clients_begin_alike_unless_each_is_to_draw_its_own_start() -> None:
             assert np.array_equal(first[name], second[name]) == alike
             assert 0.4 < first[name].std() < 2.0
         assert not first[BUFFER_ROWS].any()
+
+
+def test_one_contribution_in_the_clear_tells_the_items_of_its_user() -> None:
+    """Why plain sums of this recipe are for trials, however late it personalises: rows move along one direction."""
+    chosen = half("clr", PFedCLRConfig())
+    rows = play(chosen)[1].blocks[0][:-1].reshape(ITEMS, DIM)
+    along = rows @ np.linalg.svd(rows, full_matrices=False)[2][0]
+    fewer = min((np.flatnonzero(side > 1e-9) for side in (along, -along)), key=len)
+    assert set(fewer.tolist()) == set(MINE.items.tolist())
