@@ -1,0 +1,123 @@
+"""Clients of a simulated job: what each contributes in a round, and what it sends next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
+
+from aggregator_service.plans import TaskPlan, plan_round, round_spec
+from aggregator_service.rounds.masked import round_context
+from aggregator_service.storage.schema import RoundRow, TaskRow
+from aggregator_service.storage.stages import Handout
+from protocols.errors import ThresholdError
+from protocols.layout import VectorLayout, whole_route
+from protocols.sums.masked import client
+from protocols.sums.masked.plan import encode
+from protocols.sums.masked.policy import ClientPolicy
+from tests.simulation.plan import Part
+from tests.simulation.process import Process
+
+__all__ = ["STATE_OF", "Client", "counted", "vector"]
+
+STATE_OF: Final[dict[Part, str]] = {
+    "advertise": "advertising",
+    "share": "sharing",
+    "contribute": "collecting",
+    "confirm": "confirming",
+    "unmask": "unmasking",
+}
+_BASE: Final = 4
+_POLICY: Final = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
+
+
+def vector(layout: VectorLayout, number: int, index: int) -> NDArray[np.float64]:
+    """The whole vector of client `index` in round `number`: whole numbers, so that every sum of them is exact.
+
+    The first value is 4^index: from the sum's base-4 digits follows who is in it, and how often. The others tell rounds
+    and clients apart.
+    """
+    counts = np.concatenate([block.integral_mask() for block in layout.blocks])
+    values = (np.arange(counts.size) * 7 + number * 13 + index * 5) % 31 + 1.0
+    values[0] = float(_BASE**index)
+    return np.where(counts, 1.0, values)
+
+
+def counted(first: float, clients: int) -> list[int]:
+    """How often each client stands in a sum whose first value is `first`."""
+    return [int(first) // _BASE**index % _BASE for index in range(clients)]
+
+
+@dataclass
+class Client:
+    """One client, and where it stands in the round it is in. It never dies: it falls silent."""
+
+    index: int
+    number: int = 0
+    left: bool = False
+    done: frozenset[Part] = frozenset()
+    made: tuple[Part, bytes] | None = None
+    retry_at: float = 0.0
+    state: Any = None
+
+    @property
+    def id(self) -> str:
+        return f"c_{self.index:02}"
+
+    @property
+    def identity(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(bytes([self.index + 1] * 32))
+
+    def enter(self, number: int) -> None:
+        """A new round."""
+        self.number, self.left, self.done, self.made, self.state = number, False, frozenset(), None, None
+
+    def make(self, process: Process, task: TaskRow, round_: RoundRow, part: Part) -> bytes | None:
+        """What this client sends in this part; the same bytes each time. None: not now, or it has left the round."""
+        if self.made is not None and self.made[0] == part:
+            return self.made[1]
+        plan = plan_round(task, round_)
+        try:
+            body = self._plain(plan, round_) if round_.model_digest is None else self._step(process, task, round_, part)
+        except ThresholdError:
+            self.left = True
+            return None
+        if body is not None:
+            self.made = (part, body)
+        return body
+
+    def _plain(self, plan: TaskPlan, round_: RoundRow) -> bytes:
+        route = plan.route(round_spec(round_), self.id)
+        values = vector(plan.plan.layout, round_.number, self.index)
+        return bytes(plan.mechanism.seal(plan.plan, route, plan.plan.layout.split(values), None))
+
+    def _step(self, process: Process, task: TaskRow, round_: RoundRow, part: Part) -> bytes | None:
+        if part == "advertise":
+            self.state, body = client.advertise(round_context(task, round_), self.id, self.identity, _POLICY)
+            return body
+        if self.state is None:
+            self.left = True  # it slept through an earlier stage
+            return None
+        curious = part == "unmask" and not round_.confirms
+        needs: dict[Part, Handout] = {"share": "roster", "contribute": "inbox", "confirm": "survivors"}
+        kind = needs.get(part, "survivors" if curious else "confirmations")
+        handed = process.hand_out(task.id, round_.number, kind, self.id)
+        if handed is None:
+            return None
+        state, self.state = self.state, None
+        if part == "share":
+            self.state, body = client.share(state, handed, lambda entry: True)
+        elif part == "contribute":
+            plan = state.context.plan
+            blocks = plan.layout.split(vector(plan.layout, round_.number, self.index))
+            self.state, body = client.contribute(state, handed, encode(plan, whole_route(plan.layout), blocks))
+        elif part == "confirm":
+            self.state, body = client.confirm(state, handed)
+        elif curious:
+            self.state, body = client.unmask_unconfirmed(state, handed)
+        else:
+            self.state, body = client.unmask(state, handed)
+        return body

@@ -1,0 +1,118 @@
+"""What must hold in every schedule, whatever fails, checked at each release and at the end:
+
+1. The released sum is exactly the sum of the survivors' contributions. (All values are whole numbers below 2^24, so
+   that float32, float64 and the masked ring hold each sum exactly.)
+2. No contribution counts twice.
+3. Nothing below the floor (`min_clients`) is released.
+4. Every acknowledged contribution is in the sum, or its loss is reported: the round has failed and says why.
+
+And what makes these worth something:
+
+5. What was released never changes, and a round that is over stays as it is.
+6. Once the faults are over, the job comes to its end: no round waits for ever.
+7. After a restart nothing is stored that no row names: no body, no blob.
+8. No fault is answered with an error that nobody foresaw, and no round is given up for damaged storage unless a stored
+   byte was flipped.
+
+Who is in a sum is read off the sum itself (`clients.vector`), not off the rows that the service keeps about it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregator_service.plans import plan_round
+from aggregator_service.storage.rounds import list_rounds
+from aggregator_service.storage.schema import RoundRow, TaskRow
+from tests.simulation.clients import counted, vector
+from tests.simulation.plan import Plan
+from tests.simulation.storage import Disk
+
+__all__ = ["Ledger"]
+
+
+@dataclass
+class Ledger:
+    """What the outside world knows: who sent a whole contribution, who was given a receipt, what was released."""
+
+    plan: Plan
+    disk: Disk
+    damaged: set[str] = field(default_factory=set)
+    sent: set[tuple[int, int]] = field(default_factory=set)
+    acknowledged: set[tuple[int, int]] = field(default_factory=set)
+    released: dict[int, tuple[frozenset[int], str]] = field(default_factory=dict)
+    ended: dict[int, str] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+
+    def check_releases(self, task_id: str) -> None:
+        """After a commit: every sum that is new is held against what was sent."""
+        for task, row in self._rounds(task_id):
+            before = self.ended.get(row.number)
+            if before is not None and before != row.state:
+                self._broken(5, row, f"was {before} and is {row.state} now")
+            if row.state in ("complete", "failed"):
+                self.ended[row.number] = row.state
+            if row.aggregate_key is not None and row.number not in self.released:
+                self._check_release(task, row)
+
+    def _check_release(self, task: TaskRow, row: RoundRow) -> None:
+        total, digest = self._opened(task, row)
+        if digest != row.aggregate_digest:
+            self._broken(1, row, "the stored aggregate is not the one that was computed")
+            return
+        times = counted(total[0], self.plan.members)
+        survivors = frozenset(index for index, count in enumerate(times) if count)
+        self.released[row.number] = (survivors, digest)
+        if max(times) > 1:
+            self._broken(2, row, f"contributions counted {times} times")
+        of_it = [vector(plan_round(task, row).plan.layout, row.number, index) for index in sorted(survivors)]
+        if not of_it or not np.array_equal(total, np.sum(of_it, axis=0)):
+            self._broken(1, row, f"the sum {total} is not that of the contributions of {sorted(survivors)}")
+        unknown = {index for index in survivors if (row.number, index) not in self.sent}
+        if unknown:
+            self._broken(1, row, f"clients {sorted(unknown)} are in the sum and sent nothing")
+        if len(survivors) < self.plan.floor or row.survivors != len(survivors):
+            self._broken(3, row, f"{len(survivors)} in the sum, {row.survivors} stated, the floor is {self.plan.floor}")
+
+    def check_end(self, task_id: str) -> None:
+        """When the job is over and the storage was tidied up."""
+        self.check_releases(task_id)
+        for task, row in self._rounds(task_id):
+            if row.state not in ("complete", "failed"):
+                self._broken(6, row, f"is {row.state} though the job is {task.state}")
+            if (row.state == "complete") != (row.number in self.released):
+                self._broken(3, row, f"is {row.state} and its sum is {'' if row.aggregate_key else 'not '}there")
+            if row.state == "complete":
+                self._check_kept(task, row)
+            elif not row.failure:
+                self._broken(4, row, "has failed and does not say why")
+            elif "damaged" in row.failure and not self.damaged:
+                self._broken(8, row, "was given up for damaged storage, and nothing was damaged")
+
+    def _check_kept(self, task: TaskRow, row: RoundRow) -> None:
+        survivors, digest = self.released.get(row.number, (frozenset[int](), ""))
+        lost = {index for number, index in self.acknowledged if number == row.number} - survivors
+        if lost:
+            self._broken(4, row, f"clients {sorted(lost)} have a receipt and are not in the sum")
+        if row.aggregate_digest != digest:
+            self._broken(5, row, "names another sum than at its release")
+        if row.aggregate_key not in self.damaged and self._opened(task, row)[1] != digest:
+            self._broken(5, row, "has another sum stored than at its release")
+
+    def _opened(self, task: TaskRow, row: RoundRow) -> tuple[NDArray[np.float64], str]:
+        body = (self.disk.blobs.root / str(row.aggregate_key)).read_bytes()
+        plan = plan_round(task, row)
+        opened = plan.mechanism.open(plan.plan, body, row.survivors, None)
+        return np.asarray(opened, dtype=np.float64), hashlib.sha256(body).hexdigest()
+
+    def _rounds(self, task_id: str) -> list[tuple[TaskRow, RoundRow]]:
+        with self.disk.database.read() as session:
+            task = session.get_one(TaskRow, task_id)
+            return [(task, row) for row in list_rounds(session, task_id, 0, 1000, None)]
+
+    def _broken(self, invariant: int, row: RoundRow, what: str) -> None:
+        self.violations.append(f"invariant {invariant}: round {row.number}: {what}")

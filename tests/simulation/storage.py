@@ -1,0 +1,153 @@
+"""Database and blobs that outlive the simulated processes, and what a process sees of them while faults last."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from aggregator_service.storage.blobs import BlobsUnavailableError
+from aggregator_service.storage.database import Database, Effects
+from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.migrate import migrate
+from aggregator_service.storage.schema import Base
+
+__all__ = ["Crash", "Disk", "FaultyBlobs", "FaultyDatabase", "Point"]
+
+Point = Callable[[str], str]
+"""Called at each point with its name: raises `Crash`, or says which fault strikes here ("" for none)."""
+
+
+class Crash(BaseException):
+    """The process is dead: whatever it still tries, nothing of it takes effect."""
+
+
+class _UnansweredError(BaseException):
+    """The commit took effect and its answer is lost: no listener hears of it."""
+
+
+class Disk:
+    """What a machine's end leaves behind. One database is used for all schedules, emptied between them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.database = Database(f"sqlite:///{root / 'simulation.db'}", connections=4)
+        event.listen(self.database.engine, "connect", _in_memory_speed)
+        migrate(self.database)
+        self.blobs = DirectoryBlobs(root / "blobs")
+
+    def wipe(self) -> None:
+        """As new."""
+        with self.database.write() as session:
+            for table in reversed(Base.metadata.sorted_tables):
+                session.execute(table.delete())
+        for folder in self.root.iterdir():
+            if folder.is_dir():
+                shutil.rmtree(folder)
+        self.blobs.prepare()
+
+    def flip(self, key: str, place: int) -> None:
+        """One bit of a stored blob decays."""
+        path = self.blobs.root / key
+        body = bytearray(path.read_bytes())
+        body[place % len(body)] ^= 1 << place % 8
+        path.write_bytes(body)
+
+
+def _in_memory_speed(connection: Any, _record: object) -> None:
+    """No simulated crash takes the page cache along, so nothing has to reach the disk."""
+    connection.execute("PRAGMA synchronous=OFF")
+
+
+class FaultyDatabase(Database):
+    """One process's connection to the database of a `Disk`.
+
+    It shares the engine (SQLAlchemy would compile every statement anew for each process), and nothing else.
+    """
+
+    def __init__(self, disk: Disk, point: Point) -> None:
+        vars(self).update(vars(disk.database))
+        self.point = point
+        self.listeners: list[Callable[[Effects], None]] = [self._committed]
+        self.seen: Callable[[Effects], None] = lambda effects: None
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """See `Database.read`."""
+        self._reach("database.read")
+        with super().read() as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """See `Database.write`. The process may die before the commit, or after it before anybody hears of it."""
+        self._reach("database.begin")
+        try:
+            with super().write() as session:
+                yield session
+                self._reach("database.commit")
+        except _UnansweredError:
+            raise _gone() from None
+
+    def _reach(self, name: str) -> None:
+        if self.point(name) == "database gone":
+            raise _gone()
+
+    def _committed(self, effects: Effects) -> None:
+        self.seen(effects)
+        if self.point("database.committed") == "commit unanswered":
+            raise _UnansweredError
+
+
+def _gone() -> OperationalError:
+    return OperationalError("(simulated)", None, ConnectionError("the database is gone"))
+
+
+@dataclass(frozen=True)
+class FaultyBlobs(DirectoryBlobs):
+    """One process's view of the blobs of a `Disk`."""
+
+    point: Point
+
+    def put(self, key: str, body: bytes | memoryview) -> str:
+        """See `BlobStore.put`. A full disk, or the process's end, leaves half of a file behind."""
+        found = self._reach("blob.put")
+        if found in ("disk full", "torn blob"):
+            half = self._target(key)
+            half.with_name(half.name + ".tmp").write_bytes(bytes(body)[: len(body) // 2])
+            if found == "torn blob":
+                raise Crash
+            raise BlobsUnavailableError("the disk is full")
+        digest = super().put(key, body)
+        self._reach("blob.stored")
+        return digest
+
+    def adopt(self, path: Path, key: str) -> None:
+        """See `BlobStore.adopt`."""
+        if self._reach("blob.adopt") == "disk full":
+            raise BlobsUnavailableError("the disk is full")
+        super().adopt(path, key)
+        self._reach("blob.stored")
+
+    def view(self, key: str, digest: str) -> memoryview:
+        """See `BlobStore.view`."""
+        self._reach("blob.view")
+        return super().view(key, digest)
+
+    def delete(self, *keys: str) -> None:
+        """See `BlobStore.delete`."""
+        self._reach("blob.delete")
+        super().delete(*keys)
+
+    def _reach(self, name: str) -> str:
+        found = self.point(name)
+        if found == "store gone":
+            raise BlobsUnavailableError("the store is gone")
+        return found
