@@ -148,7 +148,7 @@ def privacy(made: RFRec, sums: int) -> Figures:
 
 def _runs(system: str, *, quick: bool, seed: int) -> list[RFRecRun]:
     def run(name: str, dataset: str, parameters: Mapping[str, Any], blocks: int | None = None, **more: Any) -> RFRecRun:
-        variant = str(parameters.get("variant", "paper"))
+        variant = str(parameters["variant"])
         rounds = 20 if quick else ROUNDS
         if system == "rfrecf":
             rounds = ITERATIONS[variant]
@@ -158,18 +158,18 @@ def _runs(system: str, *, quick: bool, seed: int) -> list[RFRecRun]:
     def table(dataset: str) -> dict[str, Any]:
         return {} if quick else {"published": dict(zip(("mae", "rmse"), MAIN[system, dataset], strict=True))}
 
-    released = {"variant": "released"}
+    paper, released = {"variant": "paper"}, {"variant": "released"}
     runs: list[RFRecRun] = []
     for dataset in ("ml-100k",) if quick else ("ml-100k", "ml-1m"):
         runs.append(run("released", dataset, released, BLOCKS, **table(dataset)))
-        runs.append(run("paper", dataset, {}, None, **table(dataset)))
+        runs.append(run("paper", dataset, paper, None, **table(dataset)))
         runs.append(run("released", dataset, released, None, **table(dataset)))
-    runs.append(run("paper.raw", "ml-100k", {"scaling": "raw"}, None, **table("ml-100k")))
+    runs.append(run("paper.raw", "ml-100k", {**paper, "scaling": "raw"}, None, **table("ml-100k")))
     if quick:
         return runs
     if system == "rfrec":
         runs.append(run("released.chosen", "ml-100k", CHOSEN, CHOSEN_BLOCKS, **table("ml-100k")))
-    slow = {"learning_rate": 0.02 if system == "rfrec" else 0.01}
+    slow = {**paper, "learning_rate": 0.02 if system == "rfrec" else 0.01}
     runs.append(run("paper.slow", "ml-100k", slow, None, **table("ml-100k")))
     steady, steadier = "released", released
     if system == "rfrecf":

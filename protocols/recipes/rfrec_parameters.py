@@ -35,7 +35,7 @@ class LocalRule:
 
 
 class RFRecParameters(FactorParameters):
-    """Ratings, model and step sizes; the defaults are the paper's, section 4.1.3."""
+    """Ratings, model and step sizes; the numbers are the paper's, section 4.1.3."""
 
     dim: int = Field(default=20, ge=1, le=MAX_DIM, description="Length d of a factor.")
     clip: float = Field(
@@ -51,9 +51,9 @@ class RFRecParameters(FactorParameters):
         description="What is fitted: ratings brought to [0, 1], as in the released code, or as they are.",
     )
     variant: Literal["paper", "released"] = Field(
-        default="paper",
-        description="paper: plain gradient steps, linear prediction. released: Adam, prediction by a sigmoid, and "
-        "what else the released code does otherwise.",
+        default="released",
+        description="released: Adam, prediction by a sigmoid, and what else the released code does otherwise. paper: "
+        "plain gradient steps, linear prediction, which diverges with the paper's own settings.",
     )
     penalty: float = Field(default=10.0, ge=0, le=1e6, description="lambda: how strongly V is held to the average.")
     user_penalty: float = Field(default=0.1, ge=0, le=1e6, description="lambda_u: how strongly u is held to 0.")

@@ -32,9 +32,9 @@ def data() -> Interactions:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("rfrec", {}),
+        ("rfrec", {"variant": "paper"}),
         ("rfrec", {"variant": "released"}),
-        ("rfrecf", {"iterations": 100}),
+        ("rfrecf", {"iterations": 100, "variant": "paper"}),
         ("rfrecf", {"iterations": 100, "variant": "released", "probability": 0.6}),
     ],
 )
@@ -78,7 +78,8 @@ def test_a_run_keeps_its_errors_or_says_that_it_diverged(tmp_path: Path, data: I
     assert ticks == {good.key: 20}
     assert 0 < figures["mae"] < figures["rmse"] < 3
     assert [point["sums"] for point in figures["curve"]] == [10, 20]
-    bad = RFRecRun("paper", "ml-100k", "rfrec", {"dim": 3, "learning_rate": 5.0, "scaling": "raw"}, 50)
+    steep = {"variant": "paper", "dim": 3, "learning_rate": 5.0, "scaling": "raw"}
+    bad = RFRecRun("paper", "ml-100k", "rfrec", steep, 50)
     bad.execute(tmp_path, tmp_path, ticks)
     figures = json.loads(path_of(bad, tmp_path).read_text())
     assert figures["diverged_at"] > 1

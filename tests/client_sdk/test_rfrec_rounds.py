@@ -20,9 +20,9 @@ from tests.support.server import AggregatorProcess, running_aggregator
 USERS, ITEMS, ROUNDS = 6, 24, 2
 SEED = bytes(range(32))
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "rfrec": ("rfrec", {}),
+    "rfrec": ("rfrec", {"variant": "paper"}),
     "rfrec-released": ("rfrec", {"variant": "released"}),
-    "rfrecf": ("rfrecf", {"iterations": 10, "moves": "coin"}),
+    "rfrecf": ("rfrecf", {"iterations": 10, "variant": "paper", "moves": "coin"}),
     "rfrecf-released": ("rfrecf", {"iterations": 10, "variant": "released", "probability": 0.5}),
 }
 MECHANISMS: dict[str, dict[str, Any]] = {"plain": {}, "ckks": {}, "masked": {"dropout": 0.0}}

@@ -31,7 +31,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 
 def make(name: str, **changes: Any) -> tuple[RFRec, RFRecHalf]:
-    made = recipe(name, {"items": ITEMS, "dim": DIM, **changes})
+    made = recipe(name, {"items": ITEMS, "dim": DIM, "variant": "paper", **changes})
     half = client_half(made)
     assert isinstance(made, RFRec)
     assert isinstance(half, RFRecHalf)
@@ -214,7 +214,7 @@ def test_a_model_of_another_sum_is_refused() -> None:
 
 
 def test_ratings_are_scaled_and_back() -> None:
-    raw = RFRecParameters(items=1, rating_min=0.5, rating_max=4, scaling="raw")
+    raw = RFRecParameters(items=1, rating_min=0.5, rating_max=4, variant="paper", scaling="raw")
     unit = raw.model_copy(update={"scaling": "unit"})
     given = np.array([0.5, 2.25, 4], np.float32)
     np.testing.assert_array_equal(scaled_ratings(given, raw), given)

@@ -18,7 +18,7 @@ NAMES = ["rfrec", "rfrecf"]
 
 
 def make(name: str, **changes: Any) -> RFRec:
-    made = recipe(name, {"items": ITEMS, "dim": DIM, **changes})
+    made = recipe(name, {"items": ITEMS, "dim": DIM, "variant": "paper", **changes})
     assert isinstance(made, RFRec)
     return made
 
