@@ -44,7 +44,7 @@ class Ledger:
     damaged: set[str] = field(default_factory=set)
     sent: set[tuple[int, int]] = field(default_factory=set)
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
-    released: dict[int, tuple[frozenset[int], str]] = field(default_factory=dict)
+    released: dict[int, tuple[frozenset[int], str] | None] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
 
@@ -62,7 +62,9 @@ class Ledger:
     def _check_release(self, task: TaskRow, row: RoundRow) -> None:
         total, digest = self._opened(task, row)
         if digest != row.aggregate_digest:
-            self._broken(1, row, "the stored aggregate is not the one that was computed")
+            if row.aggregate_key not in self.damaged:
+                self._broken(1, row, "the stored aggregate is not the one that was computed")
+            self.released[row.number] = None  # it decayed before the commit: whoever asks for it is told
             return
         times = counted(total[0], self.plan.members)
         survivors = frozenset(index for index, count in enumerate(times) if count)
@@ -94,7 +96,10 @@ class Ledger:
                 self._broken(8, row, "was given up for damaged storage, and nothing was damaged")
 
     def _check_kept(self, task: TaskRow, row: RoundRow) -> None:
-        survivors, digest = self.released.get(row.number, (frozenset[int](), ""))
+        known = self.released.get(row.number)
+        if known is None:
+            return
+        survivors, digest = known
         lost = {index for number, index in self.acknowledged if number == row.number} - survivors
         if lost:
             self._broken(4, row, f"clients {sorted(lost)} have a receipt and are not in the sum")

@@ -47,7 +47,7 @@ from tests.simulation.storage import Crash, Disk, FaultyBlobs, FaultyDatabase
 __all__ = ["Actor", "Message", "Process", "without_threads"]
 
 BACK_OFF: Final = 1.0
-RECHECK: Final = 20.0
+RECHECK: Final = 40.0
 _SETTLED: Final = 20
 """Turns of the event loop after which a coroutine that neither pauses nor ends waits for another one."""
 Outcome = TypeVar("Outcome")
@@ -55,10 +55,10 @@ _ACTOR: ContextVar[Actor] = ContextVar("actor")
 
 
 class Actor:
-    """A coroutine of a process that goes on only when it is let."""
+    """A coroutine of a process that goes on only when it is let. `haste`: how often, compared with others."""
 
-    def __init__(self, name: str, process: Process, work: Coroutine[Any, Any, None]) -> None:
-        self.name, self.process, self.at = name, process, "start"
+    def __init__(self, name: str, process: Process, work: Coroutine[Any, Any, None], haste: float) -> None:
+        self.name, self.process, self.at, self.haste = name, process, "start", haste
         self._gate: asyncio.Future[None] | None = None
         self._task = asyncio.create_task(self._run(work))
 
@@ -177,7 +177,7 @@ class Process:
 
     def __init__(self, disk: Disk, index: int, clock: Clock, batch: int, strike: Callable[[Process, str], str]) -> None:
         self.index, self.alive, self._strike, self._clock = index, True, strike, clock
-        self.engine_due = clock.now()
+        self.engine_due, self.stepping = clock.now(), False
         settings = _settings(disk.root / f"server-{index}")
         self.database, self.blobs = FaultyDatabase(disk, self.point), FaultyBlobs(disk.blobs.root, self.point)
         pool = _InLinePool(1)
@@ -218,7 +218,7 @@ class Process:
 
     async def engine_step(self, task_id: str, failed: Callable[[Exception], None]) -> None:
         """One step of the round engine, and when it wants the next, as its own loop has it."""
-        self.engine_due = float("inf")  # until a commit, or the end of this step, says otherwise
+        self.engine_due, self.stepping = float("inf"), True  # due when a commit, or the end of this step, says so
         try:
             pause = await self.services.engine.step(task_id)
         except (BlobsUnavailableError, *DATABASE_GONE):
@@ -226,6 +226,7 @@ class Process:
         except Exception as error:
             failed(error)
             pause = BACK_OFF
+        self.stepping = False
         if pause is not None:
             self.engine_due = min(self.engine_due, self._clock.now() + min(pause, RECHECK))
 

@@ -15,9 +15,9 @@ from tests.simulation.plan import FAULTS, draw_plan
 from tests.simulation.storage import Disk
 from tests.simulation.world import play
 
-SCHEDULES: Final = int(os.environ.get("HUSHREC_SCHEDULES", "1000"))
+SCHEDULES: Final = int(os.environ.get("HUSHREC_SCHEDULES", "500"))
 SEED: Final = os.environ.get("HUSHREC_SEED")
-_SOME: Final = 50
+_SOME: Final = 25
 
 
 @pytest.mark.parametrize("first", [int(SEED)] if SEED else range(0, SCHEDULES, _SOME))

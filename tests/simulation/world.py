@@ -22,6 +22,7 @@ from aggregator_service.storage.rounds import cohort_clients, last_round
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.tasks import create_task
 from protocols.codec import b64encode
+from protocols.errors import RefusalError
 from protocols.messages import TaskRequest
 from tests.simulation.clients import STATE_OF, Client
 from tests.simulation.invariants import Ledger
@@ -35,6 +36,8 @@ STAGE_SECONDS: Final = 100.0
 _CALM_AFTER: Final = 2500
 _GIVE_UP_AFTER: Final = 8000
 _RETRY: Final = 7.0
+_DAWDLING: Final = 0.02
+"""How likely a slow coroutine is to go on, compared with others: some are overtaken by whole stages."""
 _WINDOWS: Final[tuple[FaultKind, ...]] = ("database gone", "disk full", "store gone")
 _ONLY_AT: Final[dict[str, tuple[str, ...]]] = {
     "database gone": ("database.read", "database.begin", "database.commit"),
@@ -193,7 +196,8 @@ class World:
         if not options or self._choose.random() < 0.005:
             self._let_time_pass(idle=not options)
             return
-        name, option = self._choose.choice(options)
+        weights = [weight for _, _, weight in options]
+        ((name, option, _),) = self._choose.choices(options, weights)
         self._note(name)
         actor = option()
         if actor is not None:
@@ -206,33 +210,33 @@ class World:
     def _over(self) -> bool:
         return self.view.task.state != "open" and not self._actors and not self._flying
 
-    def _options(self) -> Iterator[tuple[str, Callable[[], Actor | None]]]:
+    def _options(self) -> Iterator[tuple[str, Callable[[], Actor | None], float]]:
         now = self.clock.now()
         for actor in [one for one in self._actors if one.ready]:
-            yield f"{actor.name} goes on at {actor.at}", lambda actor=actor: actor  # type: ignore[misc]
+            yield f"{actor.name} goes on at {actor.at}", lambda actor=actor: actor, actor.haste  # type: ignore[misc]
         serving = [process for process in self._processes if process is not None]
         for index, process in enumerate(self._processes):
             if process is None:
-                yield f"process {index} starts", lambda index=index: self._start(index)  # type: ignore[misc]
-            elif now >= process.engine_due:
-                yield f"engine {index} steps", lambda process=process: self._engine(process)  # type: ignore[misc]
+                yield f"process {index} starts", lambda index=index: self._start(index), 1.0  # type: ignore[misc]
+            elif now >= process.engine_due and not process.stepping:
+                yield f"engine {index} steps", lambda process=process: self._engine(process), 1.0  # type: ignore[misc]
         if not serving:
             return
         process = self._choose.choice(serving)
         ready = next((one for one in self._flying if one.due <= now and one.behind <= 0), None)
         if ready is not None:
             text = f"message {ready.number} reaches process {process.index}"
-            yield text, lambda: self._deliver(ready, process)
+            yield text, lambda: self._deliver(ready, process), 1.0
         for client in self._clients:
             part = self._wants(client, now)
             if part is not None:
                 text = f"client {client.index} sends {part!r}"
-                yield text, lambda client=client, part=part: self._send(client, part, process)  # type: ignore[misc]
+                yield text, lambda client=client, part=part: self._send(client, part, process), 1.0  # type: ignore[misc]
 
     def _let_time_pass(self, *, idle: bool) -> None:
         now = self.clock.now()
         times = [one.due for one in self._flying] + [client.retry_at for client in self._clients]
-        times += [process.engine_due for process in self._processes if process is not None]
+        times += [process.engine_due for process in self._processes if process is not None and not process.stepping]
         if idle and any(one.behind > 0 for one in self._flying):
             for one in self._flying:
                 one.behind = 0
@@ -263,7 +267,8 @@ class World:
         return self._act(f"engine {process.index}", process, process.engine_step(self.task_id, self._unforeseen))
 
     def _act(self, name: str, process: Process, work: object) -> Actor:
-        actor = Actor(name, process, work)  # type: ignore[arg-type]
+        haste = _DAWDLING if self._choose.random() < 0.15 else 1.0
+        actor = Actor(name, process, work, haste)  # type: ignore[arg-type]
         self._actors.append(actor)
         return actor
 
@@ -305,6 +310,9 @@ class World:
             body = client.make(process, self.view.task, round_, part)
         except (Crash, *DATABASE_GONE):
             return  # it asks again
+        except RefusalError as error:
+            self._unforeseen(error)  # a client whose server keeps to the protocol has nothing to refuse
+            return
         if body is None:
             return
         if part == "contribute":
