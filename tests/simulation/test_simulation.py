@@ -15,7 +15,7 @@ from tests.simulation.plan import FAULTS, draw_plan
 from tests.simulation.storage import Disk
 from tests.simulation.world import play
 
-SCHEDULES: Final = int(os.environ.get("HUSHREC_SCHEDULES", "500"))
+SCHEDULES: Final = int(os.environ.get("HUSHREC_SCHEDULES", "200"))
 SEED: Final = os.environ.get("HUSHREC_SEED")
 _SOME: Final = 25
 
