@@ -37,7 +37,7 @@ def members(api: Api) -> dict[str, TestMember]:
 
 
 def filled(path: str, who: TestMember) -> str:
-    known = {"task": who.task.id, "client": who.client_id, "number": "1", "stage": "advertise"}
+    known = {"task": who.task.id, "client": who.client_id, "number": "1", "stage": "advertise", "name": "nobody"}
     return re.sub(r"\{(\w+)\}", lambda found: known[found.group(1)], path)
 
 
