@@ -127,12 +127,12 @@ def write_png(made: Figure, path: str) -> None:
 
 
 def inline_svg(made: Figure, title: str) -> str:
-    """An `<svg>` element in the page's colours, with `title` for screen readers; the same every time."""
+    """An `<svg>` element in the page's colours, text as text, with `title` for screen readers; the same every time."""
     import matplotlib as mpl
 
     made.patch.set_alpha(0)
     stream = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": title}):
+    with mpl.rc_context({"svg.hashsalt": title, "svg.fonttype": "none"}):
         made.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
