@@ -33,6 +33,8 @@ TITLES: Final = {
     "memory": ("Server memory", "The same encrypted round with 50 and with 500 clients."),
 }
 _PRIVATE: Final = ("machine.", "version.")
+_ON_THE_WAY: Final = re.compile(r"\.round\d+$")
+"""Runs that also keep what they had after so many rounds."""
 _QUALITY: Final = re.compile(r"(?P<run>.+)\.(?P<metric>(?:hr|ndcg|recall|auc)\d*|mae|rmse)$")
 
 
@@ -149,7 +151,7 @@ def fidelity_rows(figures: Mapping[str, Figure]) -> list[FidelityRow]:
     for key, value in figures.items():
         found = _QUALITY.match(key)
         number = _number(value)
-        if found is None or number is None or found["run"].endswith(".paper"):
+        if found is None or number is None or found["run"].endswith(".paper") or _ON_THE_WAY.search(found["run"]):
             continue
         run, metric = found["run"], found["metric"]
         rows.append(FidelityRow(run, metric, number, _number(figures.get(f"{run}.paper.{metric}"))))
