@@ -40,5 +40,7 @@ def test_a_name_that_is_none_is_not_repeated(build: Callable[[Mapping[str, Any]]
 
 
 def test_a_misspelt_mechanism_parameter_is_told_the_names_there_are() -> None:
-    with pytest.raises(ParameterError, match="sett: there is no such name; there are: set, mode, wire, degree, flood_bits"):
+    with pytest.raises(
+        ParameterError, match="sett: there is no such name; there are: set, mode, wire, degree, flood_bits"
+    ):
         CKKS.plan({"sett": "compact"}, LAYOUT, 3)
