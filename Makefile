@@ -15,6 +15,8 @@ ROUNDS ?=
 DEMO_ARGS ?=
 # --- make test -------------------------------------------------------------------------------------------------------
 PYTEST_ARGS ?=
+# Whole files side by side, one process a core and no more than eight: tests start servers of their own.
+PYTEST_JOBS ?= -n logical --maxprocesses 8 --dist loadfile
 # --- make bench ------------------------------------------------------------------------------------------------------
 BENCH_ARGS ?=
 # --- make lock -------------------------------------------------------------------------------------------------------
@@ -30,6 +32,7 @@ help:
 	@echo '                    DEMO_ARGS="..."                any other option of: hushrec demo --help'
 	@echo '  make test       run the whole test suite'
 	@echo '                    PYTEST_ARGS="-x tests/protocols"   a part of it'
+	@echo '                    PYTEST_JOBS=                       one test after the other'
 	@echo
 	@echo 'While you work:'
 	@echo '  make setup      make or refresh .venv   (PYTHON=python3.12 chooses the interpreter)'
@@ -54,7 +57,7 @@ demo: setup
 		$(if $(RECIPE),--recipe '$(RECIPE)') $(if $(ROUNDS),--rounds '$(ROUNDS)') $(DEMO_ARGS)
 
 test: setup
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest $(PYTEST_JOBS) $(PYTEST_ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .

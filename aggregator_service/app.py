@@ -8,32 +8,41 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final
 
 import anyio.to_thread
 from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
+from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.bodies import BodyGuard
 from aggregator_service.clock import Clock, SystemClock
+from aggregator_service.dashboard import routes as dashboard
+from aggregator_service.dashboard.live import Streams
 from aggregator_service.headers import SecureHeaders
 from aggregator_service.housekeeping import collect_bodies, collect_orphans, let_go, own_data_directory, sweep
 from aggregator_service.limits import Limits
 from aggregator_service.logs import fields
 from aggregator_service.longpoll import Notifier
+from aggregator_service.memory import Memory
 from aggregator_service.observability.instruments import Instruments
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.requests import RequestWatch
 from aggregator_service.observability.tracing import tracer_of, tracing
 from aggregator_service.openapi import describe
+from aggregator_service.polls import QuickPolls
 from aggregator_service.problems import install_problem_handlers
 from aggregator_service.rounds.engine import RoundEngine
-from aggregator_service.rounds.workers import FoldPool
+from aggregator_service.rounds.executors import open_workers
+from aggregator_service.rounds.herald import Herald
+from aggregator_service.rounds.leadership import Leadership
+from aggregator_service.rounds.workers import Workers, WorkersUnavailableError
 from aggregator_service.routes import (
     contributions,
     enrolments,
     health,
+    invitations,
     ledger,
     members,
     metrics,
@@ -57,6 +66,7 @@ __all__ = ["create_app"]
 _LOG = logging.getLogger(__name__)
 _ROUTERS: Final = (
     tasks,
+    invitations,
     enrolments,
     members,
     rounds,
@@ -68,6 +78,7 @@ _ROUTERS: Final = (
     ledger,
     health,
     metrics,
+    dashboard,
 )
 
 
@@ -87,15 +98,17 @@ def create_app(
     instruments = Instruments(Metrics(), tracer_of(provider))
     app = FastAPI(
         lifespan=lambda app: _lifespan(app, settings, clock or SystemClock(), executor, instruments, flush),
+        redirect_slashes=False,  # such a redirect names whatever host the request named
         telemetry={"tracing": False, "metrics": False, "logs": False},  # its spans hold paths and queries
     )
-    app.state.busy_uploads = set()
     app.state.open_bodies = Counter()
+    app.state.live_streams = Streams()
     for module in _ROUTERS:
         app.include_router(module.router)
     describe(app)
     install_problem_handlers(app)
     app.add_middleware(BodyGuard, json_limit=settings.json_body_limit, idle_seconds=settings.body_idle_seconds)
+    app.add_middleware(QuickPolls, route=rounds.POLLS)
     app.add_middleware(RequestWatch, metrics=instruments.metrics, tracer=instruments.tracer)
     app.add_middleware(SecureHeaders, hsts_seconds=settings.hsts_seconds)
     return app
@@ -120,23 +133,35 @@ async def _lifespan(
         migrate(database)
         blobs = open_store(settings.blob_location, settings.scratch_dir)
         blobs.prepare()
-        collect_bodies(database, settings.upload_dir)
+        collect_bodies(settings.upload_dir)
         if settings.owns_storage:  # otherwise another server may be writing blobs right now
             collect_orphans(database, blobs)
-        pool = FoldPool(settings.workers, executor)
-        stack.callback(pool.close)
-        notifier = Notifier(database, settings.recheck_seconds)
+        workers = open_workers(settings.executor, settings.workers, blobs, executor)
+        stack.callback(workers.close)
+        await run_in_threadpool(_look_at, workers)
+        memory = Memory(database, clock, settings.recheck_seconds)
+        notifier = Notifier(database, memory, settings.recheck_seconds)
         engine = RoundEngine(
             database,
             blobs,
             clock,
-            pool,
+            workers,
             batch=settings.fold_batch,
             recheck=settings.recheck_seconds,
+            split_bytes=settings.split_bytes,
             instruments=instruments,
         )
         instruments.metrics.watch(database)
-        database.listeners.append(_after_commit(loop, blobs, settings.upload_dir, notifier, engine))
+        leadership = Leadership(
+            database.candidacy(),
+            instruments.metrics.leads,
+            settings.recheck_seconds,
+            own_blobs=settings.blobs is None,
+        )
+        herald = Herald(database)
+        hearers = _Hearers(memory, notifier, engine, leadership, herald)
+        database.listeners.append(memory.committed)
+        database.listeners.append(_after_commit(loop, blobs, hearers))
         token = settings.operator_token
         app.state.services = Services(
             settings=settings,
@@ -144,17 +169,33 @@ async def _lifespan(
             database=database,
             blobs=blobs,
             notifier=notifier,
+            memory=memory,
             engine=engine,
+            workers=workers,
             metrics=instruments.metrics,
             limits=Limits(settings),
             operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
         )
-        stack.callback(database.listen(_when_told(loop, notifier, engine)))
-        for work in (engine.run(), notifier.watch(), sweep(database, blobs)):
+        stack.callback(database.listen(_when_told(loop, hearers)))
+        leading = leadership.run(engine.run, lambda: sweep(database, blobs))
+        for work in (leading, herald.run(), notifier.watch()):
             task = asyncio.create_task(work)
             stack.push_async_callback(_cancel, task)
-        _LOG.info("aggregator ready", extra=fields(workers=settings.workers, threads=settings.threads))
+        if settings.signatures == "off":
+            _LOG.warning("clients' requests are not signed (HUSHREC_SIGNATURES=off): a token alone acts as its client")
+        _LOG.info("aggregator ready", extra=fields(workers=workers.width, threads=settings.threads))
         yield
+
+
+def _look_at(workers: Workers) -> None:
+    """Have them ready before the first fold. Whether they are, `/readyz` tells; uploads are taken without them."""
+    try:
+        remark = workers.check()
+    except WorkersUnavailableError as error:
+        _LOG.warning("sums will wait: %s", error)
+    else:
+        if remark:
+            _LOG.warning("the executor is %s", remark)
 
 
 def _no_flush() -> None:
@@ -167,32 +208,54 @@ async def _cancel(task: asyncio.Task[None]) -> None:
         await task
 
 
-def _after_commit(
-    loop: asyncio.AbstractEventLoop, blobs: BlobStore, uploads: Path, notifier: Notifier, engine: RoundEngine
-) -> Callable[[Effects], None]:
+@dataclass(frozen=True)
+class _Hearers:
+    """Who hears of a commit: long polls of this process, and the round engine, in whichever process it runs. The memory
+    has heard of our own already, in the thread that committed.
+    """
+
+    memory: Memory
+    notifier: Notifier
+    engine: RoundEngine
+    leadership: Leadership
+    herald: Herald
+
+    def ours(self, effects: Effects) -> None:
+        """This process committed something."""
+        for announcement in effects.announcements:
+            self._wake(announcement)
+            if announcement.version is None and not self.leadership.leads:
+                self.herald.progressed(announcement.task_id)
+
+    def told(self, announcement: Announcement) -> None:
+        """Another process committed something."""
+        self.memory.told(announcement)
+        self._wake(announcement)
+
+    def _wake(self, announcement: Announcement) -> None:
+        self.notifier.announce(announcement)
+        if "round" not in announcement.topics:  # what came in, newcomers among it
+            self.engine.progressed(announcement.task_id)
+        else:
+            self.engine.wake(announcement.task_id)
+
+
+def _after_commit(loop: asyncio.AbstractEventLoop, blobs: BlobStore, hearers: _Hearers) -> Callable[[Effects], None]:
     """What a commit sets off. It is called in the committing thread; waking happens in the event loop."""
 
     def after(effects: Effects) -> None:
         if effects.announcements:
-            loop.call_soon_threadsafe(_wake, effects, notifier, engine)
-        let_go(effects, blobs, uploads)
+            loop.call_soon_threadsafe(hearers.ours, effects)
+        let_go(effects, blobs)
 
     return after
 
 
-def _when_told(
-    loop: asyncio.AbstractEventLoop, notifier: Notifier, engine: RoundEngine
-) -> Callable[[Announcement], None]:
+def _when_told(loop: asyncio.AbstractEventLoop, hearers: _Hearers) -> Callable[[Announcement], None]:
     """What another process's commit sets off here."""
 
     def told(announcement: Announcement) -> None:
         with suppress(RuntimeError):  # the loop is closed: the server is about to stop
-            loop.call_soon_threadsafe(_wake, Effects([announcement]), notifier, engine)
+            loop.call_soon_threadsafe(hearers.told, announcement)
 
     return told
-
-
-def _wake(effects: Effects, notifier: Notifier, engine: RoundEngine) -> None:
-    for announcement in effects.announcements:
-        notifier.announce(announcement)
-        engine.wake(announcement.task_id)

@@ -1,4 +1,5 @@
-"""Request bodies at the edge: JSON is bounded in length and time, and no refusal leaves a body half read.
+"""Request bodies at the edge: JSON is bounded in length and time and held against its digest, and no refusal leaves a
+body half read.
 
 An ASGI middleware, because what it guards against (a body that never ends, or never comes) happens before any route.
 """
@@ -6,12 +7,15 @@ An ASGI middleware, because what it guards against (a body that never ends, or n
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 from collections.abc import MutableMapping
 from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
+from aggregator_service.problems import PROBLEM_MEDIA_TYPE, Problem, document
+from aggregator_service.uploads import digest_in
 
 __all__ = ["BodyGuard", "carries_raw_body"]
 
@@ -51,7 +55,7 @@ class BodyGuard:
         await self._app(scope, body.receive, body.sender(send))
 
     async def _read_json(self, body: _Body) -> str | None:
-        """Read the whole body; the slug of the refusal when it is too long, too slow or never ends."""
+        """Read the whole body; the slug of the refusal when it is too long, too slow, cut off or altered."""
         if body.declared is not None and body.declared > self._limit:
             return "body-too-long"
         taken = bytearray()
@@ -66,8 +70,18 @@ class BodyGuard:
                         return "body-too-long"
         except TimeoutError:
             return "upload-timeout"
+        if body.digest is not None and not _is_digest_of(body.digest, bytes(taken)):
+            return "bad-digest"
         body.replay(bytes(taken))
         return None
+
+
+def _is_digest_of(header: bytes, body: bytes) -> bool:
+    try:
+        announced = digest_in(header.decode("latin-1"), "Content-Digest")
+    except Problem:
+        return False
+    return hmac.compare_digest(hashlib.sha256(body).hexdigest(), announced)
 
 
 class _Body:
@@ -77,6 +91,7 @@ class _Body:
         headers = dict(scope["headers"])
         length = headers.get(b"content-length", b"")
         self.declared = int(length) if length.isdigit() else None
+        self.digest = headers.get(b"content-digest")
         self.expected = bool(self.declared) or b"transfer-encoding" in headers
         self.finished = not self.expected
         self._receive = receive
@@ -124,6 +139,7 @@ async def _send_problem(scope: Scope, slug: str, send: Send) -> None:
         "body-too-long": "a JSON body this long is not taken",
         "upload-timeout": "the body stopped arriving",
         "bad-request": "the body broke off",
+        "bad-digest": "the SHA-256 of the body is not the one in the header Content-Digest",
     }
     problem = document(slug, details[slug])
     scope["hushrec.problem"] = slug

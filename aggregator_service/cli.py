@@ -26,7 +26,9 @@ from sqlalchemy.exc import DBAPIError
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir
+from aggregator_service.commands.invitations import invitations
 from aggregator_service.commands.members import members
+from aggregator_service.commands.rounds import rounds
 from aggregator_service.commands.tasks import invite, tasks
 from aggregator_service.commands.tokens import tokens
 from aggregator_service.connections import BoundedHttp
@@ -35,7 +37,9 @@ from aggregator_service.logs import configure_logging
 from aggregator_service.openapi import document_text
 from aggregator_service.operators import create_admin
 from aggregator_service.problems import Problem
+from aggregator_service.rounds.executors import open_workers
 from aggregator_service.rounds.table import diagram
+from aggregator_service.rounds.workers import WorkersUnavailableError
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobsUnavailableError
@@ -55,6 +59,8 @@ app = typer.Typer(
 )
 app.add_typer(tasks, name="task")
 app.command()(invite)
+app.add_typer(invitations, name="invitation")
+app.add_typer(rounds, name="round")
 app.add_typer(members, name="member")
 app.add_typer(tokens, name="token")
 
@@ -112,7 +118,10 @@ def serve(
     database_url: DatabaseUrl = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on [HUSHREC_HOST; 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one [HUSHREC_PORT; 8000]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Fold worker processes [HUSHREC_WORKERS; 1]")] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="Where sums are made: local, or dask://host:port [HUSHREC_EXECUTOR; local]")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Fold worker processes, if local [HUSHREC_WORKERS; 1]")] = None,
     fold_batch: Annotated[int | None, typer.Option(help="Contributions a fold [HUSHREC_FOLD_BATCH; 32]")] = None,
     body_idle_seconds: Annotated[
         float | None, typer.Option(help="Pause after which a body is given up [HUSHREC_BODY_IDLE_SECONDS; 30]")
@@ -133,6 +142,7 @@ def serve(
         database_url=database_url,
         host=host,
         port=port,
+        executor=executor,
         workers=workers,
         fold_batch=fold_batch,
         body_idle_seconds=body_idle_seconds,
@@ -172,7 +182,9 @@ def _uvicorn(settings: Settings, app: FastAPI) -> uvicorn.Config:
         app,
         host=settings.host,
         port=settings.port,
+        root_path=settings.root_path,
         http=BoundedHttp,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -186,13 +198,22 @@ def _uvicorn(settings: Settings, app: FastAPI) -> uvicorn.Config:
 
 
 def _try_storage(settings: Settings) -> None:
-    """Bring database and blobs up to date here, where what is wrong with them is told in one line."""
+    """Bring database and blobs up to date here, where what is wrong with them is told in one line.
+
+    So is what is wrong with the executor: a cluster that cannot be reached, or whose workers are unfit.
+    """
     database = Database(settings.database, connections=1)
     try:
         migrate(database)
     finally:
         database.close()
-    open_store(settings.blob_location, settings.scratch_dir).prepare()
+    blobs = open_store(settings.blob_location, settings.scratch_dir)
+    blobs.prepare()
+    workers = open_workers(settings.executor, settings.workers, blobs)
+    try:
+        workers.check()
+    finally:
+        workers.close()
 
 
 def _first_token(settings: Settings) -> None:
@@ -239,7 +260,14 @@ def main() -> None:
         _fail(problem.detail)
     except ValidationError as error:
         _fail(first_fault(error))
-    except (CommandError, DataDirectoryInUseError, HushRecError, BlobsUnavailableError, OSError) as error:
+    except (
+        CommandError,
+        DataDirectoryInUseError,
+        HushRecError,
+        BlobsUnavailableError,
+        WorkersUnavailableError,
+        OSError,
+    ) as error:
         _fail(str(error))
     except DBAPIError as error:  # the driver's words may name hosts and users; its type says enough
         _fail(f"the database does not work ({type(error.orig).__name__}): does HUSHREC_DATABASE_URL fit?")

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
+from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from aggregator_service.headers import UNSEEN
+from aggregator_service.observability.request_ids import HEADER, choose
+from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
+
 __all__ = ["BoundedHttp"]
+
+_NO_HTTP: Final = "this is no well-formed HTTP/1.1 request"
+_TOO_LONG: Final = "the request's headers are too long"
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -18,10 +27,13 @@ class BoundedHttp(HttpToolsProtocol):
 
     head_bytes = 64 * 1024
     head_seconds = 20.0
+    linger_seconds = 2.0
 
     _head_open = True
     _head_taken = 0
     _head_timer: asyncio.TimerHandle | None = None
+    _refused = False
+    _cycles: Sequence[Any] = ()
 
     def connection_made(self, transport: Any) -> None:
         """A connection: its first request is awaited."""
@@ -35,12 +47,27 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes: counted as long as the headers are not complete."""
-        super().data_received(data)
+        if self._refused:
+            return
+        self._parse(data)
         if self._head_open and not self.transport.is_closing():
             self._head_taken += len(data)
             if self._head_taken > self.head_bytes:
-                self._stop_timer()
-                self.send_400_response("The request's headers are too long.")
+                self.send_400_response(_TOO_LONG)
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser. Who asks for another protocol is answered in this one, what followed the asking included:
+        uvicorn drops what came in one packet with it, be it the next request.
+        """
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as asked:
+            rest = data[asked.args[0] :]
+            if rest:
+                self._parse(rest)
+        except HttpParserError:
+            self.send_400_response(_NO_HTTP)
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
@@ -52,6 +79,34 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_open = False
         self._stop_timer()
         super().on_headers_complete()
+        # requests that came before they could be answered: uvicorn itself only knows the newest one
+        self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse in the application's words what never reaches it, and hang up; in the midst of an answer just hang up.
+
+        The connection stays half open for a moment: closed with bytes unread it would be reset, answer and all.
+        """
+        self._refused, self._head_open = True, False
+        self._stop_timer()
+        unanswered = [cycle for cycle in self._cycles if not cycle.response_complete]
+        if any(cycle.response_started for cycle in unanswered):
+            self.transport.close()
+            return
+        for cycle in unanswered:  # what they still want to say would come behind the end
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.pipeline.clear()
+        body = document("bad-request", msg).model_dump_json(exclude_none=True).encode()
+        headers = [*self.server_state.default_headers, (HEADER, choose(None).encode()), *UNSEEN]
+        headers += [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+        lines = [b"HTTP/1.1 400 Bad Request", *(b": ".join(header) for header in headers), b"connection: close"]
+        self.transport.write(b"\r\n".join([*lines, b"", body]))
+        if not self.transport.can_write_eof():  # TLS
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self.loop.call_later(self.linger_seconds, self._give_up)
 
     def _await_head(self) -> None:
         self._stop_timer()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -17,18 +19,20 @@ from aggregator_service.plans import TaskPlan, plan_round, round_spec
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.database import discard_body, progress
+from aggregator_service.storage.chunks import drop_chunks, upload_standing
+from aggregator_service.storage.database import Delivery, progress
 from aggregator_service.storage.rounds import find_contribution, find_round, hold_round, in_cohort
-from aggregator_service.storage.schema import ContributionRow, RoundRow, UploadRow
+from aggregator_service.storage.schema import ContributionRow, RoundRow
 from aggregator_service.storage.stages import expected, takes_part
 from aggregator_service.uploads import map_file
 from aggregator_service.views import receipt
 from protocols.layout import Route
 from protocols.messages import UploadReceipt
 
-__all__ = ["Admission", "admit", "commit_contribution", "same_or_conflict"]
+__all__ = ["Admission", "admit", "admit_soon", "commit_contribution", "same_or_conflict"]
 
 _LOG = logging.getLogger(__name__)
+_NEW: Final = insert(ContributionRow.__table__)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class Admission:
     route: Route
     length: int
     stored: ContributionRow | None
-    upload: UploadRow | None
+    standing: tuple[int, int] = (0, 0)
+    """Bytes that are stored of an upload in chunks, and how many chunks they are."""
 
     def refuse_late(self, now: float) -> None:
         """409 round-closed unless the round takes contributions."""
@@ -49,9 +54,11 @@ class Admission:
             raise Problem("round-closed", f"the round is {self.round.state}: it takes no contributions now")
 
 
-def admit(services: Services, principal: Principal, task_id: str, number: int, client_id: str) -> Admission:
+def admit(
+    services: Services, principal: Principal, task_id: str, number: int, client_id: str, *, resumable: bool = False
+) -> Admission:
     """Who may contribute to what: 403 for other clients, for those outside the cohort and, in masked rounds, for those
-    that did not share; 404 for unknown rounds."""
+    that did not share; 404 for unknown rounds. `resumable`: where an upload in chunks stands is wanted, too."""
     client = member_of(principal, task_id, client_id)
     with services.database.read() as session:
         task = task_of(session, principal, task_id)
@@ -72,8 +79,18 @@ def admit(services: Services, principal: Principal, task_id: str, number: int, c
             route=route,
             length=plan.plan.contribution_bytes(route),
             stored=find_contribution(session, round_.id, client.client_id),
-            upload=session.get(UploadRow, (round_.id, client.client_id)),
+            standing=upload_standing(session, round_.id, client.client_id) if resumable else (0, 0),
         )
+
+
+async def admit_soon(services: Services, principal: Principal, task_id: str, number: int, client_id: str) -> Admission:
+    """`admit`, from memory where a contribution is awaited. Whether it still is, is asked again when it is stored."""
+    client = member_of(principal, task_id, client_id)
+    board = await services.memory.look(task_id)
+    awaited = None if board is None else board.awaited_contribution(number, client_id)
+    if awaited is None:
+        return await run_in_threadpool(admit, services, principal, task_id, number, client_id)
+    return Admission(client=client, stored=None, **vars(awaited))
 
 
 def same_or_conflict(round_: RoundRow, stored: ContributionRow, digest: str) -> UploadReceipt:
@@ -106,7 +123,10 @@ def _check(admission: Admission, path: Path) -> None:
 
 def _store(services: Services, admission: Admission, path: Path, digest: str) -> tuple[UploadReceipt, bool]:
     key = new_key("contributions", admission.round.task_id, admission.round.number, admission.client.client_id)
-    services.blobs.adopt(path, key)
+    try:
+        services.blobs.adopt(path, key)
+    finally:
+        path.unlink(missing_ok=True)
     crash_point("upload.stored-before-row")
     try:
         answer, is_new = services.database.transact(
@@ -152,23 +172,19 @@ def _insert(session: Session, now: float, admission: Admission, key: str, digest
         return same_or_conflict(round_, stored, digest), False
     if round_.state != "collecting" or now >= round_.deadline:
         raise Problem("round-closed", "the round no longer takes contributions")
-    row = ContributionRow(
-        round_id=round_.id,
-        client_id=client_id,
-        digest=digest,
-        bytes=admission.length,
-        stored_at=now,
-        blob_key=key,
-        folded=False,
-    )
-    session.add(row)
-    upload = session.get(UploadRow, (round_.id, client_id))
-    if upload is not None:
-        discard_body(session, upload.file_name)
-        session.delete(upload)
+    row = {
+        "round_id": round_.id,
+        "client_id": client_id,
+        "digest": digest,
+        "bytes": admission.length,
+        "stored_at": now,
+        "blob_key": key,
+        "folded": False,
+    }
+    drop_chunks(session, round_.id, client_id)
     try:
-        session.flush()
+        session.execute(_NEW, row)
     except IntegrityError:  # another process was quicker by a hair: the primary key decides
         raise Problem("contribution-conflict", "another upload of this client is being stored; ask again") from None
-    progress(session, round_.task_id)
-    return receipt(round_, row), True
+    progress(session, Delivery(round_.task_id, round_.id, "contribute", client_id))
+    return UploadReceipt(round=round_.number, client_id=client_id, bytes=admission.length, digest=digest), True

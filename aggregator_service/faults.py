@@ -11,6 +11,7 @@ __all__ = ["CRASH_POINTS", "CrashPoint", "crash_point"]
 CrashPoint = Literal[
     "upload.stored-before-row",
     "upload.row-before-ack",
+    "chunk.stored-before-row",
     "fold.blob-written-before-commit",
     "fold.committed",
     "release.blob-written-before-commit",
@@ -21,6 +22,12 @@ CrashPoint = Literal[
     "stage.sharing-ended",
     "stage.collecting-ended",
     "stage.confirming-ended",
+    # only where a job is split among workers
+    "parts.folded-before-merge",
+    "parts.unmasked-before-release",
+    # these end a worker
+    "worker.folding",
+    "worker.unmasking",
 ]
 
 CRASH_POINTS: Final[tuple[str, ...]] = get_args(CrashPoint)

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["SecureHeaders"]
+__all__ = ["UNSEEN", "SecureHeaders"]
 
 _NOTHING: Final = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 # FastAPI's page of the API loads its viewer from a content network and starts it inline.
@@ -16,6 +16,18 @@ _VIEWER: Final = (
     b"style-src 'unsafe-inline' https://cdn.jsdelivr.net https://fonts.googleapis.com; "
     b"font-src https://fonts.gstatic.com; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
+UNSEEN: Final = (  # what `SecureHeaders` says for answers that are no page
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", _NOTHING),
+    (b"cache-control", b"no-store"),
+)
+# The dashboard's pages: their own style sheet, script and forms, and nothing from anywhere else.
+_PAGES: Final = (
+    b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+_DASHBOARD: Final = "/dashboard"
 _VIEWERS: Final = frozenset({"/docs", "/redoc"})
 
 
@@ -24,7 +36,7 @@ class SecureHeaders:
 
     def __init__(self, app: ASGIApp, *, hsts_seconds: int) -> None:
         self._app = app
-        self._always = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
+        self._always = [(b"x-content-type-options", b"nosniff")]
         if hsts_seconds:
             self._always.append((b"strict-transport-security", b"max-age=%d" % hsts_seconds))
 
@@ -33,9 +45,17 @@ class SecureHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        policy = _VIEWER if scope["path"] in _VIEWERS else _NOTHING
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        pages = path == _DASHBOARD or path.startswith(f"{_DASHBOARD}/")
+        policy = _PAGES if pages else _VIEWER if path in _VIEWERS else _NOTHING
         # Tokens and invitations are in answers, and ids in most: what may be kept says so itself.
-        wanted = [*self._always, (b"content-security-policy", policy), (b"cache-control", b"no-store")]
+        wanted = [
+            *self._always,
+            # A page that sends no referrer at all has no origin in its forms either.
+            (b"referrer-policy", b"same-origin" if pages else b"no-referrer"),
+            (b"content-security-policy", policy),
+            (b"cache-control", b"no-store"),
+        ]
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -21,12 +21,12 @@ from aggregator_service.logs import fields
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, task_of_key
 from aggregator_service.storage.database import DATABASE_GONE, Database, Effects
 from aggregator_service.storage.schema import (
+    ChunkRow,
     ClientRow,
     ContributionRow,
     RoundRow,
     SnapshotRow,
     TaskRow,
-    UploadRow,
     ViewRow,
 )
 
@@ -58,18 +58,19 @@ def own_data_directory(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DataDirectoryInUseError(f"another server runs on {path}") from None
+            raise DataDirectoryInUseError(
+                f"another server runs on {path}: each server needs a data directory of its own (--data-dir), "
+                f"also where several share a database"
+            ) from None
         yield
     finally:
         os.close(descriptor)
 
 
-def collect_bodies(database: Database, upload_dir: Path) -> int:
-    """Delete half-received bodies that no row names, before the first request is taken; how many there were."""
-    with database.read() as session:
-        parts = set(session.scalars(select(UploadRow.file_name)))
+def collect_bodies(upload_dir: Path) -> int:
+    """Delete what an earlier run had half received, before the first request is taken; how many bodies there were."""
     upload_dir.mkdir(parents=True, exist_ok=True)
-    strays = [path for path in upload_dir.iterdir() if path.name not in parts]
+    strays = list(upload_dir.iterdir())
     for path in strays:
         path.unlink(missing_ok=True)
     if strays:
@@ -110,12 +111,12 @@ async def sweep(database: Database, blobs: BlobStore) -> None:
             await run_in_threadpool(collect_orphans, database, blobs, time.time() - _GRACE_SECONDS)
         except (BlobsUnavailableError, *DATABASE_GONE) as error:
             _LOG.warning("orphans stay for now: the storage fails with %s", type(error).__name__)
+        except Exception:
+            _LOG.exception("orphans stay for now")
 
 
-def let_go(effects: Effects, blobs: BlobStore, upload_dir: Path) -> None:
+def let_go(effects: Effects, blobs: BlobStore) -> None:
     """After a commit: delete what no row names any more. What cannot be deleted now is collected later."""
-    for name in effects.bodies:
-        (upload_dir / name).unlink(missing_ok=True)
     if not effects.orphans:
         return
     try:
@@ -127,6 +128,7 @@ def let_go(effects: Effects, blobs: BlobStore, upload_dir: Path) -> None:
 def _named_blobs(session: Session) -> set[str]:
     columns = (
         ContributionRow.blob_key,
+        ChunkRow.blob_key,
         RoundRow.partial_key,
         RoundRow.aggregate_key,
         SnapshotRow.blob_key,

@@ -64,3 +64,6 @@ def configure_logging(form: Literal["text", "json"], level: Literal["debug", "in
         logger.setLevel(level.upper())
         logger.propagate = False
     logging.getLogger("uvicorn.access").disabled = True
+    # Nothing of this is in our lines, and each line would look for it.
+    logging._srcfile = None  # where in the source a line comes from
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database
 from aggregator_service.storage.schema import TaskRow
+
+if TYPE_CHECKING:
+    from aggregator_service.memory import Memory
 
 __all__ = ["Notifier"]
 
@@ -36,10 +40,10 @@ class _Channel:
 
 
 class Notifier:
-    """Wakes long polls. All methods but `poll` must be called in the event loop."""
+    """Wakes long polls, and looks at the versions of tasks for them and for the memory. Call it in the event loop."""
 
-    def __init__(self, database: Database, recheck: float) -> None:
-        self._database = database
+    def __init__(self, database: Database, memory: Memory, recheck: float) -> None:
+        self._database, self._memory = database, memory
         self._recheck = recheck
         self._channels: dict[_Topic, _Channel] = {}
         self._seen: dict[str, int] = {}
@@ -52,6 +56,11 @@ class Notifier:
             self._ours.setdefault(announcement.task_id, set()).add(announcement.version)
         for topic in announcement.topics:
             self._ring((announcement.task_id, topic))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the server is about to stop, and nobody waits any more."""
+        return self._closed
 
     def close(self) -> None:
         """The server is about to stop: every wait is over, now and from now on."""
@@ -80,12 +89,23 @@ class Notifier:
         self, task_id: str, topic: str, wait: float, look: Callable[[], Found | None], every: float | None = None
     ) -> Found | None:
         """`look()` (in a thread) until it finds something or `wait` seconds are over; `every`: look that often too."""
+        return await self.follow(task_id, topic, wait, partial(run_in_threadpool, look), every)
+
+    async def follow(
+        self,
+        task_id: str,
+        topic: str,
+        wait: float,
+        look: Callable[[], Awaitable[Found | None]],
+        every: float | None = None,
+    ) -> Found | None:
+        """`poll` for what is looked at in the event loop."""
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
         with self._waiting((task_id, topic)) as channel:
             while True:
                 event = channel.event  # taken before looking: a change in between is not missed
-                found = await run_in_threadpool(look)
+                found = await look()
                 left = end - loop.time()
                 if found is not None or left <= 0 or self._closed:
                     return found
@@ -98,10 +118,11 @@ class Notifier:
         """Notice what other processes changed, until cancelled."""
         while True:
             await asyncio.sleep(self._recheck)
-            waited_for = {task_id for task_id, _ in self._channels}
+            waited_for = {task_id for task_id, _ in self._channels} | set(self._memory.watched())
             self._forget_all_but(waited_for)
             if not waited_for:
                 continue
+            asked = asyncio.get_running_loop().time()
             try:
                 versions = await run_in_threadpool(self._versions, waited_for)
             except DATABASE_GONE as error:
@@ -110,6 +131,7 @@ class Notifier:
             except Exception:
                 _LOG.exception("the notifier could not read the tasks and tries again")
                 continue
+            self._memory.confirm(versions, asked)  # first: whoever is woken must not be shown what was before
             for task_id, version in versions.items():
                 self._compare(task_id, version)
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.logs import fields
 from aggregator_service.plans import plan_task, row_terms
 from aggregator_service.problems import Problem
-from aggregator_service.storage.database import announce, changed_rows, discard
+from aggregator_service.storage.database import announce, changed_rows, discard, void_token
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
 from aggregator_service.tokens import hash_token, matches, new_id, new_token
@@ -59,6 +59,8 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
         return _enrol_again(session, known, request, mailbox_key), False
     if task.state != "open":
         raise Problem("conflict", "the task is over: nobody can join it any more")
+    if invitation.revoked_at is not None:
+        raise Problem("gone", "the invitation was revoked; ask the operator for another")
     if invitation.expires_at <= now or invitation.used >= invitation.uses:
         raise Problem("gone", "the invitation is used up or expired; ask the operator for another")
     if task.needs_keyring and request.membership_proof is None:
@@ -97,11 +99,12 @@ def _enrol_again(session: Session, client: ClientRow, request: EnrolmentRequest,
     if request.group not in (None, client.group):
         raise Problem("conflict", f"this identity is enrolled in group {client.group}, and stays there")
     token = new_token("hrc")
+    void_token(session, client.token_hash)
     client.token_hash = hash_token(token)
     if request.membership_proof is not None and not is_keyed(client):
         # whoever mistyped the group code the first time need not become somebody else to correct it
         client.membership_proof = b64decode(request.membership_proof, 32)
-        announce(session, client.task_id, "members")
+    announce(session, client.task_id, "members", "tokens")
     session.flush()
     _LOG.info("client enrolled again", extra=fields(task=client.task_id, client=client.id))
     return _enrolment(client, token)
@@ -208,11 +211,12 @@ def revoke_member(session: Session, task_id: str, client_id: str, now: float) ->
         raise Problem("not-found", "there is no such member")
     if client.revoked_at is None:
         client.revoked_at = now
+        void_token(session, client.token_hash)
         client.token_hash = hash_token(new_token("hrc"))  # nobody has seen this one
         discard(session, client.envelope_key)
         client.envelope_key = client.envelope_digest = client.envelope_bytes = None
         session.flush()
-        announce(session, task_id, "members", "round")
+        announce(session, task_id, "members", "round", "tokens")
         _LOG.info("membership revoked", extra=fields(task=task_id, client=client_id))
     return _member(client)
 

@@ -17,6 +17,8 @@ def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
 
     A masked round over `cohort_size`, or only `min_clients`, must work, and the keys of an encrypted task must fit all.
     """
+    if len(plans) > 1 and plans[0].recipe.frozen_cohort:
+        raise ParameterError("this recipe asks groups in turn, over one cohort that only shrinks: no task can do both")
     for plan in plans:
         _check_floor(plan, schedule)
     keys = {getattr(plan.plan, "parameter_id", b"") for plan in plans}

@@ -8,11 +8,13 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from aggregator_service.links import add_links
 from protocols.messages import (
     CohortView,
     Enrolment,
     EnrolmentRequest,
     Invitation,
+    InvitationPage,
     InvitationRequest,
     LedgerPage,
     MaskedForecast,
@@ -55,6 +57,7 @@ _TAGS: Final = [
 _KEY: Final = "9v3Kq0bC2mX8rT5yWzL1aN7dF4hJ6pQsUeGiOkVxBtA"
 _TASK: Final = "t_0f3a9c5b7d1e2f4a6b8c"
 _CLIENT: Final = "c_9b1d3f5a7c2e4f6a8b0d"
+_INVITATION: Final = "i_4c6e8a0b2d4f6a8c0e2b"
 _DIGEST: Final = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 _REQUEST: Final[dict[str, Any]] = {
@@ -131,10 +134,25 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
     InvitationRequest: {"role": "member", "uses": 100, "expires_seconds": 86400},
     Invitation: {
         "task_id": _TASK,
+        "invitation_id": _INVITATION,
         "invitation": "hri_example-shown-once",
         "role": "member",
         "uses": 100,
         "expires_seconds": 86400,
+    },
+    InvitationPage: {
+        "invitations": [
+            {
+                "invitation_id": _INVITATION,
+                "role": "member",
+                "state": "open",
+                "uses": 100,
+                "used": 42,
+                "age_seconds": 3600.0,
+                "expires_seconds": 82800.0,
+            }
+        ],
+        "next": None,
     },
     EnrolmentRequest: {
         "invitation": "hri_example-shown-once",
@@ -207,6 +225,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
         for message, example in _EXAMPLES.items():
             schemas[message.__name__]["examples"] = [example]
         _drop_validation_errors(document)
+        add_links(document)
         app.openapi_schema = document
     return app.openapi_schema
 

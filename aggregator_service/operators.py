@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
+from aggregator_service.storage.locks import hold_alone
 from aggregator_service.storage.schema import OperatorRow
 from aggregator_service.tokens import hash_token, new_token
 from protocols.messages import OperatorPage, OperatorRequest, OperatorToken, OperatorView
@@ -33,7 +34,11 @@ def create_operator(session: Session, request: OperatorRequest, now: float) -> O
 
 
 def create_admin(session: Session, now: float, *, only_first: bool = False) -> str | None:
-    """A new admin's token under the next free name; None when `only_first` and there is an operator already."""
+    """A new admin's token under the next free name; None when `only_first` and there is an operator already.
+
+    Servers that start together take turns, so that one of them makes the first token.
+    """
+    hold_alone(session, "operators")
     taken = set(session.scalars(select(OperatorRow.name)))
     if only_first and taken:
         return None

@@ -71,9 +71,12 @@ def document(
 
 
 def responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """The `responses=` argument of a route: its problem types by status, each with an example."""
+    """The `responses=` argument of a route: its problem types by status, each with an example.
+
+    Any request may be refused for its form, or for a body that nobody asked for, before a route sees it.
+    """
     found: dict[int | str, dict[str, Any]] = {}
-    for slug in slugs:
+    for slug in ("bad-request", "bad-digest", "body-too-long", "upload-timeout", *slugs):
         status, title = PROBLEM_TYPES[slug]
         entry = found.setdefault(
             status,
@@ -103,7 +106,7 @@ def _answer(request: Request, body: ProblemDocument, headers: Mapping[str, str] 
 def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)  # noqa: S101 - registered for this type alone
     headers = dict(error.headers)
-    if error.slug == "unauthenticated":
+    if PROBLEM_TYPES[error.slug][0] == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="hushrec"'
     return _answer(request, document(error.slug, error.detail, None, **error.extensions), headers)
 

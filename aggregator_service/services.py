@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from fastapi import Depends, Request
 
@@ -13,9 +13,13 @@ from aggregator_service.limits import Limits
 from aggregator_service.longpoll import Notifier
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.rounds.engine import RoundEngine
+from aggregator_service.rounds.workers import Workers
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
+
+if TYPE_CHECKING:
+    from aggregator_service.memory import Memory
 
 __all__ = ["Services", "ServicesOf"]
 
@@ -29,15 +33,22 @@ class Services:
     database: Database
     blobs: BlobStore
     notifier: Notifier
+    memory: Memory
     engine: RoundEngine
+    workers: Workers
     metrics: Metrics
     limits: Limits
     operator_token_hash: str | None
     # Checks map a whole body; two at a time keep the memory of a burst of uploads flat.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other server writes to this database: then what this process remembers lacks nothing."""
+        return self.settings.database_url is None
 
-def _services(request: Request) -> Services:
+
+async def _services(request: Request) -> Services:
     return cast(Services, request.app.state.services)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-__all__ = ["Settings"]
+__all__ = ["SPLIT_BYTES", "Settings"]
 
 _PREFIX = "HUSHREC_"
+
+SPLIT_BYTES: Final = 4 * 1024 * 1024
+"""A part of less is not worth its journey to another worker (`bench/scaling.py`)."""
 
 
 class Settings(BaseModel):
@@ -43,8 +46,20 @@ class Settings(BaseModel):
     recheck_seconds: float = Field(
         default=1.0, gt=0, description="How often changes made by other processes are looked for."
     )
-    fold_batch: int = Field(default=32, ge=1, le=10_000, description="Contributions folded at once while collecting.")
-    workers: int = Field(default=1, ge=1, le=64, description="Fold worker processes.")
+    fold_batch: int = Field(
+        default=32, ge=1, le=10_000, description="Contributions that a worker folds at once while collecting."
+    )
+    executor: str = Field(
+        default="local",
+        pattern=r"^(local|dask(\+tls)?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5})$",
+        description="local: worker processes of this server; dask://host:port or dask+tls://host:port: a Dask cluster.",
+    )
+    workers: int = Field(default=1, ge=1, le=64, description="Fold worker processes of the local executor.")
+    split_bytes: int = Field(
+        default=SPLIT_BYTES,
+        ge=1,
+        description="A batch, or a round's masks, is split among workers where each has so many bytes to do.",
+    )
     threads: int = Field(default=16, ge=2, le=256, description="Threads for the database and blob calls.")
     json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON body, bytes.")
     envelope_limit: int = Field(default=256 * 1024, ge=1024, description="Longest keyring envelope, bytes.")
@@ -54,6 +69,20 @@ class Settings(BaseModel):
     )
     failure_rate: float = Field(
         default=5.0, ge=0, description="Failed attempts a second from one address; 0: any number."
+    )
+    signatures: Literal["required", "off"] = Field(
+        default="required", description="Whether clients must sign their requests; off: a token alone is enough."
+    )
+    signature_window: int = Field(
+        default=60, ge=5, le=3600, description="Seconds that a signature's time may be off the server's, either way."
+    )
+    root_path: str = Field(
+        default="",
+        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
+        description="What a proxy strips from the front of the path; clients sign the path with it.",
+    )
+    sign_in_seconds: float = Field(
+        default=43_200.0, ge=60, le=2_592_000, description="How long an operator stays signed in at the dashboard."
     )
     hsts_seconds: int = Field(default=0, ge=0, description="max-age of Strict-Transport-Security; 0: no such header.")
     tls_cert: Path | None = Field(default=None, description="Certificate chain of the server, PEM; with tls_key.")

@@ -15,7 +15,7 @@ from aggregator_service.plans import plan_round
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked import roster_of, round_context, survivors_of
 from aggregator_service.services import Services
-from aggregator_service.storage.database import progress
+from aggregator_service.storage.database import Delivery, progress
 from aggregator_service.storage.rounds import find_round, hold_round, in_cohort
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stages import (
@@ -176,7 +176,7 @@ def _insert(
         session.flush()
     except IntegrityError:  # another process was quicker by a hair: the primary key decides
         raise Problem("contribution-conflict", "another message of this client is being stored; ask again") from None
-    progress(session, round_.task_id)
+    progress(session, Delivery(round_.task_id, round_.id, admission.stage, client_id))
     return admission.receipt(row), True
 
 

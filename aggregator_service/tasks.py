@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.notices import check_sums, task_warnings
-from aggregator_service.plans import plan_task, row_terms, task_terms
+from aggregator_service.plans import TaskPlan, plan_task, row_terms, task_terms
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.cohorts import able_members
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
@@ -30,17 +30,26 @@ from protocols.messages import (
     TaskView,
 )
 
-__all__ = ["agreed_digest", "create_invitation", "create_task", "list_tasks", "task_view"]
+__all__ = ["agreed_digest", "create_invitation", "create_task", "list_tasks", "plan_request", "task_view"]
 
 _LOG = logging.getLogger(__name__)
 
 
-def create_task(session: Session, request: TaskRequest, now: float) -> TaskRow:
-    """A new, open task; `ParameterError` and its kin when recipe, mechanism and numbers do not go together."""
+def plan_request(request: TaskRequest) -> TaskPlan:
+    """What is asked for, laid out; `ParameterError` and its kin when recipe, mechanism and numbers do not go together.
+
+    It may take a second, so it comes before the transaction: a database with one writer would stand still meanwhile.
+    """
     recipe, mechanism = request.recipe, request.mechanism
     terms = task_terms(recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule)
     plan = plan_task(terms)
     check_sums([plan_task(terms, step) for step in range(1, plan.recipe.groups + 1)], request.schedule)
+    return plan
+
+
+def create_task(session: Session, request: TaskRequest, plan: TaskPlan, now: float) -> TaskRow:
+    """A new, open task by the plan of its request (`plan_request`); 409 conflict when its name is taken."""
+    recipe, mechanism = request.recipe, request.mechanism
     task = TaskRow(
         id=new_id("t"),
         name=request.name,
@@ -123,19 +132,25 @@ def create_invitation(session: Session, task: TaskRow, request: InvitationReques
     if task.state != "open":
         raise Problem("conflict", "the task is over: nobody can join it any more")
     token = new_token("hri")
+    invitation_id = new_id("i")
     session.add(
         InvitationRow(
+            id=invitation_id,
             token_hash=hash_token(token),
             task_id=task.id,
             role=request.role,
             uses=request.uses,
             used=0,
+            created_at=now,
             expires_at=now + request.expires_seconds,
         )
     )
-    _LOG.info("invitation made", extra=fields(task=task.id, role=request.role, uses=request.uses))
+    _LOG.info(
+        "invitation made", extra=fields(task=task.id, invitation=invitation_id, role=request.role, uses=request.uses)
+    )
     return Invitation(
         task_id=task.id,
+        invitation_id=invitation_id,
         invitation=token,
         role=request.role,
         uses=request.uses,

@@ -1,6 +1,7 @@
 """Bodies of vectors: streamed to a file and hashed as they arrive, of exactly the length that was announced.
 
-Nothing here knows what the bytes mean, and never more than 64 KiB of a body is in memory.
+Nothing here knows what the bytes mean. Of each body two steps are in memory: 512 KiB each as long as few arrive at
+once, 64 KiB when hundreds do.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ import hmac
 import mmap
 import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ __all__ = [
     "content_digest",
     "content_length",
     "digest_header",
+    "digest_in",
     "file_digest",
     "map_file",
     "receive_body",
@@ -36,7 +37,11 @@ __all__ = [
     "repr_digest",
 ]
 
-_BUFFER: Final = 64 * 1024
+_LARGEST_STEP: Final = 512 * 1024
+_SMALLEST_STEP: Final = 64 * 1024
+_GATHERED: Final = 8 * 1024 * 1024
+_PIECES: Final = 256
+_WRITE: Final = 64 * 1024
 _DIGITS: Final = re.compile(r"^[0-9]{1,18}$")
 _SHA256: Final = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/]{43}=):\s*(?=$|,|;)")
 
@@ -59,16 +64,17 @@ def content_length(request: Request, *, exact: int | None = None, most: int | No
 
 def content_digest(request: Request) -> str:
     """The SHA-256 (hex) of the Content-Digest header (RFC 9530): 400 bad-digest when there is none."""
-    return _digest_of(request, "Content-Digest")
+    return digest_in(request.headers.get("Content-Digest", ""), "Content-Digest")
 
 
 def repr_digest(request: Request) -> str:
     """The SHA-256 (hex) of the whole representation, from Repr-Digest (RFC 9530)."""
-    return _digest_of(request, "Repr-Digest")
+    return digest_in(request.headers.get("Repr-Digest", ""), "Repr-Digest")
 
 
-def _digest_of(request: Request, name: str) -> str:
-    found = _SHA256.search(request.headers.get(name, ""))
+def digest_in(value: str, name: str) -> str:
+    """The SHA-256 (hex) in the value of the field `name`: 400 bad-digest when there is none."""
+    found = _SHA256.search(value)
     if found is None:
         raise Problem("bad-digest", f"a header of the form {name}: sha-256=:<base64>: is needed")
     try:
@@ -82,83 +88,156 @@ def digest_header(digest: str) -> str:
     return f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:"
 
 
-@dataclass
 class _Sink:
-    """The file that a body is written to, and the running digest."""
+    """The new file that a body is written to, with room for `start` bytes before it, and the running digest.
 
-    path: Path
-    start: int
+    Its methods are for threads, one at a time; there is no file before the first bytes.
+    """
 
-    def __post_init__(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Only the first chunk makes the file: when a later one finds none, the upload it belongs to is over.
-        create = os.O_CREAT if self.start == 0 else 0
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
-        self._file = os.fdopen(descriptor, "r+b", buffering=0)
-        self._file.truncate(self.start)  # what an earlier, unverified chunk may have left behind
-        self._file.seek(self.start)
+    def __init__(self, path: Path, start: int) -> None:
+        self._path, self._start = path, start
+        self._descriptor: int | None = None
         self._state = hashlib.sha256()
 
-    def write(self, chunk: bytes) -> None:
-        self._state.update(chunk)
-        view = memoryview(chunk)
-        while view:
-            view = view[self._file.write(view) :]
+    def write(self, chunks: Sequence[bytes]) -> int:
+        """Append; the descriptor."""
+        if self._descriptor is None:
+            self._descriptor = self._open()
+        for chunk in chunks:
+            self._state.update(chunk)
+        _write_all(self._descriptor, chunks)
+        return self._descriptor
 
-    def finish(self) -> str:
-        os.fsync(self._file.fileno())
+    def _open(self) -> int:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
+        os.lseek(descriptor, self._start, os.SEEK_SET)
+        return descriptor
+
+    def finish(self, chunks: Sequence[bytes]) -> str:
+        """Write the rest, make all of it durable, and tell its SHA-256 (hex)."""
+        os.fsync(self.write(chunks))
+        self.close()
         return self._state.hexdigest()
 
     def close(self) -> None:
-        self._file.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _write_all(descriptor: int, chunks: Sequence[bytes]) -> None:
+    # Larger writes are slower, up to eight times: Linux caches each in blocks as large as the write, and large free
+    # blocks are rare.
+    for chunk in chunks:
+        left = memoryview(chunk)
+        while left:
+            left = left[os.write(descriptor, left[:_WRITE]) :]
+
+
+class _Steps:
+    """How much of each body is gathered before it is written: less when many arrive, so that together they stay small.
+
+    Each body holds two steps at most: one that is being written while the next one gathers.
+    """
+
+    def __init__(self) -> None:
+        self._bodies = 0
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        self._bodies += 1
+        try:
+            yield
+        finally:
+            self._bodies -= 1
+
+    @property
+    def bytes(self) -> int:
+        return max(_SMALLEST_STEP, min(_LARGEST_STEP, _GATHERED // max(1, self._bodies)))
+
+
+_STEPS: Final = _Steps()
+
+
+class _Stream:
+    """Writes a body in steps: each one in a thread while the next one arrives."""
+
+    def __init__(self, sink: _Sink) -> None:
+        self._sink = sink
+        self._gathered: list[bytes] = []
+        self._size = 0
+        self._writing: asyncio.Task[int] | None = None
+
+    async def take(self, chunk: bytes) -> None:
+        self._gathered.append(chunk)
+        self._size += len(chunk)
+        if len(self._gathered) > _PIECES:  # of a sender that sends it byte by byte
+            self._gathered = [b"".join(self._gathered)]
+        if self._size >= _STEPS.bytes:
+            await self.settle()
+            self._writing = asyncio.create_task(run_in_threadpool(self._sink.write, self._gathered))
+            self._gathered, self._size = [], 0
+
+    async def settle(self) -> None:
+        """Wait for what is being written."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            await writing
+
+    async def finish(self) -> str:
+        """All of it is durable: its SHA-256 (hex)."""
+        await self.settle()
+        return await run_in_threadpool(self._sink.finish, self._gathered)
 
 
 async def receive_body(
     request: Request, settings: Settings, path: Path, length: int, digest: str, *, start: int = 0
 ) -> None:
-    """Append the body to `path` at `start`, durably.
+    """Write the body to the new file `path`, durably, and leave room for `start` bytes before it.
 
     Raises a problem unless exactly `length` bytes with SHA-256 `digest` arrive, no pause being longer than
-    `body_idle_seconds` and the whole not slower than `min_upload_rate`. The file is then cut back to `start`, or
-    removed when that is 0. `FileNotFoundError` when the bytes before `start` are gone.
+    `body_idle_seconds` and the whole not slower than `min_upload_rate`. There is no file then.
     """
-    sink = await run_in_threadpool(_Sink, path, start)
+    sink = _Sink(path, start)
+    stream = _Stream(sink)
     try:
-        await _pour(request, settings, sink.write, length)
-        if not hmac.compare_digest(await run_in_threadpool(sink.finish), digest):
+        with _STEPS.one_more():
+            await _pour(request, settings, stream.take, length)
+            found = await stream.finish()
+        if not hmac.compare_digest(found, digest):
             raise Problem("bad-digest", "the SHA-256 of the body is not the one that was announced")
     except BaseException:
+        with suppress(Exception):  # what it was that failed is told already
+            await stream.settle()
         sink.close()
-        _cut_back(path, start)
-        raise
-    sink.close()
-
-
-def _cut_back(path: Path, start: int) -> None:
-    if start == 0:
         path.unlink(missing_ok=True)
-        return
-    with suppress(FileNotFoundError):  # the round ended meanwhile, and took the file along
-        os.truncate(path, start)
+        raise
 
 
 async def receive_small_body(request: Request, settings: Settings, length: int, digest: str) -> bytes:
     """A body of at most a few hundred KiB, in memory; the same problems as `receive_body`."""
     body = bytearray()
-    await _pour(request, settings, body.extend, length)
+
+    async def take(chunk: bytes) -> None:
+        body.extend(chunk)
+
+    await _pour(request, settings, take, length)
     if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), digest):
         raise Problem("bad-digest", "the SHA-256 of the body is not the one that was announced")
     return bytes(body)
 
 
-async def _pour(request: Request, settings: Settings, write: Callable[[bytes], None], length: int) -> None:
-    buffer = bytearray()
-    received = 0
+async def _pour(request: Request, settings: Settings, take: Callable[[bytes], Awaitable[None]], length: int) -> None:
+    now, idle = asyncio.get_running_loop().time, settings.body_idle_seconds
+    end = now() + idle + length / settings.min_upload_rate
+    received, more = 0, True
     try:
-        async with asyncio.timeout(settings.body_idle_seconds + length / settings.min_upload_rate):
-            more = True
+        async with asyncio.timeout_at(end) as patience:
             while more:
-                message = await asyncio.wait_for(request.receive(), settings.body_idle_seconds)
+                patience.reschedule(min(end, now() + idle))
+                message = await request.receive()
+                patience.reschedule(end)  # the disk may take its time
                 if message["type"] != "http.request":
                     raise Problem("body-too-short", f"the connection closed after {received} of {length} bytes")
                 chunk = message.get("body", b"")
@@ -166,15 +245,11 @@ async def _pour(request: Request, settings: Settings, write: Callable[[bytes], N
                 received += len(chunk)
                 if received > length:
                     raise Problem("body-too-long", f"the body may have {length} bytes", expected_bytes=length)
-                buffer += chunk
-                if len(buffer) >= _BUFFER:
-                    await run_in_threadpool(write, bytes(buffer))
-                    buffer.clear()
+                await take(chunk)
     except TimeoutError:
         raise Problem("upload-timeout", f"the body stopped arriving after {received} of {length} bytes") from None
     if received < length:
         raise Problem("body-too-short", f"the body ended after {received} of {length} bytes", expected_bytes=length)
-    await run_in_threadpool(write, bytes(buffer))
 
 
 def file_digest(path: Path) -> str:

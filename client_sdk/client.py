@@ -19,7 +19,7 @@ from client_sdk.core.calls import Calls
 from client_sdk.core.requests import Program, Traffic
 from client_sdk.core.retry import RetryPolicy
 from client_sdk.core.upload import DEFAULT_CHUNK_BYTES
-from client_sdk.enrolling import find_membership, join
+from client_sdk.enrolling import find_membership, join, own_calls
 from client_sdk.identity import Identity
 from client_sdk.keys import parse_group_code
 from client_sdk.ledger import OwnLedger, read_ledger
@@ -60,7 +60,7 @@ class Enroller:
     def ledger(self, task: str | None) -> Program[OwnLedger]:
         """The sums that contain this identity's data in a task that it has joined."""
         membership = find_membership(self.shelf, self.calls.url, task)
-        calls = Calls(self.calls.url, membership.token, self.options.retry)
+        calls = own_calls(self.calls, self.identity, membership)
         return read_ledger(calls, self.shelf, membership.task_id, membership.task_name)
 
     def participation(
@@ -78,7 +78,7 @@ class Enroller:
         code = parse_group_code(group_code)
         membership, terms = yield from join(self.calls, self.identity, self.shelf, task, invitation, code, group)
         self.policy.check_task(terms)
-        calls = Calls(self.calls.url, membership.token, self.options.retry, self.options.chunk_bytes)
+        calls = own_calls(self.calls, self.identity, membership)
         shelf = None if shared else self.shelf
         return Participation(
             calls,

@@ -11,7 +11,7 @@ from client_sdk.terms import AgreedTerms, TaskTerms
 from protocols.errors import ParameterError
 from protocols.messages import TaskView
 
-__all__ = ["enrol", "find_membership", "join"]
+__all__ = ["enrol", "find_membership", "join", "own_calls"]
 
 
 def find_membership(shelf: Shelf, url: str, task: str | None) -> Membership:
@@ -32,8 +32,9 @@ def find_membership(shelf: Shelf, url: str, task: str | None) -> Membership:
 
 def enrol(
     calls: Calls, identity: Identity, invitation: str, group_code: bytes | None, group: int | None = None
-) -> Program[Membership]:
-    """Enrol with an invitation; the same identity may do so again and gets the same client id with a new token.
+) -> Program[tuple[Membership, TaskView]]:
+    """Enrol with an invitation, and see the task; the same identity may do so again and gets the same client id with a
+    new token.
 
     group: which of the recipe's groups of clients to join, where it has several.
     """
@@ -41,8 +42,9 @@ def enrol(
     if group not in (None, enrolment.group):
         detail = f"the server enrolled this client in group {enrolment.group}, and it asked for group {group}"
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)
-    view: TaskView = yield from Calls(calls.url, enrolment.token, calls.retry).task(enrolment.task_id)
-    return Membership(
+    own = calls.enrolled(enrolment.client_id, enrolment.token, identity.signing_key)
+    view: TaskView = yield from own.task(enrolment.task_id)
+    membership = Membership(
         url=calls.url,
         task_id=enrolment.task_id,
         task_name=view.name,
@@ -52,6 +54,7 @@ def enrol(
         group_code=group_code,
         group=enrolment.group,
     )
+    return membership, view
 
 
 def join(
@@ -76,13 +79,14 @@ def join(
         if group_code is not None and group_code != membership.group_code:
             membership = Membership(**{**vars(membership), "group_code": group_code})
             shelf.keep_membership(membership)
-        view = yield from _agreed_view(calls, shelf, membership)
+        view = yield from own_calls(calls, identity, membership).task(membership.task_id)
+        _agree(view, shelf)
     else:
-        membership = yield from enrol(calls, identity, invitation, group_code, group)
+        membership, view = yield from enrol(calls, identity, invitation, group_code, group)
         kept = shelf.membership(membership.task_id)
         if group_code is None and kept is not None:
             membership = Membership(**{**vars(membership), "group_code": kept.group_code})
-        view = yield from _agreed_view(calls, shelf, membership)
+        _agree(view, shelf)
         shelf.keep_membership(membership)
         if task not in (None, membership.task_name, membership.task_id):
             raise ParameterError(f"the invitation is for task {membership.task_name!r}, not for {task!r}")
@@ -93,12 +97,15 @@ def join(
     return membership, terms
 
 
-def _agreed_view(calls: Calls, shelf: Shelf, membership: Membership) -> Program[TaskView]:
+def own_calls(calls: Calls, identity: Identity, membership: Membership) -> Calls:
+    """The API as this member sees it."""
+    return calls.enrolled(membership.client_id, membership.token, identity.signing_key)
+
+
+def _agree(view: TaskView, shelf: Shelf) -> None:
     """The task as the server states it, compared with what was agreed on when this client first saw it."""
-    view = yield from Calls(calls.url, membership.token, calls.retry).task(membership.task_id)
-    agreed = shelf.agreed(membership.task_id)
+    agreed = shelf.agreed(view.task_id)
     if agreed is None:
-        shelf.keep_agreed(membership.task_id, AgreedTerms.of(view))
+        shelf.keep_agreed(view.task_id, AgreedTerms.of(view))
     else:
         agreed.require(view)
-    return view

@@ -9,6 +9,8 @@
         │   │   ├── BadContribution     400 bad-contribution
         │   │   ├── BodyTooShort        400 body-too-short
         │   │   ├── Unauthenticated     401 unauthenticated
+        │   │   ├── BadSignature        401 bad-signature
+        │   │   ├── StaleSignature      401 stale-signature
         │   │   ├── Forbidden           403 forbidden
         │   │   │   └── NotInCohort     403 not-in-cohort
         │   │   ├── NotFound            404 not-found
@@ -53,6 +55,7 @@ __all__ = [
     "BadContribution",
     "BadDigest",
     "BadRequest",
+    "BadSignature",
     "BodyTooLong",
     "BodyTooShort",
     "ClientFault",
@@ -79,6 +82,7 @@ __all__ = [
     "RoundClosed",
     "RoundLost",
     "ServerFault",
+    "StaleSignature",
     "TooManyRequests",
     "Unauthenticated",
     "Unavailable",
@@ -130,6 +134,14 @@ class BodyTooShort(ClientFault):
 
 class Unauthenticated(ClientFault):
     """The token is missing, wrong or void."""
+
+
+class BadSignature(ClientFault):
+    """The request is not signed with the key that this client enrolled, or was altered on its way."""
+
+
+class StaleSignature(ClientFault):
+    """The request was signed too long ago, or in the future: a clock is off by more than could be made up for."""
 
 
 class Forbidden(ClientFault):
@@ -266,6 +278,8 @@ PROBLEM_ERRORS: Final[dict[str, type[ApiError]]] = {
     "bad-contribution": BadContribution,
     "body-too-short": BodyTooShort,
     "unauthenticated": Unauthenticated,
+    "bad-signature": BadSignature,
+    "stale-signature": StaleSignature,
     "forbidden": Forbidden,
     "not-in-cohort": NotInCohort,
     "not-found": NotFound,

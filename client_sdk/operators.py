@@ -15,6 +15,7 @@ from protocols.errors import ParameterError
 from protocols.messages import (
     Invitation,
     InvitationRequest,
+    InvitationView,
     LedgerEntry,
     MechanismChoice,
     Member,
@@ -98,9 +99,31 @@ class Operator:
         request = InvitationRequest(role=role, uses=uses, expires_seconds=expires_seconds)
         return self._driver.run(self._calls.invite(task_id, request))
 
+    def invitations(self, task_id: str) -> Iterator[InvitationView]:
+        """A task's invitations, in the order they were made, fetched in pages."""
+        after: str | None = None
+        while True:
+            page = self._driver.run(self._calls.invitations(task_id, after))
+            yield from page.invitations
+            after = page.next
+            if after is None:
+                return
+
+    def revoke_invitation(self, task_id: str, invitation_id: str) -> InvitationView:
+        """Take an invitation back: nobody enrols with it any more, and those who have remain members."""
+        return self._driver.run(self._calls.revoke_invitation(task_id, invitation_id))
+
     def close_task(self, task_id: str) -> TaskView:
         """Close a task; an open round fails."""
         return self._driver.run(self._calls.close_task(task_id))
+
+    def extend_round(self, task_id: str, number: int, seconds: float) -> RoundView:
+        """Give the stage that a round is in `seconds` more; `Conflict` when it waits for no client any more."""
+        return self._driver.run(self._calls.extend_round(task_id, number, seconds))
+
+    def abort_round(self, task_id: str, number: int) -> RoundView:
+        """End a round under way as failed; the task goes on with its next one. `Conflict` when it has ended."""
+        return self._driver.run(self._calls.abort_round(task_id, number))
 
     def members(self, task_id: str) -> list[Member]:
         """Every member, in order of enrolment."""

@@ -75,6 +75,21 @@ def _body(request: Request) -> bytes | None:
     return bytes(request.body) if len(request.body) or request.method in ("PATCH", "PUT") else None
 
 
+def _built(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: Timeouts) -> httpx.Request:
+    """What goes over the wire, signed for what httpx makes of the url, and for this moment."""
+    built = http.build_request(
+        request.method,
+        request.url,
+        content=_body(request),
+        headers=dict(request.headers),
+        timeout=timeouts.of(request),
+    )
+    if request.signer is not None:
+        target = built.url.raw_path.decode("ascii")
+        built.headers.update(request.signer.fields(request.method, target, request.headers, time.time()))
+    return built
+
+
 def _response(answer: httpx.Response) -> Response:
     return Response(answer.status_code, _headers(answer.headers), answer.content)
 
@@ -130,13 +145,7 @@ class SyncDriver:
     def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
         with _translated(request):
-            answer = self._http.request(
-                request.method,
-                request.url,
-                content=_body(request),
-                headers=dict(request.headers),
-                timeout=self._timeouts.of(request),
-            )
+            answer = self._http.send(_built(self._http, request, self._timeouts))
         self.traffic.down += len(answer.content)
         return _response(answer)
 
@@ -194,13 +203,7 @@ class AsyncDriver:
     async def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
         with _translated(request):
-            answer = await self._http.request(
-                request.method,
-                request.url,
-                content=_body(request),
-                headers=dict(request.headers),
-                timeout=self._timeouts.of(request),
-            )
+            answer = await self._http.send(_built(self._http, request, self._timeouts))
         self.traffic.down += len(answer.content)
         return _response(answer)
 

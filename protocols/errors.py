@@ -5,7 +5,8 @@
     │   ├── BudgetError          the numbers do not fit the ring, modulus or precision
     │   └── CombinationError     this recipe cannot ride on this mechanism
     ├── CodecError               bytes that do not have the one form their parameters allow
-    │   └── ContributionError    a contribution that must not enter a sum (the sender's fault)
+    │   ├── ContributionError    a contribution that must not enter a sum (the sender's fault)
+    │   └── SignatureError       a request's signature that is malformed or does not match
     ├── KeyringError             a key is missing, of another task, or does not open what it should
     │   └── EnvelopeError        a sealed envelope does not open or was not made by a member of the group
     ├── RefusalError             a client will not go on: the server breaks a rule or the client's own policy
@@ -29,6 +30,7 @@ __all__ = [
     "ParameterError",
     "RefusalError",
     "RoutingError",
+    "SignatureError",
     "ThresholdError",
 ]
 
@@ -55,6 +57,10 @@ class CodecError(HushRecError, ValueError):
 
 class ContributionError(CodecError):
     """A contribution that must not enter a sum: wrong length, residues out of range. The sender's fault."""
+
+
+class SignatureError(CodecError):
+    """A request's signature is malformed, covers the wrong things, or was not made with the key it should be."""
 
 
 class KeyringError(HushRecError):

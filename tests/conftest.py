@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("hushrec", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("hushrec")
+
+os.environ["COLUMNS"] = "200"  # consoles that are made at import do not wrap what the tests look for

@@ -44,7 +44,7 @@ def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Ses
         )
     database = Database(settings.database, connections=1)
     blobs = open_store(settings.blob_location, settings.scratch_dir)
-    database.listeners.append(lambda effects: let_go(effects, blobs, settings.upload_dir))
+    database.listeners.append(lambda effects: let_go(effects, blobs))
     try:
         migrate(database)
         with database.write() as session:

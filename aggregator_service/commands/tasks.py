@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, show, transaction
 from aggregator_service.rounds.operations import close_task
-from aggregator_service.tasks import create_invitation, create_task, list_tasks, task_view
+from aggregator_service.tasks import create_invitation, create_task, list_tasks, plan_request, task_view
 from protocols.faults import first_fault
 from protocols.messages import InvitationRequest, Role, Schedule, TaskRequest, TaskView
 from protocols.pairs import named_values
@@ -56,8 +56,9 @@ def task_create(
             "data_set": data_set,
         }
     )
+    plan = plan_request(request)
     with transaction(data_dir, database_url) as session:
-        view = task_view(session, create_task(session, request, SystemClock().now()))
+        view = task_view(session, create_task(session, request, plan, SystemClock().now()))
     show(view.model_dump(mode="json"))
 
 
@@ -103,7 +104,7 @@ def task_close(
     """
     with transaction(data_dir, database_url) as session:
         row = named_task(session, task)
-        close_task(session, row)
+        close_task(session, row, SystemClock().now())
         typer.echo(f"{row.name}  {row.id}  {row.state}")
 
 

@@ -81,6 +81,8 @@ class Metrics:
         )
         self._unmask_seconds = _jobs_histogram("hushrec_unmask_seconds", "Unmasking and releasing a sum.", registry)
         self._jobs = Gauge("hushrec_engine_jobs", "Folds and releases that wait or run.", registry=registry)
+        self._leading = Gauge("hushrec_engine_leading", "1 while this process drives the rounds.", registry=registry)
+        self.leading = False
         self._start_at_zero()
 
     def _start_at_zero(self) -> None:
@@ -116,6 +118,11 @@ class Metrics:
         self._upload_bytes.labels(kind).inc(seen.received)
         if kind == "contribution" and seen.status != 204:  # a chunk is no contribution yet
             self._contributions.labels(*_result(seen)).inc()
+
+    def leads(self, now: bool) -> None:
+        """This process begins, or ends, to drive the rounds."""
+        self.leading = now
+        self._leading.set(now)
 
     @contextmanager
     def fold(self) -> Iterator[None]:

@@ -10,12 +10,13 @@ import logging
 import re
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
 from opentelemetry import propagate
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace import INVALID_SPAN, NoOpTracer, Span, SpanKind, StatusCode, Tracer
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,6 +32,7 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _IDS: Final = {"task": re.compile(r"^t_[0-9a-f]{20}$"), "client": re.compile(r"^c_[0-9a-f]{20}$")}
 _TRACE: Final = ("traceparent", "tracestate")
 _LOG = logging.getLogger(__name__)
+_NO_SPAN: Final = nullcontext(INVALID_SPAN)
 
 
 @dataclass
@@ -79,12 +81,10 @@ class RequestWatch:
         headers = dict(scope["headers"])
         request_id = request_ids.choose(headers.get(request_ids.HEADER))
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
-        seen = Seen(method, waited=b"wait=" in scope.get("query_string", b""))
+        seen = Seen(method, waited=_waits(scope))
         token = request_ids.current.set(request_id)
         started = time.perf_counter()
-        with self._tracer.start_as_current_span(
-            method, _parent(headers), SpanKind.SERVER, record_exception=False, set_status_on_exception=False
-        ) as span:
+        with self._span(method, headers) as span:
             noted = _noting(send, seen, request_id)
             try:
                 await self._app(scope, _counting(receive, seen), noted)
@@ -98,6 +98,18 @@ class RequestWatch:
                 _describe(span, seen, request_id)
                 _LOG.info("request", extra=_fields(seen))
                 request_ids.current.reset(token)
+
+    def _span(self, method: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[Span]:
+        if isinstance(self._tracer, NoOpTracer):
+            return _NO_SPAN
+        return self._tracer.start_as_current_span(
+            method, _parent(headers), SpanKind.SERVER, record_exception=False, set_status_on_exception=False
+        )
+
+
+def _waits(scope: Scope) -> bool:
+    """Whether the answer takes as long as it is asked to: a long poll, or the events of a page."""
+    return b"wait=" in scope.get("query_string", b"") or scope["path"].endswith("/live")
 
 
 def _parent(headers: Mapping[bytes, bytes]) -> Context:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, and_, func, select, update
+from sqlalchemy import ColumnElement, and_, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow
@@ -56,7 +56,7 @@ def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, group: int)
 
 def write_cohort(session: Session, round_: RoundRow, clients: Sequence[str]) -> None:
     """Store the cohort and count how often each member was asked."""
-    session.add_all(CohortRow(round_id=round_.id, client_id=client) for client in clients)
+    session.execute(insert(CohortRow), [{"round_id": round_.id, "client_id": client} for client in clients])
     for start in range(0, len(clients), 500):  # within every database's limit on bound parameters
         some = clients[start : start + 500]
         asked = update(ClientRow).where(ClientRow.id.in_(some)).values(times_asked=ClientRow.times_asked + 1)

@@ -1,4 +1,4 @@
-"""The engine: looks at a task, does the one thing that is due, and looks again.
+"""The engine: looks at a task, does the one thing that is due (`rounds.steps`), and looks again.
 
 It keeps no state of its own: everything it decides follows from the rows, so that a killed engine goes on where it
 stood, and two engines on one database get in each other's way without harm (the loser's outcome is thrown away).
@@ -8,75 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
-from aggregator_service.faults import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
-from aggregator_service.plans import TaskTerms, plan_task, round_spec, row_terms
-from aggregator_service.rounds.folding import BlobRef, FoldJob, Released, ReleaseJob, fold_batch, release_sum
-from aggregator_service.rounds.masked import end_stage, gather_masks, give_up
-from aggregator_service.rounds.operations import (
-    LostRaceError,
-    fail_round,
-    missing_clients,
-    open_round,
-    record_fold,
-    record_release,
-    stop_collecting,
-)
-from aggregator_service.rounds.table import ACTIVE, RoundEvent, RoundState
-from aggregator_service.rounds.unmasking import Masks
-from aggregator_service.rounds.workers import FoldPool
-from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, BlobsUnavailableError, new_key
+from aggregator_service.rounds.parallel import Parallel
+from aggregator_service.rounds.steps import RoundSteps, Situation
+from aggregator_service.rounds.workers import Workers, WorkersUnavailableError
+from aggregator_service.settings import SPLIT_BYTES
+from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE, Database
-from aggregator_service.storage.rounds import last_round, lock_round, lock_task, newest_snapshot, unfolded
-from aggregator_service.storage.schema import RoundRow, TaskRow
-from protocols.errors import ThresholdError
+from aggregator_service.storage.schema import TaskRow
 
 __all__ = ["RoundEngine"]
 
 _LOG = logging.getLogger(__name__)
-_IDLE: Final = 3600.0
 _BACK_OFF: Final = 1.0
-_LOST_RACE: Final = 0.1
-_ENDED: Final[Mapping[str, CrashPoint]] = {
-    RoundState.ADVERTISING: "stage.advertising-ended",
-    RoundState.SHARING: "stage.sharing-ended",
-    RoundState.COLLECTING: "stage.collecting-ended",
-    RoundState.CONFIRMING: "stage.confirming-ended",
-}
-
-Outcome = TypeVar("Outcome")
-
-
-@dataclass(frozen=True)
-class _Situation:
-    """What the engine sees of a task at one moment."""
-
-    terms: TaskTerms
-    task_seed: bytes
-    opened_by_anyone: bool
-    round: RoundRow
-    missing: int
-    batch: tuple[tuple[str, BlobRef], ...]
-
-    @property
-    def masked(self) -> bool:
-        """Whether the round has a masked one's stages."""
-        return self.round.model_digest is not None
-
-    @property
-    def partial(self) -> BlobRef | None:
-        key, digest = self.round.partial_key, self.round.partial_digest
-        return BlobRef(key, digest) if key is not None and digest is not None else None
+_OFTEN: Final = 0.05
+_SELDOM: Final = 0.5
+_SHARE: Final = 10.0
 
 
 class RoundEngine:
@@ -87,22 +41,39 @@ class RoundEngine:
         database: Database,
         blobs: BlobStore,
         clock: Clock,
-        pool: FoldPool,
+        workers: Workers,
         *,
         batch: int,
         recheck: float,
+        split_bytes: int = SPLIT_BYTES,
         instruments: Instruments | None = None,
     ) -> None:
-        self._database, self._blobs, self._clock, self._pool = database, blobs, clock, pool
-        self._batch, self._recheck = batch, recheck
-        self._instruments = instruments or Instruments()
+        self._database, self._recheck = database, recheck
+        jobs = Parallel(workers, split_bytes)
+        self._steps = RoundSteps(database, blobs, clock, jobs, batch, instruments or Instruments())
         self._wake: dict[str, asyncio.Event] = {}
         self._drivers: dict[str, asyncio.Task[None]] = {}
+        self._next_look: dict[str, float] = {}
+        self._soon: set[str] = set()
 
     def wake(self, task_id: str) -> None:
         """Have a look at this task now (call it in the event loop)."""
         if task_id in self._wake:
             self._wake[task_id].set()
+
+    def progressed(self, task_id: str) -> None:
+        """Something came in for this task: have a look soon, one for all that comes in meanwhile."""
+        loop = asyncio.get_running_loop()
+        wait = self._next_look.get(task_id, 0.0) - loop.time()
+        if wait <= 0:
+            self.wake(task_id)
+        elif task_id not in self._soon:
+            self._soon.add(task_id)
+            loop.call_later(wait, self._wake_late, task_id)
+
+    def _wake_late(self, task_id: str) -> None:
+        self._soon.discard(task_id)
+        self.wake(task_id)
 
     async def run(self) -> None:
         """Serve until cancelled: a driver for each open task, those made by other processes included."""
@@ -130,7 +101,11 @@ class RoundEngine:
     def _start(self, task_id: str) -> None:
         self._wake[task_id] = asyncio.Event()
         driver = self._drivers[task_id] = asyncio.create_task(self._drive(task_id), name=f"round engine {task_id}")
-        driver.add_done_callback(lambda _: (self._drivers.pop(task_id, None), self._wake.pop(task_id, None)))
+        driver.add_done_callback(lambda _: self._ended(task_id))
+
+    def _ended(self, task_id: str) -> None:
+        for known in (self._drivers, self._wake, self._next_look):
+            known.pop(task_id, None)
 
     async def _drive(self, task_id: str) -> None:
         wake = self._wake[task_id]
@@ -140,6 +115,9 @@ class RoundEngine:
                 pause = await self.step(task_id)
             except (BlobsUnavailableError, *DATABASE_GONE) as error:
                 _LOG.warning("storage fails with %s; trying again", type(error).__name__, extra=fields(task=task_id))
+                pause = _BACK_OFF
+            except WorkersUnavailableError as error:
+                _LOG.warning("a sum waits: %s; trying again", error, extra=fields(task=task_id))
                 pause = _BACK_OFF
             except Exception:
                 # The rows are as they were: nothing is lost by trying again, and other tasks go on.
@@ -155,192 +133,9 @@ class RoundEngine:
 
     async def step(self, task_id: str) -> float | None:
         """Do the one thing that is due. Seconds until something may be due again; None: the task is over."""
-        seen = await run_in_threadpool(self._look, task_id)
-        if not isinstance(seen, _Situation):
-            return seen
-        try:
-            if seen.round.state == RoundState.FOLDING:
-                return await self._fold(seen) if seen.batch else await self._release(seen)
-            if seen.round.state == RoundState.UNMASKING:
-                return await self._unmask(seen)
-            return await self._gather(seen)
-        except BlobDamagedError as error:
-            await run_in_threadpool(self._storage_damaged, seen, error)
-        except LostRaceError:
-            _LOG.info("a round moved on meanwhile", extra=fields(task=task_id, round=seen.round.number))
-            return _LOST_RACE
-        return 0.0
-
-    def _look(self, task_id: str) -> _Situation | float | None:
-        """The active round; or open one; or when to look again."""
-        with self._database.read() as session:
-            task = session.get_one(TaskRow, task_id)
-            newest = last_round(session, task_id)
-            if newest is not None and newest.state in ACTIVE:
-                limit = self._batch
-                batch = unfolded(session, newest.id, limit)
-                return _Situation(
-                    terms=row_terms(task),
-                    task_seed=task.seed,
-                    opened_by_anyone=task.opened_by == "anyone",
-                    round=newest,
-                    missing=missing_clients(session, newest),
-                    batch=tuple((row.client_id, BlobRef(row.blob_key or "", row.digest)) for row in batch),
-                )
-            if task.state != "open":
-                return None
-        opened = self._database.transact(
-            lambda session: open_round(session, lock_task(session, task_id), self._clock.now()) is not None
-        )
-        if not opened:
-            return _IDLE
-        crash_point("round.opened")
-        return 0.0
-
-    async def _gather(self, seen: _Situation) -> float:
-        """A stage that waits for clients: over when none is missing, or at its deadline."""
-        left = seen.round.deadline - self._clock.now()
-        if seen.missing == 0 or left <= 0:
-            await run_in_threadpool(self._end_stage, seen)
-            return 0.0
-        if len(seen.batch) == self._batch or (seen.batch and seen.round.state == RoundState.CONFIRMING):
-            return await self._fold(seen)
-        return left
-
-    def _end_stage(self, seen: _Situation) -> None:
-        end = end_stage if seen.masked else stop_collecting
-        self._database.transact(lambda session: end(session, seen.round.id, self._clock.now()))
-        if seen.masked:
-            crash_point(_ENDED[seen.round.state])
-
-    async def _unmask(self, seen: _Situation) -> float:
-        """What is left to fold is folded while the replies come in; then the masks are taken off."""
-        if seen.batch:
-            return await self._fold(seen)
-        left = seen.round.deadline - self._clock.now()
-        if seen.missing and left > 0:
-            return left
-        try:
-            return await self._release(seen, await run_in_threadpool(self._masks, seen))
-        except ThresholdError as error:
-            await run_in_threadpool(self._give_up, seen, str(error))
-            return 0.0
-
-    def _masks(self, seen: _Situation) -> Masks:
-        with self._database.read() as session:
-            return gather_masks(session, seen.round)
-
-    def _give_up(self, seen: _Situation, reason: str) -> None:
-        def write(session: Session) -> None:
-            round_ = lock_round(session, seen.round.id)
-            if round_.state == RoundState.UNMASKING:
-                give_up(session, session.get_one(TaskRow, round_.task_id), round_, reason)
-
-        self._database.transact(write)
-
-    async def _fold(self, seen: _Situation) -> float:
-        task_id, number = seen.round.task_id, seen.round.number
-        output = new_key("partials", task_id, number)
-        job = FoldJob(self._blobs, seen.terms, round_spec(seen.round), seen.partial, seen.batch, output)
-        with self._instruments.fold(task_id, number, len(seen.batch)):
-            folded = await self._pool.run(fold_batch, job)
-        crash_point("fold.blob-written-before-commit")
-        clients = [client for client, _ in seen.batch]
-        await run_in_threadpool(self._commit_fold, seen, clients, folded)
-        crash_point("fold.committed")
-        _LOG.info(
-            "batch folded",
-            extra=fields(task=task_id, round=number, batch=len(clients), folded=seen.round.folded + len(clients)),
-        )
-        return 0.0
-
-    def _commit_fold(self, seen: _Situation, clients: list[str], folded: BlobRef) -> None:
-        self._guarded(
-            lambda: self._write_fold(seen.round.id, clients, seen.partial, folded),
-            folded.key,
-        )
-
-    def _write_fold(self, round_id: int, clients: list[str], previous: BlobRef | None, folded: BlobRef) -> None:
-        self._database.transact(lambda session: record_fold(session, round_id, clients, previous, folded))
-
-    async def _release(self, seen: _Situation, masks: Masks | None = None) -> float:
-        task_id, number, partial = seen.round.task_id, seen.round.number, seen.partial
-        if partial is None:
-            raise BlobDamagedError("a folding round has no partial sum")
-        state, state_output, view_outputs = None, None, list[str]()
-        if seen.opened_by_anyone:
-            state = await run_in_threadpool(self._newest_state, task_id)
-            state_output = new_key("snapshots", task_id, number)
-            groups = plan_task(seen.terms, seen.round.step).recipe.groups
-            view_outputs = [new_key("views", task_id, number, group) for group in range(groups) if groups > 1]
-        job = ReleaseJob(
-            blobs=self._blobs,
-            terms=seen.terms,
-            task_seed=seen.task_seed,
-            spec=round_spec(seen.round),
-            partial=partial,
-            survivors=seen.round.folded,
-            masks=masks,
-            output=new_key("aggregates", task_id, number),
-            state=state,
-            state_output=state_output,
-            view_outputs=tuple(view_outputs),
-        )
-        with self._instruments.release(task_id, number, seen.round.folded, masked=masks is not None):
-            released = await self._pool.run(release_sum, job)
-        crash_point("release.blob-written-before-commit")
-
-        def commit() -> None:
-            self._database.transact(
-                lambda session: record_release(session, seen.round.id, partial, released, self._clock.now())
-            )
-
-        states = [*([released.state] if released.state else []), *released.views]
-        await run_in_threadpool(self._guarded, commit, released.aggregate.key, *(state.blob_key for state in states))
-        crash_point("release.committed")
-        _log_release(seen.round, released)
-        return 0.0
-
-    def _newest_state(self, task_id: str) -> tuple[int, BlobRef] | None:
-        with self._database.read() as session:
-            row = newest_snapshot(session, task_id)
-            return None if row is None else (row.round_number, BlobRef(row.blob_key or "", row.digest))
-
-    def _guarded(self, commit: Callable[[], Outcome], *new_blobs: str) -> Outcome:
-        """`commit()`; when it loses a race, the blobs that it would have published are deleted again."""
-        try:
-            return commit()
-        except LostRaceError:
-            self._blobs.delete(*new_blobs)
-            raise
-
-    def _storage_damaged(self, seen: _Situation, error: BlobDamagedError) -> None:
-        def write(session: Session) -> None:
-            round_ = lock_round(session, seen.round.id)
-            if round_.state not in ACTIVE or round_.partial_key != seen.round.partial_key:
-                return  # the blobs were let go of because the round had ended meanwhile: no damage
-            _LOG.error("stored blob damaged: %s", error, extra=fields(task=seen.round.task_id, round=round_.number))
-            task = session.get_one(TaskRow, round_.task_id)
-            reason = "a stored contribution no longer matches its digest: the server's storage is damaged"
-            fail_round(session, task, round_, RoundEvent.STORAGE_DAMAGED, reason)
-
-        self._database.transact(write)
-
-
-def _log_release(round_: RoundRow, released: Released) -> None:
-    _LOG.info(
-        "round complete",
-        extra=fields(
-            task=round_.task_id,
-            round=round_.number,
-            survivors=round_.folded,
-            cohort=round_.cohort,
-            aggregate_bytes=released.aggregate_bytes,
-            digest=released.aggregate.digest,
-        ),
-    )
-    for share in released.bad_shares:
-        _LOG.warning(
-            "a share was wrong: its owner or its holder made it so",
-            extra=fields(task=round_.task_id, round=round_.number, client=share.owner, holder=share.holder),
-        )
+        now = asyncio.get_running_loop().time
+        started = now()
+        seen = await run_in_threadpool(self._steps.look, task_id)
+        # What clients send makes it look again soon, but the larger the cohort the longer a look takes.
+        self._next_look[task_id] = now() + min(_SELDOM, max(_OFTEN, _SHARE * (now() - started)))
+        return await self._steps.do(seen) if isinstance(seen, Situation) else seen

@@ -25,11 +25,13 @@ from aggregator_service.storage.database import Database, announce, count_dropou
 from aggregator_service.storage.rounds import find_round, lock_round
 from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stages import (
+    Handout,
     add_handouts,
     count_of,
     deliveries,
     expected,
     find_handout,
+    handed_out_bytes,
     message_bodies,
     those_who,
 )
@@ -99,13 +101,14 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
     task = session.get_one(TaskRow, round_.task_id)
     schedule = Schedule.model_validate(task.schedule)
     try:
-        event = stage_end(session, task, round_, schedule.min_clients)
+        event = stage_end(session, task, round_, schedule.min_clients, now)
     except (ThresholdError, ParameterError) as error:
-        give_up(session, task, round_, str(error))
+        give_up(session, task, round_, str(error), now)
         return round_
     if event is None:
         return round_  # the guard against differencing has failed it
-    move(round_, event)
+    phase = move(session, round_, event, now)
+    phase.handed_out = handed_out_bytes(session, round_, _HANDED_OUT[event])
     round_.deadline = now + (
         schedule.collect_seconds if round_.state == RoundState.COLLECTING else schedule.stage_seconds
     )
@@ -114,9 +117,9 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
     return round_
 
 
-def give_up(session: Session, task: TaskRow, round_: RoundRow, reason: str) -> None:
+def give_up(session: Session, task: TaskRow, round_: RoundRow, reason: str, now: float) -> None:
     """Fail a masked round that too few clients are left in."""
-    fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason)
+    fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now)
 
 
 def _is_over(session: Session, round_: RoundRow, now: float) -> bool:
@@ -132,7 +135,7 @@ def _floor(stage: str, present: int, floor: int) -> None:
         raise ThresholdError(stage, floor, present)
 
 
-def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int) -> RoundEvent:
+def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float) -> RoundEvent:
     advertised = _without_shared_keys(session, round_, message_bodies(session, round_.id, "advertise"))
     _floor("advertising", len(advertised), floor)
     clients = session.scalars(select(ClientRow).where(ClientRow.id.in_(those_who(round_.id, "advertise"))))
@@ -163,7 +166,7 @@ def _without_shared_keys(session: Session, round_: RoundRow, advertised: Mapping
     return {client: body for client, body in advertised.items() if client not in suspects}
 
 
-def _hand_out_shares(session: Session, task: TaskRow, round_: RoundRow, floor: int) -> RoundEvent:
+def _hand_out_shares(session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float) -> RoundEvent:
     shares = message_bodies(session, round_.id, "share")
     roster = _roster(session, task, round_)
     _floor("sharing", len(shares), floor)
@@ -172,19 +175,19 @@ def _hand_out_shares(session: Session, task: TaskRow, round_: RoundRow, floor: i
     return RoundEvent.SHARES_HANDED_OUT
 
 
-def _fix_survivors(session: Session, task: TaskRow, round_: RoundRow, floor: int) -> RoundEvent | None:
+def _fix_survivors(session: Session, task: TaskRow, round_: RoundRow, floor: int, now: float) -> RoundEvent | None:
     sharers = session.scalars(those_who(round_.id, "share")).all()
     survivors = session.scalars(those_who(round_.id, "contribute")).all()
     roster = _roster(session, task, round_)
     _floor("collecting", len(survivors), floor)
     server.check_survivors(roster, sharers, survivors)
-    if not keep_apart(session, task, round_):
+    if not keep_apart(session, task, round_, now):
         return None
     add_handouts(session, round_.id, "survivors", {"": roster.encode_set(survivors)})
     return RoundEvent.SURVIVORS_TO_CONFIRM if round_.confirms else RoundEvent.SURVIVORS_KNOWN
 
 
-def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, _floor: int) -> RoundEvent:
+def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, _floor: int, _now: float) -> RoundEvent:
     sharers = session.scalars(those_who(round_.id, "share")).all()
     survivors = session.scalars(those_who(round_.id, "contribute")).all()
     confirmed = message_bodies(session, round_.id, "confirm")
@@ -194,12 +197,19 @@ def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, _
     return RoundEvent.CONFIRMED
 
 
-_StageEnd = Callable[[Session, TaskRow, RoundRow, int], RoundEvent | None]
+_StageEnd = Callable[[Session, TaskRow, RoundRow, int, float], RoundEvent | None]
 _STAGE_ENDS: Final[Mapping[str, _StageEnd]] = {
     RoundState.ADVERTISING: _close_roster,
     RoundState.SHARING: _hand_out_shares,
     RoundState.COLLECTING: _fix_survivors,
     RoundState.CONFIRMING: _hand_out_confirmations,
+}
+_HANDED_OUT: Final[Mapping[RoundEvent, Handout]] = {
+    RoundEvent.ROSTER_CLOSED: "roster",
+    RoundEvent.SHARES_HANDED_OUT: "inbox",
+    RoundEvent.SURVIVORS_TO_CONFIRM: "survivors",
+    RoundEvent.SURVIVORS_KNOWN: "survivors",
+    RoundEvent.CONFIRMED: "confirmations",
 }
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.ledger import survivors_digest
@@ -16,16 +16,23 @@ from aggregator_service.rounds.cohorts import able_members, draw_cohort, enough_
 from aggregator_service.rounds.differences import part_with_similar, staying_cohort
 from aggregator_service.rounds.folding import BlobRef, Released, StoredState
 from aggregator_service.rounds.table import ACTIVE, RoundEvent, RoundState, next_state
+from aggregator_service.storage.chunks import drop_chunks
 from aggregator_service.storage.database import (
     announce,
     changed_rows,
     count_dropouts,
     count_outcome,
     discard,
-    discard_body,
 )
 from aggregator_service.storage.rounds import last_completed, last_round, lock_round, lock_task, received_count
-from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, UploadRow, ViewRow
+from aggregator_service.storage.schema import (
+    ContributionRow,
+    PhaseRow,
+    RoundRow,
+    SnapshotRow,
+    TaskRow,
+    ViewRow,
+)
 from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot, find_snapshot
 from aggregator_service.storage.stages import count_of, deliveries, expected, scrub_stages
 from aggregator_service.tasks import agreed_digest
@@ -90,6 +97,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     )
     session.add(round_)
     session.flush()
+    session.add(PhaseRow(round_id=round_.id, state=round_.state, entered_at=now))
     write_cohort(session, round_, clients)
     announce(session, task.id, "round")
     _LOG.info("round opened", extra=fields(task=task.id, round=number, cohort=len(clients)))
@@ -115,14 +123,14 @@ def stop_collecting(session: Session, round_id: int, now: float) -> RoundRow:
     floor = Schedule.model_validate(task.schedule).min_clients
     if received < floor:
         reason = f"{received} of {round_.cohort} clients delivered in time, and {floor} are needed"
-        fail_round(session, task, round_, RoundEvent.DEADLINE_MISSED, reason)
-    elif keep_apart(session, task, round_):
-        move(round_, RoundEvent.ALL_RECEIVED if received == round_.cohort else RoundEvent.DEADLINE_MET)
+        fail_round(session, task, round_, RoundEvent.DEADLINE_MISSED, reason, now)
+    elif keep_apart(session, task, round_, now):
+        move(session, round_, RoundEvent.ALL_RECEIVED if received == round_.cohort else RoundEvent.DEADLINE_MET, now)
         announce(session, task.id, "round")
     return round_
 
 
-def keep_apart(session: Session, task: TaskRow, round_: RoundRow) -> bool:
+def keep_apart(session: Session, task: TaskRow, round_: RoundRow, now: float) -> bool:
     """Whether the survivors of a round may be summed up beside what was released before.
 
     Otherwise the round has failed, and the job goes on over fewer, or is over when they are below the floor. No client
@@ -135,7 +143,7 @@ def keep_apart(session: Session, task: TaskRow, round_: RoundRow) -> bool:
     if alike.stay < floor:
         reason += f"; the job is over, since it needs at least {floor}"
         task.state = "failed"
-    fail_round(session, task, round_, RoundEvent.TOO_SIMILAR, reason, counts=False)
+    fail_round(session, task, round_, RoundEvent.TOO_SIMILAR, reason, now, counts=False)
     return False
 
 
@@ -160,7 +168,7 @@ def record_fold(
         )
         if changed_rows(session, mark) != len(some):
             raise LostRaceError
-    move(round_, RoundEvent.BATCH_FOLDED)
+    round_.state = next_state(round_.state, RoundEvent.BATCH_FOLDED).value
     discard(session, round_.partial_key)
     round_.partial_key, round_.partial_digest = folded.key, folded.digest
     round_.folded += len(batch)
@@ -177,7 +185,7 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
         raise LostRaceError  # never publish a sum below the floor, nor one that misses an acknowledged contribution
     count_dropouts(session, round_.state, missing_clients(session, round_))
     count_outcome(session, RoundEvent.RELEASED.name.lower())
-    move(round_, RoundEvent.RELEASED)
+    move(session, round_, RoundEvent.RELEASED, now)
     round_.survivors = round_.folded
     round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
     round_.aggregate_bytes = released.aggregate_bytes
@@ -203,13 +211,20 @@ def _keep_state(session: Session, round_: RoundRow, state: StoredState, views: S
 
 
 def fail_round(
-    session: Session, task: TaskRow, round_: RoundRow, event: RoundEvent, reason: str, *, counts: bool = True
+    session: Session,
+    task: TaskRow,
+    round_: RoundRow,
+    event: RoundEvent,
+    reason: str,
+    now: float,
+    *,
+    counts: bool = True,
 ) -> None:
     """End a round without releasing anything; its contributions and partial are scrubbed.
 
     `counts`: towards the failures in a row that end the task.
     """
-    move(round_, event)
+    move(session, round_, event, now)
     count_outcome(session, event.name.lower())
     round_.failure = reason if len(reason) <= _REASON else f"{reason[: _REASON - 4]} ..."
     _scrub(session, round_)
@@ -222,7 +237,7 @@ def fail_round(
     _LOG.warning("round failed", extra=fields(task=task.id, round=round_.number, event=event.value))
 
 
-def close_task(session: Session, task: TaskRow) -> None:
+def close_task(session: Session, task: TaskRow, now: float) -> None:
     """End a task for good; a round under way fails. Nothing happens when the task is over already."""
     task = lock_task(session, task.id)
     if task.state != "open":
@@ -230,7 +245,7 @@ def close_task(session: Session, task: TaskRow) -> None:
     task.state = "closed"
     newest = last_round(session, task.id)
     if newest is not None and newest.state in ACTIVE:
-        fail_round(session, task, lock_round(session, newest.id), RoundEvent.TASK_CLOSED, "the task was closed")
+        fail_round(session, task, lock_round(session, newest.id), RoundEvent.TASK_CLOSED, "the task was closed", now)
     session.flush()
     announce(session, task.id, "round", "members", "snapshot")
     _LOG.info("task closed", extra=fields(task=task.id))
@@ -244,9 +259,12 @@ def missing_clients(session: Session, round_: RoundRow) -> int:
     return count_of(session, round_.id, asked) - count_of(session, round_.id, taken)
 
 
-def move(round_: RoundRow, event: RoundEvent) -> None:
-    """The round's next state, as the table has it."""
+def move(session: Session, round_: RoundRow, event: RoundEvent, now: float) -> PhaseRow:
+    """The round's next state, as the table has it, and when it was entered."""
     round_.state = next_state(round_.state, event).value
+    phase = PhaseRow(round_id=round_.id, state=round_.state, entered_at=now, handed_out=0)
+    session.add(phase)
+    return phase
 
 
 def _scrub(session: Session, round_: RoundRow) -> None:
@@ -255,9 +273,7 @@ def _scrub(session: Session, round_: RoundRow) -> None:
     for key in session.scalars(select(ContributionRow.blob_key).where(held, ContributionRow.blob_key.is_not(None))):
         discard(session, key)
     session.execute(update(ContributionRow).where(held).values(blob_key=None), execution_options=_UNSYNCHRONISED)
-    for name in session.scalars(select(UploadRow.file_name).where(UploadRow.round_id == round_.id)):
-        discard_body(session, name)
-    session.execute(delete(UploadRow).where(UploadRow.round_id == round_.id), execution_options=_UNSYNCHRONISED)
+    round_.unfinished = drop_chunks(session, round_.id)
     discard(session, round_.partial_key)
     round_.partial_key = round_.partial_digest = None
     scrub_stages(session, round_.id)

@@ -9,6 +9,7 @@ from typing import Final
 __all__ = [
     "ACTIVE",
     "OPENING",
+    "ORDER",
     "TABLE",
     "TERMINAL",
     "IllegalTransitionError",
@@ -49,6 +50,7 @@ class RoundEvent(StrEnum):
     RELEASED = "aggregate released"
     STORAGE_DAMAGED = "a stored blob is damaged"
     TASK_CLOSED = "task closed"
+    ABORTED = "aborted by an operator"
 
 
 TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
@@ -56,11 +58,13 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
         RoundEvent.ROSTER_CLOSED: RoundState.SHARING,
         RoundEvent.STAGE_MISSED: RoundState.FAILED,
         RoundEvent.TASK_CLOSED: RoundState.FAILED,
+        RoundEvent.ABORTED: RoundState.FAILED,
     },
     RoundState.SHARING: {
         RoundEvent.SHARES_HANDED_OUT: RoundState.COLLECTING,
         RoundEvent.STAGE_MISSED: RoundState.FAILED,
         RoundEvent.TASK_CLOSED: RoundState.FAILED,
+        RoundEvent.ABORTED: RoundState.FAILED,
     },
     RoundState.COLLECTING: {
         RoundEvent.BATCH_FOLDED: RoundState.COLLECTING,
@@ -73,12 +77,14 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
         RoundEvent.TOO_SIMILAR: RoundState.FAILED,
         RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
         RoundEvent.TASK_CLOSED: RoundState.FAILED,
+        RoundEvent.ABORTED: RoundState.FAILED,
     },
     RoundState.FOLDING: {
         RoundEvent.BATCH_FOLDED: RoundState.FOLDING,
         RoundEvent.RELEASED: RoundState.COMPLETE,
         RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
         RoundEvent.TASK_CLOSED: RoundState.FAILED,
+        RoundEvent.ABORTED: RoundState.FAILED,
     },
     RoundState.CONFIRMING: {
         RoundEvent.BATCH_FOLDED: RoundState.CONFIRMING,
@@ -86,6 +92,7 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
         RoundEvent.STAGE_MISSED: RoundState.FAILED,
         RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
         RoundEvent.TASK_CLOSED: RoundState.FAILED,
+        RoundEvent.ABORTED: RoundState.FAILED,
     },
     RoundState.UNMASKING: {
         RoundEvent.BATCH_FOLDED: RoundState.UNMASKING,
@@ -93,6 +100,7 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
         RoundEvent.STAGE_MISSED: RoundState.FAILED,
         RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
         RoundEvent.TASK_CLOSED: RoundState.FAILED,
+        RoundEvent.ABORTED: RoundState.FAILED,
     },
     RoundState.COMPLETE: {},
     RoundState.FAILED: {},
@@ -104,6 +112,8 @@ OPENING: Final[Mapping[RoundState, str]] = {
 }
 """Where a round begins."""
 
+ORDER: Final = tuple(state.value for state in RoundState)
+"""Every round enters its states in this order, each at most once; some at one and the same time."""
 ACTIVE: Final = tuple(state for state, row in TABLE.items() if row)
 TERMINAL: Final = tuple(state for state, row in TABLE.items() if not row)
 

@@ -1,4 +1,6 @@
-"""Where folds run: a pool of worker processes, so that no encryption library ever holds the API's interpreter lock."""
+"""Where folds and releases run: a pool of worker processes, so that no encryption library ever holds the API's
+interpreter lock. `rounds.cluster` has the other kind, for more than one machine; `rounds.executors` chooses.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,47 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-__all__ = ["FoldPool"]
+__all__ = ["ATTEMPTS", "FoldPool", "Workers", "WorkersUnavailableError"]
 
 _LOG = logging.getLogger(__name__)
-_ATTEMPTS: Final = 3
+
+ATTEMPTS: Final = 3
+"""How often a job is done whose worker dies, before that counts as a failure of the job."""
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
+
+
+class WorkersUnavailableError(Exception):
+    """No worker can take a job at the moment, or none that is fit for it: the work waits, nothing is lost.
+
+    The text is for the operator and holds no secret.
+    """
+
+
+class Workers(Protocol):
+    """Who does the jobs. Jobs are pure, so that one whose worker dies is done again; its outcome is what counts."""
+
+    @property
+    def width(self) -> int:
+        """How many jobs run at the same time, as far as is known."""
+
+    def threads(self, jobs: int) -> int:
+        """How many threads each of `jobs` jobs may use when they run at the same time."""
+
+    async def run(self, work: Callable[[Job], Outcome], job: Job) -> Outcome:
+        """`work(job)`. `WorkersUnavailableError` when nobody can do it now, and whatever the work raises."""
+
+    def check(self) -> str:
+        """A quick look whether jobs would be done now: empty, or a remark. `WorkersUnavailableError` says what fails.
+
+        May be called in any thread.
+        """
+
+    def close(self) -> None:
+        """Let go of the workers; a job under way is abandoned, which loses nothing."""
 
 
 def _prepare_worker() -> None:
@@ -44,17 +78,26 @@ class FoldPool:
         self._given = executor
         self._pool: Executor | None = executor
 
+    @property
+    def width(self) -> int:
+        """See `Workers.width`."""
+        return self._workers
+
+    def threads(self, jobs: int) -> int:
+        """See `Workers.threads`: the machine's processors are shared out evenly."""
+        return max(1, (os.cpu_count() or 1) // jobs)
+
     async def run(self, work: Callable[[Job], Outcome], job: Job) -> Outcome:
         """`work(job)`. A worker that dies breaks the pool: a new one is made and the job, being pure, done again."""
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, ATTEMPTS + 1):
             pool = self._executor()
             try:
                 return await asyncio.get_running_loop().run_in_executor(pool, work, job)
             except BrokenProcessPool:
-                _LOG.warning("a fold worker died; its job is done again (attempt %d of %d)", attempt, _ATTEMPTS)
+                _LOG.warning("a fold worker died; its job is done again (attempt %d of %d)", attempt, ATTEMPTS)
                 if pool is self._pool:
                     self._pool = self._given
-                if attempt == _ATTEMPTS:
+                if attempt == ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
 
@@ -63,6 +106,10 @@ class FoldPool:
             context = multiprocessing.get_context("spawn")  # forking a process with threads and TenSEAL is unsafe
             self._pool = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_prepare_worker)
         return self._pool
+
+    def check(self) -> str:
+        """See `Workers.check`: dead workers are replaced, so there is nothing to say."""
+        return ""
 
     def close(self) -> None:
         """Stop the workers of our own pool; a job under way is abandoned, which loses nothing."""

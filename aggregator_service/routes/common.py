@@ -39,7 +39,8 @@ IfNoneMatch = Annotated[str | None, Header(description="ETag of the version that
 
 def guarded(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """Problem responses of a route that needs a token."""
-    always = ("unauthenticated", "forbidden", "not-found", "invalid-parameters", "too-many-requests")
+    who = ("unauthenticated", "bad-signature", "stale-signature")
+    always = (*who, "forbidden", "not-found", "invalid-parameters", "too-many-requests")
     return responses(*always, "internal-error", "unavailable", *slugs)
 
 

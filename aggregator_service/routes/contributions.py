@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from math import ceil
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from sqlalchemy import delete
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.auth import PrincipalOf, member_of
-from aggregator_service.contributions import Admission, admit, commit_contribution, same_or_conflict
+from aggregator_service.auth import PrincipalOf
+from aggregator_service.contributions import Admission, admit, admit_soon, commit_contribution, same_or_conflict
 from aggregator_service.problems import Problem
+from aggregator_service.resumable import MOST_CHUNKS, Chunk, OvertakenError, complete_upload, store_chunk
 from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.rounds import hold_round
-from aggregator_service.storage.schema import ContributionRow, RoundRow, UploadRow
-from aggregator_service.uploads import content_digest, content_length, file_digest, receive_body, repr_digest
+from aggregator_service.storage.schema import ContributionRow, RoundRow
+from aggregator_service.uploads import content_digest, content_length, receive_body, repr_digest
 from protocols.messages import UploadReceipt
 
 __all__ = ["router"]
@@ -33,7 +28,7 @@ router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}/contributions", tags
 
 PARTIAL_UPLOAD: Final = "application/partial-upload"
 _BODIES_AT_ONCE: Final = 8
-"""Whole bodies of one client that may be arriving: a retry must not wait for the connection that broke to time out."""
+"""Bodies of one client that may be arriving: a retry must not wait for the connection that broke to time out."""
 _REFUSALS: Final = (
     "bad-contribution",
     "bad-digest",
@@ -74,7 +69,7 @@ async def put(
     client: ClientId,
 ) -> Response:
     """Idempotent: the same bytes again are answered with the same receipt, other bytes with a conflict."""
-    admission = await run_in_threadpool(admit, services, principal, task, number, client)
+    admission = await admit_soon(services, principal, task, number, client)
     content_length(request)
     digest = content_digest(request)
     if admission.stored is not None:
@@ -106,10 +101,10 @@ async def head(
     services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, client: ClientId
 ) -> Response:
     """Upload-Offset and Upload-Complete of this client's contribution."""
-    admission = await run_in_threadpool(admit, services, principal, task, number, client)
+    admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     if admission.stored is not None:
         return Response(headers=_standing(admission.stored.bytes, complete=True))
-    return Response(headers=_standing(_offset(admission), complete=False))
+    return Response(headers=_standing(admission.standing[0], complete=False))
 
 
 def _standing(offset: int, *, complete: bool) -> dict[str, str]:
@@ -118,10 +113,6 @@ def _standing(offset: int, *, complete: bool) -> dict[str, str]:
         "Upload-Complete": "?1" if complete else "?0",
         "Cache-Control": "no-store",
     }
-
-
-def _offset(admission: Admission) -> int:
-    return 0 if admission.upload is None else admission.upload.offset
 
 
 @router.patch(
@@ -161,29 +152,37 @@ async def patch(
         raise Problem("unsupported-media-type", f"chunks have the media type {PARTIAL_UPLOAD}")
     last = _is_last(request)
     whole = repr_digest(request) if last else ""
-    chunk_digest = content_digest(request)
-    member_of(principal, task, client)  # before the upload is held: strangers must not hold up a client's own
-    async with _one_at_a_time(services, request, number, client):
-        admission = await run_in_threadpool(admit, services, principal, task, number, client)
-        if admission.stored is not None:
-            return _acknowledge(_stored_already(admission.round, admission.stored, last, whole), False)
-        admission.refuse_late(services.clock.now())
-        offset = _check_offset(request, admission)
-        length = content_length(request, most=admission.length - offset)
-        if last and offset + length != admission.length:
-            expected = admission.length
-            raise Problem("body-too-short", f"the contribution must have {expected} bytes", expected_bytes=expected)
-        path = services.settings.upload_dir / f"{admission.round.id}-{client}.part"
-        try:
-            await receive_body(request, services.settings, path, length, chunk_digest, start=offset)
-            if not last:
-                await run_in_threadpool(_remember, services, admission, path, offset + length)
-                return Response(status_code=204, headers=_standing(offset + length, complete=False))
-            return _acknowledge(*await _complete(services, admission, path, whole))
-        except FileNotFoundError:  # the end of the round, or a whole upload of the same client, took it away
-            await run_in_threadpool(_forget, services, admission)
-            admission = await run_in_threadpool(admit, services, principal, task, number, client)
-            return _acknowledge(_overtaken(admission, services.clock.now(), last, whole), False)
+    digest = content_digest(request)
+    admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
+    if admission.stored is not None:
+        return _acknowledge(_stored_already(admission.round, admission.stored, last, whole), False)
+    admission.refuse_late(services.clock.now())
+    chunk = _announced(services, request, admission, last, digest)
+    with _few_at_a_time(request, client):
+        # room for the chunks before it, which the last one is put together with
+        room = chunk.offset if last else 0
+        await receive_body(request, services.settings, chunk.path, chunk.length, chunk.digest, start=room)
+    try:
+        if last:
+            return _acknowledge(*await complete_upload(services, admission, chunk, whole))
+        await run_in_threadpool(store_chunk, services, admission, chunk)
+    except OvertakenError:
+        admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
+        return _acknowledge(_overtaken(request, admission, services.clock.now(), last, whole), False)
+    return Response(status_code=204, headers=_standing(chunk.offset + chunk.length, complete=False))
+
+
+def _announced(services: Services, request: Request, admission: Admission, last: bool, digest: str) -> Chunk:
+    """What the headers say of a chunk that goes on where the upload stands."""
+    offset = _check_offset(request, admission)
+    length = content_length(request, most=admission.length - offset)
+    if last and offset + length != admission.length:
+        expected = admission.length
+        raise Problem("body-too-short", f"the contribution must have {expected} bytes", expected_bytes=expected)
+    if not last and admission.standing[1] >= MOST_CHUNKS:
+        raise Problem("bad-request", f"an upload has at most {MOST_CHUNKS} chunks and a last one: send longer ones")
+    path = services.settings.upload_dir / new_key("body", "chunk").replace("/", "-")
+    return Chunk(path, offset, length, digest)
 
 
 def _stored_already(round_: RoundRow, stored: ContributionRow, last: bool, whole: str) -> UploadReceipt:
@@ -194,11 +193,12 @@ def _stored_already(round_: RoundRow, stored: ContributionRow, last: bool, whole
     return same_or_conflict(round_, stored, whole)
 
 
-def _overtaken(admission: Admission, now: float, last: bool, whole: str) -> UploadReceipt:
-    """What became of an upload whose file is gone: the receipt, or the reason."""
+def _overtaken(request: Request, admission: Admission, now: float, last: bool, whole: str) -> UploadReceipt:
+    """What became of an upload that something came in between of: the receipt, or the reason."""
     if admission.stored is not None:
         return _stored_already(admission.round, admission.stored, last, whole)
     admission.refuse_late(now)
+    _check_offset(request, admission)
     raise Problem("conflict", "the upload was interrupted; ask with HEAD where it stands")
 
 
@@ -210,7 +210,7 @@ def _is_last(request: Request) -> bool:
 
 
 def _check_offset(request: Request, admission: Admission) -> int:
-    given, stands = request.headers.get("upload-offset", ""), _offset(admission)
+    given, stands = request.headers.get("upload-offset", ""), admission.standing[0]
     if not given.isascii() or not given.isdigit() or len(given) > 18:
         raise Problem("bad-request", "Upload-Offset must be a number of bytes")
     if int(given) != stands:
@@ -221,25 +221,6 @@ def _check_offset(request: Request, admission: Admission) -> int:
             upload_offset=stands,
         )
     return stands
-
-
-@asynccontextmanager
-async def _one_at_a_time(services: Services, request: Request, number: int, client_id: str) -> AsyncIterator[None]:
-    """Two chunks of one upload never write to one file at once; the second is told to come again.
-
-    The first may be what is left of a connection that broke unnoticed. It is given up after `body_idle_seconds`, so a
-    few tries, as far apart as Retry-After says, outlast it.
-    """
-    busy: set[tuple[int, str]] = request.app.state.busy_uploads
-    if (number, client_id) in busy:
-        pause = str(ceil(services.settings.body_idle_seconds / 4))
-        text = "another chunk of this upload is arriving; ask with HEAD where it stands"
-        raise Problem("too-many-requests", text, headers={"Retry-After": pause})
-    busy.add((number, client_id))
-    try:
-        yield
-    finally:
-        busy.discard((number, client_id))
 
 
 @contextmanager
@@ -256,47 +237,3 @@ def _few_at_a_time(request: Request, client_id: str) -> Iterator[None]:
         bodies[client_id] -= 1
         if not bodies[client_id]:
             del bodies[client_id]
-
-
-def _remember(services: Services, admission: Admission, path: Path, offset: int) -> None:
-    def write(session: Session) -> None:
-        if _held(session, admission).state != "collecting":
-            path.unlink(missing_ok=True)
-            raise Problem("round-closed", "the round no longer takes contributions")
-        row = session.get(UploadRow, (admission.round.id, admission.client.client_id))
-        if row is None:
-            row = UploadRow(round_id=admission.round.id, client_id=admission.client.client_id)
-            session.add(row)
-        row.offset, row.file_name = offset, path.name
-
-    services.database.transact(write)
-
-
-def _held(session: Session, admission: Admission) -> RoundRow:
-    return hold_round(session, admission.round.id, admission.client.client_id)
-
-
-def _refuse_if_over(services: Services, admission: Admission) -> None:
-    with services.database.write() as session:
-        if _held(session, admission).state != "collecting":
-            raise Problem("round-closed", "the round no longer takes contributions")
-
-
-async def _complete(services: Services, admission: Admission, path: Path, whole: str) -> tuple[UploadReceipt, bool]:
-    """The last chunk is there: check the whole; an upload that turns out wrong starts again from nothing."""
-    try:
-        if await run_in_threadpool(file_digest, path) != whole:
-            path.unlink(missing_ok=True)
-            # the end of the round may have taken the file away before this chunk opened it anew
-            await run_in_threadpool(_refuse_if_over, services, admission)
-            raise Problem("bad-digest", "the SHA-256 of the whole contribution is not the one in Repr-Digest")
-        return await commit_contribution(services, admission, path, whole)
-    except BaseException:
-        await asyncio.shield(run_in_threadpool(_forget, services, admission))
-        raise
-
-
-def _forget(services: Services, admission: Admission) -> None:
-    mine = UploadRow.round_id == admission.round.id, UploadRow.client_id == admission.client.client_id
-    with services.database.write() as session:
-        session.execute(delete(UploadRow).where(*mine), execution_options={"synchronize_session": False})

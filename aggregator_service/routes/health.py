@@ -23,7 +23,10 @@ async def alive() -> dict[str, str]:
 
 @router.get("/readyz", summary="Can it work?", responses=responses("unavailable", "internal-error"))
 def ready(services: ServicesOf) -> dict[str, str]:
-    """Whether database and blob store answer now; nothing is written. 503 names the part that does not work."""
+    """Whether database, blob store and executor answer now; nothing is written. 503 names the part that does not work.
+
+    A cluster without workers is ready, for they may come with the work: `executor` says that they are waited for.
+    """
     try:
         services.database.ping()
     except Exception as error:
@@ -34,4 +37,9 @@ def ready(services: ServicesOf) -> dict[str, str]:
     except Exception as error:
         _LOG.error("not ready: the blob store fails with %s", type(error).__name__)
         raise Problem("unavailable", "the blob store does not work", headers={"Retry-After": "5"}) from None
-    return {"status": "ready"}
+    try:
+        remark = services.workers.check()
+    except Exception as error:
+        _LOG.error("not ready: the executor fails with %s", error)
+        raise Problem("unavailable", "the executor does not work", headers={"Retry-After": "5"}) from None
+    return {"status": "ready"} | ({"executor": remark} if remark else {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.auth import Bearer, authenticate, require_operator
 from aggregator_service.observability.metrics import MEDIA_TYPE
@@ -25,10 +26,11 @@ router = APIRouter(tags=["health"])
         **guarded(),
     },
 )
-def read(services: ServicesOf, request: Request, credentials: Bearer) -> Response:
+async def read(services: ServicesOf, request: Request, credentials: Bearer) -> Response:
     """For any operator's token, unless the setting `metrics` opens it to everybody, or takes it away (404)."""
     if services.settings.metrics == "off":
         raise Problem("not-found", "this server tells no figures")
     if services.settings.metrics == "token":
-        require_operator(authenticate(services, request, credentials), "read-only")
-    return Response(services.metrics.text(), headers={"Content-Type": MEDIA_TYPE})
+        require_operator(await authenticate(services, request, credentials), "read-only")
+    text = await run_in_threadpool(services.metrics.text)  # it asks the database
+    return Response(text, headers={"Content-Type": MEDIA_TYPE})

@@ -26,7 +26,7 @@ _ENTRY_BYTES: Final = 1 + len(new_id("c")) + 3 * messages.KEY_BYTES + messages.A
 @router.get("/masked", summary="Forecast a masked round", responses=guarded())
 def masked(
     _principal: PrincipalOf,
-    clients: Annotated[int, Query(description="Clients that take part.", ge=3, le=2**31 - 1, examples=[100])],
+    clients: Annotated[int, Query(description="Clients that take part.", ge=3, le=1_000_000, examples=[100])],
     corrupt: Annotated[float, Query(description="Share that may collude with the server.", ge=0, lt=1)] = (
         _DEFAULT.corrupt
     ),

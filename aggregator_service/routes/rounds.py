@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.routing import APIRoute
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.auth import Operator, PrincipalOf, task_of
+from aggregator_service.auth import Enrolled, Operator, OperatorIs, PrincipalOf, member_of, task_of
+from aggregator_service.polls import round_response, trusted_standing
 from aggregator_service.problems import Problem
+from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.routes.common import (
     IfNoneMatch,
     RoundNumber,
@@ -24,10 +28,10 @@ from aggregator_service.services import ServicesOf
 from aggregator_service.storage.rounds import cohort_clients, find_round, last_round, list_rounds
 from aggregator_service.storage.schema import RoundRow
 from aggregator_service.views import compact_round, round_etag, round_view
-from protocols.messages import CohortView, RoundPage, RoundView
+from protocols.messages import CohortView, Extension, RoundPage, RoundView
 from protocols.messages.rounds import RoundState
 
-__all__ = ["router"]
+__all__ = ["POLLS", "router"]
 
 router = APIRouter(prefix="/v1/tasks/{task}/rounds", tags=["rounds"])
 
@@ -59,35 +63,49 @@ def _round(session: Session, task_id: str, number: int) -> RoundRow:
 async def current(
     services: ServicesOf,
     principal: PrincipalOf,
-    response: Response,
     task: TaskId,
     wait: Wait = 0.0,
     if_none_match: IfNoneMatch = None,
-) -> RoundView | Response:
+) -> Response:
     """The newest round; 404 while there is none. With If-None-Match and `wait`: as soon as it changes."""
 
     known: list[str] = []
 
-    def look() -> tuple[RoundView, str] | None:
+    def judge(found: tuple[RoundView, str] | None) -> tuple[RoundView, str] | None:
+        known[:] = [] if found is None else [found[1]]
+        return None if found is None or not_modified(if_none_match, found[1]) else found
+
+    def read() -> tuple[RoundView, str] | None:
         with services.database.read() as session:
             row = task_of(session, principal, task)
             newest = last_round(session, task)
             if newest is None:
                 return None
             view = round_view(session, row, newest, principal, services.clock.now())
-        etag = round_etag(row, view)
-        known[:] = [etag]
-        return None if not_modified(if_none_match, etag) else (view, etag)
+        return view, round_etag(row, view)
+
+    async def look() -> tuple[RoundView, str] | None:
+        if isinstance(principal, Enrolled):
+            board = await services.memory.look(member_of(principal, task).task_id)
+            if board is not None and not board.has_round:
+                return judge(None)
+            standing = None if board is None else trusted_standing(services, board, principal)
+            if board is not None and standing is not None:
+                return judge((board.view(standing, services.clock.now()), board.etag(standing)))
+        return judge(await run_in_threadpool(read))
 
     # Operators watch the counts, which wake nobody: they look once a second.
     every = services.settings.recheck_seconds if isinstance(principal, Operator) else None
-    found = await services.notifier.poll(task, "round", wait_seconds(services, wait), look, every)
+    found = await services.notifier.follow(task, "round", wait_seconds(services, wait), look, every)
     if found is not None:
-        view, response.headers["ETag"] = found
-        return view
+        return round_response(*found)
     if not known:
         raise Problem("not-found", "no round has been opened yet")
     return Response(status_code=304, headers={"ETag": known[0]})
+
+
+POLLS: Final = next(route for route in router.routes if isinstance(route, APIRoute) and route.endpoint is current)
+"""The route that is asked most."""
 
 
 @router.get("", summary="List rounds", responses=guarded())
@@ -122,6 +140,42 @@ def cohort(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: R
         task_of(session, principal, task)
         row = _round(session, task, number)
         return CohortView(round=row.number, clients=cohort_clients(session, row.id))
+
+
+@router.post(
+    "/{number}/extend",
+    summary="Extend a stage",
+    responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
+)
+def extend(
+    services: ServicesOf, operator: OperatorIs, task: TaskId, number: RoundNumber, request: Extension
+) -> RoundView:
+    """Move the deadline of the stage that the round is in; `seconds_left` counts to the new one.
+
+    409 when no stage waits for clients any more; 422 when more than a week would be left.
+    """
+
+    def write(session: Session) -> RoundView:
+        now = services.clock.now()
+        row, held = extend_round(session, task, number, request.seconds, operator.name, now)
+        return round_view(session, row, held, operator, now)
+
+    return services.database.transact(write)
+
+
+@router.post("/{number}/abort", summary="Abort a round", responses=guarded("conflict"))
+def abort(services: ServicesOf, operator: OperatorIs, task: TaskId, number: RoundNumber) -> RoundView:
+    """End a round under way: it fails, what clients sent is deleted, and the task goes on with its next round.
+
+    It does not count towards the failures in a row that end a task. Idempotent; 409 when the round has ended otherwise.
+    """
+
+    def write(session: Session) -> RoundView:
+        now = services.clock.now()
+        row, held = abort_round(session, task, number, operator.name, now)
+        return round_view(session, row, held, operator, now)
+
+    return services.database.transact(write)
 
 
 @router.get(

@@ -1,8 +1,8 @@
-"""Tasks and their invitations."""
+"""Tasks: made, listed, shown, closed."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
@@ -11,12 +11,14 @@ from aggregator_service.auth import OperatorOnly, PrincipalOf, ReaderOnly, task_
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.operations import close_task
 from aggregator_service.routes.common import TaskId, guarded
-from aggregator_service.services import ServicesOf
+from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks import create_invitation, create_task, list_tasks, task_view
-from protocols.messages import Invitation, InvitationRequest, TaskPage, TaskRequest, TaskView
+from aggregator_service.tasks import create_task, list_tasks, plan_request, task_view
+from protocols.messages import TaskPage, TaskRequest, TaskView
 
 __all__ = ["router"]
+
+_UNSIGNED: Final = "Requests need no signature here: whoever gets hold of a client's token can act as that client."
 
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
 
@@ -30,8 +32,9 @@ router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
 )
 def create(services: ServicesOf, request: TaskRequest) -> TaskView:
     """Agree on recipe, mechanism and schedule. What cannot work is refused here, with the reason."""
+    plan = plan_request(request)
     with services.database.write() as session:
-        return task_view(session, create_task(session, request, services.clock.now()))
+        return _told(services, session, create_task(session, request, plan, services.clock.now()))
 
 
 @router.get("", summary="List tasks", dependencies=[ReaderOnly], responses=guarded())
@@ -41,14 +44,14 @@ def list_all(
 ) -> TaskPage:
     """Tasks, newest first."""
     with services.database.read() as session:
-        return TaskPage(tasks=[task_view(session, task) for task in list_tasks(session, name)])
+        return TaskPage(tasks=[_told(services, session, task) for task in list_tasks(session, name)])
 
 
 @router.get("/{task}", summary="Show a task", responses=guarded())
 def show(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> TaskView:
     """A task as its operators and members see it."""
     with services.database.read() as session:
-        return task_view(session, task_of(session, principal, task))
+        return _told(services, session, task_of(session, principal, task))
 
 
 @router.post("/{task}/close", summary="Close a task", dependencies=[OperatorOnly], responses=guarded())
@@ -59,23 +62,15 @@ def close(services: ServicesOf, task: TaskId) -> TaskView:
         row = session.get(TaskRow, task)
         if row is None:
             raise Problem("not-found", "there is no such task")
-        close_task(session, row)
-        return task_view(session, row)
+        close_task(session, row, services.clock.now())
+        return _told(services, session, row)
 
     return services.database.transact(write)
 
 
-@router.post(
-    "/{task}/invitations",
-    status_code=201,
-    summary="Invite clients",
-    dependencies=[OperatorOnly],
-    responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
-)
-def invite(services: ServicesOf, task: TaskId, request: InvitationRequest) -> Invitation:
-    """An invitation for one or many clients. It is shown once; the server keeps a hash."""
-    with services.database.write() as session:
-        row = session.get(TaskRow, task)
-        if row is None:
-            raise Problem("not-found", "there is no such task")
-        return create_invitation(session, row, request, services.clock.now())
+def _told(services: Services, session: Session, task: TaskRow) -> TaskView:
+    """A task, with what this server's settings mean for it."""
+    view = task_view(session, task)
+    if services.settings.signatures == "required":
+        return view
+    return view.model_copy(update={"warnings": [*view.warnings, _UNSIGNED]})

@@ -11,7 +11,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
@@ -20,21 +20,22 @@ from sqlalchemy import Connection, CursorResult, Engine, Executable, select, upd
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.dialects import dialect_of
+from aggregator_service.storage.dialects import Candidacy, dialect_of
 from aggregator_service.storage.schema import TaskRow
 
 __all__ = [
     "DATABASE_GONE",
     "Announcement",
     "Database",
+    "Delivery",
     "Effects",
     "announce",
     "changed_rows",
     "count_dropouts",
     "count_outcome",
     "discard",
-    "discard_body",
     "progress",
+    "void_token",
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -58,13 +59,26 @@ class Announcement:
     version: int | None
 
 
+@dataclass(frozen=True)
+class Delivery:
+    """A client delivered its `part` of a round (`storage.stages.Part`)."""
+
+    task_id: str
+    round_id: int
+    part: str
+    client_id: str
+
+
 @dataclass
 class Effects:
-    """What follows a commit. Only counted: outcomes of rounds, and (phase, clients that it waited for in vain)."""
+    """What follows a commit. voided: hashes of tokens that are good no more. Only counted: outcomes of rounds, and
+    (phase, clients that it waited for in vain).
+    """
 
     announcements: list[Announcement] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    voided: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
-    bodies: list[str] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)
     dropouts: list[tuple[str, int]] = field(default_factory=list)
 
@@ -146,12 +160,25 @@ class Database:
 
         return self._dialect.listen(self._url, hear)
 
+    def candidacy(self) -> Candidacy:
+        """This process as one of those that may drive this database's rounds."""
+        return self._dialect.candidacy(self._url)
+
+    def tell_progress(self, tasks: Iterable[str]) -> None:
+        """Let the round engine of another process look at these tasks, as far as the database can tell it."""
+        with self.write() as session:
+            for task_id in tasks:
+                self._tell(session, Announcement(task_id, (), None))
+
     def _broadcast(self, session: Session, effects: Effects) -> None:
         for told in effects.announcements:
-            if told.version is not None:  # mere progress is for the engine, which looks for itself
-                message = json.dumps([self._origin, told.task_id, told.topics, told.version])
-                if len(message) <= _BROADCAST:
-                    self._dialect.tell(session, message)
+            if told.version is not None:  # of mere progress the leader is told afterwards (`rounds.herald`)
+                self._tell(session, told)
+
+    def _tell(self, session: Session, told: Announcement) -> None:
+        message = json.dumps([self._origin, told.task_id, told.topics, told.version])
+        if len(message) <= _BROADCAST:
+            self._dialect.tell(session, message)
 
     def ping(self) -> None:
         """Raise when the database does not answer or has no tables."""
@@ -170,20 +197,22 @@ def announce(session: Session, task_id: str, *topics: str) -> None:
     _effects(session).announcements.append(Announcement(task_id, topics, version))
 
 
-def progress(session: Session, task_id: str) -> None:
+def progress(session: Session, delivery: Delivery) -> None:
     """After the commit, let the round engine look at this task."""
-    _effects(session).announcements.append(Announcement(task_id, (), None))
+    effects = _effects(session)
+    effects.announcements.append(Announcement(delivery.task_id, (), None))
+    effects.deliveries.append(delivery)
+
+
+def void_token(session: Session, token_hash: str) -> None:
+    """After the commit, nobody in this process takes this token any more; announce "tokens" for the others."""
+    _effects(session).voided.append(token_hash)
 
 
 def discard(session: Session, key: str | None) -> None:
     """After the commit, delete a blob that no row names any more."""
     if key is not None:
         _effects(session).orphans.append(key)
-
-
-def discard_body(session: Session, file_name: str) -> None:
-    """After the commit, delete what has arrived of an upload that nobody needs any more."""
-    _effects(session).bodies.append(file_name)
 
 
 def count_outcome(session: Session, outcome: str) -> None:

@@ -17,7 +17,20 @@ from aggregator_service.storage.postgres import Postgres
 from aggregator_service.storage.sqlite import SQLite
 from protocols.errors import ParameterError
 
-__all__ = ["Dialect", "dialect_of"]
+__all__ = ["Candidacy", "Dialect", "dialect_of"]
+
+
+class Candidacy(Protocol):
+    """One process's candidacy to lead: to be the only one that drives rounds over a database. Its calls block."""
+
+    def leads(self, wait: float = 0.0) -> bool:
+        """Whether this process leads now: it takes the lead when that is free, or asks whether it still has it.
+
+        It waits `wait` seconds first, or until its connection breaks. False when the database cannot be asked.
+        """
+
+    def resign(self) -> None:
+        """Leave the lead to others at once; from any thread, also while `leads` waits for an answer."""
 
 
 class Dialect(Protocol):
@@ -49,6 +62,9 @@ class Dialect(Protocol):
 
         Messages may be lost when the connection breaks, so listeners look for themselves every now and then.
         """
+
+    def candidacy(self, url: URL) -> Candidacy:
+        """This process as one of those that may lead."""
 
 
 def dialect_of(url: str) -> tuple[Dialect, URL]:

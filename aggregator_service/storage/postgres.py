@@ -8,9 +8,12 @@ READ), which PostgreSQL never refuses to a transaction that only reads.
 from __future__ import annotations
 
 import logging
+import os
+import select
+import socket
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
@@ -30,6 +33,8 @@ _TRANSIENT: Final = frozenset({"40001", "40P01"})
 _CHANNEL: Final = "hushrec"
 _SCHEMA_LOCK: Final = 0x6875736872656301
 """Key of the advisory lock that a migration holds ("hushrec" and a one)."""
+_LEADER_LOCK: Final = 0x68757368
+"""First half of the key of the leader's advisory lock ("hush"); the other one is made of the schema's name."""
 _POOL_SECONDS: Final = 10
 _LISTEN_SECONDS: Final = 0.5
 _RECONNECT_SECONDS: Final = 1.0
@@ -48,6 +53,21 @@ _PREPARE: Final = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
     "SET lock_timeout = '15s'",
     "SET idle_in_transaction_session_timeout = '10min'",
+)
+# A leader's session ends within seconds when its machine has vanished, or when its process stands still and asks no
+# more (from PostgreSQL 14 on); with the session goes the lock. `rounds.leadership` gives up before that.
+_LEADER: Final = (
+    "SET tcp_keepalives_idle = 3",
+    "SET tcp_keepalives_interval = 1",
+    "SET tcp_keepalives_count = 3",
+    "SET tcp_user_timeout = 6000",
+    "SELECT set_config(name, '8s', false) FROM pg_settings WHERE name = 'idle_session_timeout'",
+)
+_TAKE: Final = "SELECT pg_try_advisory_lock(%(key)s, hashtext(coalesce(current_schema(), '')))"
+# Asked of the locks themselves: behind a pooler that changes sessions, a lock may be another one's.
+_STILL: Final = (
+    "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()"
+    " AND classid = %(key)s AND objid = hashtext(coalesce(current_schema(), ''))::oid AND objsubid = 2)"
 )
 
 
@@ -105,15 +125,16 @@ class Postgres:
         listener.start()
         return listener.stop
 
+    def candidacy(self, url: URL) -> _Candidate:
+        """See `Dialect.candidacy`."""
+        return _Candidate(url)
+
 
 class _Listener:
     """One connection of its own that waits for notifications, and connects again when it breaks."""
 
     def __init__(self, url: URL, heard: Callable[[str], None]) -> None:
-        arguments = {**_CONNECT, **{name: value for name, value in url.query.items() if isinstance(value, str)}}
-        named = {"host": url.host, "port": url.port, "user": url.username, "password": url.password}
-        named["dbname"] = url.database
-        self._arguments: dict[str, Any] = arguments | {name: value for name, value in named.items() if value}
+        self._arguments = _arguments(url)
         self._heard = heard
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="database listener", daemon=True)
@@ -141,6 +162,73 @@ class _Listener:
         while not self._over.is_set():
             for notice in connection.notifies(timeout=_LISTEN_SECONDS):
                 self._heard(notice.payload)
+
+
+class _Candidate:
+    """See `Candidacy`: a session-level advisory lock on a connection of its own, which goes with its session."""
+
+    def __init__(self, url: URL) -> None:
+        self._arguments = _arguments(url) | {"application_name": "hushrec leadership"}
+        self._connection: psycopg.Connection[Any] | None = None
+        self._asking = threading.Lock()
+        self._wire = threading.Lock()  # a descriptor is not closed while it is being shut down
+        self._leads = self._silent = False
+
+    def leads(self, wait: float = 0.0) -> bool:
+        """See `Candidacy.leads`."""
+        import psycopg
+
+        with self._asking:
+            try:
+                connection = self._connected()
+                if wait:  # an idle connection has something to say only when it breaks
+                    select.select([connection.fileno()], [], [], wait)
+                answer = connection.execute(_STILL if self._leads else _TAKE, {"key": _LEADER_LOCK}).fetchone()
+                self._leads = answer is not None and answer[0] is True
+                self._silent = False
+            except (psycopg.Error, OSError, ValueError) as error:  # ValueError: resigned while it waited
+                if not self._silent:
+                    _LOG.warning("who leads cannot be asked: %s; trying again", type(error).__name__)
+                self._silent = True
+                self._drop()
+            return self._leads
+
+    def resign(self) -> None:
+        """See `Candidacy.resign`. The server ends the session, and frees the lock, when the connection closes."""
+        self._silent = True
+        with self._wire, suppress(OSError, ValueError):
+            if self._connection is not None and not self._connection.closed:
+                with socket.socket(fileno=os.dup(self._connection.fileno())) as wire:
+                    wire.shutdown(socket.SHUT_RDWR)
+        if self._asking.acquire(blocking=False):  # otherwise whoever asks finds the connection broken, and drops it
+            try:
+                self._drop()
+            finally:
+                self._asking.release()
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        import psycopg
+
+        if self._connection is None:
+            self._connection = psycopg.connect(**self._arguments, autocommit=True)
+            for statement in _LEADER:
+                self._connection.execute(statement)
+        return self._connection
+
+    def _drop(self) -> None:
+        self._leads = False
+        with self._wire:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+
+def _arguments(url: URL) -> dict[str, Any]:
+    """What psycopg connects by; what the URL's query says wins over our defaults."""
+    arguments = {**_CONNECT, **{name: value for name, value in url.query.items() if isinstance(value, str)}}
+    named = {"host": url.host, "port": url.port, "user": url.username, "password": url.password}
+    named["dbname"] = url.database
+    return arguments | {name: value for name, value in named.items() if value}
 
 
 def _prepare(connection: psycopg.Connection[Any], _record: object) -> None:

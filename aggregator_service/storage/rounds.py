@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from sqlalchemy import func, select, text
+from sqlalchemy import BindParameter, bindparam, func, select
 from sqlalchemy.orm import Session
 
-from aggregator_service.rounds.table import RoundState
-from aggregator_service.storage.schema import CohortRow, ContributionRow, RoundRow, SnapshotRow, TaskRow
+from aggregator_service.rounds.table import ORDER, RoundState
+from aggregator_service.storage.locks import hold_alone
+from aggregator_service.storage.schema import CohortRow, ContributionRow, PhaseRow, RoundRow, SnapshotRow, TaskRow
 
 __all__ = [
     "cohort_clients",
@@ -25,14 +27,40 @@ __all__ = [
     "lock_round",
     "lock_task",
     "newest_snapshot",
+    "phases_of",
     "received_count",
     "unfolded",
 ]
 
+# What each request and each step of the engine asks is put together once: building it costs as much as running it.
+_TASK: Final[BindParameter[str]] = bindparam("task")
+_ROUND: Final[BindParameter[int]] = bindparam("round")
+_CLIENT: Final[BindParameter[str]] = bindparam("client")
+_ANEW: Final = {"populate_existing": True}
+_FIND_ROUND: Final = select(RoundRow).where(RoundRow.task_id == _TASK, RoundRow.number == bindparam("number"))
+_LAST_ROUND: Final = select(RoundRow).where(RoundRow.task_id == _TASK).order_by(RoundRow.number.desc()).limit(1)
+_TASK_OF_ROUND: Final = select(RoundRow.task_id).where(RoundRow.id == _ROUND)
+_LOCK_TASK: Final = (
+    select(TaskRow).where(TaskRow.id == _TASK).with_for_update(key_share=True).execution_options(**_ANEW)
+)
+_ONE_ROUND: Final = select(RoundRow).where(RoundRow.id == _ROUND).execution_options(**_ANEW)
+_LOCK_ROUND: Final = _ONE_ROUND.with_for_update(key_share=True)
+_HOLD_ROUND: Final = _ONE_ROUND.with_for_update(read=True)
+_HOLD_PLACE: Final = (
+    select(CohortRow.client_id).where(CohortRow.round_id == _ROUND, CohortRow.client_id == _CLIENT).with_for_update()
+)
+_RECEIVED: Final = select(func.count()).select_from(ContributionRow).where(ContributionRow.round_id == _ROUND)
+_UNFOLDED: Final = (
+    select(ContributionRow)
+    .where(ContributionRow.round_id == _ROUND, ContributionRow.folded.is_(False))
+    .order_by(ContributionRow.stored_at, ContributionRow.client_id)
+    .limit(bindparam("most"))
+)
+
 
 def find_round(session: Session, task_id: str, number: int) -> RoundRow | None:
     """Round `number` of a task."""
-    return session.scalars(select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.number == number)).one_or_none()
+    return session.scalars(_FIND_ROUND, {"task": task_id, "number": number}).one_or_none()
 
 
 def lock_task(session: Session, task_id: str) -> TaskRow:
@@ -40,8 +68,7 @@ def lock_task(session: Session, task_id: str) -> TaskRow:
 
     Rows are locked in the order task, round, client: whoever keeps to it deadlocks with nobody.
     """
-    query = select(TaskRow).where(TaskRow.id == task_id).with_for_update(key_share=True)
-    return session.scalars(query.execution_options(populate_existing=True)).one()
+    return session.scalars(_LOCK_TASK, {"task": task_id}).one()
 
 
 def lock_round(session: Session, round_id: int) -> RoundRow:
@@ -49,9 +76,8 @@ def lock_round(session: Session, round_id: int) -> RoundRow:
 
     Its task is held too: what moves a round counts it there, and wakes those who wait.
     """
-    lock_task(session, session.scalars(select(RoundRow.task_id).where(RoundRow.id == round_id)).one())
-    query = select(RoundRow).where(RoundRow.id == round_id).with_for_update(key_share=True)
-    return session.scalars(query.execution_options(populate_existing=True)).one()
+    lock_task(session, session.scalars(_TASK_OF_ROUND, {"round": round_id}).one())
+    return session.scalars(_LOCK_ROUND, {"round": round_id}).one()
 
 
 def hold_round(session: Session, round_id: int, client_id: str) -> RoundRow:
@@ -59,17 +85,14 @@ def hold_round(session: Session, round_id: int, client_id: str) -> RoundRow:
 
     Other clients may hold it at the same time; another request of this client waits.
     """
-    query = select(RoundRow).where(RoundRow.id == round_id).with_for_update(read=True)
-    round_ = session.scalars(query.execution_options(populate_existing=True)).one()
-    mine = select(CohortRow.client_id).where(CohortRow.round_id == round_id, CohortRow.client_id == client_id)
-    session.execute(mine.with_for_update())
+    round_ = session.scalars(_HOLD_ROUND, {"round": round_id}).one()
+    session.execute(_HOLD_PLACE, {"round": round_id, "client": client_id})
     return round_
 
 
 def last_round(session: Session, task_id: str) -> RoundRow | None:
     """The newest round of a task."""
-    query = select(RoundRow).where(RoundRow.task_id == task_id).order_by(RoundRow.number.desc()).limit(1)
-    return session.scalars(query).one_or_none()
+    return session.scalars(_LAST_ROUND, {"task": task_id}).one_or_none()
 
 
 def last_completed(session: Session, task_id: str) -> RoundRow | None:
@@ -96,11 +119,8 @@ def list_judged(session: Session, task_id: str) -> Sequence[RoundRow]:
 
 
 def hold_data_set(session: Session, label: str) -> None:
-    """Be alone with the jobs of one label until the transaction ends; SQLite's only writer is anyway."""
-    if session.get_bind().dialect.name == "postgresql":
-        session.execute(
-            text("SELECT pg_advisory_xact_lock(hashtextextended(:label, 0))"), {"label": f"data_set {label}"}
-        )
+    """Be alone with the jobs of one label until the transaction ends."""
+    hold_alone(session, f"data_set {label}")
 
 
 def list_rounds(session: Session, task_id: str, after: int, limit: int, state: str | None) -> Sequence[RoundRow]:
@@ -109,6 +129,12 @@ def list_rounds(session: Session, task_id: str, after: int, limit: int, state: s
     if state is not None:
         query = query.where(RoundRow.state == state)
     return session.scalars(query.order_by(RoundRow.number).limit(limit)).all()
+
+
+def phases_of(session: Session, round_id: int) -> list[PhaseRow]:
+    """The states that a round has been in, in order; the last one is that it is in."""
+    rows = session.scalars(select(PhaseRow).where(PhaseRow.round_id == round_id))
+    return sorted(rows, key=lambda row: (row.entered_at, ORDER.index(row.state)))
 
 
 def cohort_clients(session: Session, round_id: int) -> list[str]:
@@ -129,14 +155,12 @@ def find_contribution(session: Session, round_id: int, client_id: str) -> Contri
 
 def received_count(session: Session, round_id: int) -> int:
     """Contributions stored."""
-    query = select(func.count()).select_from(ContributionRow).where(ContributionRow.round_id == round_id)
-    return session.execute(query).scalar_one()
+    return session.execute(_RECEIVED, {"round": round_id}).scalar_one()
 
 
 def unfolded(session: Session, round_id: int, limit: int) -> Sequence[ContributionRow]:
     """At most `limit` contributions that no partial holds yet, oldest first."""
-    query = select(ContributionRow).where(ContributionRow.round_id == round_id, ContributionRow.folded.is_(False))
-    return session.scalars(query.order_by(ContributionRow.stored_at, ContributionRow.client_id).limit(limit)).all()
+    return session.scalars(_UNFOLDED, {"round": round_id, "most": limit}).all()
 
 
 def newest_snapshot(session: Session, task_id: str, at_least: int = 0) -> SnapshotRow | None:

@@ -38,7 +38,10 @@ _STATUS: Final = re.compile(r"status code: (\d{3})")
 
 @dataclass(frozen=True)
 class S3Blobs:
-    """Objects below `prefix` of `bucket`. What is read lies in an unnamed file of the directory `scratch` meanwhile."""
+    """Objects below `prefix` of `bucket`. What is read lies in an unnamed file of the directory `scratch` meanwhile.
+
+    On a worker's machine that has no such directory, it lies in that machine's own for temporary files (TMPDIR).
+    """
 
     bucket: str
     prefix: str
@@ -89,7 +92,7 @@ class S3Blobs:
     def _fetched(self, key: str, digest: str) -> Iterator[BinaryIO]:
         """The checked bytes in a file that has no name and goes with its last descriptor or mapping."""
         state = hashlib.sha256()
-        with tempfile.TemporaryFile(dir=self.scratch) as file:
+        with tempfile.TemporaryFile(dir=self.scratch if self.scratch.is_dir() else None) as file:
             with _working():
                 for chunk in self._body(key):
                     state.update(chunk)

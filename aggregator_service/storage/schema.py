@@ -25,17 +25,19 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 __all__ = [
     "Base",
+    "ChunkRow",
     "ClientRow",
     "CohortRow",
     "ContributionRow",
     "HandoutRow",
     "InvitationRow",
     "OperatorRow",
+    "PhaseRow",
     "RoundRow",
+    "SignInRow",
     "SnapshotRow",
     "StageMessageRow",
     "TaskRow",
-    "UploadRow",
     "ViewRow",
 ]
 
@@ -64,6 +66,17 @@ class OperatorRow(Base):
     created_at: Mapped[float] = mapped_column(Float)
     lifetime: Mapped[float | None] = mapped_column(Float)
     expires_at: Mapped[float | None] = mapped_column(Float)
+
+
+class SignInRow(Base):
+    """An operator who is signed in at the dashboard: what the browser holds, hashed, and the hash of the token that it
+    signed in with. It lasts no longer than that token does."""
+
+    __tablename__ = "sign_ins"
+
+    secret_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token_hash: Mapped[str] = mapped_column(String(64))
+    expires_at: Mapped[float] = mapped_column(Float)
 
 
 class TaskRow(Base):
@@ -95,16 +108,19 @@ class TaskRow(Base):
 
 
 class InvitationRow(Base):
-    """An invitation, hashed, and how often it was used."""
+    """An invitation, hashed, and how often it was used. `revoked_at`: when an operator took it back."""
 
     __tablename__ = "invitations"
 
-    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), index=True)
     role: Mapped[str] = mapped_column(String(16))
     uses: Mapped[int]
     used: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[float] = mapped_column(Float)
     expires_at: Mapped[float] = mapped_column(Float)
+    revoked_at: Mapped[float | None] = mapped_column(Float)
 
 
 class ClientRow(Base):
@@ -123,6 +139,8 @@ class ClientRow(Base):
             sqlite_where=text("role = 'holder'"),
             postgresql_where=text("role = 'holder'"),
         ),
+        # A newcomer looks for the least; without this its enrolment would read all that came before it.
+        Index("ix_clients_least_asked", "task_id", "group_number", "times_asked"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -146,8 +164,9 @@ class ClientRow(Base):
 
 class RoundRow(Base):
     """A round. `step`: which of the task's sums it is after. `partial_key` is the pointer that a fold swings, `folded`
-    counts what the partial holds. `deadline` is that of the stage the round is in. `model_digest` is what a masked
-    round binds its keys to, null for others; `confirms` says that its survivors sign who survived."""
+    counts what the partial holds. `unfinished`: uploads that had begun and were not whole when the round ended.
+    `deadline` is that of the stage the round is in. `model_digest` is what a masked round binds its keys to, null for
+    others; `confirms` says that its survivors sign who survived."""
 
     __tablename__ = "rounds"
     __table_args__ = (UniqueConstraint("task_id", "number"),)
@@ -165,6 +184,7 @@ class RoundRow(Base):
     cohort: Mapped[int]
     folded: Mapped[int] = mapped_column(default=0)
     survivors: Mapped[int] = mapped_column(default=0)
+    unfinished: Mapped[int] = mapped_column(default=0)
     partial_key: Mapped[str | None] = mapped_column(String(200))
     partial_digest: Mapped[str | None] = mapped_column(String(64))
     aggregate_key: Mapped[str | None] = mapped_column(String(200))
@@ -174,6 +194,18 @@ class RoundRow(Base):
     survivors_digest: Mapped[str | None] = mapped_column(String(64))
     failure: Mapped[str | None] = mapped_column(String(400))
     report: Mapped[dict[str, float]] = mapped_column(JSON, default=dict)
+
+
+class PhaseRow(Base):
+    """When a round entered a state, and the bytes that were made then for clients to fetch (`handed_out`: for all of
+    them together). One row a state, kept when what it tells of is scrubbed."""
+
+    __tablename__ = "phases"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    state: Mapped[str] = mapped_column(String(16), primary_key=True)
+    entered_at: Mapped[float] = mapped_column(Float)
+    handed_out: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class CohortRow(Base):
@@ -189,6 +221,7 @@ class ContributionRow(Base):
     """A durable contribution: unique by (round, client), so that nothing is ever counted twice."""
 
     __tablename__ = "contributions"
+    __table_args__ = (Index("ix_contributions_unfolded", "round_id", "folded", "stored_at", "client_id"),)
 
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
     client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
@@ -225,15 +258,17 @@ class HandoutRow(Base):
     body: Mapped[bytes] = mapped_column(LargeBinary)
 
 
-class UploadRow(Base):
-    """A resumable upload under way: how many bytes of its file are verified."""
+class ChunkRow(Base):
+    """A durable chunk of a resumable upload that is not whole yet: bytes from `offset` on, in a blob of their own."""
 
-    __tablename__ = "uploads"
+    __tablename__ = "chunks"
 
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
     client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
-    offset: Mapped[int] = mapped_column("upload_offset", BigInteger)
-    file_name: Mapped[str] = mapped_column(String(200))
+    offset: Mapped[int] = mapped_column("chunk_offset", BigInteger, primary_key=True, autoincrement=False)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    digest: Mapped[str] = mapped_column(String(64))
+    blob_key: Mapped[str] = mapped_column(String(200))
 
 
 class SnapshotRow(Base):

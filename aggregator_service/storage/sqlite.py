@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -58,6 +61,42 @@ class SQLite:
         """Nothing is ever heard."""
         return _nothing
 
+    def candidacy(self, url: URL) -> _Candidate:
+        """See `Dialect.candidacy`."""
+        return _Candidate(Path(f"{Path(url.database or '').resolve()}-leader"))
+
+
+class _Candidate:
+    """See `Candidacy`: whoever holds the lock of a file beside the database leads, until its process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._resigned = threading.Event()
+
+    def leads(self, wait: float = 0.0) -> bool:
+        """See `Candidacy.leads`. The kernel takes the lock from nobody who lives, so it need not be asked again."""
+        self._resigned.clear()
+        if wait and self._resigned.wait(wait):
+            return False
+        if self._descriptor is not None:
+            return True
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def resign(self) -> None:
+        """See `Candidacy.resign`."""
+        self._resigned.set()
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
 
 def _nothing() -> None:
     return
@@ -74,4 +113,4 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
 def _begin(connection: Connection) -> None:
     # A writer takes the lock at once: a reader that turns writer could meet SQLITE_BUSY with no way to retry.
     immediate = connection.get_execution_options().get(_WRITES, False)
-    connection.execute(text("BEGIN IMMEDIATE" if immediate else "BEGIN"))
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

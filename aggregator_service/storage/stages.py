@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
-from sqlalchemy import Select, delete, func, insert, select, update
+from sqlalchemy import BindParameter, Select, bindparam, delete, func, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.rounds.table import RoundState
@@ -28,6 +28,7 @@ __all__ = [
     "expected",
     "find_handout",
     "find_message",
+    "handed_out_bytes",
     "message_bodies",
     "scrub_stages",
     "takes_part",
@@ -72,8 +73,8 @@ def expected(round_: RoundRow) -> Part | None:
     return _BEFORE[taken]
 
 
-def those_who(round_id: int, part: Part) -> Select[str]:
-    """The ids of the clients that did this."""
+def _those_who(part: Part) -> Select[str]:
+    round_id: BindParameter[int] = bindparam("round")
     if part == "asked":
         return select(CohortRow.client_id).where(CohortRow.round_id == round_id)
     if part == "contribute":
@@ -82,9 +83,18 @@ def those_who(round_id: int, part: Part) -> Select[str]:
     return select(row.client_id).where(row.round_id == round_id, row.stage == part)
 
 
+# Put together once, since the engine counts at each of its steps.
+_COUNTS: Final = {part: select(func.count()).select_from(_those_who(part).subquery()) for part in get_args(Part)}
+
+
+def those_who(round_id: int, part: Part) -> Select[str]:
+    """The ids of the clients that did this."""
+    return _those_who(part).params(round=round_id)
+
+
 def count_of(session: Session, round_id: int, part: Part) -> int:
     """How many clients did this."""
-    return session.execute(select(func.count()).select_from(those_who(round_id, part).subquery())).scalar_one()
+    return session.execute(_COUNTS[part], {"round": round_id}).scalar_one()
 
 
 def takes_part(session: Session, round_id: int, part: Part, client_id: str) -> bool:
@@ -128,6 +138,17 @@ def add_handouts(session: Session, round_id: int, kind: Handout, bodies: Mapping
 def find_handout(session: Session, round_id: int, kind: Handout, recipient: str = "") -> HandoutRow | None:
     """What is handed out, once it is there and until the round is over."""
     return session.get(HandoutRow, (round_id, kind, recipient))
+
+
+def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:
+    """Bytes that the clients of the present stage fetch of what is handed out, if each of them does."""
+    held = HandoutRow.round_id == round_.id, HandoutRow.kind == kind
+    to_everybody = HandoutRow.recipient == literal_column("''")  # no parameter: PostgreSQL could not tell two apart
+    lengths = select(to_everybody, func.sum(func.length(HandoutRow.body))).where(*held)
+    asked = expected(round_)
+    clients = 0 if asked is None else count_of(session, round_.id, asked)
+    rows = session.execute(lengths.group_by(to_everybody))
+    return sum(int(length) * (clients if to_all else 1) for to_all, length in rows)
 
 
 def scrub_stages(session: Session, round_id: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from client_sdk.errors import (
+    BadSignature,
     ConnectionFailed,
     Forbidden,
     GaveUp,
@@ -14,6 +15,7 @@ from client_sdk.errors import (
     NotEnrolled,
     PolicyRefused,
     ServerFault,
+    StaleSignature,
     Unauthenticated,
 )
 from protocols.errors import EnvelopeError, KeyringError
@@ -25,6 +27,11 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (NotEnrolled, "Join it first: hushrec join URL --invitation I --interactions FILE"),
     (Gone, "Ask the operator for a new invitation: hushrec-server invite TASK"),
     (Unauthenticated, "The server no longer knows this client: join again with an invitation."),
+    (
+        BadSignature,
+        "Is --identity the file this client enrolled with? Proxies that rewrite paths break signatures.",
+    ),
+    (StaleSignature, "Set this machine's clock: it is off by more than the server's word is taken for."),
     (Forbidden, "Was the invitation copied whole, and is it for this server?"),
     (PolicyRefused, "--min-cohort and --allow-plain change what this client agrees to."),
     (ModelUnavailable, "Try again when the next round is over."),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ValidationError
 
 from client_sdk.core.requests import Method, Program, Request, Response, content_digest, digest_matches, parse_digest
 from client_sdk.core.retry import RetryPolicy, send
+from client_sdk.core.signing import ServerTime, Signer
 from client_sdk.core.upload import DEFAULT_CHUNK_BYTES, upload
 from client_sdk.errors import ContractBroken, DigestMismatch, NotFound
 from protocols.errors import CodecError, ParameterError
@@ -18,8 +20,11 @@ from protocols.messages import (
     CohortView,
     Enrolment,
     EnrolmentRequest,
+    Extension,
     Invitation,
+    InvitationPage,
     InvitationRequest,
+    InvitationView,
     LedgerPage,
     Member,
     MemberPage,
@@ -63,12 +68,17 @@ def base_url(url: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Calls:
-    """The API as one bearer of a token sees it; `token` is None before enrolment."""
+    """The API as one bearer of a token sees it; `token` is None before enrolment.
+
+    signer: signs the requests of enrolled clients; operators have none.
+    """
 
     url: str
     token: str | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    signer: Signer | None = None
+    time: ServerTime = field(default_factory=ServerTime)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", base_url(self.url))
@@ -77,6 +87,10 @@ class Calls:
 
     def __repr__(self) -> str:
         return f"<Calls {self.url}>"
+
+    def enrolled(self, client_id: str, token: str, key: Ed25519PrivateKey) -> Calls:
+        """The same API as this enrolled client sees it: its requests carry its token and its signature."""
+        return replace(self, token=token, signer=Signer(client_id, key, self.time))
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
@@ -96,11 +110,29 @@ class Calls:
         """Close a task; closing twice does nothing more (operators)."""
         return self._post(_task(task_id, "close"), None, TaskView, idempotent=True)
 
+    def extend_round(self, task_id: str, number: int, seconds: float) -> Program[RoundView]:
+        """Move the deadline of a round's stage; each call moves it again (operators)."""
+        return self._post(_task(task_id, "rounds", number, "extend"), Extension(seconds=seconds), RoundView)
+
+    def abort_round(self, task_id: str, number: int) -> Program[RoundView]:
+        """End a round under way; doing so twice does nothing more (operators)."""
+        return self._post(_task(task_id, "rounds", number, "abort"), None, RoundView, idempotent=True)
+
     # --- members -------------------------------------------------------------------------------------------------
 
     def invite(self, task_id: str, request: InvitationRequest) -> Program[Invitation]:
         """Make an invitation (operators)."""
         return self._post(_task(task_id, "invitations"), request, Invitation)
+
+    def invitations(self, task_id: str, after: str | None = None) -> Program[InvitationPage]:
+        """A page of a task's invitations, in the order they were made (operators)."""
+        return self._get(_path(_task(task_id, "invitations"), after=after), InvitationPage)
+
+    def revoke_invitation(self, task_id: str, invitation_id: str) -> Program[InvitationView]:
+        """Take an invitation back; doing so twice does nothing more (operators)."""
+        request = self._request("DELETE", _task(task_id, "invitations", invitation_id))
+        response = yield from send(request, self.retry)
+        return _parse(request, response, InvitationView)
 
     def enrol(self, request: EnrolmentRequest) -> Program[Enrolment]:
         """Enrol; doing so again with the same identity key is safe, and gives a new token."""
@@ -160,7 +192,7 @@ class Calls:
     def contribute(self, task_id: str, number: int, client_id: str, body: bytes) -> Program[UploadReceipt]:
         """Upload a contribution, resumed where a connection broke."""
         url = self.url + _task(task_id, "rounds", number, "contributions", client_id)
-        return upload(url, self._authorization(), body, self.retry, self.chunk_bytes)
+        return upload(url, self._authorization(), body, self.retry, self.chunk_bytes, self.signer)
 
     def ledger(self, task_id: str, after: int = 0) -> Program[LedgerPage]:
         """A page of a task's released sums (operators)."""
@@ -226,7 +258,8 @@ class Calls:
         body: bytes = b"",
         wait: float = 0.0,
     ) -> Request:
-        return Request(method, self.url + path, {**self._authorization(), **(headers or {})}, body, wait)
+        every = {**self._authorization(), **(headers or {})}
+        return Request(method, self.url + path, every, body, wait, self.signer)
 
     def _get(self, path: str, model: type[M], wait: float = 0.0) -> Program[M]:
         request = self._request("GET", path, wait=wait)
@@ -235,7 +268,9 @@ class Calls:
 
     def _post(self, path: str, body: BaseModel | None, model: type[M], idempotent: bool = False) -> Program[M]:
         encoded = b"" if body is None else body.model_dump_json().encode()
-        headers = {} if body is None else {"content-type": "application/json"}
+        headers = {}
+        if body is not None:
+            headers = {"content-type": "application/json", "content-digest": content_digest(encoded)}
         request = self._request("POST", path, headers, encoded)
         response = yield from send(request, self.retry, idempotent)
         return _parse(request, response, model)

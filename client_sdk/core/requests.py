@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar, cast
 
+from client_sdk.core.signing import Signer
 from protocols.errors import CodecError
 
 __all__ = [
@@ -43,7 +44,8 @@ _ALGORITHM: Final = "sha-256"
 class Request:
     """One HTTP request. `headers` may hold a token, so it has no repr of them.
 
-    read_seconds: how long to wait for the answer beyond the driver's own timeout (long polls).
+    read_seconds: how long to wait for the answer beyond the driver's own timeout (long polls). signer: who signs it
+    whenever it is sent, so that a later try carries its own time; None where the server asks for no signature.
     """
 
     method: Method
@@ -51,6 +53,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | memoryview = b""
     read_seconds: float = 0.0
+    signer: Signer | None = None
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.url} {len(self.body)} bytes>"

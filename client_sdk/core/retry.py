@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Final
@@ -18,8 +19,18 @@ from protocols.errors import ParameterError
 from protocols.messages import ProblemDocument
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 
-__all__ = ["RETRIED_STATUSES", "RetryPolicy", "is_transient", "raise_problem", "retry_after", "send", "send_once"]
+__all__ = [
+    "RETRIED_STATUSES",
+    "RetryPolicy",
+    "exchange",
+    "is_transient",
+    "raise_problem",
+    "retry_after",
+    "send",
+    "send_once",
+]
 
+UNAUTHORIZED: Final = 401
 IDEMPOTENT: Final = frozenset({"DELETE", "GET", "HEAD", "PUT"})
 RETRIED_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Retried for idempotent requests."""
@@ -75,19 +86,19 @@ def _slug_of_status(status: int) -> str:
     return next((slug for slug, (known, _) in PROBLEM_TYPES.items() if known == status), "bad-request")
 
 
+def _problem_of(response: Response) -> ProblemDocument:
+    if "problem+json" in response.headers.get("content-type", ""):
+        with suppress(ValueError):  # pydantic's ValidationError: like any other page that is no problem document
+            return ProblemDocument.model_validate_json(response.body)
+    slug = _slug_of_status(response.status)
+    return ProblemDocument(type=problem_uri(slug), title=PROBLEM_TYPES[slug][1], status=response.status)
+
+
 def raise_problem(request: Request, response: Response) -> None:
     """Raise the typed error for an answer of 400 and more; nothing happens for others."""
     if response.status < 400:
         return
-    problem: ProblemDocument | None = None
-    if "problem+json" in response.headers.get("content-type", ""):
-        try:
-            problem = ProblemDocument.model_validate_json(response.body)
-        except ValueError:  # pydantic's ValidationError: treated like any other page that is no problem document
-            problem = None
-    if problem is None:
-        slug = _slug_of_status(response.status)
-        problem = ProblemDocument(type=problem_uri(slug), title=PROBLEM_TYPES[slug][1], status=response.status)
+    problem = _problem_of(response)
     error = error_class(problem, response.status)(
         request.method, request.url, response.status, problem, retry_after(response.headers)
     )
@@ -106,11 +117,39 @@ def is_transient(error: ConnectionFailed | ApiError, idempotent: bool) -> bool:
 
 def send_once(request: Request) -> Program[Response]:
     """One try: the answer, or the error it stands for."""
-    response = yield request
-    if not isinstance(response, Response):
-        raise TypeError(f"the driver answered a request with {type(response).__name__}")
+    response = yield from exchange(request)
     raise_problem(request, response)
     return response
+
+
+def exchange(request: Request) -> Program[Response]:
+    """The answer to `request`; one that the server finds signed at another time is signed anew by its clock, once.
+
+    Clocks of devices are often wrong: what they are wrong by is kept with the signer.
+    """
+    response: Response = yield request
+    if not isinstance(response, Response):
+        raise TypeError(f"the driver answered a request with {type(response).__name__}")
+    if request.signer is None or response.status != UNAUTHORIZED:
+        return response
+    told = _server_time(response)
+    if told is not None and request.signer.time.learn(told):
+        response = yield request
+    return response
+
+
+def _server_time(response: Response) -> int | None:
+    """What time it is by the clock that found a signature stale (seconds since the epoch), if that is the problem."""
+    problem = _problem_of(response)
+    if problem.slug != "stale-signature":
+        return None
+    told = (problem.model_extra or {}).get("server_time")
+    if isinstance(told, int):
+        return told
+    try:
+        return round(parsedate_to_datetime(response.headers["date"]).timestamp())
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def send(request: Request, policy: RetryPolicy, idempotent: bool | None = None) -> Program[Response]:

@@ -14,8 +14,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from client_sdk.core.requests import Program, Request, Response, content_digest
-from client_sdk.core.retry import RetryPolicy, back_off, raise_problem, send, send_once
+from client_sdk.core.requests import Method, Program, Request, Response, content_digest
+from client_sdk.core.retry import RetryPolicy, back_off, send, send_once
+from client_sdk.core.signing import Signer
 from client_sdk.errors import ApiError, ConnectionFailed, ContractBroken, MethodNotAllowed, NotFound, OffsetMismatch
 from protocols.messages import UploadReceipt
 
@@ -38,6 +39,10 @@ class _Target:
     url: str
     headers: Mapping[str, str]
     body: bytes
+    signer: Signer | None
+
+    def request(self, method: Method, headers: Mapping[str, str], body: bytes | memoryview = b"") -> Request:
+        return Request(method, self.url, {**self.headers, **headers}, body, signer=self.signer)
 
     def receipt(self, response: Response, request: Request) -> UploadReceipt:
         try:
@@ -55,12 +60,13 @@ def upload(
     body: bytes,
     policy: RetryPolicy,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+    signer: Signer | None = None,
 ) -> Program[UploadReceipt]:
     """Store `body` as this client's contribution; returns when the server says that it is durable.
 
     Raises the problem's own error (`RoundClosed`, `NotInCohort`, `ContributionConflict`, ...) and `GaveUp`.
     """
-    target = _Target(url, headers, body)
+    target = _Target(url, headers, body, signer)
     sent, reached, attempt = 0, 0, 1
     resume, foreign = len(body) > chunk_bytes, False
     while True:
@@ -90,12 +96,8 @@ class _Broken(Exception):
 
 
 def _put(target: _Target) -> Program[UploadReceipt]:
-    headers = {
-        **target.headers,
-        "content-type": "application/octet-stream",
-        "content-digest": content_digest(target.body),
-    }
-    request = Request("PUT", target.url, headers, target.body)
+    headers = {"content-type": "application/octet-stream", "content-digest": content_digest(target.body)}
+    request = target.request("PUT", headers, target.body)
     try:
         response = yield from send_once(request)
     except (ConnectionFailed, ApiError) as error:
@@ -105,7 +107,7 @@ def _put(target: _Target) -> Program[UploadReceipt]:
 
 def _standing(target: _Target, policy: RetryPolicy) -> Program[Standing]:
     """Ask the server where the upload stands; one that knows nothing of it stands at 0."""
-    request = Request("HEAD", target.url, target.headers)
+    request = target.request("HEAD", {})
     try:
         response = yield from send(request, policy)
     except (NotFound, MethodNotAllowed):
@@ -123,7 +125,6 @@ def _patches(target: _Target, offset: int, chunk_bytes: int) -> Program[UploadRe
         chunk = whole[offset : offset + chunk_bytes]
         last = offset + len(chunk) == len(whole)
         headers = {
-            **target.headers,
             "content-type": "application/partial-upload",
             "upload-offset": str(offset),
             "upload-complete": _TRUE if last else "?0",
@@ -131,10 +132,9 @@ def _patches(target: _Target, offset: int, chunk_bytes: int) -> Program[UploadRe
         }
         if last:
             headers["repr-digest"] = content_digest(whole)
-        request = Request("PATCH", target.url, headers, chunk)
+        request = target.request("PATCH", headers, chunk)
         try:
-            response = yield request
-            raise_problem(request, response)
+            response = yield from send_once(request)
         except OffsetMismatch as error:
             corrections -= 1
             if not corrections or error.offset is None or error.offset > offset + len(chunk):

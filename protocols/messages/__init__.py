@@ -6,7 +6,9 @@ from protocols.messages.enrolment import (
     Enrolment,
     EnrolmentRequest,
     Invitation,
+    InvitationPage,
     InvitationRequest,
+    InvitationView,
     Member,
     MemberPage,
     Role,
@@ -21,15 +23,18 @@ from protocols.messages.operators import (
     OperatorView,
 )
 from protocols.messages.problem import ProblemDocument
-from protocols.messages.rounds import CohortView, RoundPage, RoundView, SnapshotView, UploadReceipt
+from protocols.messages.rounds import CohortView, Extension, RoundPage, RoundView, SnapshotView, UploadReceipt
 from protocols.messages.tasks import MechanismChoice, RecipeChoice, Schedule, TaskPage, TaskRequest, TaskView
 
 __all__ = [
     "CohortView",
     "Enrolment",
     "EnrolmentRequest",
+    "Extension",
     "Invitation",
+    "InvitationPage",
     "InvitationRequest",
+    "InvitationView",
     "LedgerEntry",
     "LedgerPage",
     "MaskedForecast",

@@ -8,7 +8,17 @@ from pydantic import Field
 
 from protocols.messages.base import Key32, Message, Signature64
 
-__all__ = ["Enrolment", "EnrolmentRequest", "Invitation", "InvitationRequest", "Member", "MemberPage", "Role"]
+__all__ = [
+    "Enrolment",
+    "EnrolmentRequest",
+    "Invitation",
+    "InvitationPage",
+    "InvitationRequest",
+    "InvitationView",
+    "Member",
+    "MemberPage",
+    "Role",
+]
 
 Role = Literal["member", "holder"]
 
@@ -25,10 +35,30 @@ class Invitation(Message):
     """Shown once; the server keeps a hash."""
 
     task_id: str
+    invitation_id: str = Field(description="What it is listed and revoked by; no secret.")
     invitation: str = Field(description="Hand it to the clients over a channel they trust.")
     role: Role
     uses: int
     expires_seconds: float
+
+
+class InvitationView(Message):
+    """An invitation that was made earlier: what it allows, never the invitation itself."""
+
+    invitation_id: str
+    role: Role
+    state: Literal["open", "used up", "expired", "revoked"]
+    uses: int = Field(ge=1, description="Clients that it is, or was, good for.")
+    used: int = Field(ge=0, description="Clients that have enrolled with it.")
+    age_seconds: float = Field(ge=0)
+    expires_seconds: float = Field(ge=0, description="Seconds left; 0 once it is over.")
+
+
+class InvitationPage(Message):
+    """Invitations in the order they were made; ask again with `after=next` while it is not null."""
+
+    invitations: list[InvitationView]
+    next: str | None = None
 
 
 class EnrolmentRequest(Message):

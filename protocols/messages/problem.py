@@ -16,6 +16,8 @@ PROBLEM_TYPES: Final[dict[str, tuple[int, str]]] = {
     "bad-contribution": (400, "The contribution cannot enter the sum"),
     "body-too-short": (400, "The body is shorter than the round's specification"),
     "unauthenticated": (401, "A valid token is needed"),
+    "bad-signature": (401, "The request is not signed as it should be"),
+    "stale-signature": (401, "The request was not signed just now"),
     "forbidden": (403, "The token does not allow this"),
     "not-in-cohort": (403, "The client is not in this round's cohort"),
     "not-found": (404, "There is no such resource"),

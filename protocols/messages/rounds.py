@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from protocols.messages.base import Key32, Message
 
-__all__ = ["CohortView", "RoundPage", "RoundState", "RoundView", "SnapshotView", "UploadReceipt"]
+__all__ = [
+    "LONGEST_STAGE",
+    "CohortView",
+    "Extension",
+    "RoundPage",
+    "RoundState",
+    "RoundView",
+    "SnapshotView",
+    "UploadReceipt",
+]
+
+LONGEST_STAGE: Final = 604_800
+"""Seconds that clients have at most for one stage of a round: a week."""
 
 RoundState = Literal["advertising", "sharing", "collecting", "confirming", "unmasking", "folding", "complete", "failed"]
 
@@ -42,6 +54,14 @@ class RoundPage(Message):
 
     rounds: list[RoundView]
     more: bool = False
+
+
+class Extension(Message):
+    """How much longer clients have for the stage that a round is in."""
+
+    seconds: float = Field(
+        gt=0, le=LONGEST_STAGE, description="By how much the stage's deadline moves.", examples=[300]
+    )
 
 
 class CohortView(Message):

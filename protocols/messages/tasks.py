@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from protocols.messages.base import Key32, Message, Name
+from protocols.messages.rounds import LONGEST_STAGE
 
 __all__ = ["MechanismChoice", "RecipeChoice", "Schedule", "TaskPage", "TaskRequest", "TaskState", "TaskView"]
 
@@ -48,9 +49,9 @@ class Schedule(Message):
         default="uniform",
         description="uniform: a fresh random cohort each round; round-robin: in turn, once shuffled.",
     )
-    collect_seconds: float = Field(default=600.0, gt=0, le=604_800, description="Deadline for contributions.")
+    collect_seconds: float = Field(default=600.0, gt=0, le=LONGEST_STAGE, description="Deadline for contributions.")
     stage_seconds: float = Field(
-        default=60.0, gt=0, le=604_800, description="Deadline for each other stage of a masked round."
+        default=60.0, gt=0, le=LONGEST_STAGE, description="Deadline for each other stage of a masked round."
     )
     min_difference: int | None = Field(
         default=None,

@@ -88,7 +88,7 @@ _PAILLIER_CHOSEN: Final = 20_000
 def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     """The recipe called `name`; `ParameterError` names the recipes that exist, or the parameter that is wrong."""
     if name not in RECIPES:
-        raise ParameterError(f"unknown recipe {name!r}: choose one of {', '.join(sorted(RECIPES))}")
+        raise ParameterError(f"unknown recipe: choose one of {', '.join(sorted(RECIPES))}")
     try:
         return RECIPES[name](parameters)
     except ValidationError as error:

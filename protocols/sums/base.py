@@ -1,13 +1,15 @@
-"""What every sum mechanism offers: a plan, and four moves by which vectors become a contribution and a sum.
+"""What every sum mechanism offers: a plan, and the moves by which vectors become a contribution and a sum.
 
     plan      (parameters, layout, contributions)      -> SumPlan        lengths, budget, predicted error
     seal      (plan, route, blocks, keys)              -> bytes          client: what goes on the wire
     check     (plan, route, body)                      -> None           server: may it enter the sum?
     fold      (plan, partial, contributions)           -> bytes          server: a batch added to a partial sum
+    merge     (plan, partials)                         -> bytes          server: partial sums of disjoint batches added
     release   (plan, partial)                          -> bytes          server: the aggregate as it is handed out
     open      (plan, aggregate, contributions, keys)   -> float64 vector client: the sum itself
 
-All are pure functions; lengths come from the plan, never from the wire.
+All are pure functions; lengths come from the plan, never from the wire. `fold` and `merge` are exact: a partial sum is
+the same, bit for bit, whatever the order, the batches and the number of workers.
 """
 
 from __future__ import annotations
@@ -108,6 +110,13 @@ class Mechanism(Protocol):
 
         Memory is O(aggregate), one contribution at a time is taken from the iterable. The partial carries the number
         of contributions so far; `BudgetError` when it would pass `plan.max_contributions`.
+        """
+
+    def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
+        """The partial sum of all that `partials` hold: bit for bit what one fold of all their contributions gives.
+
+        Memory is O(aggregate), one partial at a time is taken from the iterable. Counts add up; `BudgetError` when they
+        pass `plan.max_contributions`, `CodecError` for a partial of another form.
         """
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:

@@ -4,6 +4,9 @@ contribution    float32 little-endian, the blocks of the route one after the oth
                 the layout lets contributions choose: `protocols.sums.chosen`)
 partial         contributions so far (uint64), then float64 sums, all little-endian
 aggregate       float32 little-endian
+
+Every value is rounded to a multiple of its segment's grain, a power of two so small that the sum of a full cohort still
+fits float64's 53 bits. So each addition is exact, and neither order nor batches nor workers show in a sum.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
+from math import frexp, ldexp
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +25,7 @@ from numpy.typing import NDArray
 from protocols.codec import exact
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
 from protocols.keyring import Keyring
-from protocols.layout import Route, VectorLayout
+from protocols.layout import Block, Route, VectorLayout
 from protocols.sums.base import Buffer, OpenedBy, SumPlan
 from protocols.sums.chosen import head_bytes, name_blocks, read_blocks
 
@@ -31,6 +36,8 @@ _SLACK: Final = 1.0 + 2.0**-22
 _FLOAT32_WHOLE: Final = 2**24
 _FLOAT32_ROUNDING: Final = 2.0**-24
 _LARGEST: Final = float(np.finfo(np.float32).max)
+_PIECE: Final = 32 * 1024
+"""Values rounded and added at a time, in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,10 @@ class PlainPlan:
 
     @property
     def predicted_error(self) -> float:
-        """Float32 rounding of every contribution and of the aggregate, in the widest segment that is not a count."""
+        """Float32 rounding of every contribution and of the aggregate, in the widest segment that is not a count.
+
+        The second term is the grain's: at most 2^-52 of clip * max_contributions, rounded to half of it n times.
+        """
         clips = [s.clip for block in self.layout.blocks for s in block.segments if not s.integral]
         summed = max(clips, default=0.0) * self.max_contributions
         return summed * (2 * _FLOAT32_ROUNDING + self.max_contributions * 2.0**-53) * _SLACK
@@ -96,7 +106,7 @@ class PlainMechanism:
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PlainPlan:
         """Takes no parameters. `BudgetError` when a count could pass 2^24, the whole numbers that float32 holds."""
         if parameters:
-            raise ParameterError(f"the plain mechanism takes no parameters, got {', '.join(sorted(parameters))}")
+            raise ParameterError("the plain mechanism takes no parameters")
         if max_contributions < 1:
             raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
         counts = [s.clip for block in layout.blocks for s in block.segments if s.integral]
@@ -148,10 +158,9 @@ class PlainMechanism:
         count, sums = _read_partial(own, partial)
         blocks = () if own.layout.chosen else own.layout.blocks
         edges = [0, *accumulate(block.length for block in blocks)]
+        grains = [_grains(block, own.max_contributions) for block in blocks]
         for route, body in contributions:
-            count += 1
-            if count > own.max_contributions:
-                raise BudgetError(f"the plan holds for {own.max_contributions} contributions, another one arrived")
+            count = _counted(own, count, 1)
             if own.layout.chosen:
                 _fold_chosen(own, sums, route, body)
                 continue
@@ -159,8 +168,18 @@ class PlainMechanism:
             values = np.frombuffer(exact(body, 4 * sum(lengths), "a contribution along this route"), "<f4")
             for targets, (start, end) in zip(route, pairwise(accumulate(lengths, initial=0)), strict=True):
                 for target in targets:
-                    sums[edges[target] : edges[target + 1]] += values[start:end]
-        return _COUNT.pack(count) + sums.astype("<f8").tobytes()
+                    _add(sums[edges[target] : edges[target + 1]], values[start:end], grains[target])
+        return _write_partial(count, sums)
+
+    def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
+        """Add partial sums: exact, since all are multiples of the same grains."""
+        own = _own(plan)
+        count, sums = 0, np.zeros(own.layout.length)
+        for partial in partials:
+            more, values = _read_partial(own, partial)
+            count = _counted(own, count, more)
+            sums += values
+        return _write_partial(count, sums)
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """The sums rounded to float32."""
@@ -191,8 +210,49 @@ def _seal_chosen(plan: PlainPlan, parts: Sequence[NDArray[np.float64]]) -> bytes
 def _fold_chosen(plan: PlainPlan, sums: NDArray[np.float64], route: Route, body: Buffer) -> None:
     plan.layout.check_route(route)
     numbers, values = read_blocks(plan, body)
-    width = plan.layout.blocks[0].length
-    sums.reshape(-1, width)[numbers] += np.frombuffer(values, "<f4").reshape(-1, width)
+    block = plan.layout.blocks[0]
+    rounded = np.frombuffer(values, "<f4").reshape(-1, block.length).astype(np.float64)
+    for span, shift in _grains(block, plan.max_contributions):
+        rounded[:, span] += shift
+        rounded[:, span] -= shift
+    sums.reshape(-1, block.length)[numbers] += rounded
+
+
+@lru_cache(maxsize=4096)
+def _grains(block: Block, contributions: int) -> tuple[tuple[slice, float], ...]:
+    """For each segment its place in the block, and what rounds a value to the grain when added and taken off again.
+
+    The grain is 2^(e - 53), 2^e the power of two above what `contributions` values can add up to. Float64 numbers
+    around 1.5 * 2^52 grains are whole grains: adding that much rounds, half to even.
+    """
+    edges = accumulate((segment.length for segment in block.segments), initial=0)
+    found = []
+    for segment, (start, end) in zip(block.segments, pairwise(edges), strict=True):
+        _, exponent = frexp(segment.clip * _SLACK * max(contributions, 4))  # one value: at most 2^51 grains
+        found.append((slice(start, end), ldexp(1.5, exponent - 1)))
+    return tuple(found)
+
+
+def _add(sums: NDArray[np.float64], values: NDArray[np.float32], grains: tuple[tuple[slice, float], ...]) -> None:
+    """Add one contribution's values of a block, rounded to the grains."""
+    rounded = np.empty(min(_PIECE, sums.size))
+    for span, shift in grains:
+        for start in range(span.start, span.stop, _PIECE):
+            end = min(start + _PIECE, span.stop)
+            piece = np.add(values[start:end], shift, out=rounded[: end - start], dtype=np.float64)
+            piece -= shift
+            sums[start:end] += piece
+
+
+def _counted(plan: PlainPlan, count: int, more: int) -> int:
+    count += more
+    if count > plan.max_contributions:
+        raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+    return count
+
+
+def _write_partial(count: int, sums: NDArray[np.float64]) -> bytes:
+    return _COUNT.pack(count) + sums.astype("<f8", copy=False).tobytes()
 
 
 def _read_partial(plan: PlainPlan, partial: Buffer | None) -> tuple[int, NDArray[np.float64]]:

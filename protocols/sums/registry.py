@@ -24,5 +24,5 @@ def mechanism(name: str) -> Mechanism:
     try:
         module, attribute = MECHANISMS[name].split(":")
     except KeyError:
-        raise ParameterError(f"unknown mechanism {name!r}: choose one of {', '.join(sorted(MECHANISMS))}") from None
+        raise ParameterError(f"unknown mechanism: choose one of {', '.join(sorted(MECHANISMS))}") from None
     return cast(Mechanism, getattr(import_module(module), attribute))

@@ -14,6 +14,7 @@ import pytest
 from protocols.messages.problem import PROBLEM_TYPES
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.signing import raw_head
 
 PRIMES = (101.0, 103.0, 107.0, 109.0)
 
@@ -79,8 +80,7 @@ def raw(server: AggregatorProcess, *chunks: bytes, shut: bool = False) -> tuple[
 
 
 def head_of(member: TestMember, *lines: str, method: str = "PUT", number: int = 1) -> bytes:
-    fixed = [f"{method} {member.path(number)} HTTP/1.1", "Host: test", f"Authorization: Bearer {member.token}"]
-    return "\r\n".join([*fixed, *lines, "", ""]).encode()
+    return raw_head(method, member.path(number), member.token, *lines)
 
 
 @pytest.mark.parametrize(("change", "slug"), [(-1, "body-too-short"), (1, "body-too-long"), (100_000, "body-too-long")])
@@ -122,7 +122,8 @@ def test_unknown_round(task: TestTask, number: int) -> None:
 def test_no_round_number(task: TestTask, number: str) -> None:
     member = members_of(task)[0]
     path = member.path(1).replace("/rounds/1/", f"/rounds/{number}/")
-    answer = task.api.http.put(path, content=b"x", headers=member.auth)
+    headers = {**member.auth, "Content-Digest": digest_field(b"x")}
+    answer = task.api.http.put(path, content=b"x", headers=headers)
     assert number not in problem(answer, "invalid-parameters")["detail"]
 
 
@@ -243,6 +244,14 @@ def test_wrong_tokens(task: TestTask, api: Api) -> None:
     problem(api.http.post("/v1/tasks", json={}, headers=member.auth), "forbidden")
 
 
+def test_two_tokens_in_one_request(task: TestTask, api: Api) -> None:
+    """Neither counts: a proxy and the server may take a different one for the one that asks."""
+    token = api.operator["Authorization"]
+    for other in (token, "Bearer hro_another"):
+        answer = api.http.get(task.path, headers=[("Authorization", token), ("Authorization", other)])
+        problem(answer, "unauthenticated")
+
+
 def test_a_token_of_another_task(task: TestTask, api: Api) -> None:
     (stranger,) = api.create_task(f"other-{task.id[2:8]}", cohort=2).enrol(1)
     member = members_of(task)[0]
@@ -313,3 +322,23 @@ def test_tasks_that_cannot_work_are_refused_with_the_reason(api: Api, change: di
     }
     answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
     assert word in problem(answer, "invalid-parameters")["detail"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recipe": {"name": "do-not-repeat-this"}},
+        {"mechanism": {"name": "do-not-repeat-this"}},
+        {"mechanism": {"name": "plain", "parameters": {"do-not-repeat-this": 1}}},
+        {"recipe": {"name": "fedmf", "parameters": {"items": 5, "dim": 3, "do-not-repeat-this": 1}}},
+    ],
+)
+def test_what_was_sent_is_not_repeated(api: Api, change: dict[str, Any]) -> None:
+    request = {
+        "name": "repeated",
+        "recipe": {"name": "fedmf", "parameters": {"items": 5, "dim": 3}},
+        "mechanism": {"name": "plain"},
+        **change,
+    }
+    answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
+    assert "do-not-repeat-this" not in json.dumps(problem(answer, "invalid-parameters"))

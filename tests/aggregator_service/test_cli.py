@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from aggregator_service.cli import main
 from tests.support.api import Api, TestMember, TestTask, signed_enrolment
 from tests.support.server import free_port, running_aggregator
+from tests.support.signing import SIGNED
 
 
 class Command:
@@ -135,7 +136,7 @@ def test_members_are_listed_and_revoked(command: Command) -> None:
     invitation = command("invite", "movies").strip()
     with running_aggregator(command.data_dir) as server:
         body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
-        made = httpx.post(f"{server.url}/v1/enrolments", json=body).json()
+        made = httpx.post(f"{server.url}/v1/enrolments", json=body, auth=SIGNED).json()
         assert command("member", "list", "movies") == f"{made['client_id']}  member  takes part\n"
         command("member", "revoke", "movies", made["client_id"])
         auth = {"Authorization": f"Bearer {made['token']}"}
@@ -212,4 +213,37 @@ def test_a_server_that_is_told_to_stop_lets_those_who_wait_go(tmp_path: Path) ->
                 assert answer.result().status_code == 404
         assert "Traceback" not in server.log()
         assert "graceful shutdown exceeded" not in server.log()
+        api.close()
+
+
+def test_invitations_are_listed_and_revoked(command: Command) -> None:
+    command("init")
+    command("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
+    assert command("invitation", "list", "movies") == ""
+    token = command("invite", "movies", "--uses", "3", "--expires-seconds", "7200").strip()
+    (line,) = command("invitation", "list", "movies").splitlines()
+    invitation_id, *rest = line.split("  ")
+    assert rest == ["member", "used 0 of 3", "open for 2.0 hours"]
+    assert token not in line
+    assert command("invitation", "revoke", "movies", invitation_id).strip().endswith("revoked")
+    assert command("invitation", "list", "movies").strip().endswith("revoked")
+    assert "no such invitation" in command("invitation", "revoke", "movies", "i_0", status=1)
+
+
+def test_a_round_is_extended_and_aborted_while_the_server_runs(command: Command) -> None:
+    token = command("init").strip()
+    with running_aggregator(command.data_dir) as server:
+        api = Api(server.url, token)
+        task = api.create_task("long", cohort=2, collect_seconds=3600.0)
+        task.enrol(2)
+        task.wait_round(1, "collecting")
+        told = command("round", "extend", "long", "1", "--seconds", "600")
+        assert told.startswith("long  round 1  collecting  4")
+        assert 4000 < task.round(1)["seconds_left"] <= 4200
+        assert "more" in command("round", "extend", "long", "1", "--seconds", "604800", status=1)
+        assert "seconds" in command("round", "extend", "long", "1", "--seconds", "0", status=1)
+        assert "no such round" in command("round", "abort", "long", "9", status=1)
+        assert command("round", "abort", task.id, "1") == "long  round 1  failed: aborted by an operator\n"
+        task.wait_round(2, "collecting")
+        assert "failed" in command("round", "extend", "long", "1", "--seconds", "5", status=1)
         api.close()

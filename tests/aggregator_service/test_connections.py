@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +31,7 @@ async def answer(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-async def talk(*chunks: bytes, pause: float = 0.0) -> bytes:
+async def talk(*chunks: bytes, pause: float = 0.0, until: bytes = b"ok") -> bytes:
     """Send chunks to a server of its own; everything that comes back until it closes (or falls silent)."""
     config = uvicorn.Config(answer, http=Impatient, log_config=None)
     config.load()
@@ -45,7 +46,7 @@ async def talk(*chunks: bytes, pause: float = 0.0) -> bytes:
         received = b""
         while piece := await asyncio.wait_for(reader.read(4096), 10):
             received += piece
-            if received.endswith(b"ok"):
+            if received.endswith(until):
                 return received
         return received
     except ConnectionError:
@@ -69,6 +70,21 @@ def test_a_request_that_never_comes_is_not_waited_for(chunks: tuple[bytes, ...])
     assert asyncio.run(talk(*chunks)) == b""
 
 
+def test_what_is_no_http_is_refused_in_the_words_of_the_application() -> None:
+    received = asyncio.run(talk(b"GET / HTTP/1.1\r\nHost : test\r\n\r\n", b"a" * 4000))
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert b"content-type: application/problem+json" in head
+    assert b"x-content-type-options: nosniff" in head
+    assert json.loads(body)["type"] == "urn:hushrec:problem:bad-request"
+
+
+def test_who_asks_for_another_protocol_is_answered_in_this_one_and_so_is_the_next_request() -> None:
+    upgrade = REQUEST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    received = asyncio.run(talk(upgrade + REQUEST + b"Connection: close\r\n\r\n", until=b"nothing"))
+    assert received.count(b"HTTP/1.1 200") == 2
+
+
 def test_an_honest_request_is_answered_however_long_its_body_takes() -> None:
     head = REQUEST + b"Content-Length: 9000\r\n\r\n"
     received = asyncio.run(talk(head, b"a" * 4500, b"a" * 4500, pause=0.2))
@@ -83,3 +99,17 @@ def test_the_server_is_bounded(tmp_path: Path) -> None:
     ):  # it hangs up while we are still talking
         connection.sendall(REQUEST + b"X-Long: " + b"a" * 1_000_000)
         assert connection.recv(4096).startswith(b"HTTP/1.1 400")
+
+
+def test_what_follows_a_request_may_be_no_http(tmp_path: Path) -> None:
+    """In one packet: the refusal ends the connection, and no answer is written behind that end."""
+    with running_aggregator(tmp_path / "data") as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n" * 2 + b"\0no HTTP\r\n\r\n")
+            received = b""
+            while piece := connection.recv(4096):
+                received += piece
+        assert received.startswith(b"HTTP/1.1 400")
+        assert b"HTTP/1.1 200" not in received
+        server.stop()
+        assert "Traceback" not in server.log()

@@ -23,6 +23,7 @@ from aggregator_service.faults import CRASH_POINTS
 from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
 from tests.support.persistence import Persistent
 from tests.support.server import AggregatorProcess
+from tests.support.signing import raw_head
 
 COHORT = 7
 VALUES = [float(2**index) for index in range(COHORT)]
@@ -72,7 +73,9 @@ def blob_kinds(server: AggregatorProcess) -> Counter[str]:
     return Counter(key.partition("/")[0] for key in server.blobs.keys())  # noqa: SIM118 - a store, not a dict
 
 
-@pytest.mark.parametrize("point", [point for point in CRASH_POINTS if not point.startswith("stage.")])
+@pytest.mark.parametrize(
+    "point", [point for point in CRASH_POINTS if point.partition(".")[0] not in ("stage", "chunk", "parts", "worker")]
+)
 def test_death_at_a_named_point(server: AggregatorProcess, api: Api, point: str) -> None:
     server.start(crash_at=point)
     attempt = Persistent(server)
@@ -114,13 +117,10 @@ def test_killed_in_the_middle_of_an_upload(server: AggregatorProcess, api: Api) 
     first = {**partial, "Upload-Offset": "0", "Upload-Complete": "?0", "Content-Digest": digest_field(chunk)}
     assert api.http.patch(members[2].path(1), content=chunk, headers=first).status_code == 204
     with socket.create_connection(("127.0.0.1", server.port)) as half:
-        head = (
-            f"PATCH {members[2].path(1)} HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer {members[2].token}\r\n"
-            f"Content-Type: application/partial-upload\r\nUpload-Offset: 50\r\nUpload-Complete: ?1\r\n"
-            f"Content-Length: {len(rest)}\r\nContent-Digest: {digest_field(rest)}\r\n"
-            f"Repr-Digest: {digest_field(bodies[2])}\r\n\r\n"
-        )
-        half.sendall(head.encode() + rest[:20])
+        lines = ["Content-Type: application/partial-upload", "Upload-Offset: 50", "Upload-Complete: ?1"]
+        lines += [f"Content-Length: {len(rest)}", f"Content-Digest: {digest_field(rest)}"]
+        lines += [f"Repr-Digest: {digest_field(bodies[2])}"]
+        half.sendall(raw_head("PATCH", members[2].path(1), members[2].token, *lines) + rest[:20])
         time.sleep(0.2)
         server.kill()
     server.start()
@@ -138,6 +138,27 @@ def test_killed_in_the_middle_of_an_upload(server: AggregatorProcess, api: Api) 
         assert member.put(1, body).status_code in (200, 201)
     task.wait_round(1, "complete")
     assert_exact(task)
+
+
+def test_death_between_a_chunk_and_its_row(server: AggregatorProcess, api: Api) -> None:
+    """It was not acknowledged, so it is sent again; what it left behind is gone."""
+    server.start(crash_at="chunk.stored-before-row")
+    attempt = Persistent(server)
+    task = api.create_task(cohort=COHORT)
+    (member, *_) = task.enrol(COHORT)
+    task.wait_round(1, "collecting")
+    chunk = member.contribution(1, 1.0)[:50]
+    headers = {
+        "Content-Type": "application/partial-upload",
+        "Upload-Offset": "0",
+        "Upload-Complete": "?0",
+        "Content-Digest": digest_field(chunk),
+        **member.auth,
+    }
+    answer = attempt(lambda: api.http.patch(member.path(1), content=chunk, headers=headers))
+    assert attempt.deaths == 1
+    assert (answer.status_code, answer.headers["upload-offset"]) == (204, "50")
+    assert blob_kinds(server) == {"chunks": 1}
 
 
 def worker_of(server: AggregatorProcess) -> psutil.Process:

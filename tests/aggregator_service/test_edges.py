@@ -38,6 +38,7 @@ def members(api: Api) -> dict[str, TestMember]:
 
 def filled(path: str, who: TestMember) -> str:
     known = {"task": who.task.id, "client": who.client_id, "number": "1", "stage": "advertise", "name": "nobody"}
+    known["invitation"] = "i_" + "0" * 20
     return re.sub(r"\{(\w+)\}", lambda found: known[found.group(1)], path)
 
 
@@ -96,6 +97,13 @@ def test_every_answer_carries_the_headers(
     assert ("script-src" in policy) == (path == "/docs")
     assert answer.headers["cache-control"] == "no-store"
     assert "server" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/v1/tasks/", "/healthz/", "/v1/operators/"])
+def test_nobody_is_sent_to_the_host_that_a_request_names(api: Api, path: str) -> None:
+    answer = api.http.get(path, headers={**api.operator, "Host": "elsewhere.example"}, follow_redirects=False)
+    assert answer.status_code == 404
+    assert "elsewhere" not in str(answer.headers) + answer.text
 
 
 def test_what_never_changes_may_be_kept(api: Api) -> None:

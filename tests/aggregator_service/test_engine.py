@@ -128,7 +128,7 @@ def test_closing_a_task_fails_its_round(world: World) -> None:
     world.contribute(task, *world.cohort(task))
     for _ in range(2):  # idempotent
         with world.database.write() as session:
-            close_task(session, session.get_one(TaskRow, task))
+            close_task(session, session.get_one(TaskRow, task), world.clock.now())
     assert (world.round(task).state, world.round(task).failure) == ("failed", "the task was closed")
     assert world.run(task) is None
     assert not list(world.blobs.keys())
@@ -197,12 +197,12 @@ def test_a_store_that_is_gone_fails_no_round(world: World) -> None:
     task = world.task(members=4)
     world.run(task)
     world.contribute(task, *world.cohort(task))
-    working = world.engine._blobs
-    world.engine._blobs = _Gone()  # type: ignore[assignment]
+    working = world.engine._steps._blobs
+    world.engine._steps._blobs = _Gone()  # type: ignore[assignment]
     with pytest.raises(BlobsUnavailableError):
         world.run(task)
     assert world.round(task).state == "folding"
-    world.engine._blobs = working
+    world.engine._steps._blobs = working
     world.run(task)
     assert world.total(task, 1) == 0b1111
 
@@ -246,5 +246,5 @@ def test_orphans_are_collected_and_nothing_else(world: World) -> None:
 def test_half_received_bodies_are_collected(world: World) -> None:
     world.uploads.mkdir()
     (world.uploads / "stray").write_bytes(b"half a body")
-    assert collect_bodies(world.database, world.uploads) == 1
+    assert collect_bodies(world.uploads) == 1
     assert not list(world.uploads.iterdir())

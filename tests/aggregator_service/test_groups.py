@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -15,13 +16,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import func, select
 
 from aggregator_service.housekeeping import _named_blobs
-from aggregator_service.plans import plan_round, round_spec
+from aggregator_service.notices import check_sums
+from aggregator_service.plans import TaskPlan, plan_round, round_spec
 from aggregator_service.rounds.cohorts import enough_members
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow, ViewRow
-from aggregator_service.tasks import agreed_digest, create_task, task_view
+from aggregator_service.tasks import agreed_digest, create_task, plan_request, task_view
 from protocols.agreement import broadcast_digest
+from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskRequest, TaskView
 from protocols.recipes.fair_state import fair_state
 from protocols.recipes.registry import recipe
@@ -50,7 +53,7 @@ class Groups(World):
             }
         )
         with self.database.write() as session:
-            task_id = create_task(session, request, self.clock.now()).id
+            task_id = create_task(session, request, plan_request(request), self.clock.now()).id
         self.join(task_id, *groups)
         return task_id
 
@@ -121,6 +124,13 @@ def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
     world.join(task, 1)
     world.run(task)
     assert (world.rounds(task), world.able(task)) == (1, [4, 2])
+
+
+def test_a_cohort_that_only_shrinks_has_one_group() -> None:
+    plan = SimpleNamespace(recipe=SimpleNamespace(frozen_cohort=True), plan=None)
+    check_sums([cast(TaskPlan, plan)], Schedule())
+    with pytest.raises(ParameterError, match="groups in turn"):
+        check_sums([cast(TaskPlan, plan)] * 2, Schedule())
 
 
 def test_start_clients_counts_all_and_each_group_has_the_floor() -> None:

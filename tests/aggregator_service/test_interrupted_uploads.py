@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,24 +13,27 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from aggregator_service.auth import Enrolled
 from aggregator_service.clock import ManualClock
 from aggregator_service.contributions import admit, commit_contribution
+from aggregator_service.resumable import MOST_CHUNKS
 from aggregator_service.services import Services
 from aggregator_service.storage.database import Database, Effects, announce
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import find_contribution
-from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow
-from aggregator_service.tasks import create_task
+from aggregator_service.storage.schema import ChunkRow, ClientRow, CohortRow, RoundRow
+from aggregator_service.tasks import create_task, plan_request
 from client_sdk.core.calls import Calls
 from client_sdk.transport import SyncDriver
 from protocols.messages import TaskRequest
-from tests.support.api import Api, TestMember, digest_field
+from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.signing import enrolled_as, raw_head
 
 
 @pytest.fixture(scope="module")
@@ -66,27 +68,23 @@ def patch(member: TestMember, start: int, chunk: bytes) -> httpx.Response:
 def half_sent(
     server: AggregatorProcess, member: TestMember, method: str, body: bytes, headers: dict[str, str]
 ) -> Iterator[socket.socket]:
-    """A request whose body has arrived by half."""
-    lines = [f"{method} {member.path(1)} HTTP/1.1", "Host: test", f"Content-Length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in {**member.auth, **headers}.items()]
+    """A request that is admitted, and whose body the server waits for: it has sent one half, and not the other."""
+    lines = [f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in headers.items())]
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
-        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body[: len(body) // 2])
+        connection.sendall(raw_head(method, member.path(1), member.token, *lines, "Expect: 100-continue"))
+        assert connection.recv(25, socket.MSG_WAITALL) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body[: len(body) // 2])
         yield connection
 
 
-@contextmanager
-def half_received(
-    server: AggregatorProcess, member: TestMember, body: bytes, headers: dict[str, str]
-) -> Iterator[socket.socket]:
-    """A chunk that goes on with a file, whose body the server is waiting for."""
-    (part,) = (server.data_dir / "uploads").iterdir()
-    stands = part.stat().st_size
-    with part.open("ab") as file:
-        file.write(b"?")
-    with half_sent(server, member, "PATCH", body, headers) as connection:
-        while part.stat().st_size > stands:  # the server cuts off what it never verified, and then reads
-            time.sleep(0.01)
-        yield connection
+def bodies(server: AggregatorProcess) -> list[Path]:
+    """What the server has of bodies that are arriving."""
+    return list((server.data_dir / "uploads").iterdir())
+
+
+def chunks(server: AggregatorProcess, task: TestTask) -> list[str]:
+    """The chunks that it keeps of a task."""
+    return [key for key in server.blobs.keys() if key.startswith(f"chunks/{task.id}-")]  # noqa: SIM118 - a store
 
 
 def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
@@ -118,12 +116,13 @@ def test_the_round_ends_while_a_chunk_arrives(
     assert patch(member, 0, body[:20]).status_code == 204
     rest = body[20:] if last else body[20:40]
     headers = chunk_headers(20, rest, body if last else None, digest_field(b"no") if wrong else None)
-    with half_received(server, member, rest, headers) as connection:
+    with half_sent(server, member, "PATCH", rest, headers) as connection:
         assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
         connection.sendall(rest[len(rest) // 2 :])
         status, problem = answer_of(connection)
     assert (status, problem["type"]) == (400 if wrong else 409, f"urn:hushrec:problem:{slug}")
-    assert not list((server.data_dir / "uploads").iterdir())
+    assert not bodies(server)
+    assert not chunks(server, task)
 
 
 def test_a_whole_upload_takes_the_place_of_a_partial_one(server: AggregatorProcess, api: Api) -> None:
@@ -133,9 +132,9 @@ def test_a_whole_upload_takes_the_place_of_a_partial_one(server: AggregatorProce
     body = members[0].contribution(1, 101.0)
     assert patch(members[0], 0, body[:20]).status_code == 204
     headers = chunk_headers(20, body[20:], body)
-    with half_received(server, members[0], body[20:], headers) as connection:
+    with half_sent(server, members[0], "PATCH", body[20:], headers) as connection:
         assert members[0].put(1, body).status_code == 201
-        assert not list((server.data_dir / "uploads").iterdir())  # nobody needs the part any more
+        assert not chunks(server, task)  # nobody needs them any more
         connection.sendall(body[20:][len(body[20:]) // 2 :])
         assert answer_of(connection)[0] == 200  # the same bytes: the receipt again
     assert members[1].put(1, members[1].contribution(1, 103.0)).status_code == 201
@@ -149,11 +148,8 @@ def test_a_client_cannot_fill_the_disk_with_uploads_at_once(server: AggregatorPr
     task.wait_round(1, "collecting")
     body = members[0].contribution(1, 101.0)
     headers = {"Content-Digest": digest_field(body)}
-    uploads = server.data_dir / "uploads"
     with ExitStack() as stack:
         begun = [stack.enter_context(half_sent(server, members[0], "PUT", body, headers)) for _ in range(8)]
-        while len(list(uploads.iterdir())) < len(begun):
-            time.sleep(0.02)
         answer = members[0].put(1, body)
         assert (answer.status_code, answer.json()["type"]) == (429, "urn:hushrec:problem:too-many-requests")
         assert int(answer.headers["retry-after"]) >= 1
@@ -165,24 +161,66 @@ def test_a_client_cannot_fill_the_disk_with_uploads_at_once(server: AggregatorPr
     assert sorted(codes) == [*[200] * 7, 201]
     task.wait_round(1, "complete")
     assert task.opened(1)[0] == 204.0
-    assert not list(uploads.iterdir())
+    assert not bodies(server)
 
 
-def test_a_chunk_that_hangs_is_outlasted_by_the_sdk(server: AggregatorProcess, api: Api) -> None:
-    """The connection broke and the server has not noticed: the client's next try must not be its last."""
+def test_a_chunk_that_hangs_holds_up_nobody(server: AggregatorProcess, api: Api) -> None:
+    """The connection broke and the server has not noticed: the same chunk comes again on another one."""
     task = api.create_task("hangs", cohort=2)
     member, _ = task.enrol(2)
     task.wait_round(1, "collecting")
     body = member.contribution(1, 101.0)
-    with half_sent(server, member, "PATCH", body[:40], chunk_headers(0, body[:40])):
-        while not list((server.data_dir / "uploads").iterdir()):
-            time.sleep(0.02)
-        busy = patch(member, 0, body[:40])
-        assert (busy.status_code, busy.json()["type"]) == (429, "urn:hushrec:problem:too-many-requests")
-        assert int(busy.headers["retry-after"]) >= 1
-        calls = Calls(server.url, member.token, chunk_bytes=40)
+    with half_sent(server, member, "PATCH", body[:40], chunk_headers(0, body[:40])) as first:
+        assert patch(member, 0, body[:40]).status_code == 204
+        first.sendall(body[20:40])  # it lives after all: its bytes are there already
+        status, problem = answer_of(first)
+        assert (status, problem["type"]) == (409, "urn:hushrec:problem:offset-mismatch")
+        assert problem["upload_offset"] == 40
+    with half_sent(server, member, "PATCH", body[40:80], chunk_headers(40, body[40:80])):
+        calls = Calls(server.url, chunk_bytes=40).enrolled(*enrolled_as(member.token))
         with SyncDriver() as driver:
             assert driver.run(calls.contribute(task.id, 1, member.client_id, body)).bytes == len(body)
+    assert not chunks(server, task)
+
+
+def test_a_chunk_arrives_twice_at_once(server: AggregatorProcess, api: Api) -> None:
+    """Both are whole at the same moment: one counts, and nothing is kept of the other."""
+    task = api.create_task("twice", cohort=2)
+    member, _ = task.enrol(2)
+    task.wait_round(1, "collecting")
+    body = member.contribution(1, 101.0)
+    with ExitStack() as stack:
+        headers = chunk_headers(0, body[:40])
+        both = [stack.enter_context(half_sent(server, member, "PATCH", body[:40], headers)) for _ in range(2)]
+        for connection in both:
+            connection.sendall(body[20:40])
+        assert sorted(answer_of(connection)[0] for connection in both) == [204, 409]
+    assert len(chunks(server, task)) == 1
+    assert not bodies(server)
+
+
+def test_an_upload_has_so_many_chunks_and_no_more(server: AggregatorProcess, api: Api) -> None:
+    """Each is a blob and a row, so there is a limit; the last one, and a whole upload, are taken all the same."""
+    task = api.create_task("crumbs", cohort=2, items=20)
+    member, _ = task.enrol(2)
+    task.wait_round(1, "collecting")
+    body = member.contribution(1, 5.0)
+    database = Database(server.database_url, connections=1)
+    assert patch(member, 0, body[:20]).status_code == 204
+    with database.write() as session:
+        (row,) = session.scalars(select(ChunkRow).where(ChunkRow.client_id == member.client_id))
+        session.add_all(
+            ChunkRow(
+                round_id=row.round_id, client_id=row.client_id, offset=20 + i, bytes=0, digest=row.digest, blob_key="no"
+            )
+            for i in range(MOST_CHUNKS - 1)
+        )
+    database.close()
+    refused = patch(member, 20, body[20:40])
+    assert (refused.status_code, refused.json()["type"]) == (400, "urn:hushrec:problem:bad-request")
+    assert "1000 chunks" in refused.json()["detail"]
+    assert member.put(1, body).status_code == 201
+    assert not chunks(server, task)
 
 
 def test_what_follows_a_commit_never_undoes_it(tmp_path: Path) -> None:
@@ -196,7 +234,7 @@ def test_what_follows_a_commit_never_undoes_it(tmp_path: Path) -> None:
 
     database.listeners += [broken, heard.append]
     with database.write() as session:
-        task_id = create_task(session, _plain_task(), 0.0).id
+        task_id = create_task(session, _plain_task(), plan_request(_plain_task()), 0.0).id
         announce(session, task_id, "round")
     assert len(heard) == 1
     database.close()
@@ -230,33 +268,42 @@ class _LosesAnswers(Database):
 
 
 @pytest.mark.parametrize("last", [True, False])
-@pytest.mark.parametrize("ends", ["round", "upload", "nothing"])
-def test_a_chunk_whose_file_is_gone_makes_no_new_one(
-    server: AggregatorProcess, api: Api, ends: str, last: bool
-) -> None:
-    task = api.create_task(f"gone-{ends}-{last}".lower(), cohort=2)
+@pytest.mark.parametrize("ends", ["round", "upload"])
+def test_a_chunk_of_an_upload_that_is_over(server: AggregatorProcess, api: Api, ends: str, last: bool) -> None:
+    task = api.create_task(f"over-{ends}-{last}".lower(), cohort=2)
     member, _ = task.enrol(2)
     task.wait_round(1, "collecting")
     body = member.contribution(1, 5.0)
     assert patch(member, 0, body[:20]).status_code == 204
-    (part,) = (server.data_dir / "uploads").iterdir()
-    rest = body[20:] if last else body[20:40]
-    part.unlink()
+    assert len(chunks(server, task)) == 1
     if ends == "upload":
         assert member.put(1, body).status_code == 201
-    if ends == "round":
+    else:
         assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
+    rest = body[20:] if last else body[20:40]
     headers = {**member.auth, **chunk_headers(20, rest, body if last else None)}
     answer = api.http.patch(member.path(1), content=rest, headers=headers)
-    if ends == "upload" and last:
-        assert answer.status_code == 200
-    else:
-        assert answer.status_code == 409
-    assert not list((server.data_dir / "uploads").iterdir())
-    if ends == "nothing":  # the client starts again, and is not told to go on where nothing is
-        assert api.http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "0"
-        assert patch(member, 0, body[:20]).status_code == 204
-        assert member.put(1, body).status_code == 201
+    assert answer.status_code == (200 if ends == "upload" and last else 409)
+    assert not bodies(server)
+    assert not chunks(server, task)
+
+
+def test_a_chunk_that_storage_lost_is_sent_again(server: AggregatorProcess, api: Api) -> None:
+    task = api.create_task("lost-chunk", cohort=2)
+    member, _ = task.enrol(2)
+    task.wait_round(1, "collecting")
+    body = member.contribution(1, 5.0)
+    assert patch(member, 0, body[:20]).status_code == 204
+    server.blobs.delete(*chunks(server, task))
+    headers = {**member.auth, **chunk_headers(20, body[20:], body)}
+    answer = api.http.patch(member.path(1), content=body[20:], headers=headers)
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:hushrec:problem:offset-mismatch")
+    # the client starts again, and is not told to go on where nothing is
+    assert answer.json()["upload_offset"] == 0
+    assert api.http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "0"
+    assert patch(member, 0, body[:20]).status_code == 204
+    assert api.http.patch(member.path(1), content=body[20:], headers=headers).status_code == 201
+    assert not chunks(server, task)
 
 
 @pytest.mark.parametrize("breaks", ["before", "after"])
@@ -266,7 +313,7 @@ def test_a_commit_whose_answer_is_lost(tmp_path: Path, breaks: str) -> None:
     blobs = DirectoryBlobs(tmp_path / "blobs")
     blobs.prepare()
     with database.write() as session:
-        task = create_task(session, _plain_task(), 0.0)
+        task = create_task(session, _plain_task(), plan_request(_plain_task()), 0.0)
         round_ = RoundRow(
             task_id=task.id, number=1, step=1, state="collecting", seed=bytes(32), opened_at=0.0, deadline=2e6, cohort=2
         )

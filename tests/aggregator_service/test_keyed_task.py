@@ -19,6 +19,7 @@ from protocols.envelope import seal_snapshot
 from protocols.keyring import Keyring
 from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
 from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.signing import SIGNED
 
 ITEMS, DIM, RANK = 40, 8, 2
 
@@ -83,7 +84,7 @@ def test_an_encrypted_round_end_to_end(api: Api, server: AggregatorProcess) -> N
     waiting: list[dict[str, Any]] = []
 
     def wait_for_members() -> None:
-        with httpx.Client(base_url=api.http.base_url, timeout=30) as http:
+        with httpx.Client(base_url=api.http.base_url, timeout=30, auth=SIGNED) as http:
             path = f"{task.path}/members?unkeyed=true&wait=20"
             waiting.extend(http.get(path, headers=holder.auth).json()["members"])
 
@@ -106,7 +107,7 @@ def test_an_encrypted_round_end_to_end(api: Api, server: AggregatorProcess) -> N
     got: list[bytes] = []
     poll = threading.Thread(
         target=lambda: got.append(
-            httpx.get(f"{server.url}{keyring_path}?wait=20", headers=members[0].auth, timeout=30).content
+            httpx.get(f"{server.url}{keyring_path}?wait=20", headers=members[0].auth, timeout=30, auth=SIGNED).content
         )
     )
     poll.start()

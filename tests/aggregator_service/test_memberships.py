@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -115,3 +117,76 @@ def test_members_of_other_tasks_cannot_be_revoked_by_mistake(api: Api) -> None:
     path = f"{other.path}/members/{member.client_id}"
     assert api.http.delete(path, headers=api.operator).status_code == 404
     assert api.http.get(one.path, headers=member.auth).status_code == 200
+
+
+def invitations(api: Api, task_id: str, **query: object) -> dict[str, Any]:
+    answer = api.http.get(f"/v1/tasks/{task_id}/invitations", params=query, headers=api.operator)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def take_back(api: Api, task_id: str, invitation_id: str) -> httpx.Response:
+    return api.http.delete(f"/v1/tasks/{task_id}/invitations/{invitation_id}", headers=api.operator)
+
+
+def test_invitations_are_listed_and_never_shown_again(api: Api, clock: ManualClock) -> None:
+    task = api.create_task()
+    shown = [api.invite(task.id, uses=uses, expires_seconds=60.0 * uses) for uses in (1, 2, 3)]
+    api.invite(api.create_task("other").id)
+    assert [enrol(api, invitation) for invitation in (shown[0], shown[2])] == [201, 201]
+    clock.advance(130.0)
+    answer = api.http.get(f"{task.path}/invitations", headers=api.operator)
+    assert not any(invitation in answer.text for invitation in shown)
+    listed = answer.json()["invitations"]
+    by_uses = {entry["uses"]: entry for entry in listed}
+    assert {uses: (entry["state"], entry["used"]) for uses, entry in by_uses.items()} == {
+        1: ("used up", 1),
+        2: ("expired", 0),
+        3: ("open", 1),
+    }
+    assert (by_uses[3]["age_seconds"], by_uses[3]["expires_seconds"]) == (130.0, 50.0)
+    fields = {"invitation_id", "role", "state", "uses", "used", "age_seconds", "expires_seconds"}
+    assert all(set(entry) == fields for entry in listed)
+
+
+def test_invitations_come_in_pages(api: Api, clock: ManualClock) -> None:
+    task = api.create_task()
+    for uses in range(1, 6):
+        api.invite(task.id, uses=uses)
+        clock.advance(0.0 if uses % 2 else 1.0)  # some are of the same moment
+    seen: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        page = invitations(api, task.id, limit=2, **after)
+        seen += [entry["invitation_id"] for entry in page["invitations"]]
+        if page["next"] is None:
+            break
+        after = {"after": page["next"]}
+    assert seen == [entry["invitation_id"] for entry in invitations(api, task.id)["invitations"]]
+    assert len(set(seen)) == 5
+    unknown = api.http.get(f"{task.path}/invitations", params={"after": "i_0123"}, headers=api.operator)
+    assert unknown.status_code == 404
+
+
+def test_a_revoked_invitation_lets_nobody_in(api: Api) -> None:
+    task, other = api.create_task(), api.create_task("other")
+    invitation = api.invite(task.id, uses=5)
+    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    body = signed_enrolment(invitation, identity, mailbox)
+    assert api.http.post("/v1/enrolments", json=body).status_code == 201
+    (entry,) = invitations(api, task.id)["invitations"]
+    assert take_back(api, other.id, entry["invitation_id"]).status_code == 404
+    assert take_back(api, task.id, "i_nobody").status_code == 404
+    for _ in range(2):  # twice does nothing more
+        answer = take_back(api, task.id, entry["invitation_id"])
+        assert (answer.status_code, answer.json()["state"], answer.json()["used"]) == (200, "revoked", 1)
+    refused = api.http.post(
+        "/v1/enrolments",
+        json=signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate()),
+    )
+    assert (refused.status_code, refused.json()["type"]) == (410, "urn:hushrec:problem:gone")
+    assert "revoked" in refused.json()["detail"]
+    again = api.http.post("/v1/enrolments", json=body)  # who is a member by it remains one
+    assert again.status_code == 200
+    auth = {"Authorization": f"Bearer {again.json()['token']}"}
+    assert api.http.get(task.path, headers=auth).status_code == 200

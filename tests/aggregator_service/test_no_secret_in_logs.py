@@ -18,10 +18,12 @@ from client_sdk.transport import SyncDriver
 from protocols.codec import b64decode
 from tests.support.api import Api, digest_field
 from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.signing import SIGNED
 from tests.support.tasks import SmallTask, interactions, small_task
 
 USERS = 3
 WINDOW = 12
+SIGNATURE_LENGTH = 88
 SENTINEL = "Sentinel7Value"
 """What a careless caller might put anywhere."""
 
@@ -38,6 +40,8 @@ class Record(httpx.HTTPTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         answer = super().handle_request(request)
         answer.read()
+        if "signature" in request.headers:
+            self.texts.add(request.headers["signature"].split(":")[1])
         if request.method == "PUT":
             self.bodies.append(request.content)
         elif request.content and request.url.path == "/v1/enrolments":
@@ -87,7 +91,7 @@ def play(server: AggregatorProcess, task: SmallTask, record: Record) -> tuple[li
 def misbehave(server: AggregatorProcess, record: Record) -> None:
     """Every way to be refused, with the sentinel in each place that a caller fills."""
     api = Api(server.url, server.operator_token)
-    api.http = httpx.Client(base_url=server.url, transport=record, timeout=30)
+    api.http = httpx.Client(base_url=server.url, transport=record, timeout=30, auth=SIGNED)
     task = api.create_task("provoked", cohort=2)
     member, other = task.enrol(2)
     task.wait_round(1, "collecting")
@@ -150,6 +154,7 @@ def test_nothing_secret_is_written(tmp_path: Path, caplog: pytest.LogCaptureFixt
         secrets += [body for (_, _, name), body in store._bodies.items() if name in ("keyring.bin", "memory.npz")]
     secrets += [b64decode(task.group_code)] if task.group_code else []
     assert len(secrets) > 3 * USERS
+    assert sum(len(text) == SIGNATURE_LENGTH for text in texts) > 40
     for text in texts:
         assert text not in everything
     leaked = [form for secret in secrets for form in forms(secret) if form in everything]

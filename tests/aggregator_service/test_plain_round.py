@@ -91,9 +91,10 @@ def test_a_half_uploaded_contribution_goes_with_its_round(api: Api, server: Aggr
         "Upload-Complete": "?0",
     }
     assert api.http.patch(member.path(1), content=chunk, headers=headers).status_code == 204
-    uploads = server.data_dir / "uploads"
-    assert [path.read_bytes() for path in uploads.iterdir()] == [chunk]
+    (key,) = chunks = [key for key in server.blobs.keys() if key.startswith("chunks/")]  # noqa: SIM118
+    assert bytes(server.blobs.view(key, hashlib.sha256(chunk).hexdigest())) == chunk
     api.http.post(f"{task.path}/close", headers=api.operator)
-    assert list(uploads.iterdir()) == []
+    assert not set(chunks) & set(server.blobs.keys())
+    assert not list((server.data_dir / "uploads").iterdir())
     late = {**headers, "Upload-Offset": "40"}
     assert api.http.patch(member.path(1), content=chunk, headers=late).status_code == 409

@@ -13,26 +13,11 @@ import pytest
 
 from tests.support.api import Api, TestMember, digest_field
 from tests.support.inside import aggregator_inside
+from tests.support.promises import CALLERS, promised
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))
 ROUTES = sorted((method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods)
-ABOVE = {"read-only": {"operator", "admin"}, "operator": {"admin"}, "member": {"holder"}}
-CALLERS = ("nobody", "member", "holder", "read-only", "operator", "admin")
-
-
-def promised() -> dict[tuple[str, str], set[str]]:
-    """(method, path) -> callers that the page lets in."""
-    found: dict[tuple[str, str], set[str]] = {}
-    page = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
-    for who, call in re.findall(r"^\| ([a-z, -]+) \| (`.+?`(?:, `.+?`)*)", page, re.M):
-        names = set(who.split(", "))
-        let_in = set(CALLERS) if names == {"anyone"} else names | {one for name in names for one in ABOVE.get(name, ())}
-        methods = re.findall(r"\b(GET|HEAD|PUT|PATCH|POST|DELETE)\b", call)
-        for path in re.findall(r"/(?:v1/|metrics|healthz|readyz|openapi|docs)[\w/{}.-]*", call):
-            for method in methods:
-                found[method, path.replace("{n}", "{number}")] = let_in
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +48,7 @@ def call(api: Api, method: str, path: str, headers: dict[str, str], own: str) ->
     """A call that changes nothing: its body is wrong, or the thing it names is not there."""
     member: TestMember = api.holder if own == "holder" else api.member  # type: ignore[attr-defined]
     known = {"task": member.task.id, "client": member.client_id, "number": "1", "stage": "advertise", "name": "nobody"}
+    known["invitation"] = "i_" + "0" * 20
     if method == "DELETE" or path.endswith("/close"):
         known |= {"client": "c_" + "0" * 20, "task": "t_" + "0" * 20}
     filled = re.sub(r"\{(\w+)\}", lambda found: known[found.group(1)], path)

@@ -18,7 +18,7 @@ from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.rounds import list_completed
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import those_who
-from aggregator_service.tasks import create_task
+from aggregator_service.tasks import create_task, plan_request
 from protocols.messages import TaskRequest
 from protocols.recipes.fedmf import FedMF
 from tests.support.world import SECONDS, World
@@ -52,7 +52,7 @@ def job(world: World, name: str, people: Collection[int], data_set: str | None =
         }
     )
     with world.database.write() as session:
-        task = create_task(session, request, world.clock.now())
+        task = create_task(session, request, plan_request(request), world.clock.now())
         for sequence, one in enumerate(sorted(people), start=1):
             session.add(
                 ClientRow(

@@ -22,6 +22,7 @@ from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.registry import mechanism
+from tests.support.signing import SIGNED, know_identity
 
 __all__ = ["Api", "TestMember", "TestTask", "digest_field", "signed_enrolment"]
 
@@ -34,7 +35,8 @@ def digest_field(body: bytes) -> str:
 def signed_enrolment(
     invitation: str, identity: Ed25519PrivateKey, mailbox: X25519PrivateKey, group: int | None = None
 ) -> dict[str, Any]:
-    """The JSON of an honest enrolment."""
+    """The JSON of an honest enrolment; from its answer on, `SIGNED` signs for the client."""
+    know_identity(identity)
     identity_key = identity.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     mailbox_key = mailbox.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     signature = identity.sign(enrolment_message(invitation, identity_key, mailbox_key, group))
@@ -52,7 +54,7 @@ class Api:
     """An operator's view of one aggregator."""
 
     def __init__(self, url: str, operator_token: str) -> None:
-        self.http = httpx.Client(base_url=url, timeout=30)
+        self.http = httpx.Client(base_url=url, timeout=30, auth=SIGNED)
         self.operator = {"Authorization": f"Bearer {operator_token}"}
 
     def close(self) -> None:

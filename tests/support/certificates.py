@@ -38,14 +38,15 @@ class Authority:
         self.certificate = folder / f"{name}.pem"
         self.certificate.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def sign(self, name: str, *, server: bool) -> Pair:
-        """A certificate for a server at 127.0.0.1, or for a client."""
+    def sign(self, name: str, *, server: bool, client: bool | None = None) -> Pair:
+        """A certificate for a server at 127.0.0.1, or for a client; for one that is both when `client` is said too."""
         key = generate_private_key(SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        purposes = [ExtendedKeyUsageOID.SERVER_AUTH] if server else []
+        purposes += [ExtendedKeyUsageOID.CLIENT_AUTH] if client or not server else []
         here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        builder = _builder(subject, self._name, key).add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        builder = _builder(subject, self._name, key).add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         builder = builder.add_extension(here, critical=False).add_extension(issuer, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")

@@ -16,6 +16,7 @@ from aggregator_service.clock import Clock
 from aggregator_service.settings import Settings
 from tests.support.api import Api
 from tests.support.server import OPERATOR_TOKEN
+from tests.support.signing import SIGNED, Signatures
 
 __all__ = ["aggregator_inside"]
 
@@ -31,4 +32,5 @@ def aggregator_inside(
         api = Api("http://test", OPERATOR_TOKEN)
         api.http.close()
         with TestClient(app, base_url="http://test") as api.http:  # type: ignore[assignment]
+            api.http.auth = Signatures(clock.now) if clock is not None else SIGNED
             yield api

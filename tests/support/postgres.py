@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import URL, make_url
 
-__all__ = ["TestDatabase", "postgres_database"]
+__all__ = ["TestDatabase", "connect", "postgres_database"]
 
 _DEFAULT = "postgresql://postgres@127.0.0.1:5432/postgres"
 
@@ -28,19 +28,19 @@ class TestDatabase:
     def schema(self) -> str:
         """The URL of an empty schema: as good as a database of its own, and there at once."""
         name = f"s_{secrets.token_hex(6)}"
-        with _connect(self._server.set(database=self.name)) as connection:
+        with connect(self._server.set(database=self.name)) as connection:
             connection.execute(f"CREATE SCHEMA {name}")  # type: ignore[call-overload]
         url = self._server.set(database=self.name).update_query_dict({"options": f"-csearch_path={name}"})
         return url.render_as_string(hide_password=False)
 
     def execute(self, url: str, statement: str, *values: object) -> int:
         """Run one statement in the schema of `url`; how many rows it met."""
-        with _connect(make_url(url)) as connection:
+        with connect(make_url(url)) as connection:
             return connection.execute(statement, values).rowcount  # type: ignore[call-overload,no-any-return]
 
     def cut_off(self) -> None:
         """End every connection to the database, as a server that restarts does."""
-        with _connect(self._server) as connection:
+        with connect(self._server) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
                 (self.name,),
@@ -49,7 +49,7 @@ class TestDatabase:
     @contextmanager
     def gone(self) -> Iterator[None]:
         """Within the block nobody gets in, and whoever was in is out."""
-        with _connect(self._server) as connection:
+        with connect(self._server) as connection:
             connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false")  # type: ignore[call-overload]
             self.cut_off()
             try:
@@ -58,7 +58,8 @@ class TestDatabase:
                 connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS true")  # type: ignore[call-overload]
 
 
-def _connect(url: URL) -> psycopg.Connection[tuple[object, ...]]:
+def connect(url: URL) -> psycopg.Connection[tuple[object, ...]]:
+    """A connection that commits each statement."""
     return psycopg.connect(url.render_as_string(hide_password=False), autocommit=True, connect_timeout=5)
 
 
@@ -70,7 +71,7 @@ def postgres_database() -> Iterator[TestDatabase]:
     """
     server = make_url(os.environ.get("HUSHREC_TEST_POSTGRES") or _DEFAULT)
     try:
-        connection = _connect(server)
+        connection = connect(server)
     except psycopg.OperationalError:
         text = f"no PostgreSQL answers at {server.host}:{server.port} (HUSHREC_TEST_POSTGRES names another)"
         if os.environ.get("CI") == "true":

@@ -21,7 +21,7 @@ from aggregator_service.storage.stores import open_store
 __all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "free_port", "running_aggregator"]
 
 OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
-_START_SECONDS = 30.0
+_START_SECONDS = 90.0
 
 
 def free_port() -> int:
@@ -64,8 +64,18 @@ class AggregatorProcess:
         """The server's blobs, to look into behind its back."""
         return open_store(self._blobs, self.data_dir.parent)
 
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and has not been ended or found dead."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self, crash_at: str = "") -> None:
         """Start and wait until it is ready. `crash_at`: the point (`aggregator_service.faults`) where it shall die."""
+        self.launch(crash_at)
+        self.await_ready()
+
+    def launch(self, crash_at: str = "") -> None:
+        """Start, and wait for nothing."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
         environment |= self._settings | {
             "HUSHREC_DATA_DIR": str(self.data_dir),
@@ -77,9 +87,9 @@ class AggregatorProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "aggregator_service.cli", "serve"], env=environment, stdout=log, stderr=log
             )
-        self._await_ready()
 
-    def _await_ready(self) -> None:
+    def await_ready(self) -> None:
+        """Wait until it is ready; `RuntimeError` when it ends before that."""
         end = time.monotonic() + _START_SECONDS
         while time.monotonic() < end:
             if self._process is None or self._process.poll() is not None:
@@ -89,6 +99,7 @@ class AggregatorProcess:
                     return
             except (OSError, urllib.error.URLError):
                 time.sleep(0.05)
+        self.stop()
         raise RuntimeError(f"the aggregator did not start:\n{self.log()[-4000:]}")
 
     def log(self) -> str:

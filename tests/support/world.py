@@ -21,7 +21,7 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import cohort_clients, last_round, list_rounds
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.tasks import create_task
+from aggregator_service.tasks import create_task, plan_request
 from protocols.messages import TaskRequest
 
 __all__ = ["SECONDS", "World"]
@@ -41,7 +41,7 @@ class World:
         migrate(self.database)
         self.blobs = blobs or DirectoryBlobs(root / "blobs")
         self.blobs.prepare()
-        self.database.listeners.append(lambda effects: let_go(effects, self.blobs, self.uploads))
+        self.database.listeners.append(lambda effects: let_go(effects, self.blobs))
         self.clock = ManualClock()
         self.executor = ThreadPoolExecutor(1)
         pool = FoldPool(1, self.executor)
@@ -59,7 +59,7 @@ class World:
             }
         )
         with self.database.write() as session:
-            task = create_task(session, request, self.clock.now())
+            task = create_task(session, request, plan_request(request), self.clock.now())
             for index in range(members):
                 session.add(
                     ClientRow(

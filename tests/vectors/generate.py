@@ -31,7 +31,7 @@ from protocols.sums.paillier.encryption import seal_blocks
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.paillier.cases import made_up_keyring, made_up_primes
-from tests.vectors import masked_rounds, masking, topk
+from tests.vectors import masked_rounds, masking, requests, topk
 from tests.vectors.common import SEED, error_of
 
 __all__ = ["FILES", "render"]
@@ -365,6 +365,7 @@ FILES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "ckks_fold.json": ckks_fold,
     "paillier.json": paillier,
     "envelope.json": envelope,
+    "http_signature.json": requests.http_signature,
     "masked_keys.json": masked_rounds.masked_keys,
     "masked_round.json": masked_rounds.masked_round,
     "masks.json": masking.masks,

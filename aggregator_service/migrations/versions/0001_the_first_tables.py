@@ -24,6 +24,13 @@ def upgrade() -> None:
         sa.UniqueConstraint("token_hash", name=op.f("uq_operators_token_hash")),
     )
     op.create_table(
+        "sign_ins",
+        sa.Column("secret_hash", sa.String(length=64), nullable=False),
+        sa.Column("token_hash", sa.String(length=64), nullable=False),
+        sa.Column("expires_at", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("secret_hash", name=op.f("pk_sign_ins")),
+    )
+    op.create_table(
         "tasks",
         sa.Column("id", sa.String(length=40), nullable=False),
         sa.Column("name", sa.String(length=63), nullable=False),
@@ -84,17 +91,22 @@ def upgrade() -> None:
             sqlite_where=sa.text("role = 'holder'"),
             postgresql_where=sa.text("role = 'holder'"),
         )
+        batch_op.create_index("ix_clients_least_asked", ["task_id", "group_number", "times_asked"], unique=False)
 
     op.create_table(
         "invitations",
+        sa.Column("id", sa.String(length=40), nullable=False),
         sa.Column("token_hash", sa.String(length=64), nullable=False),
         sa.Column("task_id", sa.String(length=40), nullable=False),
         sa.Column("role", sa.String(length=16), nullable=False),
         sa.Column("uses", sa.Integer(), nullable=False),
         sa.Column("used", sa.Integer(), nullable=False),
+        sa.Column("created_at", sa.Float(), nullable=False),
         sa.Column("expires_at", sa.Float(), nullable=False),
+        sa.Column("revoked_at", sa.Float(), nullable=True),
         sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_invitations_task_id")),
-        sa.PrimaryKeyConstraint("token_hash", name=op.f("pk_invitations")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_invitations")),
+        sa.UniqueConstraint("token_hash", name=op.f("uq_invitations_token_hash")),
     )
     with op.batch_alter_table("invitations", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_invitations_task_id"), ["task_id"], unique=False)
@@ -114,6 +126,7 @@ def upgrade() -> None:
         sa.Column("cohort", sa.Integer(), nullable=False),
         sa.Column("folded", sa.Integer(), nullable=False),
         sa.Column("survivors", sa.Integer(), nullable=False),
+        sa.Column("unfinished", sa.Integer(), nullable=False),
         sa.Column("partial_key", sa.String(length=200), nullable=True),
         sa.Column("partial_digest", sa.String(length=64), nullable=True),
         sa.Column("aggregate_key", sa.String(length=200), nullable=True),
@@ -126,6 +139,15 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_rounds_task_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_rounds")),
         sa.UniqueConstraint("task_id", "number", name=op.f("uq_rounds_task_id_number")),
+    )
+    op.create_table(
+        "phases",
+        sa.Column("round_id", sa.Integer(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("entered_at", sa.Float(), nullable=False),
+        sa.Column("handed_out", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_phases_round_id")),
+        sa.PrimaryKeyConstraint("round_id", "state", name=op.f("pk_phases")),
     )
     op.create_table(
         "snapshots",
@@ -174,6 +196,11 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_contributions_round_id")),
         sa.PrimaryKeyConstraint("round_id", "client_id", name=op.f("pk_contributions")),
     )
+    with op.batch_alter_table("contributions", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_contributions_unfolded", ["round_id", "folded", "stored_at", "client_id"], unique=False
+        )
+
     op.create_table(
         "handouts",
         sa.Column("round_id", sa.Integer(), nullable=False),
@@ -198,31 +225,38 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("round_id", "stage", "client_id", name=op.f("pk_stage_messages")),
     )
     op.create_table(
-        "uploads",
+        "chunks",
         sa.Column("round_id", sa.Integer(), nullable=False),
         sa.Column("client_id", sa.String(length=40), nullable=False),
-        sa.Column("upload_offset", sa.BigInteger(), nullable=False),
-        sa.Column("file_name", sa.String(length=200), nullable=False),
-        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_uploads_client_id")),
-        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_uploads_round_id")),
-        sa.PrimaryKeyConstraint("round_id", "client_id", name=op.f("pk_uploads")),
+        sa.Column("chunk_offset", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("blob_key", sa.String(length=200), nullable=False),
+        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_chunks_client_id")),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_chunks_round_id")),
+        sa.PrimaryKeyConstraint("round_id", "client_id", "chunk_offset", name=op.f("pk_chunks")),
     )
 
 
 def downgrade() -> None:
-    op.drop_table("uploads")
+    op.drop_table("chunks")
     op.drop_table("stage_messages")
     op.drop_table("handouts")
+    with op.batch_alter_table("contributions", schema=None) as batch_op:
+        batch_op.drop_index("ix_contributions_unfolded")
+
     op.drop_table("contributions")
     op.drop_table("cohorts")
     op.drop_table("views")
     op.drop_table("snapshots")
+    op.drop_table("phases")
     op.drop_table("rounds")
     with op.batch_alter_table("invitations", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_invitations_task_id"))
 
     op.drop_table("invitations")
     with op.batch_alter_table("clients", schema=None) as batch_op:
+        batch_op.drop_index("ix_clients_least_asked")
         batch_op.drop_index(
             "ix_clients_one_holder",
             sqlite_where=sa.text("role = 'holder'"),
@@ -234,4 +268,5 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_tasks_state"))
 
     op.drop_table("tasks")
+    op.drop_table("sign_ins")
     op.drop_table("operators")

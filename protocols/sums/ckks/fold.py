@@ -25,7 +25,7 @@ from protocols.sums.ckks.planner import COUNT_BYTES, SEED_BYTES, CkksPlan
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import Planes, WireBuffer, view_planes
 
-__all__ = ["fold_contributions", "read_partial"]
+__all__ = ["fold_contributions", "merge_partials", "read_partial"]
 
 _COUNT: Final = struct.Struct("<Q")
 
@@ -49,9 +49,7 @@ def fold_contributions(plan: CkksPlan, partial: Buffer | None, contributions: It
     seeds = _SeedSum(plan) if plan.seeded else None
     try:
         for route, body in contributions:
-            count += 1
-            if count > plan.max_contributions:
-                raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+            count = _counted(plan, count, 1)
             _fold_one(plan, total, seeds, route, memoryview(body))
         if seeds is not None:
             seeds.add_to(total)
@@ -59,6 +57,25 @@ def fold_contributions(plan: CkksPlan, partial: Buffer | None, contributions: It
         if seeds is not None:
             seeds.close()
     return _COUNT.pack(count) + total.body()
+
+
+def merge_partials(plan: CkksPlan, partials: Iterable[Buffer]) -> bytes:
+    """The sum of partial sums; see `protocols.sums.base.Mechanism.merge`."""
+    total = _Accumulator(plan.parameter_set, (plan.ciphertexts, 2, plan.degree))
+    count = 0
+    for partial in partials:
+        more, planes = read_partial(plan, partial)
+        count = _counted(plan, count, more)
+        total.count()
+        total.add(planes, slice(None), slice(0, 2), slice(None))
+    return _COUNT.pack(count) + total.body()
+
+
+def _counted(plan: CkksPlan, count: int, more: int) -> int:
+    count += more
+    if count > plan.max_contributions:
+        raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+    return count
 
 
 def _fold_one(plan: CkksPlan, total: _Accumulator, seeds: _SeedSum | None, route: Route, body: memoryview) -> None:

@@ -56,6 +56,10 @@ class CkksMechanism:
         """Add checked contributions to a partial sum."""
         return fold.fold_contributions(_own(plan), partial, contributions)
 
+    def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
+        """Add partial sums, modulo q."""
+        return fold.merge_partials(_own(plan), partials)
+
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """The expanded ciphertexts without the count."""
         own = _own(plan)

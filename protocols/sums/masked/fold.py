@@ -16,7 +16,7 @@ from protocols.sums.base import Buffer
 from protocols.sums.masked.packing import GROUP, RAW_BITS, Ring, pack, packed_bytes, unpack
 from protocols.sums.masked.plan import COUNT_BYTES, MaskedPlan
 
-__all__ = ["check_contribution", "correct", "fold_contributions", "open_sum", "release_sum"]
+__all__ = ["check_contribution", "correct", "fold_contributions", "merge_partials", "open_sum", "release_sum"]
 
 _COUNT: Final = struct.Struct("<Q")
 _PIECE: Final = 1024 * GROUP
@@ -39,15 +39,33 @@ def fold_contributions(
     """A new partial sum; see `protocols.sums.base.Mechanism.fold`."""
     count, body, sums = _copy_of(plan, partial)
     for route, contribution in contributions:
-        count += 1
-        if count > plan.max_contributions:
-            raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+        count = _counted(plan, count, 1)
         _add(plan, sums, exact(contribution, plan.contribution_bytes(route), "a contribution along this route"))
     return _written(plan, count, body, sums)
 
 
-def correct(plan: MaskedPlan, partial: Buffer, correction: Ring) -> bytes:
-    """The partial sum plus `correction` ((layout.length,), the ring's dtype): what unmasking adds to it."""
+def merge_partials(plan: MaskedPlan, partials: Iterable[Buffer]) -> bytes:
+    """The sum of partial sums; see `protocols.sums.base.Mechanism.merge`."""
+    count, body, sums = _copy_of(plan, None)
+    for partial in partials:
+        view = exact(partial, plan.partial_bytes, "a partial sum")
+        count = _counted(plan, count, *_COUNT.unpack_from(view))
+        sums += _view(plan, view)
+    return _written(plan, count, body, sums)
+
+
+def _counted(plan: MaskedPlan, count: int, more: int) -> int:
+    count += more
+    if count > plan.max_contributions:
+        raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+    return count
+
+
+def correct(plan: MaskedPlan, partial: Buffer | None, correction: Ring) -> bytes:
+    """The partial sum plus `correction` ((layout.length,), the ring's dtype): what unmasking adds to it.
+
+    With None, the correction itself as a partial sum of no contributions, to be merged with others.
+    """
     if correction.dtype != plan.dtype or correction.shape != (plan.layout.length,):
         raise ParameterError(
             f"a correction is {plan.layout.length} elements of {plan.dtype}, got {correction.shape} of "

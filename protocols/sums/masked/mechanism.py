@@ -52,9 +52,13 @@ class MaskedMechanism:
         """Add contributions to a partial sum, modulo 2^bits."""
         return fold.fold_contributions(own_plan(plan), partial, contributions)
 
-    def correct(self, plan: SumPlan, partial: Buffer, correction: Ring) -> bytes:
-        """Add what unmasking found (ring elements of shape (layout.length,)) to a partial sum."""
+    def correct(self, plan: SumPlan, partial: Buffer | None, correction: Ring) -> bytes:
+        """Add what unmasking found (ring elements of shape (layout.length,)) to a partial sum (None: an empty one)."""
         return fold.correct(own_plan(plan), partial, correction)
+
+    def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
+        """Add partial sums, modulo 2^bits."""
+        return fold.merge_partials(own_plan(plan), partials)
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """The corrected sums as packed ring elements."""

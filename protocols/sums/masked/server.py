@@ -6,6 +6,7 @@ Sets of clients are collections of client ids. After each stage a check says whe
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ from protocols.sums.masked.shares import point
 
 __all__ = [
     "BadShare",
+    "HeldShares",
     "Unmasking",
     "check_advertisement",
     "check_confirmation",
@@ -44,9 +46,13 @@ __all__ = [
     "check_sharers",
     "check_shares",
     "check_survivors",
+    "collect_shares",
     "confirmations",
+    "count_masks",
     "inboxes",
+    "split_shares",
     "unmask",
+    "unmask_shares",
 ]
 
 
@@ -196,8 +202,21 @@ def unmask(
 
     Every survivor's seed and every needed dropout's mask key is put together from t shares and checked against what its
     owner advertised. `ThresholdError` when a secret has fewer than t good shares.
+
+    For several workers: `collect_shares`, `split_shares`, then `unmask_shares` of each part, whose corrections add up.
     """
-    secrets, bad_shares = _secrets(roster, sharers, survivors, replies)
+    return unmask_shares(roster, sharers, survivors, collect_shares(roster, sharers, survivors, replies), threads)
+
+
+HeldShares = Mapping[int, Mapping[int, bytes]]
+"""Shares of one secret of each owner: by the owner's place in the roster, then by the holder's Shamir point. Secret."""
+
+
+def unmask_shares(
+    roster: Roster, sharers: Collection[str], survivors: Collection[str], held: HeldShares, threads: int = 1
+) -> Unmasking:
+    """The masks of those owners alone whose shares are in `held`; otherwise as `unmask`."""
+    secrets, bad_shares = _secrets(roster, survivors, held)
     plan = roster.context.plan
     masks = _masks(roster, sharers, survivors, secrets)
     correction = np.zeros(plan.layout.length, plan.dtype)
@@ -206,12 +225,26 @@ def unmask(
 
 
 def _secrets(
-    roster: Roster, sharers: Collection[str], survivors: Collection[str], replies: Mapping[str, Buffer]
+    roster: Roster, survivors: Collection[str], held: HeldShares
 ) -> tuple[dict[int, bytes], tuple[BadShare, ...]]:
     """Seeds of survivors and mask keys of dropouts by place, and the shares that did not fit."""
+    alive = roster.indices(survivors)
+    secrets, bad = {}, []
+    for place, shares in sorted(held.items()):
+        secrets[place], wrong = _secret(roster, place, shares, place in alive)
+        bad += [BadShare(roster.entries[place].client_id, roster.entries[at - 1].client_id) for at in sorted(wrong)]
+    return secrets, tuple(bad)
+
+
+def collect_shares(
+    roster: Roster, sharers: Collection[str], survivors: Collection[str], replies: Mapping[str, Buffer]
+) -> dict[int, dict[int, bytes]]:
+    """What the replies hold of every secret that is needed, a survivor's seed or a dropout's mask key: `HeldShares`.
+
+    `ThresholdError` when a secret has fewer than t holders that replied.
+    """
     check_survivors(roster, sharers, survivors)
     check_replies(roster, sharers, survivors, replies)
-    alive = roster.indices(survivors)
     held: dict[int, dict[int, bytes]] = {place: {} for place in _needed(roster, sharers, survivors)}
     for client_id, body in replies.items():
         holder = roster.index(client_id)
@@ -219,11 +252,34 @@ def _secrets(
         for place, slot in zip(roster.neighbours_of(holder), slots, strict=True):
             if slot is not None and place in held:
                 held[place][point(holder)] = slot
-    secrets, bad = {}, []
-    for place, shares in sorted(held.items()):
-        secrets[place], wrong = _secret(roster, place, shares, place in alive)
-        bad += [BadShare(roster.entries[place].client_id, roster.entries[at - 1].client_id) for at in sorted(wrong)]
-    return secrets, tuple(bad)
+    return held
+
+
+def count_masks(roster: Roster, survivors: Collection[str], held: HeldShares) -> int:
+    """How many masks there are to take off."""
+    return sum(_mask_counts(roster, survivors, held).values())
+
+
+def _mask_counts(roster: Roster, survivors: Collection[str], held: HeldShares) -> dict[int, int]:
+    """A survivor has one mask to take off, a dropout one for each neighbour that survived."""
+    alive = np.zeros(len(roster), np.bool_)
+    alive[list(roster.indices(survivors))] = True
+    shared = alive[roster.adjacency].sum(axis=1)
+    return {place: 1 if alive[place] else int(shared[place]) for place in held}
+
+
+def split_shares(
+    roster: Roster, survivors: Collection[str], held: HeldShares, parts: int
+) -> list[dict[int, Mapping[int, bytes]]]:
+    """The owners in at most `parts` groups of about equally many masks; none is empty."""
+    weights = _mask_counts(roster, survivors, held)
+    lightest = [(0, number) for number in range(parts)]
+    groups: list[dict[int, Mapping[int, bytes]]] = [{} for _ in range(parts)]
+    for place in sorted(held, key=lambda place: (-weights[place], place)):
+        weight, number = lightest[0]
+        heapq.heapreplace(lightest, (weight + weights[place], number))
+        groups[number][place] = held[place]
+    return [group for group in groups if group]
 
 
 def _secret(roster: Roster, place: int, shares: Mapping[int, bytes], survived: bool) -> tuple[bytes, frozenset[int]]:

@@ -17,7 +17,7 @@ from protocols.sums.chosen import read_blocks
 from protocols.sums.paillier.planner import COUNT_BYTES, PaillierPlan
 from protocols.sums.paillier.wire import read_sum, write_sum
 
-__all__ = ["fold_contributions", "read_partial"]
+__all__ = ["fold_contributions", "merge_partials", "read_partial"]
 
 _COUNT: Final = struct.Struct("<Q")
 
@@ -43,9 +43,7 @@ def fold_contributions(
     if partial is not None:
         count, n, totals = read_partial(plan, partial)
     for route, body in contributions:
-        count += 1
-        if count > plan.max_contributions:
-            raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+        count = _counted(plan, count, 1)
         expected = plan.route_ciphertexts(route)
         if plan.layout.chosen:
             numbers, body = read_blocks(plan, body)
@@ -62,3 +60,28 @@ def fold_contributions(
                 for place, ciphertext in enumerate(ciphertexts[start : start + size], first):
                     totals[place] = totals[place] * ciphertext % n_squared
     return _COUNT.pack(count) + write_sum(plan, n, totals)
+
+
+def merge_partials(plan: PaillierPlan, partials: Iterable[Buffer]) -> bytes:
+    """The sum of partial sums; see `protocols.sums.base.Mechanism.merge`.
+
+    `ContributionError` for partials under different moduli; one that nobody fed is under any.
+    """
+    count, n, totals = 0, mpz(plan.modulus or 0), [mpz(1)] * plan.ciphertexts
+    for partial in partials:
+        more, own, ciphertexts = read_partial(plan, partial)
+        count = _counted(plan, count, more)
+        n = n or own
+        if own not in (0, n):
+            raise ContributionError("a partial sum is under another public key than those before it")
+        if own:
+            n_squared = n * n
+            totals = [total * ciphertext % n_squared for total, ciphertext in zip(totals, ciphertexts, strict=True)]
+    return _COUNT.pack(count) + write_sum(plan, n, totals)
+
+
+def _counted(plan: PaillierPlan, count: int, more: int) -> int:
+    count += more
+    if count > plan.max_contributions:
+        raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+    return count

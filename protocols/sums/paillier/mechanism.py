@@ -58,6 +58,10 @@ class PaillierMechanism:
         """Add checked contributions to a partial sum; `ContributionError` for one under another modulus."""
         return fold.fold_contributions(_own(plan), partial, contributions)
 
+    def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
+        """Multiply partial sums, modulo n^2; `ContributionError` when they are under different keys."""
+        return fold.merge_partials(_own(plan), partials)
+
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """The modulus and the ciphertexts without the count."""
         own = _own(plan)

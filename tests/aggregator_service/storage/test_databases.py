@@ -13,7 +13,9 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from aggregator_service.clock import SystemClock
 from aggregator_service.longpoll import Notifier
+from aggregator_service.memory import Memory
 from aggregator_service.storage.database import Announcement, Database, Effects, announce, discard
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import hold_round, lock_round, lock_task
@@ -174,7 +176,7 @@ def test_a_waiter_hears_of_changes(database: Database, database_url: str, by_ano
 
     async def scenario() -> bool | None:
         loop = asyncio.get_running_loop()
-        notifier = Notifier(database, recheck=0.05)
+        notifier = Notifier(database, Memory(database, SystemClock(), 0.05), recheck=0.05)
         watch = asyncio.create_task(notifier.watch())
 
         def hear(effects: Effects) -> None:
@@ -200,7 +202,8 @@ def test_a_waiter_hears_of_changes(database: Database, database_url: str, by_ano
 
 def test_a_waiter_that_hears_nothing_comes_back_empty(database: Database) -> None:
     async def scenario() -> object:
-        return await Notifier(database, recheck=1.0).poll("t_1", "round", 0.05, lambda: None)
+        notifier = Notifier(database, Memory(database, SystemClock(), 1.0), recheck=1.0)
+        return await notifier.poll("t_1", "round", 0.05, lambda: None)
 
     assert asyncio.run(scenario()) is None
 

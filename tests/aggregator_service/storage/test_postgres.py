@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.database import Announcement, Database, Effects, announce, progress
+from aggregator_service.storage.database import Announcement, Database, Delivery, Effects, announce, progress
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import TaskRow
@@ -77,7 +77,7 @@ def test_nobody_hears_of_a_rollback_of_progress_or_of_oneself(database: Database
         announce(session, "t_1", "round")
         raise RuntimeError("stop")
     with database.write() as session:
-        progress(session, "t_1")
+        progress(session, Delivery("t_1", 1, "contribute", "c_1"))
     with ear.database.write() as session:
         announce(session, "t_1", "round")
     with database.write() as session:

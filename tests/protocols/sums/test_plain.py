@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import struct
+from fractions import Fraction
+from random import Random
 
 import numpy as np
 import pytest
@@ -28,6 +30,32 @@ def test_sums_are_those_of_the_values(rows: list[list[float]]) -> None:
     total = run_sum(PLAIN, PLAN, vectors).total
     assert np.abs(total - np.sum(vectors, axis=0)).max() <= PLAN.predicted_error
     assert total[3:].tolist() == [len(rows), 0]
+
+
+@given(st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=100), st.randoms(use_true_random=False))
+def test_neither_order_nor_batches_show_in_the_last_bit(values: list[float], random: Random) -> None:
+    """Sums of floats usually do show it: 0.1 + 1e-9 - 0.1 is not 1e-9."""
+    pieces = [(ROUTE, PLAIN.seal(PLAN, ROUTE, [np.array([value, -value, value / 3, 1, 0])], None)) for value in values]
+    forward = PLAIN.fold(PLAN, None, pieces)
+    cut = random.randint(0, len(pieces))
+    random.shuffle(pieces)
+    assert PLAIN.fold(PLAN, None, pieces) == forward
+    halves = [PLAIN.fold(PLAN, None, pieces[:cut]), PLAIN.fold(PLAN, None, pieces[cut:])]
+    assert PLAIN.merge(PLAN, halves) == forward
+
+
+@pytest.mark.parametrize("contributions", [1, 2, 3, 4, 5, 1000])
+def test_the_grain_costs_no_more_than_it_says(contributions: int) -> None:
+    """Against exact sums of the float32 values, to the largest values and the smallest cohort."""
+    plan = PLAIN.plan({}, LAYOUT, contributions)
+    rng = np.random.default_rng(contributions)
+    rows = (rng.uniform(-0.1, 0.1, (contributions, 5)) * 10.0 ** -rng.integers(0, 12, (contributions, 5))).astype("<f4")
+    rows[0, :3], rows[:, 3:] = np.float32(0.1), 1.0
+    partial = PLAIN.fold(plan, None, [(ROUTE, row.tobytes()) for row in rows])
+    sums = np.frombuffer(partial, "<f8", offset=8)
+    exact = [float(sum(Fraction(float(value)) for value in column)) for column in rows.T]
+    assert np.abs(sums - exact).max() <= 0.1 * contributions**2 * 2.0**-52
+    assert sums[3:].tolist() == [contributions, contributions]
 
 
 def test_a_clip_done_in_float32_is_forgiven() -> None:

@@ -95,7 +95,8 @@ def test_late_upload(defended: bool, monkeypatch: Patch) -> None:
     played.contributed.pop(VICTIM)
     played.confirm().unmask()
     place = played.roster.index(VICTIM)
-    secrets, _ = server._secrets(played.roster, played.shares, played.contributions, played.replies)
+    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
+    secrets, _ = server._secrets(played.roster, played.contributions, held)
     assert public_key(secrets[place]) == played.entries[VICTIM].advertised.mask_key
     context = mask_context(played.context, played.roster.digest, played.roster.encode_set(played.shares))
     masks: list[Any] = []

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from protocols.errors import ContributionError, ThresholdError
 from protocols.sums.masked import client, server
 from protocols.sums.masked.agreement import sign_advertisement
+from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.messages import SEALED_BYTES, split_inbox
 from protocols.sums.masked.plan import make_plan
 from protocols.sums.masked.roster import make_roster, open_roster
@@ -176,6 +177,50 @@ def test_threads_change_nothing() -> None:
     for threads in (2, 3):
         again = server.unmask(played.roster, played.shares, played.contributions, played.replies, threads)
         np.testing.assert_array_equal(again.correction, one)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 20])
+def test_workers_that_share_the_masks_find_what_one_finds(parts: int) -> None:
+    """Each gets the shares of its owners alone; corrections add up, as ring elements and as partial sums."""
+    played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005", "c_006"]).confirm().unmask()
+    whole = played.unmasking().correction
+    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
+    groups = server.split_shares(played.roster, played.contributions, held, parts)
+    assert len(groups) == min(parts, 8)  # six survivors, two dropouts that shared
+    assert sorted(place for group in groups for place in group) == sorted(held)
+    assert server.count_masks(played.roster, played.contributions, held) == 6 + 2 * 6
+    plan = played.context.plan
+    found = [
+        server.unmask_shares(played.roster, tuple(played.shares), tuple(played.contributions), group).correction
+        for group in groups
+    ]
+    np.testing.assert_array_equal(sum(found), whole)
+    none = MASKED.fold(plan, None, [])
+    merged = MASKED.merge(plan, [MASKED.correct(plan, None, correction) for correction in found])
+    assert merged == MASKED.correct(plan, none, whole)
+
+
+def test_workers_get_about_equally_many_masks() -> None:
+    played = new_round(12).advertise().share().contribute(without=["c_001", "c_007", "c_010"]).confirm().unmask()
+    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
+    groups = server.split_shares(played.roster, played.contributions, held, 3)
+    dropouts = played.roster.indices(["c_001", "c_007", "c_010"])
+    assert [sum(9 if place in dropouts else 1 for place in group) for group in groups] == [12] * 3
+
+
+def test_a_bad_share_is_named_by_the_worker_that_meets_it() -> None:
+    played = new_round(9).advertise().share().contribute().confirm().unmask()
+    slot = played.roster.neighbours_of(1).index(0)
+    body = bytearray(played.replies["c_001"])
+    body[33 * slot + 5] ^= 1
+    played.replies["c_001"] = bytes(body)
+    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
+    groups = server.split_shares(played.roster, played.contributions, held, 3)
+    named = [
+        server.unmask_shares(played.roster, tuple(played.shares), tuple(played.contributions), group).bad_shares
+        for group in groups
+    ]
+    assert sorted(named) == [(), (), (server.BadShare("c_000", "c_001"),)]
 
 
 def test_any_five_replies_of_each_neighbourhood_do() -> None:

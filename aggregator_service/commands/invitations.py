@@ -1,0 +1,60 @@
+"""`hushrec-server invitation`: what became of the invitations of a task."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from aggregator_service.clock import SystemClock
+from aggregator_service.commands.common import DatabaseUrl, DataDir, named_task, transaction
+from aggregator_service.invitations import invitation_page, revoke_invitation
+from protocols.messages import InvitationView
+
+__all__ = ["invitations"]
+
+invitations = typer.Typer(
+    help="List the invitations of a task, and revoke some.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Task = Annotated[str, typer.Argument(help="Name or id of the task.")]
+_PAGE: Final = 1000
+_HOUR: Final = 3600
+
+
+@invitations.command("list")
+def invitation_list(task: Task, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """One line an invitation, the oldest first: id, role, how often it was used, state. Never the invitation itself.
+
+    Example: hushrec-server invitation list movies
+    """
+    with transaction(data_dir, database_url) as session:
+        task_id, after, now = named_task(session, task).id, None, SystemClock().now()
+        while True:
+            page = invitation_page(session, task_id, after, _PAGE, now)
+            for view in page.invitations:
+                typer.echo(_line(view))
+            if page.next is None:
+                return
+            after = page.next
+
+
+@invitations.command("revoke")
+def invitation_revoke(
+    task: Task,
+    invitation: Annotated[str, typer.Argument(help="Id, as hushrec-server invitation list prints it.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Nobody enrols with it any more. Those who have remain members; hushrec-server member revoke ends a membership.
+
+    Example: hushrec-server invitation revoke movies i_4c6e8a0b2d4f6a8c0e2b
+    """
+    with transaction(data_dir, database_url) as session:
+        task_id = named_task(session, task).id
+        typer.echo(_line(revoke_invitation(session, task_id, invitation, SystemClock().now())))
+
+
+def _line(view: InvitationView) -> str:
+    state = f"open for {view.expires_seconds / _HOUR:.1f} hours" if view.state == "open" else view.state
+    return f"{view.invitation_id}  {view.role}  used {view.used} of {view.uses}  {state}"

@@ -1,0 +1,57 @@
+"""`hushrec-server round`: a round under way."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+from pydantic import ValidationError
+
+from aggregator_service.clock import SystemClock
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, transaction
+from aggregator_service.rounds.interventions import abort_round, extend_round
+from protocols.faults import first_fault
+from protocols.messages import Extension
+
+__all__ = ["rounds"]
+
+rounds = typer.Typer(help="Give a round more time, or end it.", no_args_is_help=True, rich_markup_mode=None)
+
+Task = Annotated[str, typer.Argument(help="Name or id of the task.")]
+Number = Annotated[int, typer.Argument(help="Number of the round, as `hushrec-server task show` and the API count.")]
+_WHO: Final = "(command line)"
+
+
+@rounds.command("extend")
+def round_extend(
+    task: Task,
+    number: Number,
+    seconds: Annotated[float, typer.Option(help="By how much the deadline of the round's stage moves.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Give the stage that a round is in more time.
+
+    Example: hushrec-server round extend movies 7 --seconds 300
+    """
+    try:
+        asked = Extension(seconds=seconds)
+    except ValidationError as error:
+        raise CommandError(first_fault(error)) from None
+    now = SystemClock().now()
+    with transaction(data_dir, database_url) as session:
+        row = named_task(session, task)
+        _, round_ = extend_round(session, row.id, number, asked.seconds, _WHO, now)
+        typer.echo(f"{row.name}  round {number}  {round_.state}  {round_.deadline - now:.0f} seconds left")
+
+
+@rounds.command("abort")
+def round_abort(task: Task, number: Number, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """End a round under way: it fails, what clients sent is deleted, and the task goes on with its next round.
+
+    Example: hushrec-server round abort movies 7
+    """
+    with transaction(data_dir, database_url) as session:
+        row = named_task(session, task)
+        _, round_ = abort_round(session, row.id, number, _WHO, SystemClock().now())
+        typer.echo(f"{row.name}  round {number}  {round_.state}: {round_.failure}")

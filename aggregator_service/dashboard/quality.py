@@ -1,0 +1,78 @@
+"""What a recipe reports of its model, round by round, as lines to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_service.storage.schema import RoundRow
+
+__all__ = ["LAST", "Series", "figures", "quality"]
+
+LAST: Final = 500
+"""Rounds that are drawn at most."""
+_WIDTH: Final = 640.0
+_HEIGHT: Final = 160.0
+_MARGIN: Final = 8.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """One figure over the rounds, in order: (round number, value)."""
+
+    name: str
+    points: Sequence[tuple[int, float]]
+
+    @property
+    def low(self) -> float:
+        return min(value for _, value in self.points)
+
+    @property
+    def high(self) -> float:
+        return max(value for _, value in self.points)
+
+    @property
+    def last(self) -> float:
+        return self.points[-1][1]
+
+    def places(self) -> list[tuple[float, float]]:
+        """Where the points are drawn, in a box of 640 x 160."""
+        first, until = self.points[0][0], self.points[-1][0]
+        low, range_ = self.low, self.high - self.low
+        return [
+            (
+                _MARGIN + (number - first) / max(1, until - first) * (_WIDTH - 2 * _MARGIN),
+                _HEIGHT - _MARGIN - ((value - low) / range_ if range_ else 0.5) * (_HEIGHT - 2 * _MARGIN),
+            )
+            for number, value in self.points
+        ]
+
+    def path(self) -> str:
+        """The line, as SVG has it."""
+        return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in self.places())
+
+
+def quality(session: Session, task_id: str) -> list[Series]:
+    """Every figure that was reported in the last 500 completed rounds; none for recipes that report nothing."""
+    query = select(RoundRow.number, RoundRow.report).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
+    rows = session.execute(query.order_by(RoundRow.number.desc()).limit(LAST)).all()[::-1]
+    found: dict[str, list[tuple[int, float]]] = {}
+    for number, report in rows:
+        for name, value in (report or {}).items():
+            if isfinite(value):
+                found.setdefault(name, []).append((number, float(value)))
+    return [Series(name, points) for name, points in sorted(found.items())]
+
+
+def figures(series: Sequence[Series]) -> list[tuple[int, dict[str, float]]]:
+    """The same by round, newest first."""
+    found: dict[int, dict[str, float]] = {}
+    for one in series:
+        for number, value in one.points:
+            found.setdefault(number, {})[one.name] = value
+    return sorted(found.items(), reverse=True)

@@ -1,0 +1,250 @@
+"""The routes of the dashboard. None is in the OpenAPI document: they are for people, `/v1` is for programs."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Form, Query, Request, Response
+
+from aggregator_service.auth import address_of
+from aggregator_service.dashboard import sign_ins
+from aggregator_service.dashboard.access import (
+    HOME,
+    ActorOf,
+    PosterOf,
+    VisitorOf,
+    forget,
+    refuse_foreign,
+    remember,
+)
+from aggregator_service.dashboard.live import Streams, live
+from aggregator_service.dashboard.pages import PageRoute, asset, page, redirect
+from aggregator_service.dashboard.screens import (
+    Screen,
+    health_screen,
+    round_screen,
+    tally_of,
+    task_of,
+    task_screen,
+    tasks_screen,
+)
+from aggregator_service.dashboard.sign_ins import Visitor
+from aggregator_service.dashboard.words import span
+from aggregator_service.problems import Problem
+from aggregator_service.rounds.interventions import abort_round, extend_round, refuse_abort, refuse_extension
+from aggregator_service.routes.common import RoundNumber, TaskId
+from aggregator_service.services import Services, ServicesOf
+from protocols.messages.rounds import LONGEST_STAGE
+
+__all__ = ["router"]
+
+router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
+
+_PLACE: Final = re.compile(r"^/[A-Za-z0-9_/-]{0,120}$")
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
+Before = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
+
+
+def _streams(request: Request) -> Streams:
+    streams: Streams = request.app.state.live_streams
+    return streams
+
+
+# --- signing in and out ----------------------------------------------------------------------------------------------
+
+
+@router.get("/sign-in")
+def sign_in_page(services: ServicesOf, request: Request, next: str = "") -> Response:
+    """Ask for an operator's token."""
+    return page(request, "sign_in", services.clock.now(), next=_place(next), failed=False)
+
+
+@router.post("/sign-in")
+def sign_in(
+    services: ServicesOf,
+    request: Request,
+    token: Annotated[str, Form(max_length=400)] = "",
+    next: Annotated[str, Form(max_length=400)] = "",
+) -> Response:
+    """Take it, forget it, and remember the browser."""
+    refuse_foreign(request)
+    secret = sign_ins.begin(services, token.strip())
+    if secret is None:
+        services.limits.failure(address_of(request))
+        return page(request, "sign_in", services.clock.now(), status=401, next=_place(next), failed=True)
+    answer = redirect(request, _place(next))
+    remember(request, answer, secret, services.settings.sign_in_seconds)
+    return answer
+
+
+def _place(asked: str) -> str:
+    """Where to go afterwards: a page of the dashboard, whatever a link says."""
+    return asked if _PLACE.match(asked) and not asked.startswith(("//", "/sign-")) else ""
+
+
+@router.post("/sign-out")
+def sign_out(services: ServicesOf, request: Request, visitor: PosterOf) -> Response:
+    """End it here, and the live updates of every window with it."""
+    sign_ins.end(services, visitor)
+    answer = redirect(request, "/sign-in")
+    forget(request, answer)
+    return answer
+
+
+# --- pages with live parts -------------------------------------------------------------------------------------------
+
+
+@router.get("")
+def tasks(services: ServicesOf, request: Request, visitor: VisitorOf, page: PageNumber = 1) -> Response:
+    """Every task."""
+    return _answer(request, services, visitor, tasks_screen(page))
+
+
+@router.get("/live")
+def tasks_live(services: ServicesOf, request: Request, visitor: VisitorOf, page: PageNumber = 1) -> Response:
+    """Its news."""
+    return live(request, services, _streams(request), visitor, tasks_screen(page))
+
+
+@router.get("/tasks/{task}")
+def task(services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, before: Before = None) -> Response:
+    """One task."""
+    return _answer(request, services, visitor, task_screen(task, before))
+
+
+@router.get("/tasks/{task}/live")
+def task_live(
+    services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, before: Before = None
+) -> Response:
+    """Its news."""
+    return live(request, services, _streams(request), visitor, task_screen(task, before))
+
+
+@router.get("/tasks/{task}/rounds/{number}")
+def round_(services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, number: RoundNumber) -> Response:
+    """One round."""
+    return _answer(request, services, visitor, round_screen(task, number))
+
+
+@router.get("/tasks/{task}/rounds/{number}/live")
+def round_live(
+    services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, number: RoundNumber
+) -> Response:
+    """Its news."""
+    return live(request, services, _streams(request), visitor, round_screen(task, number))
+
+
+@router.get("/health")
+def health(services: ServicesOf, request: Request, visitor: VisitorOf) -> Response:
+    """The server."""
+    return _answer(request, services, visitor, health_screen())
+
+
+@router.get("/health/live")
+def health_live(services: ServicesOf, request: Request, visitor: VisitorOf) -> Response:
+    """Its news."""
+    return live(request, services, _streams(request), visitor, health_screen())
+
+
+def _answer(request: Request, services: Services, visitor: Visitor, screen: Screen) -> Response:
+    made: Response = screen.response(request, services, visitor)
+    return made
+
+
+# --- actions ---------------------------------------------------------------------------------------------------------
+
+
+@router.get("/tasks/{task}/rounds/{number}/extend")
+def extend_page(
+    services: ServicesOf, request: Request, visitor: ActorOf, task: TaskId, number: RoundNumber
+) -> Response:
+    """Say what extending does, and ask by how much."""
+    return _confirm(services, request, visitor, "extend", task, number)
+
+
+@router.post("/tasks/{task}/rounds/{number}/extend")
+def extend(
+    services: ServicesOf,
+    request: Request,
+    _poster: PosterOf,
+    visitor: ActorOf,
+    task: TaskId,
+    number: RoundNumber,
+    minutes: Annotated[str, Form(max_length=20)] = "",
+) -> Response:
+    """Do it."""
+    try:
+        seconds = float(minutes) * 60
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= LONGEST_STAGE:
+        text = f"Write how many minutes: more than 0, and at most {LONGEST_STAGE // 60:,}."
+        return _confirm(services, request, visitor, "extend", task, number, wrong=text)
+    try:
+        services.database.transact(
+            lambda session: extend_round(session, task, number, seconds, visitor.operator.name, services.clock.now())
+        )
+    except Problem as problem:
+        if problem.slug != "invalid-parameters":
+            raise
+        return _confirm(services, request, visitor, "extend", task, number, wrong=problem.detail)
+    return redirect(request, f"/tasks/{task}/rounds/{number}")
+
+
+@router.get("/tasks/{task}/rounds/{number}/abort")
+def abort_page(services: ServicesOf, request: Request, visitor: ActorOf, task: TaskId, number: RoundNumber) -> Response:
+    """Say what aborting does, and ask whether to."""
+    return _confirm(services, request, visitor, "abort", task, number)
+
+
+@router.post("/tasks/{task}/rounds/{number}/abort")
+def abort(
+    services: ServicesOf,
+    request: Request,
+    _poster: PosterOf,
+    visitor: ActorOf,
+    task: TaskId,
+    number: RoundNumber,
+) -> Response:
+    """Do it."""
+    services.database.transact(
+        lambda session: abort_round(session, task, number, visitor.operator.name, services.clock.now())
+    )
+    return redirect(request, f"/tasks/{task}/rounds/{number}")
+
+
+def _confirm(
+    services: Services, request: Request, visitor: Visitor, action: str, task_id: str, number: int, wrong: str = ""
+) -> Response:
+    now = services.clock.now()
+    with services.database.read() as session:
+        found, tally = task_of(session, task_id), tally_of(session, task_id, number)
+    if action == "extend":
+        refuse_extension(tally.round, now)
+    else:
+        refuse_abort(tally.round)
+    asked = {"task": found, "tally": tally, "wrong": wrong, "longest": span(LONGEST_STAGE)}
+    return page(request, action, now, visitor, status=422 if wrong else 200, **asked)
+
+
+# --- files and the rest ----------------------------------------------------------------------------------------------
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    """A file of the pages; its address changes when it does."""
+    try:
+        body, kind, version = asset(name)
+    except KeyError:
+        raise Problem("not-found", "There is no such file.") from None
+    headers = {"Cache-Control": "public, max-age=31536000, immutable", "ETag": f'"{version}"'}
+    return Response(body, media_type=kind, headers=headers)
+
+
+@router.get("/{rest:path}")
+def nowhere(request: Request, _visitor: VisitorOf, rest: str) -> Response:
+    """Everything else."""
+    if not rest:
+        return redirect(request, "")
+    raise Problem("not-found", "There is no such page.")

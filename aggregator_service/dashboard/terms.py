@@ -1,0 +1,95 @@
+"""What a task agreed on, and how secure that is, as labelled lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aggregator_service.dashboard.words import byte_count, figure, plain_name
+from protocols.messages import TaskView
+from protocols.recipes.registry import recipe
+
+__all__ = ["Term", "all_parameters", "security_level", "security_terms"]
+
+_SEEN_BY = {
+    "anyone": ("anyone", "the server included"),
+    "members": ("every member", "with the server's help any contribution, too"),
+    "holder": ("the key holder", "with the server's help any contribution, too"),
+}
+
+
+@dataclass(frozen=True)
+class Term:
+    """A line: what, how much, and what that means."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def security_level(task: TaskView) -> str:
+    """In two words."""
+    bits = task.plan.get("security_bits")
+    return f"{bits}-bit" if bits else "none"
+
+
+def security_terms(task: TaskView) -> list[Term]:
+    """What an operator should know before trusting the task with data."""
+    plan, schedule = task.plan, task.schedule
+    bits = plan.get("security_bits") or 0
+    level = Term("Security level", f"{bits} bits") if bits else Term("Security level", "none", "sums in the clear")
+    opened = ("everyone", "once it is released") if task.mechanism.name == "masked" else _SEEN_BY[task.opened_by]
+    floor = Term("Privacy floor", f"{schedule.min_clients} clients", "fewer survivors release nothing")
+    return [level, Term("A sum is opened by", *opened), floor, *_of_mechanism(plan), *_of_noise(task)]
+
+
+def _of_mechanism(plan: Mapping[str, Any]) -> Iterator[Term]:
+    if "ring_degree" in plan:
+        yield Term("Ring degree", figure(plan["ring_degree"]), f"modulus {plan.get('modulus_bits')} bits")
+    if "key_bits" in plan:
+        yield Term("Key length", f"{figure(plan['key_bits'])} bits")
+    if "mode" in plan:
+        yield Term("Mode", str(plan["mode"]))
+    around = plan.get("neighbourhood")
+    if isinstance(around, Mapping):
+        yield Term("Neighbours, k", figure(around.get("degree")), "clients that a client shares its secrets among")
+        yield Term("Threshold, t", figure(around.get("threshold")), "of them are needed to take a mask off")
+        yield Term("Dropouts borne", f"{100 * float(around.get('dropout', 0)):.0f} %", "of a neighbourhood")
+    if "max_contributions" in plan:
+        yield Term("Contributions a sum", f"up to {figure(plan['max_contributions'])}")
+    if "aggregate_bytes" in plan:
+        yield Term("Aggregate", byte_count(plan["aggregate_bytes"]))
+    if "predicted_error" in plan:
+        yield Term("Predicted error", f"{plan['predicted_error']:.2g}", "of a value of the sum")
+
+
+def _of_noise(task: TaskView) -> Iterator[Term]:
+    """Of recipes whose parameters hold a noise that knows what it costs."""
+    chosen = recipe(task.recipe.name, task.recipe.parameters).parameters
+    for name in type(chosen).model_fields:
+        epsilon = getattr(getattr(chosen, name), "epsilon", None)
+        if isinstance(epsilon, float):
+            yield Term("LDP epsilon", f"{epsilon:g}", "for each uploaded value of a round; it adds up")
+
+
+def all_parameters(task: TaskView) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Everything there is, by what it belongs to."""
+    groups: dict[str, Mapping[str, Any]] = {
+        "Schedule": task.schedule.model_dump(),
+        f"Recipe {task.recipe.name}": task.recipe.parameters,
+        f"Mechanism {task.mechanism.name}": task.mechanism.parameters,
+        "Plan": task.plan,
+    }
+    return [(name, [(path, figure(value)) for path, value in _flat(held)]) for name, held in groups.items() if held]
+
+
+def _flat(held: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in held.items():
+        path = f"{before} / {plain_name(name)}" if before else plain_name(name)
+        if isinstance(value, Mapping):
+            yield from _flat(value, path)
+        elif isinstance(value, list | tuple):
+            yield path, ", ".join(figure(one) for one in value)
+        else:
+            yield path, value

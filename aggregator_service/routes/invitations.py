@@ -1,0 +1,65 @@
+"""Invitations of a task: made, listed, revoked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from sqlalchemy.orm import Session
+
+from aggregator_service.auth import OperatorOnly, ReaderOnly
+from aggregator_service.invitations import invitation_page, revoke_invitation
+from aggregator_service.problems import Problem
+from aggregator_service.routes.common import TaskId, guarded
+from aggregator_service.services import ServicesOf
+from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks import create_invitation
+from protocols.messages import Invitation, InvitationPage, InvitationRequest, InvitationView
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/tasks/{task}/invitations", tags=["tasks"])
+
+_ID_PATTERN = r"^i_[0-9a-f]{1,38}$"
+InvitationId = Annotated[str, Path(description="Invitation id.", max_length=40, examples=["i_4c6e8a0b2d4f6a8c0e2b"])]
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Invite clients",
+    dependencies=[OperatorOnly],
+    responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
+)
+def invite(services: ServicesOf, task: TaskId, request: InvitationRequest) -> Invitation:
+    """An invitation for one or many clients. It is shown once; the server keeps a hash."""
+    with services.database.write() as session:
+        return create_invitation(session, _task(session, task), request, services.clock.now())
+
+
+@router.get("", summary="List invitations", dependencies=[ReaderOnly], responses=guarded())
+def list_all(
+    services: ServicesOf,
+    task: TaskId,
+    after: Annotated[
+        str | None, Query(description="`next` of the page before.", pattern=_ID_PATTERN, examples=["i_4c6e8a0b2d4f6a"])
+    ] = None,
+    limit: Annotated[int, Query(description="Invitations a page.", ge=1, le=1000)] = 100,
+) -> InvitationPage:
+    """Invitations in the order they were made, with what is left of each; never the invitation itself."""
+    with services.database.read() as session:
+        return invitation_page(session, _task(session, task).id, after, limit, services.clock.now())
+
+
+@router.delete("/{invitation}", summary="Revoke an invitation", dependencies=[OperatorOnly], responses=guarded())
+def revoke(services: ServicesOf, task: TaskId, invitation: InvitationId) -> InvitationView:
+    """Nobody enrols with it any more; those who have remain members. Idempotent."""
+    with services.database.write() as session:
+        return revoke_invitation(session, task, invitation, services.clock.now())
+
+
+def _task(session: Session, task_id: str) -> TaskRow:
+    row = session.get(TaskRow, task_id)
+    if row is None:
+        raise Problem("not-found", "there is no such task")
+    return row

@@ -1,0 +1,129 @@
+"""Workers killed in the middle of a job, all workers gone, the scheduler gone: the sum comes out exactly, if later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from tests.support.cluster import DaskCluster, running_cluster, wait_until
+from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.persistence import Persistent
+from tests.support.server import AggregatorProcess
+from tests.support.sums import COHORT, KeyedRound
+
+pytestmark = pytest.mark.timeout(300)  # schedulers, workers and servers start, each a process with much to import
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[DaskCluster]:
+    """A scheduler; each test has its own workers."""
+    with running_cluster(tmp_path / "cluster", workers=0) as running:
+        yield running
+
+
+@pytest.fixture
+def server(tmp_path: Path, cluster: DaskCluster) -> Iterator[AggregatorProcess]:
+    process = AggregatorProcess(
+        tmp_path / "data", executor=cluster.executor, split_bytes=1, fold_batch=COHORT // 2, log_level="debug"
+    )
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def api(server: AggregatorProcess) -> Iterator[Api]:
+    client = Api(server.url, server.operator_token)
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize("mechanism_name", ["plain", "ckks"])
+def test_a_worker_killed_in_the_middle_of_a_fold(
+    cluster: DaskCluster, server: AggregatorProcess, api: Api, mechanism_name: str
+) -> None:
+    """It dies with one contribution of its part added; the other worker does the part again."""
+    doomed, _ = cluster.start_worker(crash_at="worker.folding"), cluster.start_worker()
+    server.start()
+    round_ = KeyedRound(api, mechanism_name)
+    round_.contribute()
+    doomed.wait_killed()
+    round_.assert_exact()
+    assert "batch split" in server.log()
+
+
+def test_a_worker_killed_in_the_middle_of_unmasking(cluster: DaskCluster, server: AggregatorProcess, api: Api) -> None:
+    doomed, _ = cluster.start_worker(crash_at="worker.unmasking"), cluster.start_worker()
+    server.start()
+    task = masked_task(api, "masks", 8)
+    play(server, task, enrol_masked(task, 8), drop={7: "contribute"})
+    doomed.wait_killed()
+    assert task.wait_round(1, "complete", "failed", seconds=60)["survivors"] == 7
+    total = task.opened(1)
+    counts = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
+    assert np.array_equal(total[counts], np.full(counts.sum(), 7.0))
+    assert np.allclose(total[~counts], 2.0**7 - 1, rtol=0, atol=task.plan.predicted_error)
+    assert "masks split" in server.log()
+
+
+def test_all_workers_die_and_another_one_comes(cluster: DaskCluster, server: AggregatorProcess, api: Api) -> None:
+    """Without workers the server is up, takes contributions, says what it waits for, and goes on when one is there."""
+    doomed = [cluster.start_worker(crash_at="worker.folding") for _ in range(2)]
+    server.start()
+    round_ = KeyedRound(api, "plain")
+    round_.contribute()
+    for worker in doomed:
+        worker.wait_killed()
+    waiting = {"status": "ready", "executor": "waiting for workers"}
+    wait_until("readiness that tells", lambda: api.http.get("/readyz").json() == waiting)
+    assert round_.task.round(1)["folded"] == 0
+    cluster.start_worker()
+    round_.assert_exact()
+    assert api.http.get("/readyz").json() == {"status": "ready"}
+
+
+def test_the_scheduler_goes_and_comes_back(cluster: DaskCluster, server: AggregatorProcess, api: Api) -> None:
+    """Dask's workers end with their scheduler; contributions are taken meanwhile, and none is lost."""
+    cluster.start_worker()
+    server.start()
+    round_ = KeyedRound(api, "plain")
+    round_.contribute(last=COHORT // 2)  # a first fold
+    wait_until("a first fold", lambda: round_.task.round(1)["folded"] == COHORT // 2)
+    cluster.kill_scheduler()
+    wait_until("readiness that tells", lambda: api.http.get("/readyz").status_code == 503)
+    assert api.http.get("/readyz").json()["detail"] == "the executor does not work"
+    round_.contribute(first=COHORT // 2)
+    wait_until("a fold that waits", lambda: "a sum waits: the Dask scheduler" in server.log())
+    cluster.start_scheduler()
+    cluster.start_worker()
+    round_.assert_exact()
+
+
+@pytest.mark.parametrize("point", ["parts.folded-before-merge", "parts.unmasked-before-release"])
+def test_the_server_dies_between_the_parts_and_the_sum(
+    cluster: DaskCluster, server: AggregatorProcess, api: Api, point: str
+) -> None:
+    """What the parts left behind is gone after the next start, and they are made again."""
+    for _ in range(2):
+        cluster.start_worker()
+    server.start(crash_at=point)
+    attempt = Persistent(server)
+    if point.startswith("parts.folded"):
+        round_ = KeyedRound(api, "plain")
+        round_.contribute()
+        attempt.revive()
+        round_.assert_exact()
+    else:
+        task = masked_task(api, "masks", 8)
+        play(server, task, enrol_masked(task, 8))
+        attempt.revive()
+        assert task.wait_round(1, "complete", "failed", seconds=60)["survivors"] == 8
+
+    def kinds() -> list[str]:
+        return sorted(key.partition("/")[0] for key in server.blobs.keys())  # noqa: SIM118 - a store, not a dict
+
+    # the round is seen complete a moment before its blobs are let go of
+    wait_until("an end of all parts", lambda: kinds() == ["aggregates", "snapshots"], seconds=30)

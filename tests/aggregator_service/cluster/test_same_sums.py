@@ -1,0 +1,80 @@
+"""Several workers make the very sum that one makes, bit for bit: processes of the server, and a Dask cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from tests.support.cluster import DaskCluster, wait_until
+from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.sums import COHORT, PARAMETERS, KeyedRound
+
+MASKED_CLIENTS = 8
+pytestmark = pytest.mark.timeout(300)  # schedulers, workers and servers start, each a process with much to import
+
+
+@pytest.fixture(scope="module", params=["local", "dask"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    """Splits whatever can be split; a round takes two folds, so that partial sums go from one to the other."""
+    how = {"workers": 2} if request.param == "local" else {"executor": request.getfixturevalue("cluster").executor}
+    data_dir = tmp_path_factory.mktemp(request.param) / "data"
+    with running_aggregator(data_dir, split_bytes=1, fold_batch=COHORT // 4, log_level="debug", **how) as running:
+        yield running
+
+
+@pytest.fixture
+def api(server: AggregatorProcess) -> Iterator[Api]:
+    client = Api(server.url, server.operator_token)
+    yield client
+    client.close()
+
+
+def splits(server: AggregatorProcess, what: str) -> int:
+    return server.log().count(f"{what} split")
+
+
+@pytest.mark.parametrize("mechanism_name", PARAMETERS)
+def test_a_batch_over_two_workers(server: AggregatorProcess, api: Api, mechanism_name: str) -> None:
+    before = splits(server, "batch")
+    round_ = KeyedRound(api, mechanism_name, f"{mechanism_name}-sums")
+    round_.contribute()
+    round_.assert_exact()
+    assert splits(server, "batch") > before
+
+
+@pytest.mark.parametrize("drop", [{}, {6: "contribute", 7: "contribute"}], ids=["all stay", "two leave"])
+def test_masks_over_two_workers(server: AggregatorProcess, api: Api, drop: dict[int, str]) -> None:
+    before = splits(server, "masks")
+    task = masked_task(api, f"masked-{len(drop)}", MASKED_CLIENTS)
+    clients = enrol_masked(task, MASKED_CLIENTS)
+    play(server, task, clients, drop=drop)  # type: ignore[arg-type]
+    stayed = MASKED_CLIENTS - len(drop)
+    assert task.wait_round(1, "complete", "failed", seconds=60)["survivors"] == stayed
+    total = task.opened(1)
+    counts = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
+    assert np.array_equal(total[counts], np.full(counts.sum(), float(stayed)))
+    assert np.allclose(total[~counts], 2.0**stayed - 1, rtol=0, atol=task.plan.predicted_error)
+    assert splits(server, "masks") > before
+
+
+def test_parts_do_not_stay(server: AggregatorProcess, api: Api) -> None:
+    """After everything above: an aggregate and a state a task, and nothing that was only on the way."""
+    round_ = KeyedRound(api, "plain", "leftovers")
+    round_.contribute()
+    round_.assert_exact()
+
+    def kinds() -> set[str]:
+        return {key.partition("/")[0] for key in server.blobs.keys()}  # noqa: SIM118 - a store, not a dict
+
+    wait_until("an end of all parts", lambda: kinds() <= {"aggregates", "snapshots", "envelopes"}, seconds=30)
+
+
+def test_secrets_are_in_no_log_of_the_cluster(cluster: DaskCluster) -> None:
+    """Jobs carry shares and blobs' places; what Dask prints of a job is its name."""
+    for worker in cluster.workers:
+        assert "SomeMasks" not in worker.log()
+        assert "Traceback" not in worker.log()

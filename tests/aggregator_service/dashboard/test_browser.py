@@ -1,0 +1,397 @@
+"""The dashboard in a real Chromium: screenshots of every page, actions by mouse and by keyboard, updates without a
+reload, names and roles as a screen reader gets them, contrast."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from aggregator_service.rounds.interventions import ABORTED
+from tests.support.api import Api, TestTask
+from tests.support.dashboard import Furnished, artifacts
+from tests.support.server import AggregatorProcess
+
+SIZES = {"phone": (390, 844), "wide": (1600, 1000)}
+SCHEMES = ("light", "dark")
+MILLISECONDS = 40_000
+expect.set_options(timeout=MILLISECONDS)
+
+
+@contextmanager
+def visiting(
+    browser: Browser, server: AggregatorProcess, *, scheme: str = "light", size: str = "wide", script: bool = True
+) -> Iterator[Page]:
+    """A window of its own, signed in; whatever the page complains about fails the test."""
+    width, height = SIZES[size]
+    context = browser.new_context(
+        base_url=server.url,
+        color_scheme=scheme,  # type: ignore[arg-type]
+        viewport={"width": width, "height": height},
+        java_script_enabled=script,
+        reduced_motion="reduce",
+        timezone_id="UTC",
+    )
+    context.set_default_timeout(MILLISECONDS)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto("/dashboard")
+    page.get_by_label("Operator's token").fill(server.operator_token)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/dashboard")
+    try:
+        yield page
+        assert not [text for text in complaints if "status of 404" not in text]  # a page that is not there, on purpose
+    finally:
+        context.close()
+
+
+def places(house: Furnished) -> dict[str, str]:
+    movies, songs = f"/dashboard/tasks/{house.movies.id}", f"/dashboard/tasks/{house.songs.id}"
+    return {
+        "tasks": "/dashboard",
+        "task": movies,
+        "task-quality": f"/dashboard/tasks/{house.taste.id}",
+        "task-waiting": f"/dashboard/tasks/{house.books.id}",
+        "round": f"{movies}/rounds/6",
+        "round-failed": f"{movies}/rounds/3",
+        "round-masked": f"{songs}/rounds/2",
+        "extend": f"{movies}/rounds/6/extend",
+        "abort": f"{movies}/rounds/6/abort",
+        "server": "/dashboard/health",
+        "refusal": "/dashboard/nowhere",
+    }
+
+
+def started(live_api: Api, name: str) -> TestTask:
+    return live_api.create_task(name, cohort=3, rounds=5)
+
+
+def page_of(task: TestTask, number: int = 1) -> str:
+    return f"/dashboard/tasks/{task.id}/rounds/{number}"
+
+
+# --- how it looks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_page_fits_and_is_photographed(
+    browser: Browser, server: AggregatorProcess, house: Furnished, scheme: str, size: str
+) -> None:
+    folder = artifacts()
+    with visiting(browser, server, scheme=scheme, size=size) as page:
+        for name, place in places(house).items():
+            page.goto(place)
+            if page.locator("body[data-live]").count():
+                expect(page.locator("#live-state")).to_have_text("Live")
+            page.screenshot(path=folder / f"{name}-{scheme}-{size}.png", full_page=True)
+            sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert sideways <= 0, f"{name} is wider than its window"
+        page.get_by_role("button", name="Sign out").click()
+        page.screenshot(path=folder / f"sign-in-{scheme}-{size}.png", full_page=True)
+    assert len(list(folder.glob(f"*-{scheme}-{size}.png"))) >= 12
+
+
+_PALETTE = """() => {
+  const style = getComputedStyle(document.documentElement);
+  const value = (name) => {
+    const probe = document.createElement("i");
+    document.body.append(probe);
+    probe.style.setProperty("color", style.getPropertyValue(name));
+    const colour = getComputedStyle(probe).color;
+    probe.remove();
+    return colour;
+  };
+  const names = ["paper", "sheet", "ink", "muted", "accent", "on-accent", "good", "warn", "bad", "bad-sheet",
+                 "warn-sheet", "rail", "focus"];
+  return Object.fromEntries(names.map((name) => [name, value(`--${name}`)]));
+}"""
+
+TEXT = [
+    *((ink, paper) for ink in ("ink", "muted", "accent", "good", "warn", "bad") for paper in ("paper", "sheet")),
+    ("on-accent", "accent"),
+    ("paper", "bad"),
+    ("ink", "bad-sheet"),
+    ("ink", "warn-sheet"),
+    ("ink", "rail"),
+]
+SHAPES = [("accent", "rail"), ("focus", "paper"), ("warn", "rail"), ("muted", "sheet"), ("bad", "paper")]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, WCAG 2."""
+    channels = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_contrast_is_aa_in_both_schemes(browser: Browser, server: AggregatorProcess, scheme: str) -> None:
+    with visiting(browser, server, scheme=scheme) as page:
+        palette: dict[str, str] = page.evaluate(_PALETTE)
+    for least, pairs in ((4.5, TEXT), (3.0, SHAPES)):
+        for one, other in pairs:
+            found = contrast(palette[one], palette[other])
+            assert found >= least, f"{one} on {other}: {found:.2f}"
+    assert (luminance(palette["paper"]) < 0.2) == (scheme == "dark")
+
+
+def test_states_differ_by_shape_and_word(browser: Browser, server: AggregatorProcess, house: Furnished) -> None:
+    with visiting(browser, server) as page:
+        page.goto(places(house)["task"])
+        shapes = {
+            badge.inner_text().split()[0]: badge.locator("svg").inner_html()
+            for badge in page.locator("tbody .state").all()
+        }
+    assert {"collecting", "complete", "failed"} <= set(shapes)
+    assert len({shapes["collecting"], shapes["complete"], shapes["failed"]}) == 3
+
+
+def test_nothing_moves_where_less_motion_is_wished(browser: Browser, server: AggregatorProcess) -> None:
+    with visiting(browser, server) as page:
+        names = page.evaluate(
+            "[...document.querySelectorAll('.halo')].map((one) => getComputedStyle(one).animationName)"
+        )
+    assert set(names) <= {"none"}
+
+
+# --- live -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_goes_on_before_ones_eyes(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
+    task = started(live_api, "before-eyes")
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    with visiting(browser, server) as page:
+        page.goto(page_of(task))
+        expect(page.locator("#live-state")).to_have_text("Live")
+        page.evaluate("window.notReloaded = true")
+        delivered = page.get_by_label("Delivered in this phase")
+        expect(delivered).to_have_attribute("value", "0")
+        abort = page.get_by_role("link", name="Abort…")
+        abort.focus()
+        members[0].put(1, members[0].contribution(1, 1.0))
+        expect(delivered).to_have_attribute("value", "1")
+        expect(abort).to_be_focused()  # the fragment around it was swapped
+        page.screenshot(path=artifacts() / "live-one-delivered.png", full_page=True)
+        for member in members[1:]:
+            member.put(1, member.contribution(1, 1.0))
+        expect(page.locator("main .sub .state")).to_have_text("complete")
+        expect(page.get_by_role("status")).to_have_text("Round 1 is complete.")
+        expect(page.get_by_role("link", name="Round 2 →")).to_be_visible()
+        expect(page.locator("main")).to_be_focused()  # the link that had it is gone
+        assert page.evaluate("window.notReloaded") is True
+        page.screenshot(path=artifacts() / "live-complete.png", full_page=True)
+
+
+def test_time_is_counted_in_the_page(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
+    task = started(live_api, "counted")
+    task.enrol(3)
+    task.wait_round(1, "collecting")
+    with visiting(browser, server) as page:
+        page.goto(page_of(task))
+        left = page.locator(".figures .wide time").first
+        seen = left.inner_text()
+        expect(left).not_to_have_text(seen)
+        assert re.fullmatch(r"in (10|[0-9]) min( \d+ s)?", left.inner_text())
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", left.get_attribute("title") or "")
+
+
+def test_pages_work_without_a_script(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
+    task = started(live_api, "scriptless")
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    with visiting(browser, server, script=False) as page:
+        page.goto(page_of(task))
+        members[0].put(1, members[0].contribution(1, 1.0))
+        page.reload()
+        expect(page.locator("main")).to_contain_text("of 3 clients")
+        expect(page.get_by_label("Delivered in this phase")).to_have_attribute("value", "1")
+        page.get_by_role("link", name="Abort…").click()
+        page.get_by_role("button", name="Abort round 1").click()
+        expect(page.locator("main")).to_contain_text(ABORTED)
+    assert task.round(1)["failure"] == ABORTED
+
+
+def test_a_window_learns_that_it_is_signed_out(browser: Browser, server: AggregatorProcess) -> None:
+    with visiting(browser, server) as page:
+        other = page.context.new_page()
+        other.goto("/dashboard")
+        page.bring_to_front()
+        expect(page.locator("#live-state")).to_have_text("Live")
+        other.get_by_role("button", name="Sign out").click()
+        expect(page.locator("#live-state")).to_contain_text("signed out")
+        page.reload()
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------
+
+
+def test_extend_and_abort_are_clicked_through_their_confirmation(
+    browser: Browser, server: AggregatorProcess, live_api: Api
+) -> None:
+    task = started(live_api, "clicked")
+    task.enrol(3)
+    before = task.wait_round(1, "collecting")["seconds_left"]
+    with visiting(browser, server) as page:
+        page.goto("/dashboard")
+        page.get_by_role("link", name="clicked").click()
+        page.get_by_role("link", name="Round 1").click()
+        page.get_by_role("link", name="Extend…").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Extend round 1?")
+        page.get_by_role("link", name="Keep it").click()
+        assert task.round(1)["seconds_left"] <= before
+        page.get_by_role("link", name="Extend…").click()
+        page.get_by_label("By how many minutes").fill("30")
+        page.get_by_role("button", name="Extend the deadline").click()
+        expect(page.locator("main")).to_contain_text("in 39 min")
+        assert task.round(1)["seconds_left"] > before + 1700
+        page.get_by_role("link", name="Abort…").click()
+        expect(page.locator("main")).to_contain_text("Nothing is released, now or later.")
+        page.get_by_role("link", name="Let it go on").click()
+        assert task.round(1)["state"] == "collecting"
+        page.get_by_role("link", name="Abort…").click()
+        page.get_by_role("button", name="Abort round 1").click()
+        expect(page.locator("main .sub .state")).to_have_text("failed")
+        expect(page.locator("main")).to_contain_text(f"It failed: {ABORTED}.")
+    assert task.round(1)["failure"] == ABORTED
+    task.wait_round(2, "collecting")
+
+
+def test_the_keyboard_alone_signs_in_and_aborts(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
+    task = started(live_api, "by-keyboard")
+    task.enrol(3)
+    task.wait_round(1, "collecting")
+    context = browser.new_context(base_url=server.url)
+    context.set_default_timeout(MILLISECONDS)
+    page = context.new_page()
+    page.goto(page_of(task))
+    expect(page.get_by_label("Operator's token")).to_be_focused()
+    page.keyboard.type(server.operator_token)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{page_of(task)}")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    tab_to(page, "Abort…")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/abort")
+    tab_to(page, "Abort round 1")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{page_of(task)}")
+    expect(page.locator("main")).to_contain_text(ABORTED)
+    assert task.round(1)["failure"] == ABORTED
+    context.close()
+
+
+def tab_to(page: Page, text: str) -> None:
+    """Press Tab until what has the focus says this."""
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.innerText") == text:
+            return
+    raise AssertionError(f"the keyboard does not reach {text!r}")
+
+
+def test_a_wrong_token_is_told_beside_its_field(browser: Browser, server: AggregatorProcess) -> None:
+    context = browser.new_context(base_url=server.url)
+    page = context.new_page()
+    page.goto("/dashboard")
+    page.get_by_label("Operator's token").fill("hro_no-such-token")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("No operator has this token")
+    field = page.get_by_label("Operator's token")
+    assert field.input_value() == ""
+    described = field.get_attribute("aria-describedby")
+    assert described is not None
+    expect(page.locator(f"#{described}")).to_contain_text("No operator has this token")
+    context.close()
+
+
+# --- for those who do not see it --------------------------------------------------------------------------------------
+
+_AUDIT = """() => {
+  const all = (query) => [...document.querySelectorAll(query)];
+  const named = (one) => one.getAttribute("aria-label") || one.getAttribute("aria-labelledby") || one.labels?.length
+    || one.innerText?.trim() || one.querySelector("img[alt]:not([alt=''])");
+  const levels = all("h1, h2, h3, h4").map((one) => Number(one.tagName[1]));
+  const ids = all("[id]").map((one) => one.id);
+  return {
+    headings: all("h1").length,
+    skipped: levels.filter((level, index) => index && level > levels[index - 1] + 1).length,
+    unnamed: all("a, button, input:not([type=hidden]), progress, nav, select, textarea, [role=region]")
+      .filter((one) => !named(one)).map((one) => one.outerHTML),
+    loose: all("th:not([scope])").length,
+    captionless: all("table").filter((one) => !one.caption).length,
+    pictures: all("svg:not([aria-hidden=true])").filter((one) => one.getAttribute("role") !== "img"
+      || !one.getAttribute("aria-label")).length + all("img:not([alt])").length,
+    twice: ids.filter((id, index) => ids.indexOf(id) !== index),
+    broken: all("[aria-labelledby], [aria-describedby]").filter((one) => !document.getElementById(
+      one.getAttribute("aria-labelledby") || one.getAttribute("aria-describedby"))).length,
+    landmarks: ["header", "main", "footer"].filter((name) => all(name).length !== 1),
+    small: all("button, a.button, input:not([type=hidden])").filter((one) => one.getBoundingClientRect().height < 24)
+      .map((one) => one.outerHTML),
+    language: document.documentElement.lang,
+    title: document.title,
+  };
+}"""
+
+
+def test_every_page_has_names_and_roles(browser: Browser, server: AggregatorProcess, house: Furnished) -> None:
+    titles = set()
+    with visiting(browser, server, size="phone") as page:
+        for name, place in {**places(house), "sign-in": "/dashboard/sign-in"}.items():
+            page.goto(place)
+            found = page.evaluate(_AUDIT)
+            titles.add(found.pop("title"))
+            assert found == {
+                "headings": 1,
+                "skipped": 0,
+                "unnamed": [],
+                "loose": 0,
+                "captionless": 0,
+                "pictures": 0,
+                "twice": [],
+                "broken": 0,
+                "landmarks": [],
+                "small": [],
+                "language": "en",
+            }, name
+    assert len(titles) >= 11
+    assert all(title.endswith("· HushRec") for title in titles)
+
+
+def test_what_a_screen_reader_is_told_of_a_round(browser: Browser, server: AggregatorProcess, house: Furnished) -> None:
+    with visiting(browser, server) as page:
+        page.goto(places(house)["round-masked"])
+        expect(page.get_by_role("heading", level=1)).to_have_text(re.compile(r"Round 2\s+of songs"))
+        trail = page.get_by_role("navigation", name="You are here")
+        expect(trail.get_by_role("link")).to_have_text(["Tasks", "songs"])
+        expect(page.get_by_role("navigation", name="Dashboard").get_by_role("link")).to_have_text(["Tasks", "Server"])
+        for heading in ("Phases", "Clients", "Time by phase", "Clients and bytes by phase"):
+            expect(page.get_by_role("region", name=heading, exact=True)).to_be_visible()
+        steps = page.get_by_role("region", name="Phases", exact=True).get_by_role("listitem")
+        expect(steps).to_have_count(6)
+        expect(page.locator("[aria-current=step]")).to_contain_text("confirming")
+        table = page.get_by_role("table", name="Clients and bytes by phase")
+        expect(table.get_by_role("row")).to_have_count(5)
+        expect(table.get_by_role("rowheader", name="sharing")).to_be_visible()
+        expect(page.get_by_role("progressbar", name="Delivered in this phase")).to_be_visible()
+        page.goto(places(house)["task-quality"])
+        expect(page.get_by_role("img", name=re.compile("^captured over rounds 2 to"))).to_be_visible()
+        page.get_by_text("The figures as a table").click()
+        expect(page.get_by_role("table", name=re.compile("by round$"))).to_be_visible()

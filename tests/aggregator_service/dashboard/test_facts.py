@@ -1,0 +1,351 @@
+"""What the pages tell: funnels, phases, bytes and figures as they are, and in how many queries."""
+
+from __future__ import annotations
+
+import re
+import threading
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, event, insert
+
+from aggregator_service.auth import Operator
+from aggregator_service.clock import ManualClock
+from aggregator_service.dashboard import words
+from aggregator_service.dashboard.live import Streams
+from aggregator_service.dashboard.overview import overview
+from aggregator_service.dashboard.quality import Series, figures, quality
+from aggregator_service.dashboard.screens import round_screen, task_screen, tasks_screen
+from aggregator_service.dashboard.sign_ins import Visitor
+from aggregator_service.dashboard.tallies import Tally, tallies
+from aggregator_service.dashboard.task_facts import task_facts
+from aggregator_service.dashboard.terms import security_level, security_terms
+from aggregator_service.problems import Problem
+from aggregator_service.services import Services
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.migrate import migrate
+from aggregator_service.storage.rounds import find_round
+from aggregator_service.storage.schema import (
+    ChunkRow,
+    ClientRow,
+    CohortRow,
+    ContributionRow,
+    InvitationRow,
+    PhaseRow,
+    StageMessageRow,
+    TaskRow,
+)
+from protocols.messages import TaskView
+from tests.support.api import Api, TestTask, digest_field
+from tests.support.dashboard import ROOT, sign_in
+from tests.support.inside import aggregator_inside
+from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
+from tests.support.rows import client_row, round_row, task_row
+
+CLOCK = ManualClock(1_800_000_000.0)
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    folder = tmp_path_factory.mktemp("facts") / "data"
+    with aggregator_inside(folder, clock=CLOCK, operator_rate=0, json_body_limit=1 << 20) as inside:
+        assert sign_in(inside.http, "http://test", inside.operator["Authorization"][7:]).status_code in (200, 303)
+        yield inside
+
+
+def services(api: Api) -> Services:
+    found: Services = api.http.app.state.services  # type: ignore[attr-defined]
+    return found
+
+
+def tally(api: Api, task: TestTask, number: int) -> Tally:
+    with services(api).database.read() as session:
+        row = find_round(session, task.id, number)
+        assert row is not None
+        return tallies(session, [row])[0]
+
+
+def text_of(page: str) -> str:
+    """What a reader sees, in one line."""
+    body = re.sub(r"<svg.*?</svg>|<[^>]+>", " ", page.partition("<main")[2], flags=re.S)
+    return re.sub(r"\s+", " ", body)
+
+
+def test_the_funnel_and_the_phases_of_a_masked_round(api: Api) -> None:
+    task = masked_task(api, "funnel", 6)
+    clients = list(enrol_masked(task, 6).values())
+    silent = {"share": clients[5], "contribute": clients[4]}
+    here = list(clients)
+    for step in steps_of(task):
+        task.wait_round(1, STAGES[step])
+        here = [one for one in here if one is not silent.get(step)]
+        for one in here:
+            assert one.take(1, step).status_code == 201
+        if step in silent:
+            CLOCK.advance(3601)
+    task.wait_round(1, "complete")
+    found = tally(api, task, 1)
+    assert [(step.name, step.count) for step in found.funnel()] == [
+        ("invited", 6),
+        ("joined", 6),
+        ("contributed", 4),
+        ("survived", 4),
+    ]
+    phases = {phase.state: phase for phase in found.phases()}
+    assert list(phases) == ["advertising", "sharing", "collecting", "confirming", "unmasking", "complete"]
+    assert [phases[state].missing for state in list(phases)[:-1]] == [0, 1, 1, 0, 0]
+    assert [phases[state].delivered for state in list(phases)[:-1]] == [6, 5, 4, 4, 4]
+    sizes = {step: sum(len(one.bodies[step]) for one in clients if step in one.bodies) for step in steps_of(task)}
+    assert {state: phases[state].received for state in STAGES.values()} == {STAGES[step]: sizes[step] for step in sizes}
+    assert phases["sharing"].seconds(CLOCK.now()) == phases["collecting"].seconds(CLOCK.now()) == 3601
+    roster = phases["sharing"].handed_out
+    assert roster % 6 == 0  # the same bytes for each of those who advertised
+    assert roster > 0
+    page = text_of(api.http.get(f"/dashboard/tasks/{task.id}/rounds/1").text)
+    for words_ in ("contributed contribution stored 4 67 %", "survived part of the released sum 4 67 %"):
+        assert words_ in page
+
+
+def test_a_round_that_is_under_way_and_one_that_failed(api: Api) -> None:
+    task = api.create_task("two-ways", cohort=4, collect_seconds=100.0)
+    members = task.enrol(4)
+    task.wait_round(1, "collecting")
+    members[0].put(1, members[0].contribution(1, 1.0))
+    found = tally(api, task, 1)
+    assert [step.count for step in found.funnel()] == [4, 1, 1, None]
+    assert [(phase.state, phase.status) for phase in found.phases()] == [
+        ("collecting", "now"),
+        ("folding", "ahead"),
+        ("complete", "ahead"),
+    ]
+    assert found.waited_for == (1, 4)
+    page = text_of(api.http.get(f"/dashboard/tasks/{task.id}/rounds/1").text)
+    assert "in 1 min 40 s" in page
+    assert "1 of 4 clients" in page
+    CLOCK.advance(101)
+    task.wait_round(1, "failed")
+    found = tally(api, task, 1)
+    assert [step.count for step in found.funnel()] == [4, 1, 1, 0]
+    assert [(phase.state, phase.status, phase.missing) for phase in found.phases()] == [
+        ("collecting", "failed", 3),
+        ("failed", "failed", None),
+    ]
+    page = text_of(api.http.get(f"/dashboard/tasks/{task.id}/rounds/1").text)
+    assert "It failed: 1 of 4 clients delivered in time, and 2 are needed." in page
+    assert "1 min 41 s" in page
+
+
+def test_an_upload_that_began_has_joined_even_when_it_was_never_whole(api: Api) -> None:
+    task = api.create_task("begun", cohort=3, items=300, collect_seconds=100.0)
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    for member in members[:2]:
+        member.put(1, member.contribution(1, 1.0))
+    part = members[2].contribution(1, 1.0)[:64]
+    headers = {
+        **members[2].auth,
+        "Content-Type": "application/partial-upload",
+        "Upload-Offset": "0",
+        "Upload-Complete": "?0",
+        "Content-Digest": digest_field(part),
+    }
+    answer = api.http.patch(members[2].path(1), content=part, headers=headers)
+    assert answer.status_code == 204, answer.text
+    assert [step.count for step in tally(api, task, 1).funnel()] == [3, 3, 2, None]
+    CLOCK.advance(101)
+    task.wait_round(1, "complete")
+    assert [step.count for step in tally(api, task, 1).funnel()] == [3, 3, 2, 2]
+
+
+@contextmanager
+def counting(engine: Engine) -> Iterator[list[str]]:
+    """The queries that this thread makes meanwhile."""
+    seen: list[str] = []
+    mine = threading.get_ident()
+
+    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        if threading.get_ident() == mine and statement.startswith("SELECT"):
+            seen.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+def crowd(api: Api, task_id: str, clients: int, rounds: int) -> None:
+    """A task with that many clients, all of them in each round."""
+    schedule = {"cohort_size": clients, "min_clients": 2, "rounds": rounds}
+    with services(api).database.write() as session:
+        values = {"recipe_parameters": {"items": 2, "dim": 2, "clip": 1.0}, "schedule": schedule, "state": "closed"}
+        session.add(task_row(task_id, **values))
+        session.flush()
+        names = [f"{task_id}-{index}" for index in range(clients)]
+        rows = [client_row(name, task_id, sequence=index) for index, name in enumerate(names)]
+        columns = [column.key for column in ClientRow.__mapper__.column_attrs]
+        session.execute(
+            insert(ClientRow),
+            [{key: getattr(row, key) for key in columns if getattr(row, key) is not None} for row in rows],
+        )
+        for number in range(1, rounds + 1):
+            row = round_row(task_id, number=number, state="complete", cohort=clients, survivors=clients)
+            session.add(row)
+            session.flush()
+            session.add_all(
+                [
+                    PhaseRow(round_id=row.id, state="collecting", entered_at=1.0),
+                    PhaseRow(round_id=row.id, state="complete", entered_at=2.0),
+                ]
+            )
+            session.execute(insert(CohortRow), [{"round_id": row.id, "client_id": name} for name in names])
+            given = {"round_id": row.id, "digest": "0" * 64, "bytes": 80, "stored_at": 1.0, "folded": True}
+            session.execute(insert(ContributionRow), [{**given, "client_id": name} for name in names])
+
+
+def test_ten_thousand_clients_take_no_query_more_than_ten(api: Api) -> None:
+    crowd(api, "t_few", 10, 2)
+    crowd(api, "t_many", 10_000, 3)
+    engine = services(api).database.engine
+    looks = {
+        "task": (lambda task_id: task_screen(task_id, None), 14),
+        "round": (lambda task_id: round_screen(task_id, 2), 7),
+        "tasks": (lambda task_id: tasks_screen(1), 8),
+    }
+    for name, (screen, most) in looks.items():
+        counts = {}
+        for task_id in ("t_few", "t_many"):
+            with counting(engine) as seen:
+                screen(task_id).look(services(api))
+            counts[task_id] = len(seen)
+        assert 0 < counts["t_many"] == counts["t_few"] <= most, (name, counts)
+    for path in ("", "/tasks/t_many", "/tasks/t_many/rounds/2"):
+        page = api.http.get(f"/dashboard{path}")
+        assert "10,000" in page.text
+        assert len(page.content) < 40_000
+
+
+def test_long_lists_come_in_pages(api: Api) -> None:
+    crowd(api, "t_long", 2, 60)
+    first = api.http.get("/dashboard/tasks/t_long").text
+    assert 'id="round-60"' in first
+    assert 'id="round-35"' not in first
+    (link,) = re.findall(r'href="([^"]+before=\d+)"', first)
+    second = api.http.get(link).text
+    assert 'id="round-35"' in second
+    assert 'id="round-36"' not in second
+    assert f'data-live="{link.partition("?")[0]}/live?before=36"' in second
+
+
+def test_what_a_recipe_reports_is_drawn_and_listed(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
+    migrate(database)
+    with database.write() as session:
+        session.add(task_row())
+        session.flush()
+        for number, value in enumerate((0.25, 0.5, float("inf"), 1.0), 1):
+            session.add(round_row(number=number, state="complete", report={"recall": value, "loss": 1 - value}))
+        session.add(round_row(number=5, state="failed", report={}))
+    with database.read() as session:
+        loss, recall = quality(session, "t_1")
+    assert recall.points == [(1, 0.25), (2, 0.5), (4, 1.0)]
+    assert (loss.low, loss.high, loss.last) == (0.0, 0.75, 0.0)
+    xs, ys = zip(*recall.places(), strict=True)
+    assert xs == (8.0, 216.0, 632.0)
+    assert ys == pytest.approx((152.0, 104.0, 8.0))
+    assert figures([loss, recall])[0] == (4, {"loss": 0.0, "recall": 1.0})
+    assert Series("flat", [(3, 1.0)]).places() == [(8.0, 80.0)]
+    database.close()
+
+
+def test_every_count_is_made_by_each_database(database_url: str) -> None:
+    database = Database(database_url, connections=2)
+    migrate(database)
+    agreed = {"cohort_size": 4, "min_clients": 2, "rounds": 9}
+    with database.write() as session:
+        session.add(task_row(recipe_parameters={"items": 2, "dim": 2, "clip": 1.0}, schedule=agreed))
+        session.flush()
+        session.add_all([client_row(f"c_{index}") for index in range(3)])
+        session.add(client_row("c_gone", revoked_at=1.0))
+        for uses, more in ((5, {"used": 3}), (4, {"revoked_at": 1.0}), (3, {"expires_at": 1.0})):
+            values = {"task_id": "t_1", "role": "member", "uses": uses, "used": 0, "created_at": 0.0, "expires_at": 2e9}
+            session.add(InvitationRow(id=f"i_{uses}", token_hash=f"{uses:064}", **(values | more)))
+        row = round_row(model_digest=bytes(32), state="sharing", cohort=3)
+        session.add(row)
+        session.flush()
+        for stage, senders in (("advertise", 3), ("share", 2)):
+            for index in range(senders):
+                told = {"stage": stage, "digest": "0" * 64, "length": 10, "stored_at": 1.0}
+                session.add(StageMessageRow(round_id=row.id, client_id=f"c_{index}", **told))
+        for offset in (0, 10):
+            chunk = {"offset": offset, "bytes": 10, "digest": "0" * 64, "blob_key": f"b{offset}"}
+            session.add(ChunkRow(round_id=row.id, client_id="c_0", **chunk))
+        session.add(PhaseRow(round_id=row.id, state="advertising", entered_at=1.0))
+        session.add(PhaseRow(round_id=row.id, state="sharing", entered_at=3.0, handed_out=77))
+    with database.read() as session:
+        (line,) = overview(session).lines
+        facts = task_facts(session, session.get_one(TaskRow, "t_1"), now=100.0)
+    assert (line.members, line.current.waited_for) == (3, (2, 3))  # type: ignore[union-attr]
+    assert (facts.members.enrolled, facts.members.revoked, facts.members.waiting) == (3, 1, 0)
+    assert (facts.invited.places, facts.invited.taken, facts.invited.free) == (12, 3, 2)
+    (found,) = facts.rounds
+    assert found.uploads == 1
+    first, second = found.phases()[:2]
+    assert (first.seconds(9.0), first.received, second.received, second.handed_out) == (2.0, 30, 20, 77)
+    database.close()
+
+
+def test_security_is_told_in_lines(api: Api) -> None:
+    masked = masked_task(api, "told-masked", 6).view
+    keyed = api.create_task("told-ckks", recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0).view
+    plain = api.create_task("told-plain").view
+    noisy = api.create_task(
+        "told-noise", recipe_name="rfrec", dim=4, clip=1.0, recipe_parameters={"ldp": {"clip": 0.5, "scale": 0.4}}
+    ).view
+    lines = {
+        name: {term.label: term.value for term in security_terms(TaskView.model_validate(view))}
+        for name, view in (("masked", masked), ("ckks", keyed), ("plain", plain), ("noise", noisy))
+    }
+    assert security_level(TaskView.model_validate(masked)) == "128-bit"
+    assert security_level(TaskView.model_validate(plain)) == "none"
+    around = masked["plan"]["neighbourhood"]
+    assert lines["masked"]["Neighbours, k"] == str(around["degree"])
+    assert lines["masked"]["Threshold, t"] == str(around["threshold"])
+    assert lines["masked"]["Privacy floor"] == "4 clients"
+    assert lines["ckks"]["Ring degree"] == f"{keyed['plan']['ring_degree']:,}"
+    assert lines["plain"]["Security level"] == "none"
+    assert lines["noise"]["LDP epsilon"] == "2.5"
+
+
+def test_durations_bytes_and_what_is_volatile() -> None:
+    spans = {0: "0 s", 0.25: "250 ms", 59.9: "59 s", 60: "1 min", 61: "1 min 1 s", 3600: "1 h", 90_061: "1 d 1 h"}
+    assert {seconds: words.span(seconds) for seconds in spans} == spans
+    sizes = {0: "0 B", 999: "999 B", 1000: "1.00 kB", 12_345: "12.3 kB", 123_456_789: "123 MB", 5e15: "5000 TB"}
+    assert {size: words.byte_count(size) for size in sizes} == sizes
+    early, late = words.when(1000.0, 990.0), words.when(1000.0, 995.0)
+    assert early != late
+    assert words.steady(early) == words.steady(late)
+    assert words.shown(early).endswith('title="1970-01-01 00:16:40 UTC" data-time="relative">in 10 s</time>')
+
+
+def test_a_stream_that_never_began_holds_no_place() -> None:
+    streams, one = Streams(), Visitor(Operator("ada", "admin"), "1" * 64, "2" * 64, "3" * 64)
+    held = [streams.enter(one) for _ in range(6)]
+    with pytest.raises(Problem, match="too-many-requests"):
+        streams.enter(one)
+    assert streams.enter(Visitor(one.operator, "4" * 64, one.token_hash, one.form_token)).owner == "4" * 64
+    streams.leave(held.pop())
+    del held[-1]  # as when a browser has gone before its stream began
+    assert [streams.enter(one).owner for _ in range(2)] == ["1" * 64] * 2
+
+
+def test_wheels_hold_templates_and_files() -> None:
+    rules = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
+    package = ROOT / "aggregator_service" / "dashboard"
+    packed = {path for rule in rules["*"] for path in package.glob(rule)}
+    needed = {path for folder in ("templates", "static") for path in (package / folder).rglob("*") if path.is_file()}
+    assert len(needed) > 15
+    assert needed <= packed

@@ -1,0 +1,193 @@
+"""Server-sent events of a real server: what comes, when nothing does, and what ends a stream."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.api import Api, TestTask
+from tests.support.dashboard import form_token, sign_in
+from tests.support.server import AggregatorProcess
+
+SECONDS = 60.0
+
+
+@pytest.fixture
+def visitor(server: AggregatorProcess) -> Iterator[httpx.Client]:
+    """A browser without a screen, signed in."""
+    with _signed_in(server, server.operator_token) as http:
+        yield http
+
+
+@contextmanager
+def _signed_in(server: AggregatorProcess, token: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=SECONDS) as http:
+        assert sign_in(http, server.url, token).status_code == 303
+        yield http
+
+
+class Stream:
+    """The events of one stream, read as they come."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+
+    def next(self) -> tuple[str, Any]:
+        """The next event; comments and the retry field are passed over. `StopIteration` when the stream has ended."""
+        name = ""
+        for line in self._lines:
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                return name, json.loads(line.removeprefix("data: "))
+        raise StopIteration
+
+    def until(self, wanted: Callable[[str, Any], bool]) -> Any:
+        """The data of the first event that is wanted."""
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            name, data = self.next()
+            if wanted(name, data):
+                return data
+        raise AssertionError("the event did not come")
+
+    def is_over(self) -> bool:
+        """Whether nothing but what is on its way still comes."""
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            try:
+                self.next()
+            except StopIteration:
+                return True
+        return False
+
+
+@contextmanager
+def watching(http: httpx.Client, path: str) -> Iterator[Stream]:
+    with http.stream("GET", f"/dashboard{path}/live") as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+        yield Stream(answer.iter_lines())
+
+
+def parts(stream: Stream, *names: str) -> dict[str, str]:
+    """The first fragment of each name."""
+    found: dict[str, str] = {}
+
+    def take(name: str, data: Any) -> bool:
+        if name == "part":
+            found.setdefault(data["name"], data["html"])
+        return set(names) <= set(found)
+
+    stream.until(take)
+    return found
+
+
+def started(live_api: Api, name: str, **schedule: Any) -> TestTask:
+    return live_api.create_task(name, cohort=3, **schedule)
+
+
+def test_a_change_is_sent_as_the_fragments_that_show_it(live_api: Api, visitor: httpx.Client) -> None:
+    task = started(live_api, "seen-live")
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    with watching(visitor, f"/tasks/{task.id}/rounds/1") as stream:
+        assert "0<small>of 3 clients" in parts(stream, "round_status", "round_facts")["round_status"]
+        members[0].put(1, members[0].contribution(1, 1.0))
+        changed = stream.until(lambda name, data: name == "part" and data["name"] == "round_status")
+        assert "1<small>of 3 clients" in changed["html"]
+        for member in members[1:]:
+            member.put(1, member.contribution(1, 1.0))
+        said = stream.until(lambda name, data: name == "say" and "complete" in data["text"])
+        assert said == {"text": "Round 1 is complete."}
+
+
+def test_time_alone_is_no_news(live_api: Api, visitor: httpx.Client) -> None:
+    """Ages and what is left differ at every look: the browser counts, nothing is sent."""
+    task = started(live_api, "quiet")
+    (first, *_) = task.enrol(3)
+    task.wait_round(1, "collecting")
+    with watching(visitor, f"/tasks/{task.id}/rounds/1") as stream:
+        assert set(parts(stream, "round_status", "round_facts")) == {"round_status", "round_facts"}
+        assert stream.next()[0] == "now"
+        time.sleep(2.5)  # two looks at least, which find nothing
+        first.put(1, first.contribution(1, 1.0))
+        name, data = stream.next()
+        assert (name, "1<small>of 3 clients" in data["html"]) == ("part", True)
+
+
+def test_the_first_page_and_the_server_are_live_too(live_api: Api, visitor: httpx.Client) -> None:
+    with watching(visitor, "") as stream:
+        parts(stream, "task_list")
+        started(live_api, "appears")
+        stream.until(lambda name, data: name == "part" and "appears" in data["html"])
+    with watching(visitor, "/health") as stream:
+        assert "this process drives the rounds" in parts(stream, "health")["health"]
+
+
+def test_signing_out_ends_every_stream_of_the_sign_in(server: AggregatorProcess, visitor: httpx.Client) -> None:
+    with watching(visitor, "") as stream:
+        parts(stream, "task_list")
+        token = form_token(visitor)
+        answer = visitor.post("/dashboard/sign-out", data={"form_token": token}, headers={"Origin": server.url})
+        assert answer.status_code == 303
+        assert "signed out" in stream.until(lambda name, data: name == "end")["why"]
+        assert stream.is_over()
+
+
+@pytest.mark.parametrize("how", ["revoked", "rotated"])
+def test_a_void_token_ends_its_streams(live_api: Api, server: AggregatorProcess, how: str) -> None:
+    body = {"name": f"stream-{how}", "role": "read-only"}
+    token = live_api.http.post("/v1/operators", json=body, headers=live_api.operator).json()["token"]
+    with _signed_in(server, token) as http, watching(http, "") as stream:
+        parts(stream, "task_list")
+        path = f"/v1/operators/stream-{how}"
+        if how == "revoked":
+            assert live_api.http.delete(path, headers=live_api.operator).status_code == 200
+        else:
+            assert live_api.http.post(f"{path}/rotation", headers=live_api.operator).status_code == 200
+        stream.until(lambda name, data: name == "end")
+        assert stream.is_over()
+        assert http.get("/dashboard/live").status_code == 401
+
+
+def test_streams_are_counted_and_given_back(server: AggregatorProcess, visitor: httpx.Client) -> None:
+    with _signed_in(server, server.operator_token) as other:
+        opened = [visitor.send(visitor.build_request("GET", "/dashboard/live"), stream=True) for _ in range(6)]
+        assert [answer.status_code for answer in opened] == [200] * 6
+        assert visitor.get("/dashboard/live").status_code == 429
+        assert visitor.get("/dashboard").status_code == 200
+        with watching(other, "") as stream:  # somebody else's sign-in has its own
+            parts(stream, "task_list")
+        for answer in opened:
+            answer.close()
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            with visitor.stream("GET", "/dashboard/live") as again:
+                if again.status_code == 200:
+                    return
+            time.sleep(0.2)
+        raise AssertionError("streams that were closed still count")
+
+
+def test_what_is_not_there_has_no_stream(live_api: Api, visitor: httpx.Client) -> None:
+    task = started(live_api, "no-stream")
+    for path in ("/tasks/t_none", f"/tasks/{task.id}/rounds/7"):
+        assert visitor.get(f"/dashboard{path}/live").status_code == 404
+
+
+def test_a_server_that_stops_ends_streams_and_remembers_who_is_signed_in(server: AggregatorProcess) -> None:
+    with _signed_in(server, server.operator_token) as http:
+        with watching(http, "") as stream:
+            parts(stream, "task_list")
+            server.stop()
+            assert stream.is_over()
+        server.start()
+        assert http.get("/dashboard").status_code == 200

@@ -1,0 +1,390 @@
+"""The pages over HTTP: who gets in, what a form must carry, what is escaped, what is never shown."""
+
+from __future__ import annotations
+
+import html
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from aggregator_service.clock import ManualClock
+from aggregator_service.rounds.interventions import ABORTED
+from aggregator_service.services import Services
+from aggregator_service.storage.schema import OperatorRow, SignInRow
+from tests.support.api import Api, TestTask
+from tests.support.dashboard import form_token, sign_in
+from tests.support.inside import aggregator_inside
+from tests.support.rows import round_row, task_row
+from tests.support.server import OPERATOR_TOKEN
+
+CLOCK = ManualClock(1_800_000_000.0)
+HERE = "http://test"
+OURS = {"Origin": HERE}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with aggregator_inside(tmp_path_factory.mktemp("pages") / "data", clock=CLOCK, operator_rate=0) as inside:
+        yield inside
+
+
+@pytest.fixture(autouse=True)
+def nobody(api: Api) -> Iterator[None]:
+    """Every test begins signed out."""
+    api.http.cookies.clear()
+    api.http.follow_redirects = False
+    yield
+    api.http.cookies.clear()
+
+
+def services(api: Api) -> Services:
+    found: Services = api.http.app.state.services  # type: ignore[attr-defined]
+    return found
+
+
+def operator(api: Api, name: str, role: str = "operator", **more: Any) -> str:
+    made = api.http.post("/v1/operators", json={"name": name, "role": role, **more}, headers=api.operator)
+    assert made.status_code == 201, made.text
+    return str(made.json()["token"])
+
+
+def enter(api: Api, token: str = OPERATOR_TOKEN) -> str:
+    """Sign in; what this visitor's forms carry."""
+    assert sign_in(api.http, HERE, token).status_code == 303
+    return form_token(api.http)
+
+
+def started(api: Api, name: str, **schedule: Any) -> TestTask:
+    task = api.create_task(name, cohort=3, **schedule)
+    task.enrol(3)
+    task.wait_round(1, "collecting")
+    return task
+
+
+def page_of(task: TestTask, number: int = 1, action: str = "") -> str:
+    return f"/dashboard/tasks/{task.id}/rounds/{number}{action}"
+
+
+# --- getting in -------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_not_signed_in_is_asked_to_and_comes_back(api: Api) -> None:
+    task = started(api, "way-back")
+    answer = api.http.get(page_of(task))
+    assert answer.status_code == 303
+    place = answer.headers["location"]
+    assert place.startswith("/dashboard/sign-in?next=")
+    form = api.http.get(place).text
+    following = html.unescape(re.search(r'name="next" value="([^"]*)"', form).group(1))  # type: ignore[union-attr]
+    back = api.http.post("/dashboard/sign-in", data={"token": OPERATOR_TOKEN, "next": following}, headers=OURS)
+    assert back.headers["location"] == page_of(task)
+    assert api.http.get(page_of(task)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["https://evil.example/", "//evil.example", "/\\evil.example", "/sign-out", "javascript:alert(1)", "/a?b=c"],
+)
+def test_signing_in_leads_nowhere_else(api: Api, asked: str) -> None:
+    answer = api.http.post("/dashboard/sign-in", data={"token": OPERATOR_TOKEN, "next": asked}, headers=OURS)
+    assert answer.headers["location"] == "/dashboard"
+    assert "evil" not in api.http.get("/dashboard/sign-in", params={"next": asked}).text
+
+
+@pytest.mark.parametrize("token", ["", "hro_wrong", "x" * 500])
+def test_a_wrong_token_is_refused_in_words_and_repeated_nowhere(api: Api, token: str) -> None:
+    answer = sign_in(api.http, HERE, token)
+    assert answer.status_code in (401, 422)
+    assert "set-cookie" not in answer.headers
+    assert not token or token not in answer.text
+    assert api.http.get("/dashboard").status_code == 303
+
+
+def test_a_clients_token_is_no_operators(api: Api) -> None:
+    (member, *_) = api.create_task("no-operator", cohort=3).enrol(1)
+    assert sign_in(api.http, HERE, member.token).status_code == 401
+
+
+def test_guessing_is_slowed_down(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data", failure_rate=0.2) as api:
+        answers = [sign_in(api.http, HERE, f"hro_guess-{number}").status_code for number in range(8)]
+        assert answers[:4] == [401] * 4
+        assert answers[-1] == 429
+        assert "retry-after" in sign_in(api.http, HERE, "hro_guess").headers
+
+
+def test_the_cookie_is_a_secret_of_its_own_and_the_token_is_kept_nowhere(api: Api) -> None:
+    token = operator(api, "cookie")
+    answer = sign_in(api.http, HERE, token)
+    cookie = answer.headers["set-cookie"]
+    for flag in ("HttpOnly", "SameSite=strict", "Path=/dashboard", "Max-Age=43200"):
+        assert flag in cookie
+    assert "Secure" not in cookie  # there is no TLS here
+    secret = api.http.cookies["hushrec"]
+    with services(api).database.read() as session:
+        rows = list(session.scalars(select(SignInRow)))
+    assert not any(secret in str(vars(row)) or token in str(vars(row)) for row in rows)
+    for path in ("", "/health"):
+        page = api.http.get(f"/dashboard{path}").text
+        assert token not in page
+        assert secret not in page
+
+
+def test_under_tls_the_cookie_is_bound_to_host_and_tls(api: Api) -> None:
+    answer = api.http.post(
+        "https://test/dashboard/sign-in", data={"token": OPERATOR_TOKEN}, headers={"Origin": "https://test"}
+    )
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("__Host-hushrec=")
+    assert "Secure" in cookie
+    assert "Path=/;" in cookie
+
+
+def test_a_sign_in_ends_by_itself(api: Api) -> None:
+    enter(api)
+    CLOCK.advance(43_199)
+    assert api.http.get("/dashboard").status_code == 200
+    CLOCK.advance(2)
+    assert api.http.get("/dashboard").status_code == 303
+
+
+def test_signing_out_voids_the_cookie_itself(api: Api) -> None:
+    carried = enter(api)
+    secret = api.http.cookies["hushrec"]
+    answer = api.http.post("/dashboard/sign-out", data={"form_token": carried}, headers=OURS)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/dashboard/sign-in")
+    assert "Max-Age=0" in answer.headers["set-cookie"]
+    again = api.http.get("/dashboard", headers={"Cookie": f"hushrec={secret}"})
+    assert again.status_code == 303
+
+
+@pytest.mark.parametrize("how", ["revoked", "rotated", "expired"])
+def test_a_token_that_is_void_ends_what_was_begun_with_it(api: Api, how: str) -> None:
+    token = operator(api, f"void-{how}", expires_seconds=600)
+    enter(api, token)
+    if how == "revoked":
+        assert api.http.delete(f"/v1/operators/void-{how}", headers=api.operator).status_code == 200
+    elif how == "rotated":
+        assert api.http.post(f"/v1/operators/void-{how}/rotation", headers=api.operator).status_code == 200
+    else:
+        CLOCK.advance(601)
+    assert api.http.get("/dashboard").status_code == 303
+
+
+def test_a_secret_that_nobody_was_given_is_nobody(api: Api) -> None:
+    for secret in ("hrs_made-up", "x" * 5000, '"'):
+        assert api.http.get("/dashboard", headers={"Cookie": f"hushrec={secret}"}).status_code == 303
+
+
+# --- forms ------------------------------------------------------------------------------------------------------------
+
+
+def test_extend_and_abort_ask_first_and_then_do_it(api: Api) -> None:
+    task = started(api, "acted-on")
+    carried = enter(api)
+    asked = api.http.get(page_of(task, action="/extend"))
+    assert "Extend round 1?" in asked.text
+    assert task.round(1)["seconds_left"] == 600  # asking does nothing
+    done = api.http.post(page_of(task, action="/extend"), data={"form_token": carried, "minutes": "2.5"}, headers=OURS)
+    assert (done.status_code, done.headers["location"]) == (303, page_of(task))
+    assert task.round(1)["seconds_left"] == 750
+    assert "Nothing is released" in api.http.get(page_of(task, action="/abort")).text
+    assert api.http.post(page_of(task, action="/abort"), data={"form_token": carried}, headers=OURS).status_code == 303
+    assert task.round(1)["failure"] == ABORTED
+    shown = api.http.get(page_of(task)).text
+    assert ABORTED in shown
+    assert "/abort" not in shown
+
+
+@pytest.mark.parametrize("minutes", ["", "0", "-1", "ten", "nan", "inf", "1e9", "10081"])
+def test_an_extension_that_makes_no_sense_is_asked_for_again(api: Api, minutes: str) -> None:
+    task = started(api, f"senseless-{abs(hash(minutes))}")
+    answer = api.http.post(
+        page_of(task, action="/extend"), data={"form_token": enter(api), "minutes": minutes}, headers=OURS
+    )
+    assert answer.status_code == 422
+    assert 'aria-invalid="true"' in answer.text
+    assert task.round(1)["seconds_left"] == 600
+
+
+def test_a_round_that_is_over_offers_and_takes_no_action(api: Api) -> None:
+    task = started(api, "over-now", rounds=1)
+    carried = enter(api)
+    api.http.post(f"{task.path}/close", headers=api.operator)
+    for action in ("/extend", "/abort"):
+        assert action not in api.http.get(page_of(task)).text
+        asked = api.http.get(page_of(task, action=action))
+        told = api.http.post(page_of(task, action=action), data={"form_token": carried, "minutes": "5"}, headers=OURS)
+        assert asked.status_code == told.status_code == 409
+        assert "failed" in told.text
+
+
+FOREIGN: dict[str, dict[str, str]] = {
+    "another site": {"Origin": "https://evil.example"},
+    "a sandbox": {"Origin": "null"},
+    "no origin": {},
+    "another site, by the browser's word": {"Origin": HERE, "Sec-Fetch-Site": "cross-site"},
+    "a sister site": {"Origin": HERE, "Sec-Fetch-Site": "same-site"},
+}
+
+
+@pytest.mark.parametrize("headers", FOREIGN.values(), ids=FOREIGN.keys())
+def test_forms_from_elsewhere_do_nothing(api: Api, headers: dict[str, str]) -> None:
+    task = started(api, f"foreign-{abs(hash(str(headers)))}")
+    carried = enter(api)
+    data = {"form_token": carried, "minutes": "5", "token": OPERATOR_TOKEN}
+    for path in (
+        page_of(task, action="/extend"),
+        page_of(task, action="/abort"),
+        "/dashboard/sign-out",
+        "/dashboard/sign-in",
+    ):
+        assert api.http.post(path, data=data, headers=headers).status_code == 403, path
+    assert (task.round(1)["state"], task.round(1)["seconds_left"]) == ("collecting", 600)
+    assert api.http.get("/dashboard").status_code == 200
+
+
+def test_a_browser_that_says_same_origin_is_believed_behind_a_proxy_that_rewrites_the_host(api: Api) -> None:
+    headers = {"Origin": "https://hush.example", "Sec-Fetch-Site": "same-origin"}
+    assert api.http.post("/dashboard/sign-in", data={"token": OPERATOR_TOKEN}, headers=headers).status_code == 303
+
+
+def test_a_form_needs_the_token_of_its_own_sign_in(api: Api) -> None:
+    task = started(api, "form-token")
+    earlier = enter(api)
+    api.http.cookies.clear()
+    now = enter(api)
+    assert earlier != now
+    for carried in (earlier, "", "0" * 64):
+        answer = api.http.post(page_of(task, action="/abort"), data={"form_token": carried}, headers=OURS)
+        assert answer.status_code == 403
+    assert task.round(1)["state"] == "collecting"
+
+
+def test_a_read_only_operator_sees_everything_and_changes_nothing(api: Api) -> None:
+    task = started(api, "read-only")
+    carried = enter(api, operator(api, "eyes", "read-only"))
+    for path in ("/dashboard", f"/dashboard/tasks/{task.id}", page_of(task), "/dashboard/health"):
+        page = api.http.get(path)
+        assert page.status_code == 200
+        assert "/abort" not in page.text
+        assert "/extend" not in page.text
+    for action in ("/extend", "/abort"):
+        assert api.http.get(page_of(task, action=action)).status_code == 403
+        told = api.http.post(page_of(task, action=action), data={"form_token": carried, "minutes": "5"}, headers=OURS)
+        assert told.status_code == 403
+        assert "read-only" in told.text
+    assert (task.round(1)["state"], task.round(1)["seconds_left"]) == ("collecting", 600)
+
+
+def test_the_log_names_the_operator_and_holds_no_secret(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    task, token = started(api, "logged"), operator(api, "grace")
+    carried = enter(api, token)
+    secret = api.http.cookies["hushrec"]
+    api.http.post(page_of(task, action="/extend"), data={"form_token": carried, "minutes": "5"}, headers=OURS)
+    api.http.post(page_of(task, action="/abort"), data={"form_token": carried}, headers=OURS)
+    api.http.post("/dashboard/sign-out", data={"form_token": carried}, headers=OURS)
+    sign_in(api.http, HERE, "hro_a-guess-that-failed")
+    told = [(record.message, getattr(record, "hushrec_fields", {})) for record in caplog.records]
+    for message in ("operator signed in", "round extended", "round aborted", "operator signed out"):
+        assert ("grace") in [fields.get("operator") for text, fields in told if text == message]
+    everything = str([vars(record) for record in caplog.records if record.name.startswith("aggregator_service")])
+    for value in (token, secret, carried, "hro_a-guess-that-failed"):
+        assert value not in everything
+
+
+# --- what pages show, and let in -------------------------------------------------------------------------------------
+
+
+def test_what_somebody_typed_is_text(api: Api) -> None:
+    evil, agreed = "<script>alert('&')</script>", {"cohort_size": 4, "min_clients": 2, "rounds": 3}
+    parameters = {"items": 2, "dim": 2, "clip": 1.0}
+    named, failing = "t_" + "e" * 20, "t_" + "f" * 20
+    with services(api).database.write() as session:
+        common = {"recipe_parameters": parameters, "schedule": agreed, "state": "failed"}
+        session.add_all([task_row(named, **{**common, "name": evil}), task_row(failing, **{**common, "name": "fine"})])
+        session.flush()
+        for task_id in (named, failing):
+            session.add(round_row(task_id, state="failed", failure=evil))
+            session.add(round_row(task_id, number=2, state="complete", report={evil: 0.5}, survivors=2))
+    enter(api)
+    for place in ("", f"/tasks/{failing}", f"/tasks/{failing}/rounds/1", f"/tasks/{named}/rounds/1"):
+        page = api.http.get(f"/dashboard{place}")
+        assert page.status_code == 200, place
+        assert "<script>alert" not in page.text
+        assert "&lt;script&gt;alert(&#39;&amp;&#39;)" in page.text
+
+
+PATHS = ("/dashboard/sign-in", "/dashboard", "/dashboard/health", "/dashboard/nowhere", "/dashboard/tasks/t_none")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_pages_load_nothing_from_elsewhere_and_run_nothing_inline(api: Api, path: str) -> None:
+    enter(api)
+    answer = api.http.get(path)
+    policy = answer.headers["content-security-policy"]
+    for rule in ("default-src 'none'", "style-src 'self'", "script-src 'self'", "connect-src 'self'"):
+        assert f"{rule};" in policy
+    assert "unsafe" not in policy
+    assert "form-action 'self'; frame-ancestors 'none'" in policy
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["referrer-policy"] == "same-origin"
+    assert not re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=|https?://(?!www\.w3\.org)", answer.text)
+    assert answer.text.count("<h1") == 1
+    assert '<html lang="en">' in answer.text
+
+
+def test_the_api_keeps_its_own_policy(api: Api) -> None:
+    answer = api.http.get("/healthz")
+    assert "script-src" not in answer.headers["content-security-policy"]
+    assert answer.headers["referrer-policy"] == "no-referrer"
+
+
+def test_files_may_be_kept_since_their_address_changes_with_them(api: Api) -> None:
+    page = api.http.get("/dashboard/sign-in").text
+    links = re.findall(r'(?:href|src)="(/dashboard/static/[^"]+)"', page)
+    assert len(set(links)) == 3
+    for link in links:
+        answer = api.http.get(link)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+    assert api.http.get("/dashboard/static/pages.py").status_code == 404
+    assert api.http.get("/dashboard/static/..%2Fpages.py").status_code in (303, 404)
+
+
+def test_refusals_are_pages_with_the_status_they_have(api: Api) -> None:
+    task = started(api, "refusals")
+    enter(api)
+    for path, status in {
+        "/dashboard/nowhere": 404,
+        "/dashboard/tasks/t_none": 404,
+        page_of(task, 99): 404,
+        f"/dashboard/tasks/{task.id}/rounds/0": 422,
+        f"/dashboard/tasks/{task.id}/rounds/none": 422,
+        "/dashboard?page=0": 422,
+        f"/dashboard/tasks/{'x' * 100}": 422,
+    }.items():
+        answer = api.http.get(path)
+        assert answer.status_code == status, path
+        assert answer.headers["content-type"].startswith("text/html")
+    assert api.http.get("/dashboard/").headers["location"] == "/dashboard"
+
+
+def test_no_page_of_the_dashboard_is_in_the_contract(api: Api) -> None:
+    assert not [path for path in api.http.get("/openapi.json").json()["paths"] if "dashboard" in path]
+
+
+def test_an_operator_who_is_made_read_only_acts_no_more(api: Api) -> None:
+    task = started(api, "demoted")
+    carried = enter(api, operator(api, "demoted"))
+    with services(api).database.write() as session:
+        session.get_one(OperatorRow, "demoted").role = "read-only"
+    answer: httpx.Response = api.http.post(page_of(task, action="/abort"), data={"form_token": carried}, headers=OURS)
+    assert answer.status_code == 403

@@ -1,0 +1,220 @@
+"""One process leads at a time; another one takes over when it ends, however it ends, and the sums stay exact."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from sqlalchemy import make_url
+
+from aggregator_service.storage.dialects import dialect_of
+from tests.support.api import Api, TestMember, TestTask
+from tests.support.postgres import TestDatabase, connect
+from tests.support.replicas import Replicas, running_replicas, wait_until
+from tests.support.server import AggregatorProcess, running_aggregator
+
+COHORT = 7
+
+
+class Watch:
+    """Looks all the time whether two lead at once: those that took over are asked first, the old leader last."""
+
+    def __init__(self, replicas: Replicas, old: AggregatorProcess, *, lock: bool = True) -> None:
+        self._replicas, self._old, self._lock = replicas, old, lock
+        self._others = [server for server in replicas.servers if server is not old]
+        self._over = threading.Event()
+        self.looks, self.two = 0, list[str]()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            holders = self._replicas.holders() if self._lock else []
+            if len(holders) > 1:
+                self.two.append(f"the lock is held by {holders}")
+            others = [server.port for server in self._others if self._replicas.leading(server)]
+            if others and self._replicas.leading(self._old):
+                self.two.append(f"{others} and {self._old.port} lead")
+            self.looks += 1
+            self._over.wait(0.05)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._thread.join()
+        assert self.looks and not self.two, self.two
+
+
+def begun(api: Api, name: str) -> tuple[TestTask, list[TestMember]]:
+    """A round in which most have delivered and the first batch is folded."""
+    task = api.create_task(name, cohort=COHORT)
+    members = task.enrol(COHORT)
+    task.wait_round(1, "collecting")
+    for index, member in enumerate(members[:5]):
+        assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
+    wait_until(lambda: task.round(1)["folded"] == 4, "the first batch is not folded")
+    return task, members
+
+
+def finish(task: TestTask, members: list[TestMember]) -> None:
+    """The others deliver, and the sum is exactly that of all."""
+    for index, member in enumerate(members[5:], start=5):
+        assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
+    assert task.wait_round(1, "complete", seconds=60)["survivors"] == COHORT
+    total, mask = task.opened(1), task.plan.layout.blocks[0].integral_mask()
+    assert np.array_equal(total[mask], np.full(mask.sum(), float(COHORT)))
+    assert np.allclose(total[~mask], 2.0**COHORT - 1, atol=1e-6)
+
+
+def test_exactly_one_leads(replicas: Replicas) -> None:
+    leader = replicas.leader()
+    assert len(replicas.holders()) == 1
+    followers = [server for server in replicas.servers if server is not leader]
+    assert "this process drives the rounds now" in leader.log()
+    assert not any("this process drives the rounds now" in server.log() for server in followers)
+    assert all("another process drives the rounds" in server.log() for server in followers)
+
+
+def test_another_one_leads_when_the_leader_is_killed(replicas: Replicas) -> None:
+    leader = replicas.leader()
+    alive = [server for server in replicas.servers if server is not leader]
+    with replicas.api(*alive) as api:
+        task, members = begun(api, "killed")
+        leader.kill()
+        seconds = wait_until(lambda: bool(replicas.leaders()), "nobody took over")
+        print(f"kill -9: another one leads after {seconds:.2f} s")
+        finish(task, members)
+    leader.start()
+    assert len(replicas.leaders()) == 1
+
+
+def test_another_one_leads_when_the_leader_is_stopped(replicas: Replicas) -> None:
+    leader = replicas.leader()
+    alive = [server for server in replicas.servers if server is not leader]
+    with replicas.api(*alive) as api, Watch(replicas, leader)():
+        task, members = begun(api, "stopped")
+        leader.stop()
+        seconds = wait_until(lambda: bool(replicas.leaders()), "nobody took over")
+        print(f"stopped: another one leads {seconds:.2f} s after the end of the process")
+        finish(task, members)
+    assert "who leads cannot be asked" not in leader.log()
+    assert leader.log().count("this process no longer drives the rounds") == 1
+    leader.start()
+    assert len(replicas.leaders()) == 1
+
+
+def test_a_leader_whose_connection_is_cut_stands_down(replicas: Replicas, api: Api) -> None:
+    leader = replicas.leader()
+    task, members = begun(api, "cut")
+    before = leader.log().count("this process no longer drives the rounds")
+    (backend,) = replicas.holders()
+    with Watch(replicas, leader)():
+        with connect(make_url(replicas.database_url)) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s)", (backend,))
+        stood_down = "this process no longer drives the rounds"
+        wait_until(lambda: leader.log().count(stood_down) == before + 1, "the leader goes on")
+        seconds = wait_until(lambda: len(replicas.leaders()) == 1, "nobody leads")
+        print(f"connection cut: somebody leads {seconds:.2f} s after the leader stood down")
+        assert backend not in replicas.holders()
+        finish(task, members)
+
+
+def test_a_leader_that_stands_still_is_replaced_and_changes_nothing_later(replicas: Replicas) -> None:
+    """It still believes that it leads when it goes on, and has the outcome of a fold in its hands."""
+    leader = replicas.leader()
+    alive = [server for server in replicas.servers if server is not leader]
+    with replicas.api(*alive) as api:
+        task, members = begun(api, "still")
+        worker = worker_of(leader)
+        worker.suspend()
+        for index, member in enumerate(members[5:], start=5):
+            assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
+        task.wait_round(1, "folding")
+        os.kill(leader.pid, signal.SIGSTOP)
+        worker.resume()
+        seconds = wait_until(lambda: any(map(replicas.leading, alive)), "nobody took over")
+        print(f"the leader stands still: another one leads after {seconds:.2f} s")
+        finish(task, members[:5])
+        released = task.round(1)
+        os.kill(leader.pid, signal.SIGCONT)
+        stood_down = "this process no longer drives the rounds"
+        wait_until(lambda: leader.log().rfind(stood_down) > leader.log().rfind("drives the rounds now"), "it goes on")
+        assert task.round(1) == released
+        assert len(replicas.leaders()) == 1
+
+
+def worker_of(server: AggregatorProcess) -> psutil.Process:
+    """The fold worker: the child that is not multiprocessing's resource tracker."""
+    children = psutil.Process(server.pid).children()
+    (worker,) = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    return worker
+
+
+def test_a_second_server_on_a_data_directory_is_refused(replicas: Replicas) -> None:
+    first = replicas.servers[0]
+    second = AggregatorProcess(first.data_dir, database_url=replicas.database_url)
+    with pytest.raises(RuntimeError, match="each server needs a data directory of its own"):
+        second.start()
+
+
+def test_a_follower_whose_blobs_nobody_else_finds_says_so(replicas: Replicas, tmp_path: Path) -> None:
+    replicas.leader()
+    with running_aggregator(tmp_path / "alone", database_url=replicas.database_url) as fourth:
+        wait_until(lambda: "give all of them the same HUSHREC_BLOBS" in fourth.log(), "it says nothing")
+    assert not any("the same HUSHREC_BLOBS" in server.log() for server in replicas.servers)
+
+
+def test_postgresql_gives_up_on_a_leader_that_vanished(postgres: TestDatabase) -> None:
+    """Its machine answers no probe: within 6 seconds, not after the kernel's hours."""
+    dialect, parsed = dialect_of(postgres.schema())
+    candidate = dialect.candidacy(parsed)
+    assert candidate.leads()
+    names = "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"
+    try:
+        connection = candidate._connection  # type: ignore[attr-defined]
+        set_to = [int(connection.execute(f"SHOW {name}").fetchone()[0]) for name in names]
+    finally:
+        candidate.resign()
+    assert set_to == [3, 1, 3, 6000]
+
+
+def test_two_servers_over_one_sqlite_file_do_not_both_lead(tmp_path: Path) -> None:
+    settings = {"database_url": f"sqlite:///{tmp_path / 'one.db'}", "blobs": f"dir:{tmp_path / 'blobs'}"}
+    with running_replicas(tmp_path, 2, fold_batch=4, **settings) as two, two.api() as api:
+        leader = two.leader()
+        with Watch(two, leader, lock=False)():
+            task, members = begun(api, "sqlite")
+        finish(task, members)
+        leader.kill()
+        assert two.leader(but=leader) is not leader
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_candidate_that_resigns_while_it_waits(kind: str, tmp_path: Path, postgres: TestDatabase) -> None:
+    url = postgres.schema() if kind == "postgresql" else f"sqlite:///{tmp_path / 'test.db'}"
+    dialect, parsed = dialect_of(url)
+    first, second = dialect.candidacy(parsed), dialect.candidacy(parsed)
+    assert first.leads()
+    assert not second.leads()
+    assert first.leads()
+    asked = list[bool]()
+    thread = threading.Thread(target=lambda: asked.append(first.leads(wait=60.0)))
+    thread.start()
+    assert not second.leads(wait=0.2)
+    first.resign()
+    thread.join()
+    assert asked == [False]
+    wait_until(second.leads, "the lock is not free")
+    assert not first.leads()
+    first.resign()
+    second.resign()

@@ -1,0 +1,148 @@
+"""Clients whose every request goes to another replica: rounds of every kind come to their exact sums."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from protocols.sums.masked.mechanism import own_plan
+from tests.support.api import Api, TestMember, TestTask, digest_field
+from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.replicas import Replicas, wait_until
+
+COHORT = 5
+
+
+def deliver(members: list[TestMember]) -> None:
+    for index, member in enumerate(members):
+        answer = member.put(1, member.contribution(1, 2.0**index))
+        assert answer.status_code == 201, answer.text
+
+
+def assert_exact(task: TestTask) -> None:
+    total, mask = task.opened(1), task.plan.layout.blocks[0].integral_mask()
+    assert np.array_equal(total[mask], np.full(mask.sum(), float(COHORT)))
+    assert np.allclose(total[~mask], 2.0**COHORT - 1, atol=1e-6)
+
+
+def chunk_keys(replicas: Replicas, task: TestTask) -> list[str]:
+    return [key for key in replicas.servers[0].blobs.keys() if key.startswith(f"chunks/{task.id}-")]  # noqa: SIM118
+
+
+def test_a_plain_round(api: Api) -> None:
+    task = api.create_task("plain", cohort=COHORT)
+    members = task.enrol(COHORT)
+    task.wait_round(1, "collecting")
+    deliver(members)
+    assert task.wait_round(1, "complete", seconds=60)["survivors"] == COHORT
+    assert_exact(task)
+
+
+def test_an_encrypted_round(api: Api) -> None:
+    task = api.create_task(
+        "encrypted",
+        items=40,
+        dim=8,
+        clip=0.5,
+        cohort=COHORT,
+        recipe_name="colr",
+        recipe_parameters={"rank": 2},
+        mechanism_name="ckks",
+        mechanism_parameters={"mode": "shared"},
+    )
+    (holder,) = task.enrol(1, role="holder")
+    members = [holder, *task.enrol(COHORT - 1)]
+    for member in members:  # the keyring mailbox: left at one replica, fetched at another
+        path, envelope = f"{task.path}/keyring/{member.client_id}", os.urandom(64)
+        headers = {**holder.auth, "Content-Digest": digest_field(envelope)}
+        assert api.http.put(path, content=envelope, headers=headers).status_code == 201
+        assert api.http.get(f"{task.path}/keyring", headers=member.auth).content == envelope
+    keyring = task.mechanism.generate_keyring(task.plan)
+    task.wait_round(1, "collecting", seconds=60)
+    for member in members:
+        assert member.put(1, member.contribution(1, 0.25, keyring)).status_code == 201
+    task.wait_round(1, "complete", seconds=60)
+    total = task.opened(1, keyring)
+    mask = task.plan.layout.blocks[0].integral_mask()
+    assert np.allclose(total[~mask], 0.25 * COHORT, atol=1e-3)
+    assert np.allclose(total[mask], COHORT, atol=1e-2)
+
+
+@pytest.mark.parametrize("mode", ["curious", "semi-malicious"])
+def test_a_masked_round_with_a_dropout(api: Api, replicas: Replicas, mode: str) -> None:
+    task = masked_task(api, f"masked-{mode}", 6, mode)
+    clients = enrol_masked(task, 6)
+    play(replicas.servers[0], task, clients, drop={5: "contribute"})
+    assert task.wait_round(1, "complete", seconds=60)["survivors"] == 5
+    total = task.opened(1)
+    mask = np.concatenate([block.integral_mask() for block in own_plan(task.plan).layout.blocks])
+    assert np.array_equal(total[mask], np.full(mask.sum(), 5.0))
+    assert np.allclose(total[~mask], 2.0**5 - 1, atol=1e-3)
+
+
+def test_a_chunked_upload_whose_chunks_go_to_different_replicas(api: Api, replicas: Replicas) -> None:
+    task = api.create_task("chunked", cohort=COHORT, items=40)
+    members = task.enrol(COHORT)
+    task.wait_round(1, "collecting")
+    body = members[0].contribution(1, 1.0)
+    edges = [*range(0, len(body), len(body) // 5), len(body)]
+    spans = list(pairwise(edges))
+    for index, (start, end) in enumerate(spans):
+        last = index == len(spans) - 1
+        standing = api.http.head(members[0].path(1), headers=members[0].auth)
+        assert standing.headers["upload-offset"] == str(start)
+        headers = {
+            **members[0].auth,
+            "Content-Type": "application/partial-upload",
+            "Upload-Offset": str(start),
+            "Upload-Complete": "?1" if last else "?0",
+            "Content-Digest": digest_field(body[start:end]),
+            "Repr-Digest": digest_field(body),
+        }
+        answer = api.http.patch(members[0].path(1), content=body[start:end], headers=headers)
+        assert answer.status_code == (201 if last else 204), answer.text
+        assert len(chunk_keys(replicas, task)) == (0 if last else index + 1)
+    for index, member in enumerate(members[1:], start=1):
+        assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
+    task.wait_round(1, "complete", seconds=60)
+    assert_exact(task)
+    for server in replicas.servers:
+        assert not list((server.data_dir / "uploads").iterdir())
+
+
+def test_the_end_of_a_round_lets_go_of_chunks_that_another_replica_stored(api: Api, replicas: Replicas) -> None:
+    task = api.create_task("abandoned", cohort=COHORT)
+    (member, *_) = task.enrol(COHORT)
+    task.wait_round(1, "collecting")
+    chunk = member.contribution(1, 1.0)[:40]
+    headers = {
+        **member.auth,
+        "Content-Type": "application/partial-upload",
+        "Upload-Offset": "0",
+        "Upload-Complete": "?0",
+        "Content-Digest": digest_field(chunk),
+    }
+    assert api.http.patch(member.path(1), content=chunk, headers=headers).status_code == 204
+    assert len(chunk_keys(replicas, task)) == 1
+    assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
+    assert not chunk_keys(replicas, task)
+    late = api.http.patch(member.path(1), content=chunk, headers=headers | {"Upload-Offset": "40"})
+    assert (late.status_code, late.json()["type"]) == (409, "urn:hushrec:problem:round-closed")
+
+
+def test_a_replica_that_follows_wakes_the_leader(replicas: Replicas) -> None:
+    """What comes in elsewhere is folded at once: the leader hears of it before it looks by itself."""
+    leader = replicas.leader()
+    follower = next(server for server in replicas.servers if server is not leader)
+    with replicas.api(follower) as api:
+        task = api.create_task("woken", cohort=COHORT)
+        members = task.enrol(COHORT)
+        task.wait_round(1, "collecting")
+        deliver(members)
+        task.wait_round(1, "complete", seconds=60)
+        assert_exact(task)
+    wait_until(lambda: "round complete" in leader.log(), "the leader drove no round")
+    assert "round complete" not in follower.log()[follower.log().rfind("another process drives the rounds") :]

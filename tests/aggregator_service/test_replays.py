@@ -1,0 +1,158 @@
+"""A recorded request that is sent again within its window, bytes and signature alike, changes nothing.
+
+Time stands still here, so every signature stays fresh: what protects is that changing requests are idempotent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from aggregator_service.clock import ManualClock
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.schema import Base
+from tests.aggregator_service.test_roles import promised
+from tests.protocols.sums.paillier.cases import made_up_keyring
+from tests.support.api import Api, TestMember, digest_field
+from tests.support.inside import aggregator_inside
+from tests.support.masked import enrol_masked, masked_task, play
+
+CHANGING = ("DELETE", "PATCH", "POST", "PUT")
+HARMLESS = {200, 409}
+"""What a replay is answered: with the same receipt, or with a conflict."""
+
+
+class Recorder:
+    """Keeps what clients send that may change something, and sends each again as soon as it was answered."""
+
+    def __init__(self, api: Api) -> None:
+        self.api, self.recorded = api, list[httpx.Request]()
+        self._plain = api.http.send
+        api.http.send = self._send  # type: ignore[method-assign, assignment]
+
+    def _send(self, request: Any, **how: Any) -> Any:
+        answer = self._plain(request, **how)
+        if "signature" in request.headers and request.method in CHANGING and answer.is_success:
+            self.recorded.append(request)
+            again = self.again(request)
+            assert again.status_code in HARMLESS, (request.method, request.url, again.text)
+        return answer
+
+    def again(self, request: Any) -> Any:
+        return self._plain(request, auth=None)
+
+    def kinds(self) -> set[str]:
+        return {f"{request.method} {request.url.path.split('/')[-2]}" for request in self.recorded}
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    with aggregator_inside(tmp_path / "data", clock=ManualClock(1790000000.0)) as inside:
+        yield inside
+
+
+def rows(tmp_path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    database = Database(f"sqlite:///{tmp_path / 'data' / 'hushrec.db'}", connections=1)
+    with database.read() as session:
+        found = {
+            table.name: sorted(map(tuple, session.execute(select(table)).all()), key=repr)
+            for table in Base.metadata.sorted_tables
+        }
+    database.close()
+    return found
+
+
+def check(recorder: Recorder, tmp_path: Path, *kinds: str) -> None:
+    """At the end, when nothing moves any more: all of it once more, and no row has changed."""
+    assert recorder.kinds() == set(kinds)
+    before = rows(tmp_path)
+    for request in recorder.recorded:
+        assert recorder.again(request).status_code in HARMLESS
+    assert rows(tmp_path) == before
+
+
+def test_contributions_and_chunks(api: Api, tmp_path: Path) -> None:
+    recorder, task = Recorder(api), api.create_task(cohort=2)
+    members = task.enrol(2)
+    task.wait_round(1, "collecting")
+    assert members[0].put(1, members[0].contribution(1, 5.0)).status_code == 201
+    body = members[1].contribution(1, 6.0)
+    for start in range(0, len(body), 40):
+        chunk, last = body[start : start + 40], start + 40 >= len(body)
+        headers = {
+            **members[1].auth,
+            "Content-Type": "application/partial-upload",
+            "Upload-Offset": str(start),
+            "Upload-Complete": "?1" if last else "?0",
+            "Content-Digest": digest_field(chunk),
+            **({"Repr-Digest": digest_field(body)} if last else {}),
+        }
+        answer = api.http.patch(members[1].path(1), content=chunk, headers=headers)
+        assert answer.status_code == (201 if last else 204), answer.text
+    task.wait_round(1, "complete")
+    assert task.opened(1).max() == pytest.approx(11.0)
+    check(recorder, tmp_path, "PUT contributions", "PATCH contributions")
+
+
+@pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
+def test_every_stage_of_a_masked_round(api: Api, tmp_path: Path, mode: str) -> None:
+    recorder, task = Recorder(api), masked_task(api, "masked", 6, mode, rounds=1)
+    clients = enrol_masked(task, 6)
+    play(None, task, clients)  # type: ignore[arg-type]  # the server is asked for when clients drop out
+    task.wait_round(1, "complete")
+    assert task.opened(1).max() == pytest.approx(63.0, abs=0.1)
+    stages = {"advertise", "share", "unmask"} | ({"confirm"} if mode == "semi-malicious" else set())
+    check(recorder, tmp_path, "PUT contributions", *(f"PUT {stage}" for stage in stages))
+
+
+def put(member: TestMember, where: str, body: bytes) -> None:
+    headers = {**member.auth, "Content-Digest": digest_field(body)}
+    answer = member.task.api.http.put(f"{member.task.path}/{where}", content=body, headers=headers)
+    assert answer.status_code == 201, answer.text
+
+
+def test_keys_envelopes_and_snapshots(api: Api, tmp_path: Path) -> None:
+    recorder = Recorder(api)
+    keyed = {"key_bits": 2048, "mode": "public"}
+    task = api.create_task(cohort=2, items=20, dim=4, clip=0.5, mechanism_name="paillier", mechanism_parameters=keyed)
+    (holder,), members = task.enrol(1, role="holder"), task.enrol(2)
+    keyring = made_up_keyring(task.plan)  # type: ignore[arg-type]
+    put(holder, "public-key", keyring.public_key)
+    for member in members:
+        put(holder, f"keyring/{member.client_id}", os.urandom(64))
+    task.wait_round(1, "collecting")
+    for member in members:
+        assert member.put(1, member.contribution(1, 0.25, keyring)).status_code == 201
+    task.wait_round(1, "complete")
+    put(holder, "snapshots/1", os.urandom(snapshot_bytes(holder)))
+    task_path = f"PUT {task.id}"
+    check(recorder, tmp_path, task_path, "PUT keyring", "PUT contributions", "PUT snapshots")
+
+
+def snapshot_bytes(holder: TestMember) -> int:
+    """How long a snapshot must be: a wrong one is told."""
+    headers = {**holder.auth, "Content-Digest": digest_field(b"x")}
+    answer = holder.task.api.http.put(f"{holder.task.path}/snapshots/1", content=b"x", headers=headers)
+    return int(answer.json()["expected_bytes"])
+
+
+def test_no_changing_route_of_clients_is_left_out() -> None:
+    """Every route that an enrolled client may change something through is in one of the tests above."""
+    changing = {
+        (method, path)
+        for (method, path), callers in promised().items()
+        if method in CHANGING and {"member", "holder"} & set(callers) and "nobody" not in callers
+    }
+    assert {path.removeprefix("/v1/tasks/{task}/") for _, path in changing} == {
+        "public-key",
+        "keyring/{client}",
+        "snapshots/{number}",
+        "rounds/{number}/stages/{stage}/{client}",
+        "rounds/{number}/contributions/{client}",
+    }

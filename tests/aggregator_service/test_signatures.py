@@ -1,0 +1,252 @@
+"""Signed requests at the server: a stolen token alone is worth nothing, and neither is a recording."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from aggregator_service.clock import ManualClock
+from aggregator_service.settings import Settings
+from protocols.http_signature import SIGNATURE, SIGNATURE_INPUT
+from tests.support.api import Api, TestMember, TestTask, digest_field
+from tests.support.inside import aggregator_inside
+from tests.support.server import running_aggregator
+from tests.support.signing import UNSIGNED, enrolled_as, signature_of
+
+WINDOW = 60
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1790000000.0)
+
+
+@pytest.fixture
+def api(tmp_path: Path, clock: ManualClock) -> Iterator[Api]:
+    with aggregator_inside(tmp_path / "data", clock=clock) as inside:
+        yield inside
+
+
+@pytest.fixture
+def members(api: Api) -> list[TestMember]:
+    task = api.create_task(cohort=2)
+    members = task.enrol(2)
+    task.wait_round(1, "collecting")
+    return members
+
+
+def slug(answer: httpx.Response) -> str:
+    return str(answer.json()["type"]).removeprefix("urn:hushrec:problem:")
+
+
+def build(member: TestMember, body: bytes | None = None) -> httpx.Request:
+    """An upload, or a look at the task: not signed yet."""
+    http = member.task.api.http
+    if body is None:
+        return http.build_request("GET", f"{member.task.path}/rounds?limit=5", headers=member.auth)
+    headers = {**member.auth, "Content-Digest": digest_field(body)}
+    return http.build_request("PUT", member.path(1), content=body, headers=headers)
+
+
+def signed(request: httpx.Request, member: TestMember, clock: ManualClock, late: int = 0) -> httpx.Request:
+    client_id, _, key = enrolled_as(member.token)
+    request.headers.update(signature_of(request, client_id, key, round(clock.now()) + late))
+    return request
+
+
+def sent(member: TestMember, request: httpx.Request) -> httpx.Response:
+    return member.task.api.http.send(request, auth=None)
+
+
+def refused(member: TestMember, request: httpx.Request, why: str = "bad-signature") -> str:
+    """The reason, after it was seen that nothing of it was stored."""
+    answer = sent(member, request)
+    assert (answer.status_code, slug(answer)) == (400 if why == "bad-digest" else 401, why), answer.text
+    assert "www-authenticate" in answer.headers or why == "bad-digest"
+    assert member.task.round(1)["received"] == 0
+    return str(answer.json()["detail"])
+
+
+def test_a_stolen_token_alone_is_worth_nothing(members: list[TestMember]) -> None:
+    body = members[0].contribution(1, 5.0)
+    assert "are missing" in refused(members[0], build(members[0], body))
+    assert "are missing" in refused(members[0], build(members[0]))
+    headers = {**members[0].auth, **UNSIGNED}
+    assert members[0].task.api.http.get(members[0].task.path, headers=headers).status_code == 401
+    for dropped in (SIGNATURE, SIGNATURE_INPUT):
+        request = signed(build(members[0]), members[0], ManualClock(1790000000.0))
+        del request.headers[dropped]
+        assert "are missing" in refused(members[0], request)
+
+
+def test_a_signed_request_is_taken(members: list[TestMember], clock: ManualClock) -> None:
+    body = members[0].contribution(1, 5.0)
+    assert sent(members[0], signed(build(members[0], body), members[0], clock)).status_code == 201
+    assert sent(members[0], signed(build(members[0]), members[0], clock)).status_code == 200
+
+
+def test_operators_need_no_signature(members: list[TestMember]) -> None:
+    api = members[0].task.api
+    assert api.http.get("/v1/tasks", headers=api.operator, auth=None).status_code == 200
+
+
+def test_another_key_or_another_client(members: list[TestMember], clock: ManualClock) -> None:
+    one, other = members
+    request = build(one)
+    request.headers.update(signature_of(request, one.client_id, Ed25519PrivateKey.generate(), round(clock.now())))
+    assert "does not match" in refused(one, request)
+    request = build(one)  # the other's signature, beside the token of this one
+    request.headers.update(signature_of(request, other.client_id, enrolled_as(other.token)[2], round(clock.now())))
+    assert "keyid" in refused(one, request)
+    request = build(one)
+    request.headers.update(signature_of(request, one.client_id, enrolled_as(other.token)[2], round(clock.now())))
+    assert "does not match" in refused(one, request)
+
+
+@pytest.mark.parametrize("moved", ["", "?limit=6", "?limit=5&after=0", "/1", "/1?limit=5", "?%6cimit=5"])
+def test_a_signature_is_for_one_place(members: list[TestMember], clock: ManualClock, moved: str) -> None:
+    member = members[0]
+    good = signed(build(member), member, clock)
+    url = f"{member.task.path}/rounds{moved}"
+    assert refused(member, member.task.api.http.build_request("GET", url, headers=good.headers))
+
+
+def test_a_signature_is_for_one_method(members: list[TestMember], clock: ManualClock) -> None:
+    member, http = members[0], members[0].task.api.http
+    good = signed(http.build_request("HEAD", member.path(1), headers=member.auth), member, clock)
+    assert sent(member, good).status_code == 200
+    refused(member, http.build_request("PUT", member.path(1), headers=good.headers))
+
+
+def test_another_body(members: list[TestMember], clock: ManualClock) -> None:
+    member, http = members[0], members[0].task.api.http
+    body, other = member.contribution(1, 5.0), member.contribution(1, 6.0)
+    good = signed(build(member, body), member, clock)
+    swapped = http.build_request("PUT", member.path(1), content=other, headers=good.headers)
+    refused(member, swapped, "bad-digest")
+    good.headers["content-digest"] = digest_field(other)
+    refused(member, http.build_request("PUT", member.path(1), content=other, headers=good.headers))
+    bare = build(member, body)
+    del bare.headers["content-digest"]
+    assert "Content-Digest" in refused(member, signed(bare, member, clock), "bad-digest")
+
+
+def test_another_json_body(members: list[TestMember], clock: ManualClock) -> None:
+    """No client sends JSON once it is enrolled; if it does, it is held against its digest like any body."""
+    member, http = members[0], members[0].task.api.http
+    path = f"{member.task.path}/invitations"
+    content = json.dumps({"role": "member"}).encode()
+    headers = {**member.auth, "Content-Type": "application/json", "Content-Digest": digest_field(content)}
+    good = signed(http.build_request("POST", path, content=content, headers=headers), member, clock)
+    assert slug(sent(member, good)) == "forbidden"
+    other = http.build_request("POST", path, content=content.replace(b"member", b"holder"), headers=good.headers)
+    refused(member, other, "bad-digest")
+    bare = http.build_request("POST", path, content=content, headers=member.auth)
+    refused(member, signed(bare, member, clock), "bad-digest")
+
+
+def test_a_chunk_cannot_be_moved_or_made_the_last(members: list[TestMember], clock: ManualClock) -> None:
+    member, http = members[0], members[0].task.api.http
+    body = member.contribution(1, 5.0)
+    chunk = {"Upload-Offset": "0", "Upload-Complete": "?0", "Content-Digest": digest_field(body[:40])}
+    headers = {**member.auth, **chunk, "Content-Type": "application/partial-upload"}
+    good = signed(http.build_request("PATCH", member.path(1), content=body[:40], headers=headers), member, clock)
+    for change in ({"Upload-Offset": "8"}, {"Upload-Complete": "?1"}, {"Repr-Digest": digest_field(body)}):
+        altered = http.build_request("PATCH", member.path(1), content=body[:40], headers=good.headers)
+        altered.headers.update(change)
+        refused(member, altered)
+    assert sent(member, good).status_code == 204
+
+
+@pytest.mark.parametrize("late", [-WINDOW - 1, WINDOW + 1, -86_400, 86_400, -1790000000])
+def test_a_signature_of_another_time(members: list[TestMember], clock: ManualClock, late: int) -> None:
+    answer = sent(members[0], signed(build(members[0]), members[0], clock, late))
+    assert (answer.status_code, slug(answer)) == (401, "stale-signature")
+    document = answer.json()
+    assert (document["skew_seconds"], document["server_time"]) == (late, 1790000000)
+    assert str(abs(late)) in document["detail"]
+    assert "server's time" in document["detail"]
+
+
+@pytest.mark.parametrize("late", [-WINDOW, 0, WINDOW])
+def test_the_edges_of_the_window(members: list[TestMember], clock: ManualClock, late: int) -> None:
+    assert sent(members[0], signed(build(members[0]), members[0], clock, late)).status_code == 200
+
+
+def test_a_recording_is_stale_after_the_window(members: list[TestMember], clock: ManualClock) -> None:
+    member = members[0]
+    recorded = signed(build(member, member.contribution(1, 5.0)), member, clock)
+    clock.advance(WINDOW + 1)
+    refused(member, recorded, "stale-signature")
+
+
+def test_odd_headers(members: list[TestMember], clock: ManualClock) -> None:
+    member, http = members[0], members[0].task.api.http
+    good = signed(build(member), member, clock)
+    text, signature = good.headers[SIGNATURE_INPUT], good.headers[SIGNATURE]
+    for changes in (
+        {SIGNATURE_INPUT: f"{text}, b{text}", SIGNATURE: f"{signature}, b{signature}"},
+        {SIGNATURE_INPUT: f'{text};alg="hmac-sha256"'},
+        {SIGNATURE_INPUT: text.replace('"@method" ', "")},
+        {SIGNATURE_INPUT: text.replace(' "@query"', "")},
+        {SIGNATURE_INPUT: text + ";" * 5000},
+        {SIGNATURE: "A" * 5000},
+        {SIGNATURE: b"\xe9"},
+    ):
+        odd = http.build_request("GET", str(good.url), headers={**good.headers, **changes})
+        assert len(refused(member, odd)) < 400
+    twice = [*good.headers.multi_items(), (SIGNATURE, signature)]
+    assert "comes twice" in refused(member, http.build_request("GET", str(good.url), headers=twice))
+
+
+def test_failed_signatures_count_against_the_address_and_not_the_client(tmp_path: Path, clock: ManualClock) -> None:
+    with aggregator_inside(tmp_path / "strict", clock=clock, failure_rate=0.5) as api:
+        member = api.create_task(cohort=2).enrol(1)[0]
+        statuses = [sent(member, build(member)).status_code for _ in range(12)]
+        assert statuses == [401] * 10 + [429] * 2
+        assert sent(member, signed(build(member), member, clock)).status_code == 200  # the client itself goes on
+
+
+def test_clocks_that_are_wrong_do_not_lock_out_an_address(tmp_path: Path, clock: ManualClock) -> None:
+    with aggregator_inside(tmp_path / "strict", clock=clock, failure_rate=0.5) as api:
+        member = api.create_task(cohort=2).enrol(1)[0]
+        stale = [sent(member, signed(build(member), member, clock, 3600)) for _ in range(20)]
+        assert {slug(answer) for answer in stale} == {"stale-signature"}
+
+
+def test_signatures_can_be_switched_off_and_that_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: ManualClock
+) -> None:
+    assert Settings().signatures == "required"
+    caplog.set_level(logging.WARNING)
+    with aggregator_inside(tmp_path / "off", clock=clock, signatures="off") as api:
+        assert "HUSHREC_SIGNATURES=off" in caplog.text
+        task = api.create_task(cohort=2)
+        member = task.enrol(1)[0]
+        answer = sent(member, build(member))
+        assert answer.status_code == 200
+        view = api.http.get(task.path, headers=member.auth).json()
+        assert any("need no signature" in warning for warning in view["warnings"])
+
+
+def test_a_proxy_that_strips_a_prefix(tmp_path: Path) -> None:
+    with running_aggregator(tmp_path / "data", root_path="/hushrec/one") as server:
+        api = Api(server.url, server.operator_token)
+        task: TestTask = api.create_task(cohort=2)
+        member = task.enrol(1)[0]
+        client_id, _, key = enrolled_as(member.token)
+        asked = httpx.Request("GET", f"{server.url}/hushrec/one{task.path}", headers=member.auth)
+        arrives = api.http.build_request("GET", task.path, headers=member.auth)  # what the proxy passes on
+        arrives.headers.update(signature_of(asked, client_id, key))
+        assert api.http.send(arrives, auth=None).status_code == 200
+        unaware = api.http.build_request("GET", task.path, headers=member.auth)
+        unaware.headers.update(signature_of(unaware, client_id, key))
+        assert slug(api.http.send(unaware, auth=None)) == "bad-signature"
+        assert api.http.get("/docs").headers["content-security-policy"].count("jsdelivr")
+        api.close()

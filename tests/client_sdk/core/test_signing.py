@@ -1,0 +1,243 @@
+"""The SDK signs what it sends as a client, anew for each try, and learns the server's time where its own is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from client_sdk import Client, Identity, MemoryStore, Policy, transport
+from client_sdk.core.calls import Calls
+from client_sdk.core.requests import Request, Response
+from client_sdk.core.retry import RetryPolicy
+from client_sdk.core.signing import LARGEST_OFFSET, ServerTime, Signer
+from client_sdk.errors import BadSignature, ConnectionFailed, StaleSignature
+from client_sdk.transport import AsyncDriver, SyncDriver
+from protocols.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, verify_request
+from protocols.messages import ProblemDocument
+from protocols.messages.problem import problem_uri
+from tests.support.api import Api
+from tests.support.programs import Stage, problem
+from tests.support.server import running_aggregator
+
+URL = "https://example.org/prefix"
+NOW = 1790000000
+KEY = Identity.generate().signing_key
+PUBLIC = KEY.public_key().public_bytes_raw()
+CLIENT = "c_9b1d3f5a7c2e4f6a8b0d"
+
+
+def calls() -> Calls:
+    return Calls(URL, None, RetryPolicy(base_seconds=0.0)).enrolled(CLIENT, "hrc_token", KEY)
+
+
+def signed_at(request: httpx.Request) -> int:
+    """When it was signed, after it was checked as the server checks it."""
+    path, _, query = request.url.raw_path.decode().partition("?")
+    fields = {name: request.headers[name] for name in ("content-digest",) if name in request.headers}
+    signed = SignedRequest(request.method, path, query, fields)
+    return verify_request(PUBLIC, CLIENT, signed, request.headers[SIGNATURE_INPUT], request.headers[SIGNATURE])
+
+
+class Clock:
+    """A device's clock that goes on by a second at each look."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def stale(server_time: int) -> httpx.Response:
+    document = ProblemDocument.model_validate(
+        {"type": problem_uri("stale-signature"), "title": "stale", "status": 401, "server_time": server_time}
+    )
+    return httpx.Response(401, content=document.model_dump_json(), headers={"content-type": "application/problem+json"})
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock(float(NOW))
+    monkeypatch.setattr(transport, "time", SimpleNamespace(time=found, sleep=lambda seconds: None))
+    return found
+
+
+def test_every_kind_of_request_is_signed_as_it_goes_out(clock: Clock) -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        signed_at(request)
+        return httpx.Response(404)
+
+    with SyncDriver(transport=httpx.MockTransport(answer)) as driver:
+        driver.run(calls().current_round("t_1", wait=20.0))
+        driver.run(calls().envelope("t_1"))
+        for program in (calls().put_envelope("t_1", CLIENT, b"sealed"), calls().contribute("t_1", 1, CLIENT, b"body")):
+            with pytest.raises(Exception, match="404"):
+                driver.run(program)
+    assert [request.url.path for request in seen][0] == "/prefix/v1/tasks/t_1/rounds/current"
+    assert [request.method for request in seen] == ["GET", "GET", "PUT", "PUT"]
+    assert '"@query"' in seen[0].headers[SIGNATURE_INPUT]
+    assert '"content-digest"' in seen[3].headers[SIGNATURE_INPUT]
+
+
+def test_what_is_no_clients_is_not_signed(clock: Clock) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert SIGNATURE not in request.headers
+        return httpx.Response(200, json={"tasks": []})
+
+    with SyncDriver(transport=httpx.MockTransport(answer)) as driver:
+        driver.run(Calls(URL, "hro_token").tasks())
+
+
+def test_each_try_is_signed_anew(clock: Clock) -> None:
+    times: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        times.append(signed_at(request))
+        if len(times) < 3:
+            raise httpx.ReadTimeout("no answer")
+        return httpx.Response(201)
+
+    with SyncDriver(transport=httpx.MockTransport(answer)) as driver:
+        driver.run(calls().put_envelope("t_1", CLIENT, b"sealed"))
+    assert times == [NOW + 1, NOW + 2, NOW + 3]
+
+
+def test_the_servers_time_is_learned_once_and_kept(clock: Clock) -> None:
+    """This device's clock is an hour late: one refusal, and no other."""
+    clock.now -= 3600.0
+    times: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        times.append(signed_at(request))
+        server = round(clock.now) + 3600
+        return httpx.Response(201) if abs(times[-1] - server) <= 60 else stale(server)
+
+    own = calls()
+    with SyncDriver(transport=httpx.MockTransport(answer)) as driver:
+        for _ in range(3):
+            driver.run(own.put_envelope("t_1", CLIENT, b"sealed"))
+    assert len(times) == 4
+    assert own.time.offset == 3600
+
+
+def test_the_async_driver_signs_and_learns_too(clock: Clock) -> None:
+    clock.now += 7200.0
+    answers: list[int] = []
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        server = round(clock.now) - 7200
+        answers.append(201 if abs(signed_at(request) - server) <= 60 else 401)
+        return httpx.Response(201) if answers[-1] == 201 else stale(server)
+
+    async def put() -> None:
+        async with AsyncDriver(transport=httpx.MockTransport(answer)) as driver:
+            await driver.run(calls().put_envelope("t_1", CLIENT, b"sealed"))
+
+    asyncio.run(put())
+    assert answers == [401, 201]
+
+
+def test_a_chunk_is_signed_anew_by_the_servers_time(clock: Clock) -> None:
+    clock.now += 7200.0
+    statuses: list[int] = []
+
+    def answer(request: Request) -> Response:
+        assert request.signer is not None
+        at = request.signer.time.at(clock())
+        statuses.append(204 if abs(at - NOW) < 60 else 401)
+        if statuses[-1] == 401:
+            return problem("stale-signature", date="Mon, 21 Sep 2026 14:13:20 GMT")  # NOW; no server_time in it
+        if request.method == "HEAD":
+            return Response(200, {"upload-offset": "0", "upload-complete": "?0"})
+        return problem("round-closed")
+
+    program = Calls(URL, None, chunk_bytes=2).enrolled(CLIENT, "hrc_token", KEY).contribute("t_1", 1, CLIENT, b"body")
+    with pytest.raises(Exception, match="409"):
+        Stage(answer).run(program)
+    assert statuses == [401, 204, 204]
+
+
+@pytest.mark.parametrize("off", [LARGEST_OFFSET + 10, -LARGEST_OFFSET - 10, 10 * 365 * 86_400])
+def test_nobody_moves_this_clients_time_by_days(clock: Clock, off: int) -> None:
+    tries: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        tries.append(signed_at(request))
+        return stale(NOW + off)
+
+    own = calls()
+    with SyncDriver(transport=httpx.MockTransport(answer)) as driver, pytest.raises(StaleSignature):
+        driver.run(own.put_envelope("t_1", CLIENT, b"sealed"))
+    assert (len(tries), own.time.offset) == (1, 0)
+
+
+def test_a_server_that_never_agrees_is_asked_twice(clock: Clock) -> None:
+    tries: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        tries.append(signed_at(request))
+        return stale(NOW + 500 * len(tries))
+
+    with SyncDriver(transport=httpx.MockTransport(answer)) as driver, pytest.raises(StaleSignature):
+        driver.run(calls().put_envelope("t_1", CLIENT, b"sealed"))
+    assert len(tries) == 2
+
+
+def test_other_refusals_teach_no_time(clock: Clock) -> None:
+    own = calls()
+    with pytest.raises(BadSignature):
+        Stage(lambda _: problem("bad-signature", date="Mon, 21 Sep 2026 14:13:20 GMT")).run(
+            own.put_envelope("t_1", CLIENT, b"sealed")
+        )
+    assert own.time.offset == 0
+    with pytest.raises(StaleSignature):
+        Stage(lambda _: problem("stale-signature", date="yesterday")).run(own.put_envelope("t_1", CLIENT, b"sealed"))
+
+
+def test_a_signer_shows_no_key() -> None:
+    signer = Signer(CLIENT, KEY, ServerTime())
+    assert repr(signer) == f"<Signer {CLIENT}>"
+    assert KEY.private_bytes_raw().hex() not in repr(vars(signer)) + repr(calls())
+
+
+def test_a_device_whose_clock_is_wrong_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real server, and a device two hours ahead."""
+    with running_aggregator(tmp_path / "data") as server, closing(Api(server.url, server.operator_token)) as api:
+        task = api.create_task("wrong-clock", cohort=4, min_clients=3)
+        invitation = api.invite(task.id, uses=2)
+        monkeypatch.setattr(transport, "time", SimpleNamespace(time=lambda: time.time() + 7200.0, sleep=time.sleep))
+        policy = Policy(mechanisms=frozenset({"plain"}))
+        refused: list[str] = []
+
+        class Count(httpx.HTTPTransport):
+            def handle_request(self, request: httpx.Request) -> httpx.Response:
+                answer = super().handle_request(request)
+                if answer.status_code == httpx.codes.UNAUTHORIZED:
+                    refused.append(request.url.path)
+                return answer
+
+        with SyncDriver(transport=Count()) as driver:
+            client = Client(server.url, Identity.generate(), MemoryStore(), policy, driver=driver)
+            client.join("wrong-clock", invitation=invitation)
+            client.join("wrong-clock")
+        assert len(refused) == 1
+
+
+def test_an_unreachable_server_is_no_wrong_clock(clock: Clock) -> None:
+    def answer(_: Request) -> Response:
+        raise ConnectionFailed("PUT", URL, "refused", sent=False)
+
+    own = calls()
+    with pytest.raises(Exception, match="gave up"):
+        Stage(answer).run(own.put_envelope("t_1", CLIENT, b"sealed"))
+    assert own.time.offset == 0

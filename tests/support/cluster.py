@@ -1,0 +1,139 @@
+"""A real Dask cluster: a scheduler and workers, each its own process, without dashboards. Kill them as you like."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.server import free_port
+
+__all__ = ["DaskCluster", "DaskWorker", "running_cluster", "wait_until"]
+
+_SECONDS = 120.0
+
+
+def wait_until(what: str, condition: Callable[[], bool], seconds: float = _SECONDS) -> None:
+    """Look often until `condition()` holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"in vain: {what}"
+        time.sleep(0.05)
+
+
+class _Process:
+    def __init__(self, log: Path, environment: Mapping[str, str], *command: str) -> None:
+        self._log_path = log
+        keep = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "AWS_"))}
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *command], env=keep | dict(environment), stdout=file, stderr=file
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def log(self) -> str:
+        return self._log_path.read_text(encoding="utf-8")
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it has written `text`."""
+
+        def there() -> bool:
+            assert self._process.poll() is None, f"ended with {self._process.returncode}:\n{self.log()[-3000:]}"
+            return text in self.log()
+
+        wait_until(text, there)
+
+    def kill(self) -> None:
+        """kill -9, if it lives."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+        self._process.wait(timeout=_SECONDS)
+
+    def wait_killed(self) -> None:
+        """Wait until it has been killed."""
+        assert self._process.wait(timeout=_SECONDS) == -signal.SIGKILL
+
+
+class DaskWorker(_Process):
+    """`dask worker` with one thread and no nanny: dead is dead."""
+
+
+class DaskCluster:
+    """A scheduler whose port outlives it, and the workers that were started so far."""
+
+    def __init__(self, folder: Path, protocol: str = "tcp", environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: for all of them, besides this process's own without HUSHREC_* and AWS_*."""
+        self._folder, self._protocol = folder, protocol
+        self._environment = {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "info", **(environment or {})}
+        self.port = free_port()
+        self.workers: list[DaskWorker] = []
+        self._scheduler: _Process | None = None
+
+    @property
+    def executor(self) -> str:
+        """What HUSHREC_EXECUTOR says."""
+        return f"{'dask' if self._protocol == 'tcp' else 'dask+tls'}://127.0.0.1:{self.port}"
+
+    @property
+    def _address(self) -> str:
+        return f"{self._protocol}://127.0.0.1:{self.port}"
+
+    def start_scheduler(self) -> None:
+        """Start it and wait until it listens."""
+        log = self._folder / f"scheduler-{time.monotonic_ns()}.log"
+        place = ("--host", f"{self._protocol}://127.0.0.1", "--port", str(self.port), "--no-dashboard")
+        self._scheduler = _Process(log, self._environment, "distributed.cli.dask_scheduler", *place)
+        self._scheduler.wait_for("Scheduler at:")
+
+    def kill_scheduler(self) -> None:
+        """kill -9."""
+        assert self._scheduler is not None
+        self._scheduler.kill()
+
+    def start_worker(self, crash_at: str = "", *, wait: bool = True, **environment: str) -> DaskWorker:
+        """Start one; `crash_at`: where it shall be killed (`aggregator_service.faults`)."""
+        number = len(self.workers)
+        local = self._folder / f"worker-{number}"
+        local.mkdir()
+        worker = DaskWorker(
+            self._folder / f"worker-{number}.log",
+            {**self._environment, "HUSHREC_CRASH_AT": crash_at, **environment},
+            "distributed.cli.dask_worker",
+            self._address,
+            *("--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(local)),
+            *("--host", "127.0.0.1", "--memory-limit", "0", "--name", f"worker-{number}"),
+        )
+        self.workers.append(worker)
+        if wait:
+            worker.wait_for("Registered to:")
+        return worker
+
+    def stop(self) -> None:
+        """End all of it."""
+        for process in (*self.workers, *([self._scheduler] if self._scheduler else [])):
+            process.kill()
+
+
+@contextmanager
+def running_cluster(
+    folder: Path, workers: int = 2, protocol: str = "tcp", environment: Mapping[str, str] | None = None
+) -> Iterator[DaskCluster]:
+    """A cluster that runs within the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cluster = DaskCluster(folder, protocol, environment)
+    try:
+        cluster.start_scheduler()
+        started = [cluster.start_worker(wait=False) for _ in range(workers)]
+        for worker in started:
+            worker.wait_for("Registered to:")
+        yield cluster
+    finally:
+        cluster.stop()

@@ -1,0 +1,137 @@
+"""A server with something to look at, and a real browser to look with."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.support.api import Api, TestMember, TestTask
+from tests.support.masked import enrol_masked, expire, masked_task, play
+from tests.support.server import AggregatorProcess
+
+__all__ = ["ROOT", "Furnished", "artifacts", "chromium", "form_token", "furnish", "sign_in"]
+
+ROOT = Path(__file__).parents[2]
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+@dataclass
+class Furnished:
+    """Tasks in every state that the pages have a picture for."""
+
+    movies: TestTask
+    members: list[TestMember]
+    taste: TestTask
+    songs: TestTask
+    books: TestTask
+
+
+def furnish(api: Api, server: AggregatorProcess) -> Furnished:
+    """movies: rounds complete and failed, one under way; taste: reports of quality; songs: masked; books: unkeyed."""
+    books = api.create_task("books", cohort=6, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
+    books.enrol(2)
+    songs = masked_task(api, "songs", 5, rounds=40)
+    singers = enrol_masked(songs, 5)
+    play(server, songs, singers, 1, drop={4: "unmask"})
+    songs.wait_round(1, "complete")
+    play(server, songs, singers, 2, drop={3: "contribute"}, until="confirm")
+    taste = _tasted(api)
+    movies = api.create_task("movies", cohort=8, min_clients=3, rounds=20, collect_seconds=2700)
+    members = movies.enrol(8)
+    for number, delivering in enumerate((8, 6, 2, 7, 8), 1):
+        movies.wait_round(number, "collecting")
+        for member in members[:delivering]:
+            assert member.put(number, member.contribution(number, 1.0)).status_code == 201
+        if delivering < 8:
+            expire(server, movies, number)
+        movies.wait_round(number, "complete", "failed")
+    movies.wait_round(6, "collecting")
+    for member in members[:3]:
+        assert member.put(6, member.contribution(6, 1.0)).status_code == 201
+    return Furnished(movies, members, taste, songs, books)
+
+
+def _tasted(api: Api) -> TestTask:
+    """A complete job whose recipe reports how well its subspace has settled."""
+    rng = np.random.default_rng(5)
+    parameters = {"components": 2, "iterations": 4}
+    task = _made(api, parameters)
+    members = task.enrol(4)
+    for number in range(1, 6):
+        if task.wait_round(number, "collecting")["state"] == "failed":
+            break
+        for member in members:
+            route = task.recipe.route(task.spec(number), member.client_id)
+            plan = task.mechanism.plan({}, task.recipe.layout(number), 4)
+            blocks = plan.layout.contribution_blocks(route)
+            vectors = [
+                np.where(block.integral_mask(), 1.0, rng.uniform(0.0, 0.2, len(block.integral_mask())))
+                for block in blocks
+            ]
+            assert member.put(number, task.mechanism.seal(plan, route, vectors, None)).status_code == 201
+        task.wait_round(number, "complete")
+        if api.http.get(task.path, headers=api.operator).json()["state"] != "open":
+            break
+    return task
+
+
+def _made(api: Api, parameters: dict[str, int]) -> TestTask:
+    request = {
+        "name": "taste",
+        "recipe": {"name": "privirec-k", "parameters": {"items": 12, **parameters}},
+        "mechanism": {"name": "plain", "parameters": {}},
+        "schedule": {"rounds": 5, "cohort_size": 4, "min_clients": 2},
+    }
+    answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
+    assert answer.status_code == 201, answer.text
+    return TestTask(api, answer.json())
+
+
+def sign_in(http: httpx.Client, url: str, token: str) -> httpx.Response:
+    """As the form does it."""
+    return http.post("/dashboard/sign-in", data={"token": token}, headers={"Origin": url})
+
+
+def form_token(http: httpx.Client) -> str:
+    """What the forms of this visitor carry."""
+    found = re.search(r'name="form_token" value="([0-9a-f]{64})"', http.get("/dashboard").text)
+    assert found is not None
+    return found.group(1)
+
+
+def artifacts() -> Path:
+    """Where screenshots are kept: HUSHREC_ARTIFACTS, or test-artifacts in the repository."""
+    folder = Path(os.environ.get("HUSHREC_ARTIFACTS") or ROOT / "test-artifacts") / "dashboard"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _executable() -> str:
+    named = os.environ.get("HUSHREC_CHROMIUM")
+    found = named or next(filter(None, map(shutil.which, _NAMES)), None)
+    if not found:
+        raise AssertionError(
+            "the dashboard is tested in a real Chromium, and there is none: install it (apt install chromium), or name "
+            "its executable in HUSHREC_CHROMIUM"
+        )
+    return found
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The machine's own Chromium, headless; nothing is downloaded."""
+    with sync_playwright() as play_:
+        browser = play_.chromium.launch(executable_path=_executable(), args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()

@@ -1,0 +1,93 @@
+"""Rounds whose sum must come out exactly, whoever makes it: the same contributions, and what one fold of all gives."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from protocols.keyring import Keyring
+from protocols.layout import whole_route
+from protocols.sums.base import NamesPublicKey
+from protocols.sums.paillier.planner import PaillierPlan
+from protocols.sums.run import split_along
+from tests.protocols.sums.paillier.cases import made_up_keyring
+from tests.support.api import Api, TestMember, TestTask, digest_field
+
+__all__ = ["COHORT", "PARAMETERS", "KeyedRound"]
+
+COHORT = 36
+PARAMETERS: dict[str, dict[str, Any]] = {"plain": {}, "ckks": {}, "paillier": {"key_bits": 2048}}
+"""Mechanisms whose rounds take one message a client, and the parameters they are tried with."""
+
+
+class KeyedRound:
+    """A round of COHORT clients, with keys where the mechanism has some, ready to be contributed to."""
+
+    def __init__(self, api: Api, mechanism_name: str, name: str = "sums", **schedule: Any) -> None:
+        self.task = _small_task(api, name, mechanism_name, schedule)
+        self.keyring: Keyring | None = None
+        self.members: list[TestMember] = []
+        if self.task.mechanism.needs_keyring:
+            self.members = self.task.enrol(1, role="holder")
+            plan = self.task.plan
+            is_paillier = isinstance(plan, PaillierPlan)
+            self.keyring = made_up_keyring(plan) if is_paillier else self.task.mechanism.generate_keyring(plan)
+        self.members += self.task.enrol(COHORT - len(self.members))
+        if self.keyring is not None:
+            if isinstance(self.task.mechanism, NamesPublicKey):
+                _leave(self.members[0], "public-key", self.keyring.public_key)
+            for member in self.members:
+                _leave(self.members[0], f"keyring/{member.client_id}", os.urandom(64))
+        self.bodies = [self._body(seed) for seed in range(COHORT)]
+        self.task.wait_round(1, "collecting")
+
+    def _body(self, seed: int) -> bytes:
+        plan, route = self.task.plan, whole_route(self.task.plan.layout)
+        rng = np.random.default_rng(seed)
+        vector = np.concatenate(
+            [
+                np.where(block.integral_mask(), 1.0, rng.uniform(-1, 1, block.length) * block.bounds())
+                for block in plan.layout.blocks
+            ]
+        )
+        return self.task.mechanism.seal(plan, route, split_along(plan, route, vector), self.keyring)
+
+    def contribute(self, first: int = 0, last: int = COHORT) -> None:
+        """Clients `first` to `last` - 1 deliver."""
+        for member, body in list(zip(self.members, self.bodies, strict=True))[first:last]:
+            answer = member.put(1, body)
+            assert answer.status_code == 201, answer.text
+
+    def expected(self) -> bytes:
+        """The aggregate of all, made in one go."""
+        plan, route = self.task.plan, whole_route(self.task.plan.layout)
+        partial = self.task.mechanism.fold(plan, None, [(route, body) for body in self.bodies])
+        return self.task.mechanism.release(plan, partial)
+
+    def assert_exact(self, seconds: float = 60.0) -> None:
+        """The round completes, with exactly the sum of all."""
+        done = self.task.wait_round(1, "complete", seconds=seconds)
+        assert (done["survivors"], done["folded"]) == (COHORT, COHORT)
+        assert self.task.aggregate(1) == self.expected()
+
+
+def _small_task(api: Api, name: str, mechanism_name: str, schedule: dict[str, Any]) -> TestTask:
+    """A small FedMF task whose cohort is everybody."""
+    return api.create_task(
+        name,
+        items=12,
+        dim=2,
+        clip=0.5,
+        cohort=COHORT,
+        mechanism_name=mechanism_name,
+        mechanism_parameters=PARAMETERS[mechanism_name],
+        **schedule,
+    )
+
+
+def _leave(holder: TestMember, where: str, body: bytes) -> None:
+    headers = {**holder.auth, "Content-Digest": digest_field(body)}
+    answer = holder.task.api.http.put(f"{holder.task.path}/{where}", content=body, headers=headers)
+    assert answer.status_code in (200, 201, 204), answer.text
