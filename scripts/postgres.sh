@@ -2,7 +2,8 @@
 # A throw-away PostgreSQL for the tests, in a directory of its own, on a free port of this machine.
 #
 #   scripts/postgres.sh start DIR    start it; prints the URL for HUSHREC_TEST_POSTGRES
-#   scripts/postgres.sh stop DIR     stop it
+#   scripts/postgres.sh stop DIR     stop it at once, as a power cut would
+#   scripts/postgres.sh again DIR    start it again, on the same port
 #
 # Where the programs are missing and this is root on Debian or Ubuntu (a container, mostly), apt-get installs them.
 set -eu
@@ -52,12 +53,22 @@ start() {
     if [ "$(id -u)" = 0 ]; then
         chown postgres "$1"
     fi
-    port=$(free_port)
+    free_port >"$1/port"
     cd "$1"
     as_owner "$bin/initdb" -D "$1/data" -U postgres -A trust -E UTF8 --locale=C >"$1/initdb.log"
+    run "$1"
+    printf 'postgresql://postgres@127.0.0.1:%s/postgres\n' "$(cat "$1/port")"
+}
+
+run() {
     as_owner "$bin/pg_ctl" -D "$1/data" -l "$1/data/log" -w -t 60 \
-        -o "-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=''" start >&2
-    printf 'postgresql://postgres@127.0.0.1:%s/postgres\n' "$port"
+        -o "-p $(cat "$1/port") -c listen_addresses=127.0.0.1 -c unix_socket_directories=''" start >&2
+}
+
+again() {
+    bin=$(programs)
+    cd "$1"
+    run "$1"
 }
 
 stop() {
@@ -67,6 +78,6 @@ stop() {
 }
 
 case "${1:-}" in
-    start | stop) "$1" "${2:?a directory}" ;;
-    *) say "usage: scripts/postgres.sh start|stop DIR"; exit 2 ;;
+    start | stop | again) "$1" "${2:?a directory}" ;;
+    *) say "usage: scripts/postgres.sh start|stop|again DIR"; exit 2 ;;
 esac

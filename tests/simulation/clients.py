@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from aggregator_service.plans import TaskPlan, plan_round, round_spec
 from aggregator_service.rounds.masked import round_context
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import Handout
-from protocols.errors import ThresholdError
+from protocols.errors import RefusalError, ThresholdError
 from protocols.layout import VectorLayout, whole_route
 from protocols.sums.masked import client
 from protocols.sums.masked.plan import encode
 from protocols.sums.masked.policy import ClientPolicy
-from tests.simulation.plan import Part
-from tests.simulation.process import Process
+from tests.simulation.plan import MEMBERS, Part
+from tests.simulation.process import Message, Process
 
-__all__ = ["STATE_OF", "Client", "counted", "vector"]
+__all__ = ["PLACES", "STATE_OF", "Client", "counted", "vector"]
 
 STATE_OF: Final[dict[Part, str]] = {
     "advertise": "advertising",
@@ -30,60 +31,92 @@ STATE_OF: Final[dict[Part, str]] = {
     "confirm": "confirming",
     "unmask": "unmasking",
 }
-_BASE: Final = 4
+PLACES: Final = MEMBERS + 2
+"""Members at the beginning, and newcomers at most."""
 _POLICY: Final = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
 
 
 def vector(layout: VectorLayout, number: int, index: int) -> NDArray[np.float64]:
     """The whole vector of client `index` in round `number`: whole numbers, so that every sum of them is exact.
 
-    The first value is 4^index: from the sum's base-4 digits follows who is in it, and how often. The others tell rounds
-    and clients apart.
+    Of the first values each is one client's, 1 in its own vector and 0 in all others: a sum says who is in it, and how
+    often. The others tell rounds and clients apart, where the layout has room for them.
     """
+    bounds = np.concatenate([block.bounds() for block in layout.blocks])
     counts = np.concatenate([block.integral_mask() for block in layout.blocks])
-    values = (np.arange(counts.size) * 7 + number * 13 + index * 5) % 31 + 1.0
-    values[0] = float(_BASE**index)
-    return np.where(counts, 1.0, values)
+    values = np.minimum((np.arange(counts.size) * 7 + number * 13 + index * 5) % 31 + 1.0, np.floor(bounds))
+    values[counts] = 1.0
+    values[:PLACES] = 0.0
+    values[index] = 1.0
+    return values
 
 
-def counted(first: float, clients: int) -> list[int]:
-    """How often each client stands in a sum whose first value is `first`."""
-    return [int(first) // _BASE**index % _BASE for index in range(clients)]
+def counted(total: NDArray[np.float64]) -> list[int]:
+    """How often each client stands in a sum."""
+    return [round(value) for value in total[:PLACES]]
 
 
 @dataclass
 class Client:
-    """One client, and where it stands in the round it is in. It never dies: it falls silent."""
+    """One client, and where it stands in the round it is in. It never dies: it falls silent.
+
+    `token`: "" while it has to enrol, again or for the first time. `offset`: how far its upload came; None: it asks.
+    """
 
     index: int
+    id: str = ""
+    token: str = field(default="", repr=False)
+    asked_to_leave: bool = False
     number: int = 0
     left: bool = False
     done: frozenset[Part] = frozenset()
     made: tuple[Part, bytes] | None = None
+    offset: int | None = 0
     retry_at: float = 0.0
     state: Any = None
-
-    @property
-    def id(self) -> str:
-        return f"c_{self.index:02}"
 
     @property
     def identity(self) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(bytes([self.index + 1] * 32))
 
+    @property
+    def mailbox(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(bytes([self.index + 1] * 32))
+
     def enter(self, number: int) -> None:
         """A new round."""
         self.number, self.left, self.done, self.made, self.state = number, False, frozenset(), None, None
+        self.offset = 0
+
+    def next_message(self, part: Part, body: bytes, pieces: int) -> Message:
+        """How it goes on with what it has made: at once, or in `pieces`; it asks where it stands if it was not told."""
+
+        def message(method: Any, piece: bytes, offset: int | None = None) -> Message:
+            return Message(self.number, part, self.id, self.token, method, body, piece, piece, offset)
+
+        if part != "contribute" or pieces < 2:
+            return message("PUT", body)
+        if self.offset is None or self.offset >= len(body):
+            return message("HEAD", b"")
+        offset, self.offset = self.offset, None
+        return message("PATCH", body[offset : offset + -(-len(body) // pieces)], offset)
 
     def make(self, process: Process, task: TaskRow, round_: RoundRow, part: Part) -> bytes | None:
         """What this client sends in this part; the same bytes each time. None: not now, or it has left the round."""
         if self.made is not None and self.made[0] == part:
             return self.made[1]
-        plan = plan_round(task, round_)
         try:
-            body = self._plain(plan, round_) if round_.model_digest is None else self._step(process, task, round_, part)
+            if round_.model_digest is None:
+                body: bytes | None = self._plain(plan_round(task, round_), round_)
+            else:
+                body = self._step(process, task, round_, part)
         except ThresholdError:
             self.left = True
+            return None
+        except RefusalError:
+            if "contribute" in self.done:
+                raise
+            self.left = True  # its last chunk came too late, and nobody said so
             return None
         if body is not None:
             self.made = (part, body)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.simulation.storage import Disk
+from tests.simulation.storage import Disk, new_disk
 
 
 @pytest.fixture(scope="module")
 def disk() -> Iterator[Disk]:
-    """In memory where the system has a file system there: a schedule is nothing but small writes."""
-    shared_memory = Path("/dev/shm")  # noqa: S108
-    with tempfile.TemporaryDirectory(dir=shared_memory if os.access(shared_memory, os.W_OK) else None) as root:
-        made = Disk(Path(root))
+    """See `new_disk`."""
+    with new_disk() as made:
         yield made
-        made.database.close()

@@ -13,6 +13,8 @@ And what makes these worth something:
 7. After a restart nothing is stored that no row names: no body, no blob.
 8. No fault is answered with an error that nobody foresaw, and no round is given up for damaged storage unless a stored
    byte was flipped.
+9. Sums over the same data (a frozen cohort) are over the same clients, or over sets that differ by the floor or more.
+10. Nobody is asked after being put out, nor when it is another group's turn; one identity is one member.
 
 Who is in a sum is read off the sum itself (`clients.vector`), not off the rows that the service keeps about it.
 """
@@ -24,11 +26,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy import select
 
 from aggregator_service.plans import plan_round
 from aggregator_service.storage.rounds import list_rounds
-from aggregator_service.storage.schema import RoundRow, TaskRow
+from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from tests.simulation.clients import counted, vector
+from tests.simulation.job import View, group_of
 from tests.simulation.plan import Plan
 from tests.simulation.storage import Disk
 
@@ -46,6 +50,8 @@ class Ledger:
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
     released: dict[int, tuple[frozenset[int], str] | None] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
+    revoked: dict[str, int] = field(default_factory=dict)
+    """Clients that were put out, and the number of the newest round at that time."""
     violations: list[str] = field(default_factory=list)
 
     def check_releases(self, task_id: str) -> None:
@@ -66,7 +72,7 @@ class Ledger:
                 self._broken(1, row, "the stored aggregate is not the one that was computed")
             self.released[row.number] = None  # it decayed before the commit: whoever asks for it is told
             return
-        times = counted(total[0], self.plan.members)
+        times = counted(total)
         survivors = frozenset(index for index, count in enumerate(times) if count)
         self.released[row.number] = (survivors, digest)
         if max(times) > 1:
@@ -80,9 +86,34 @@ class Ledger:
         if len(survivors) < self.plan.floor or row.survivors != len(survivors):
             self._broken(3, row, f"{len(survivors)} in the sum, {row.survivors} stated, the floor is {self.plan.floor}")
 
+        self._check_apart(task, row, survivors)
+
+    def _check_apart(self, task: TaskRow, row: RoundRow, survivors: frozenset[int]) -> None:
+        recipe = plan_round(task, row).recipe
+        strangers = {index for index in survivors if group_of(self.plan, index) != recipe.group_of(row.step)}
+        if strangers:
+            self._broken(10, row, f"clients {sorted(strangers)} are of another group than the one whose turn it is")
+        if not recipe.frozen_cohort:
+            return
+        for number, known in self.released.items():
+            difference = len(survivors ^ known[0]) if known is not None else 0
+            if 0 < difference < self.plan.floor:
+                self._broken(9, row, f"differs from the sum of round {number} by {difference} clients")
+
+    def check_asked(self, view: View) -> None:
+        """Whenever clients look: the cohort is of members."""
+        if view.round is not None:
+            out = {client for client in view.asked if self.revoked.get(client, view.round.number) < view.round.number}
+            if out:
+                self._broken(10, view.round, f"asks {sorted(out)}, who were put out")
+
     def check_end(self, task_id: str) -> None:
         """When the job is over and the storage was tidied up."""
         self.check_releases(task_id)
+        with self.disk.database.read() as session:
+            keys = session.scalars(select(ClientRow.identity_key)).all()
+        if len(keys) > len(set(keys)):
+            self.violations.append("invariant 10: an identity has become several members")
         for task, row in self._rounds(task_id):
             if row.state not in ("complete", "failed"):
                 self._broken(6, row, f"is {row.state} though the job is {task.state}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
@@ -19,8 +22,9 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.schema import Base
 
-__all__ = ["Crash", "Disk", "FaultyBlobs", "FaultyDatabase", "Point"]
+__all__ = ["Crash", "Disk", "FaultyBlobs", "FaultyDatabase", "Point", "new_disk"]
 
+_EMPTY: Final = ";".join(str(table.delete()) for table in reversed(Base.metadata.sorted_tables))
 Point = Callable[[str], str]
 """Called at each point with its name: raises `Crash`, or says which fault strikes here ("" for none)."""
 
@@ -45,9 +49,11 @@ class Disk:
 
     def wipe(self) -> None:
         """As new."""
-        with self.database.write() as session:
-            for table in reversed(Base.metadata.sorted_tables):
-                session.execute(table.delete())
+        with self.database.engine.connect() as connection:
+            connection.exec_driver_sql("COMMIT")
+            raw = connection.connection.dbapi_connection
+            assert isinstance(raw, sqlite3.Connection)
+            raw.executescript(_EMPTY)
         for folder in self.root.iterdir():
             if folder.is_dir():
                 shutil.rmtree(folder)
@@ -59,6 +65,16 @@ class Disk:
         body = bytearray(path.read_bytes())
         body[place % len(body)] ^= 1 << place % 8
         path.write_bytes(body)
+
+
+@contextmanager
+def new_disk() -> Iterator[Disk]:
+    """One for many schedules. In memory where the system has a file system there: they are nothing but small writes."""
+    shared_memory = Path("/dev/shm")  # noqa: S108
+    with tempfile.TemporaryDirectory(dir=shared_memory if os.access(shared_memory, os.W_OK) else None) as root:
+        made = Disk(Path(root))
+        yield made
+        made.database.close()
 
 
 def _in_memory_speed(connection: Any, _record: object) -> None:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count, islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service import contributions
-from aggregator_service.rounds import engine, operations
+from aggregator_service import contributions, resumable, uploads
+from aggregator_service.problems import Problem
+from aggregator_service.rounds import cohorts, operations, steps
 from aggregator_service.rounds.folding import BlobRef
 from aggregator_service.rounds.table import RoundEvent
 from aggregator_service.routes import contributions as routes
 from aggregator_service.storage.database import DATABASE_GONE, discard
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.rounds import lock_round
-from aggregator_service.storage.schema import ContributionRow, RoundRow
+from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from protocols.messages import Schedule, UploadReceipt
-from tests.simulation.plan import draw_plan
+from tests.simulation import process
+from tests.simulation.plan import Plan, draw_plan
 from tests.simulation.storage import Disk
 from tests.simulation.world import ScheduleError, play
 
@@ -41,12 +44,12 @@ def fold_without_comparing(patch: Patch) -> None:
             raise operations.LostRaceError
         mine = ContributionRow.round_id == round_id, ContributionRow.client_id.in_(batch)
         session.execute(update(ContributionRow).where(*mine).values(folded=True))
-        operations.move(round_, RoundEvent.BATCH_FOLDED)
+        round_.state = operations.next_state(round_.state, RoundEvent.BATCH_FOLDED).value
         discard(session, round_.partial_key)
         round_.partial_key, round_.partial_digest = folded.key, folded.digest
         round_.folded += len(batch)
 
-    patch.setattr(engine, "record_fold", record_fold)
+    patch.setattr(steps, "record_fold", record_fold)
 
 
 def no_floor(patch: Patch) -> None:
@@ -108,6 +111,77 @@ def blob_gone_with_the_answer(patch: Patch) -> None:
     patch.setattr(contributions, "_let_go_of", let_go_of)
 
 
+def bodies_as_they_come(patch: Patch) -> None:
+    """Nobody compares the digest of what arrived with the one that was announced."""
+    patch.setattr(uploads, "hmac", SimpleNamespace(compare_digest=lambda given, stated: True))
+
+
+def chunks_in_any_order(patch: Patch) -> None:
+    """A chunk goes on wherever it says, and whatever comes out of them all is the contribution."""
+    patch.setattr(routes, "_check_offset", lambda request, admission: int(request.headers["upload-offset"]))
+    patch.setattr(resumable, "upload_standing", lambda session, round_id, client_id: (_Any(), 0))
+
+
+class _Any(int):
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def never_swept(patch: Patch) -> None:
+    """What a dead server left behind stays."""
+    patch.setattr(process, "collect_orphans", lambda database, blobs: 0)
+
+
+def revoked_and_still_asked(patch: Patch) -> None:
+    """A cohort is drawn from all who ever joined."""
+    patch.setattr(cohorts, "eligible_clause", lambda task: ClientRow.retired_in.is_(None))
+
+
+def no_guard(patch: Patch) -> None:
+    """Sums over the same data may differ by whatever they differ by."""
+    patch.setattr(operations, "part_with_similar", lambda session, task, round_: None)
+
+
+def any_group(patch: Patch) -> None:
+    """A cohort is drawn from all groups."""
+
+    def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, _group: int) -> list[str]:
+        everyone = list(session.scalars(select(ClientRow.id).where(ClientRow.revoked_at.is_(None))))
+        return cohorts._RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
+
+    patch.setattr(operations, "draw_cohort", draw_cohort)
+
+
+def no_second_receipt(patch: Patch) -> None:
+    """The same bytes again are taken for other ones."""
+
+    def same_or_conflict(round_: RoundRow, stored: ContributionRow, digest: str) -> UploadReceipt:
+        raise Problem("contribution-conflict", "another contribution of this client is stored, and it stands")
+
+    patch.setattr(routes, "same_or_conflict", same_or_conflict)
+
+
+def failures_without_a_reason(patch: Patch) -> None:
+    """A round that fails does not say why."""
+    fail = operations.fail_round
+
+    def fail_round(
+        session: Session, task: TaskRow, round_: RoundRow, event: RoundEvent, _: str, now: float, *, counts: bool = True
+    ) -> None:
+        fail(session, task, round_, event, "", now, counts=counts)
+
+    patch.setattr(operations, "fail_round", fail_round)
+
+
+_WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {
+    chunks_in_any_order: lambda plan: bool(plan.chunks) and any("duplicate" in str(one) for one in plan.strikes),
+    revoked_and_still_asked: lambda plan: any(one.kind == "revoked" for one in plan.strikes),
+    no_guard: lambda plan: plan.job == "frozen" and bool(plan.silent),
+    any_group: lambda plan: plan.job == "groups",
+}
+"""Schedules that a defence has anything to do with, where those are few."""
+
+
 @pytest.mark.parametrize(
     ("take_out", "invariants"),
     [
@@ -117,19 +191,29 @@ def blob_gone_with_the_answer(patch: Patch) -> None:
         (contributions_at_any_time, {4, 7}),
         (receipts_before_rows, {4}),
         (blob_gone_with_the_answer, {8}),
+        (bodies_as_they_come, {1, 8}),
+        (chunks_in_any_order, {1, 8}),
+        (never_swept, {7}),
+        (revoked_and_still_asked, {10}),
+        (no_guard, {9}),
+        (any_group, {10}),
+        (no_second_receipt, {8}),
+        (failures_without_a_reason, {4}),
     ],
 )
 def test_without_a_defence(
     disk: Disk, monkeypatch: Patch, take_out: Callable[[Patch], None], invariants: set[int]
 ) -> None:
     take_out(monkeypatch)
-    found = (broken for seed in range(_ENOUGH) for broken in _violations(seed, disk))
+    fits = _WHERE.get(take_out, lambda plan: True)
+    plans = islice((plan for plan in map(draw_plan, count()) if fits(plan)), _ENOUGH)
+    found = (broken for plan in plans for broken in _violations(plan, disk))
     assert any(broken.startswith(f"invariant {number}:") for broken in found for number in invariants)
 
 
-def _violations(seed: int, disk: Disk) -> list[str]:
+def _violations(plan: Plan, disk: Disk) -> list[str]:
     try:
-        play(draw_plan(seed), disk)
+        play(plan, disk)
     except ScheduleError as error:
         return str(error).splitlines()
     return []

@@ -1,0 +1,111 @@
+"""What a storm is let loose on: a task with its swarm, whatever the mechanism, and how it ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import httpx
+import psutil
+
+from tests.chaos.ledger import Ledger
+from tests.chaos.swarm import MaskedPlayer, PlainPlayer, Player, swarming, until
+from tests.support.api import Api, TestTask
+from tests.support.masked import enrol_masked
+from tests.support.server import AggregatorProcess
+
+__all__ = ["CLIENTS", "Kind", "Storm", "fold_workers", "storm"]
+
+Kind = Literal["plain", "masked"]
+CLIENTS = 5
+_LONG = 30.0
+"""Seconds of a stage: enough for everybody who is alive, and soon over for a client that lost its place in a crash."""
+
+
+@dataclass
+class Storm:
+    """A task under way. `figures`: the server's, by name, as Prometheus reads them."""
+
+    server: AggregatorProcess
+    api: Api
+    task: TestTask
+    ledger: Ledger
+
+    def status(self, path: str) -> int:
+        """The status of a page of the server; 0 when it does not answer."""
+        try:
+            return self.api.http.get(path, timeout=5.0).status_code
+        except httpx.TransportError:
+            return 0
+
+    def figure(self, name: str) -> float | None:
+        """A figure of /metrics without labels; None when it is not there."""
+        answer = self.api.http.get("/metrics", headers=self.api.operator)
+        lines = [line.split() for line in answer.text.splitlines() if line.startswith(f"{name} ")]
+        return float(lines[0][1]) if lines else None
+
+    def completed(self) -> int:
+        """Sums released so far."""
+        answer = self.api.http.get(self.task.path, headers=self.api.operator)
+        return int(answer.json()["completed_rounds"]) if answer.status_code == 200 else -1
+
+    def await_sums(self, more: int) -> None:
+        """Until so many more sums are released: the clients have recovered by themselves."""
+        seen: list[int] = []
+
+        def risen() -> bool:
+            count = self.completed()
+            if count >= 0:
+                seen.append(count)
+            return bool(seen) and seen[-1] >= seen[0] + more
+
+        until(f"{more} more sums", risen)
+
+
+@contextmanager
+def storm(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) -> Iterator[Storm]:
+    """A started server's task with a swarm on it; after the block the task is closed, and every invariant checked."""
+    api = Api(server.url, server.operator_token)
+    options = {"mode": "semi-malicious", "dropout": 0.34} if kind == "masked" else {}
+    task = api.create_task(
+        kind,
+        items=items,
+        clip=2000.0,
+        cohort=CLIENTS,
+        mechanism_name=kind,
+        mechanism_parameters=options,
+        rounds=10_000,
+        min_clients=4,
+        stage_seconds=_LONG,
+        collect_seconds=_LONG,
+        max_failed_rounds=1000,
+    )
+    ledger = Ledger(task)
+    under_way = Storm(server, api, task, ledger)
+    with swarming(_players(task, kind, ledger, seed), ledger):
+        under_way.await_sums(1)
+        yield under_way
+        under_way.await_sums(1)
+        closed = api.http.post(f"{task.path}/close", headers=api.operator)
+        assert closed.status_code == 200, closed.text
+    assert ledger.check(CLIENTS) >= 2
+    api.close()
+
+
+def _players(task: TestTask, kind: Kind, ledger: Ledger, seed: int) -> list[Player]:
+    if kind == "masked":
+        return [MaskedPlayer(client, index, ledger) for index, client in enrol_masked(task, CLIENTS).items()]
+    made = enumerate(task.enrol(CLIENTS))
+    return [PlainPlayer(member, index, ledger, random.Random(seed * 100 + index)) for index, member in made]
+
+
+def fold_workers(server: AggregatorProcess) -> list[psutil.Process]:
+    """The server's worker processes, without multiprocessing's resource tracker."""
+    try:
+        children = psutil.Process(server.pid).children()
+        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    except psutil.NoSuchProcess:
+        return []

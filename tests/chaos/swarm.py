@@ -1,0 +1,171 @@
+"""Clients that keep at it: whatever happens to the server, they send what they made until it is taken."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import httpx
+
+from tests.chaos.ledger import Ledger, value_of
+from tests.support.api import TestMember, digest_field
+from tests.support.masked import STAGES, MaskedClient, steps_of
+
+__all__ = ["MaskedPlayer", "PlainPlayer", "Player", "swarming", "until"]
+
+_PAUSE = 0.1
+_RECEIPT = (200, 201)
+
+
+class Player(Protocol):
+    """A client in a thread of its own."""
+
+    def turn(self) -> None:
+        """Look at the round and do what is to be done; broken connections may be raised."""
+
+
+class PlainPlayer:
+    """Uploads once a round: at once, or in pieces, as its luck has it."""
+
+    def __init__(self, member: TestMember, index: int, ledger: Ledger, choose: random.Random) -> None:
+        self._member, self._index, self._ledger, self._choose = member, index, ledger, choose
+        self._made: tuple[int, bytes] = (0, b"")
+        self._done = 0
+        self._follow = _Follower(member.task.api.http, member.task.path, member.auth, ledger)
+
+    def turn(self) -> None:
+        """See `Player.turn`."""
+        seen = self._follow.current()
+        if seen is None or seen["state"] != "collecting" or seen["number"] == self._done:
+            return
+        number = seen["number"]
+        if self._made[0] != number:
+            self._made = (number, self._member.contribution(number, value_of(self._index)))
+        answer = self._at_once(number) if self._choose.random() < 0.7 else self._in_pieces(number)
+        self._ledger.note(answer)
+        if answer.status_code in _RECEIPT:
+            self._ledger.acknowledge(number, self._index)
+            self._done = number
+        elif answer.status_code not in (204, 409, 429, 503):
+            self._ledger.fail(f"an upload was answered with {answer.status_code}: {answer.text}")
+
+    def _at_once(self, number: int) -> httpx.Response:
+        return self._member.put(number, self._made[1])
+
+    def _in_pieces(self, number: int) -> httpx.Response:
+        """One piece, where the upload stands."""
+        http, path, body = self._member.task.api.http, self._member.path(number), self._made[1]
+        standing = http.head(path, headers=self._member.auth)
+        if standing.status_code != 200:
+            return standing
+        start = int(standing.headers["upload-offset"])
+        if standing.headers["upload-complete"] == "?1":
+            return standing
+        piece = body[start : start + self._choose.randint(1, len(body))]
+        last = start + len(piece) == len(body)
+        headers = {
+            **self._member.auth,
+            "Content-Type": "application/partial-upload",
+            "Content-Digest": digest_field(piece),
+            "Upload-Offset": str(start),
+            "Upload-Complete": "?1" if last else "?0",
+            "Repr-Digest": digest_field(body),
+        }
+        return http.patch(path, content=piece, headers=headers)
+
+
+class MaskedPlayer:
+    """Takes every step of a masked round; what it made of one it sends until that is taken."""
+
+    def __init__(self, client: MaskedClient, index: int, ledger: Ledger) -> None:
+        self._client, self._index, self._ledger = client, index, ledger
+        self._number, self._made, self._done = 0, dict[str, bytes](), set[str]()
+        self._follow = _Follower(client.task.api.http, client.task.path, client.auth, ledger)
+
+    def turn(self) -> None:
+        """See `Player.turn`."""
+        seen = self._follow.current()
+        if seen is None:
+            return
+        if seen["number"] != self._number:
+            self._number, self._made, self._done = seen["number"], {}, set()
+        step = next((step for step in steps_of(self._client.task) if STAGES[step] == seen["state"]), None)
+        if step is None or step in self._done:
+            return
+        if step not in self._made:
+            try:
+                self._made[step] = self._client.make(self._number, step, value_of(self._index))
+            except AssertionError:
+                return  # what it needs for the step was not handed out: it asks again
+        answer = self._client.send(self._number, step, self._made[step])
+        self._ledger.note(answer)
+        if answer.status_code in _RECEIPT:
+            self._done.add(step)
+            if step == "contribute":
+                self._ledger.acknowledge(self._number, self._index)
+        elif answer.status_code not in (409, 429, 503):
+            self._ledger.fail(f"step {step} was answered with {answer.status_code}: {answer.text}")
+
+
+class _Follower:
+    """The current round, by long polls."""
+
+    def __init__(self, http: httpx.Client, path: str, auth: dict[str, str], ledger: Ledger) -> None:
+        self._http, self._path, self._auth, self._ledger = http, path, auth, ledger
+        self._seen: dict[str, Any] | None = None
+        self._etag = ""
+
+    def current(self) -> dict[str, Any] | None:
+        headers = {**self._auth, **({"If-None-Match": self._etag} if self._etag else {})}
+        answer = self._http.get(f"{self._path}/rounds/current", params={"wait": 1.5}, headers=headers)
+        self._ledger.note(answer)
+        if answer.status_code == 200:
+            self._seen, self._etag = answer.json(), answer.headers["etag"]
+        elif answer.status_code == 503:
+            time.sleep(_PAUSE)
+        return self._seen
+
+
+def _play(player: Player, ledger: Ledger, stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            player.turn()
+        except httpx.TransportError:
+            ledger.note_broken()
+            stop.wait(_PAUSE)
+        except Exception as error:
+            ledger.fail(f"{type(error).__name__}: {error}")
+            return
+
+
+@contextmanager
+def swarming(players: Sequence[Player], ledger: Ledger) -> Iterator[None]:
+    """All of them play within the block."""
+    stop = threading.Event()
+    threads = [threading.Thread(target=_play, args=(player, ledger, stop), daemon=True) for player in players]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads), "a client hangs"
+
+
+def until(what: str, condition: Callable[[], bool], seconds: float = 240.0) -> None:
+    """Wait for a condition; requests that break in it are made again."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if condition():
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"{what} has not come about in {seconds:.0f} s")

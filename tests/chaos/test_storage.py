@@ -1,0 +1,117 @@
+"""Database and blob store that go away in mid-round and come back: stopped, held still, unmounted, full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.cluster import Cluster, own_cluster
+from tests.chaos.storms import Kind, Storm, storm
+from tests.chaos.swarm import until
+from tests.support.server import AggregatorProcess, running_aggregator
+
+pytestmark = pytest.mark.timeout(900)
+SEED = 30
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with own_cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def far(cluster: Cluster, tmp_path: Path) -> Iterator[AggregatorProcess]:
+    """A server whose database is the cluster's."""
+    with running_aggregator(tmp_path / "data", database_url=cluster.schema(), fold_batch=2) as running:
+        yield running
+
+
+@pytest.mark.parametrize("kind", ["plain", "masked"])
+def test_a_database_that_crashes_and_comes_back(cluster: Cluster, far: AggregatorProcess, kind: Kind) -> None:
+    with storm(far, kind, SEED) as under_way:
+        for _ in range(2):
+            cluster.crash()
+            try:
+                until("/readyz to tell", lambda: under_way.status("/readyz") == 503)
+                assert under_way.figure("hushrec_database_up") == 0
+                assert under_way.status("/healthz") == 200
+            finally:
+                cluster.start_again()
+            until("/readyz to tell", lambda: under_way.status("/readyz") == 200)
+            assert under_way.figure("hushrec_database_up") == 1
+            under_way.await_sums(1)
+    assert under_way.ledger.statuses[503], "nobody noticed"
+
+
+def test_a_database_that_holds_still(cluster: Cluster, far: AggregatorProcess) -> None:
+    with storm(far, "plain", SEED) as under_way:
+        with cluster.held_still():
+            until("a request that hangs", lambda: under_way.status("/readyz") != 200)
+            assert under_way.status("/healthz") == 200
+        until("/readyz to tell", lambda: under_way.status("/readyz") == 200)
+        under_way.await_sums(2)
+
+
+@pytest.mark.parametrize("kind", ["plain", "masked"])
+def test_a_blob_directory_that_is_unmounted(tmp_path: Path, kind: Kind) -> None:
+    with (
+        running_aggregator(tmp_path / "data", blobs=f"dir:{tmp_path / 'blobs'}", fold_batch=2) as server,
+        storm(server, kind, SEED) as under_way,
+    ):
+        for _ in range(3):
+            (tmp_path / "blobs").rename(tmp_path / "away")
+            assert_gone(under_way)
+            (tmp_path / "away").rename(tmp_path / "blobs")
+            until("/readyz to tell", lambda: under_way.status("/readyz") == 200)
+            under_way.await_sums(1)
+
+
+def assert_gone(under_way: Storm) -> None:
+    """Whoever asks for what is there is told so. Clients may have nothing to send: the sum waits for its blobs then."""
+    until("/readyz to tell", lambda: under_way.status("/readyz") == 503)
+    sum_of_one = f"{under_way.task.path}/rounds/1/aggregate"
+    assert under_way.api.http.get(sum_of_one, headers=under_way.api.operator).status_code == 503
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 24 MB, where this user may mount one."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("mounting a small disk takes root; the simulation fills disks everywhere")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_blob_disk_that_fills_up(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small") as disk:
+        where = f"dir:{disk / 'blobs'}"
+        with (
+            running_aggregator(tmp_path / "data", blobs=where, fold_batch=2) as server,
+            storm(server, "plain", SEED, items=2000) as under_way,
+        ):
+            for _ in range(2):
+                fill(disk / "rubbish")
+                until("/readyz to tell", lambda: under_way.status("/readyz") == 503)
+                (disk / "rubbish").unlink()
+                until("/readyz to tell", lambda: under_way.status("/readyz") == 200)
+                under_way.await_sums(1)
+
+
+def fill(file: Path) -> None:
+    """Until nothing fits any more."""
+    with file.open("wb", buffering=0) as rubbish:
+        try:
+            while True:
+                rubbish.write(bytes(4096))
+        except OSError:
+            return

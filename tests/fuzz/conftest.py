@@ -1,0 +1,41 @@
+"""One real server for all that is fuzzed over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import requests
+import schemathesis
+
+from tests.fuzz.stories import abandoned
+from tests.fuzz.world import World
+from tests.support.server import running_aggregator
+
+schemathesis.serializer.alias("application/partial-upload", "application/octet-stream")
+
+_UNLIMITED = {"client_rate": 0, "operator_rate": 0, "failure_rate": 0}
+_BRISK = {"wait_max_seconds": 0.02, "body_idle_seconds": 1.0}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A server with tasks of every kind; in the end it is well, and its log tells of no fault."""
+    with running_aggregator(tmp_path_factory.mktemp("fuzz") / "data", **_UNLIMITED, **_BRISK) as server:
+        made = World(server)
+        try:
+            abandoned(made)
+            yield made
+            assert made.api.http.get("/readyz").status_code == 200
+        finally:
+            made.close()
+    log = server.log()
+    assert '"level": "ERROR"' not in log and "Traceback" not in log, log[-4000:]
+    for secret in (*made.principals, *(invitation for _, _, invitation in made.invitations)):
+        assert secret not in log, "a token or an invitation is in the log"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as made:
+        yield made

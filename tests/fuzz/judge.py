@@ -1,0 +1,214 @@
+"""What every answer of the aggregator owes to whoever asked, whatever was asked: one place that says no.
+
+An `Answer` is what came back over HTTP, with the request that it answers; `Judge` knows the OpenAPI document, the table
+of `docs/http-api.md`, and what must never be in an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import schemathesis
+
+from protocols.messages.problem import PROBLEM_TYPES
+from tests.support.promises import promised
+
+__all__ = ["DOCUMENT", "INSIDES", "OPERATIONS", "SCHEMA", "Answer", "Judge", "Known", "operation_of", "strings_in"]
+
+DOCUMENT: Final = Path(__file__).parents[2] / "openapi" / "openapi.json"
+SCHEMA: Final = schemathesis.openapi.from_path(DOCUMENT)
+_TEXT: Final = DOCUMENT.read_text(encoding="utf-8")
+_PATHS: Final[dict[str, dict[str, Any]]] = json.loads(_TEXT)["paths"]
+OPERATIONS: Final = sorted((method.upper(), path) for path, methods in _PATHS.items() for method in methods)
+
+INSIDES: Final = re.compile(
+    r"Traceback|File \"|\.py\b|site-packages|aggregator_service|protocols\.|client_sdk|sqlalchemy|sqlite|psycopg|"
+    r"alembic|pydantic|fastapi|starlette|uvicorn|h11|httptools|SELECT |INSERT |UPDATE |DELETE FROM|NoneType|"
+    r"<class|object at 0x|\b(?:Key|Value|Type|Attribute|Index|Runtime|Assertion|Overflow|Recursion|Unicode\w*)Error\b|"
+    r"\bpython\b",
+    re.IGNORECASE,
+)
+_ALWAYS: Final = (
+    "x-content-type-options",
+    "referrer-policy",
+    "content-security-policy",
+    "cache-control",
+    "x-request-id",
+)
+_NEVER: Final = ("server", "x-powered-by", "via")
+_OWN_WORDS: Final = re.compile(r"[A-Za-z0-9_-]+")
+_NUMBER: Final = re.compile(r"[-+0-9.eE]+")
+_FIELD: Final = re.compile(r"[A-Za-z0-9_]{1,40}")
+_SHOW: Final = 600
+_TOKENS: Final = re.compile(r"hr[oci]_[A-Za-z0-9_-]{16,}")
+SHOWN_ONCE: Final = frozenset(
+    {
+        ("POST", "/v1/enrolments"),
+        ("POST", "/v1/operators"),
+        ("POST", "/v1/operators/{name}/rotation"),
+        ("POST", "/v1/tasks/{task}/invitations"),
+    }
+)
+"""The only answers that hold a token or an invitation."""
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\{\w+\}", "([^/]+)", path.replace(".", r"\.")) + "$")
+
+
+# Literal segments win over parameters, as they do in the service.
+_ROUTES: Final = [(_pattern(path), path) for path in sorted(_PATHS, key=lambda path: (path.count("{"), path))]
+
+
+def operation_of(method: str, path: str) -> tuple[str, dict[str, str]] | None:
+    """The path template of the operation that a request is for, and its path parameters; None when there is none."""
+    for pattern, template in _ROUTES:
+        found = pattern.match(path)
+        if found is not None and method.lower() in _PATHS[template]:
+            return template, dict(zip(re.findall(r"\{(\w+)\}", template), found.groups(), strict=True))
+    return None
+
+
+def strings_in(value: object) -> Iterator[str]:
+    """Every string in a JSON value, and every key that is no plain word: those may be named as misspelt fields."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (key for key in value if not _FIELD.fullmatch(key))
+        for inner in value.values():
+            yield from strings_in(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from strings_in(inner)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Who sent a request: what kind of caller, for clients of which task, for operators by which name."""
+
+    kind: str
+    task: str | None = None
+    client: str | None = None
+    name: str | None = None
+
+
+@dataclass
+class Answer:
+    """One exchange. headers: with names in lower case. given: strings of the request that no refusal may repeat."""
+
+    method: str
+    path: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    who: Known | None = None
+    given: list[str] = field(default_factory=list)
+    response: Any = None
+    """The response as its HTTP library has it, for schemathesis."""
+
+    def __str__(self) -> str:
+        text = self.body[:_SHOW].decode("utf-8", "replace")
+        return f"{self.method} {self.path} as {self.who} -> {self.status} {dict(self.headers)}\n{text}"
+
+
+class Judge:
+    """Judges answers, and keeps what each operation has answered so far."""
+
+    def __init__(self, forbidden: tuple[str, ...] = ()) -> None:
+        """`forbidden`: strings that no answer may hold, such as the server's data directory."""
+        self.seen: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+        self._forbidden = forbidden
+        self._promised = promised()
+
+    def check(self, answer: Answer) -> None:
+        """AssertionError, with the exchange, unless the answer keeps every promise."""
+        try:
+            self._check(answer)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{answer}") from None
+
+    def _check(self, answer: Answer) -> None:
+        found = operation_of(answer.method, answer.path)
+        assert answer.status < 500, "a server error"
+        self._check_headers(answer)
+        if answer.status >= 400:
+            self._check_problem(answer)
+        if found is None:
+            assert answer.status >= 400 or answer.path in ("/docs", "/openapi.json", "/redoc"), "no such operation"
+            return
+        template, parameters = found
+        self.seen[answer.method, template][answer.status] += 1
+        self._check_document(answer, template)
+        if answer.status < 400:
+            self._check_caller(answer, template, parameters)
+        if answer.status >= 400 or (answer.method, template) not in SHOWN_ONCE:
+            assert not _TOKENS.search(answer.body.decode("utf-8", "replace")), "a token"
+
+    def _check_headers(self, answer: Answer) -> None:
+        for name in _ALWAYS:
+            assert name in answer.headers, f"no header {name}"
+        for name in _NEVER:
+            assert name not in answer.headers, f"a header {name}"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        wanted = {401: "www-authenticate", 405: "allow", 429: "retry-after"}.get(answer.status)
+        assert wanted is None or wanted in answer.headers, f"no header {wanted}"
+        for name, value in answer.headers.items():
+            assert not any(text in value for text in self._forbidden), f"{name} tells of the insides"
+
+    def _check_problem(self, answer: Answer) -> None:
+        assert answer.headers.get("content-type") == "application/problem+json", "not a problem document"
+        if answer.method == "HEAD":
+            assert not answer.body
+            return
+        document = json.loads(answer.body)
+        slug = document["type"].removeprefix("urn:hushrec:problem:")
+        assert slug in PROBLEM_TYPES, "an unknown type"
+        assert (document["status"], document["title"]) == PROBLEM_TYPES[slug] and document["status"] == answer.status
+        assert document["detail"] and document["fault"] == "client", "nobody's fault"
+        text = answer.body.decode()
+        inside = INSIDES.search(text)
+        assert inside is None, f"tells of the insides: {inside.group()!r}"  # type: ignore[union-attr]
+        assert not any(hidden in text for hidden in self._forbidden), "tells of the insides"
+        words = set(_OWN_WORDS.findall(_TEXT))
+        for given in answer.given:
+            told_aloud = len(given) < 8 or given in words or _NUMBER.fullmatch(given)
+            repeated = not told_aloud and given in text
+            assert not repeated, f"repeats what was sent: {given[:80]!r}"
+
+    def _check_document(self, answer: Answer, template: str) -> None:
+        responses = _PATHS[template][answer.method.lower()]["responses"]
+        assert str(answer.status) in responses, f"{answer.status} is not documented"
+        documented = responses[str(answer.status)]
+        content = documented.get("content", {})
+        if answer.method != "HEAD" and answer.status >= 400:
+            slug = json.loads(answer.body)["type"].rpartition(":")[2]
+            examples = content["application/problem+json"]["examples"]
+            assert slug in examples, f"{slug} is not documented"
+        elif content and answer.method != "HEAD":
+            media_type = answer.headers.get("content-type", "").partition(";")[0]
+            assert media_type in content, f"{media_type} is not documented"
+        elif not content:
+            assert not answer.body, "a body that is not documented"
+        if answer.status < 400:
+            for name in documented.get("headers", {}):
+                assert name.lower() in answer.headers, f"no header {name}"
+            if "application/json" in content and answer.response is not None:
+                SCHEMA[template][answer.method].validate_response(answer.response)
+
+    def _check_caller(self, answer: Answer, template: str, parameters: Mapping[str, str]) -> None:
+        """Nobody is let in whom docs/http-api.md does not let in, and no client into what is another's."""
+        who = answer.who
+        if who is None:
+            return
+        assert who.kind in self._promised[answer.method, template], f"{who.kind} is let in"
+        if who.task is None:
+            return
+        assert parameters.get("task", who.task) == who.task, "let into another task"
+        if "/contributions/" in template or "/stages/" in template:
+            assert parameters["client"] == who.client, "let into what is another client's"

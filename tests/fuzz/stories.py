@@ -1,0 +1,245 @@
+"""Honest lives that a server under fuzz leads meanwhile: each yields between two requests, so that anything may happen
+there. Told to their ends they make every operation of the document succeed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from protocols.envelope import seal_snapshot
+from tests.fuzz.world import World
+from tests.protocols.sums.paillier.cases import made_up_keyring
+from tests.support.api import TestMember, TestTask, digest_field, signed_enrolment
+from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
+
+__all__ = ["STORIES", "Story", "abandoned"]
+
+Story = Iterator[None]
+
+
+def _get(world: World, path: str, headers: dict[str, str], *allowed: int) -> Any:
+    answer = world.api.http.get(path, headers=headers)
+    assert answer.status_code in (allowed or (200,)), answer.text
+    return answer
+
+
+def _put(member: TestMember, path: str, body: bytes, *allowed: int) -> None:
+    headers = {**member.auth, "Content-Digest": digest_field(body)}
+    answer = member.task.api.http.put(f"{member.task.path}/{path}", content=body, headers=headers)
+    assert answer.status_code in (allowed or (201,)), answer.text
+
+
+def _open(task: TestTask, number: int) -> None:
+    task.wait_round(number, "collecting")
+
+
+def plain(world: World, name: str = "plain") -> Story:
+    """Whole and resumed uploads, aggregates, snapshots of the server's own, ledgers, and an end."""
+    task = world.api.create_task(name, cohort=2, rounds=3, collect_seconds=3600)
+    yield
+    first, second = task.enrol(2)
+    yield
+    for number in (1, 2):
+        _open(task, number)
+        yield
+        for path in ("rounds", "rounds/current", f"rounds/{number}", f"rounds/{number}/cohort"):
+            _get(world, f"{task.path}/{path}", first.auth)
+            yield
+        yield from _in_chunks(first, number)
+        assert second.put(number, second.contribution(number, 2.0)).status_code == 201
+        yield
+        task.wait_round(number, "complete")
+        yield from _results(world, task, first, number)
+    yield from _known_already(world, task, first)
+    (leaver,) = task.enrol(1)
+    yield
+    for _ in range(2):
+        answer = world.api.http.delete(f"{task.path}/members/{leaver.client_id}", headers=world.api.operator)
+        assert answer.status_code == 200
+        yield
+    made = _get(world, f"{task.path}/invitations", world.api.operator).json()["invitations"][0]
+    yield
+    gone = world.api.http.delete(f"{task.path}/invitations/{made['invitation_id']}", headers=world.api.operator)
+    assert gone.status_code == 200
+    yield
+    assert world.api.http.post(f"{task.path}/close", headers=world.api.operator).json()["state"] == "closed"
+    yield
+
+
+def _in_chunks(member: TestMember, number: int) -> Story:
+    http, body = member.task.api.http, member.contribution(number, 1.0)
+    assert http.head(member.path(number), headers=member.auth).headers["upload-offset"] == "0"
+    yield
+    for start, chunk, last in ((0, body[:20], "?0"), (20, body[20:], "?1"), (20, body[20:], "?1")):
+        headers = {"Upload-Offset": str(start), "Upload-Complete": last, "Content-Digest": digest_field(chunk)}
+        headers |= {**member.auth, "Content-Type": "application/partial-upload", "Repr-Digest": digest_field(body)}
+        answer = http.patch(member.path(number), content=chunk, headers=headers)
+        assert answer.status_code in (200, 201, 204), answer.text
+        yield
+
+
+def _results(world: World, task: TestTask, member: TestMember, number: int) -> Story:
+    for path in (f"rounds/{number}/aggregate", f"snapshots/{number}"):
+        answer = _get(world, f"{task.path}/{path}", member.auth)
+        yield
+        known = {**member.auth, "If-None-Match": answer.headers["etag"]}
+        _get(world, f"{task.path}/{path}", known, 304)
+        yield
+    for path, headers in (
+        ("snapshots/latest", member.auth),
+        ("ledger", world.api.operator),
+        ("members/me/ledger", member.auth),
+        ("members", world.api.operator),
+    ):
+        _get(world, f"{task.path}/{path}", headers)
+        yield
+
+
+def _known_already(world: World, task: TestTask, member: TestMember) -> Story:
+    """What is asked again is answered in short."""
+    current = _get(world, f"{task.path}/rounds/current", member.auth)
+    yield
+    known = {**member.auth, "If-None-Match": current.headers["etag"]}
+    _get(world, f"{task.path}/rounds/current", known, 304)
+    yield
+    answer = member.put(1, member.contribution(1, 1.0))
+    assert answer.status_code == 200, answer.text
+    yield
+    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    body = signed_enrolment(world.api.invite(task.id), identity, mailbox)
+    for status in (201, 200):
+        assert world.api.http.post("/v1/enrolments", json=body).status_code == status
+        yield
+
+
+def interventions(world: World, name: str = "interventions") -> Story:
+    """An operator's hand in a round: more time, and an end."""
+    task = world.api.create_task(name, cohort=2, rounds=2, collect_seconds=3600)
+    yield
+    task.enrol(2)
+    _open(task, 1)
+    yield
+    for what, body in (("extend", {"seconds": 60}), ("abort", None)):
+        answer = world.api.http.post(f"{task.path}/rounds/1/{what}", json=body, headers=world.api.operator)
+        assert answer.status_code == 200, answer.text
+        yield
+
+
+def keyed(world: World, name: str = "keyed") -> Story:
+    """CKKS: envelopes, encrypted contributions, and a snapshot that a member seals."""
+    task = world.api.create_task(
+        name,
+        items=20,
+        dim=4,
+        clip=0.5,
+        cohort=2,
+        rounds=2,
+        collect_seconds=3600,
+        recipe_name="colr",
+        recipe_parameters={"rank": 2},
+        mechanism_name="ckks",
+    )
+    yield
+    (holder,), (member,) = task.enrol(1, role="holder"), task.enrol(1)
+    keyring = task.mechanism.generate_keyring(task.plan)
+    yield
+    _get(world, f"{task.path}/members?unkeyed=true", holder.auth)
+    for one in (holder, member):
+        envelope = os.urandom(100)
+        for status in (201, 200):
+            _put(holder, f"keyring/{one.client_id}", envelope, status)
+            yield
+    envelope = _get(world, f"{task.path}/keyring", member.auth)
+    yield
+    _get(world, f"{task.path}/keyring", {**member.auth, "If-None-Match": envelope.headers["etag"]}, 304)
+    _open(task, 1)
+    yield
+    for one in (holder, member):
+        assert one.put(1, one.contribution(1, 0.25, keyring)).status_code == 201
+        yield
+    task.wait_round(1, "complete")
+    yield
+    sealed = seal_snapshot(bytes(task.recipe.state_bytes(1)), keyring.state_key, task.id, 1)
+    for status in (201, 200):
+        _put(member, "snapshots/1", sealed, status)
+        yield
+
+
+def paillier(world: World, name: str = "paillier") -> Story:
+    """A public key."""
+    parameters = {"key_bits": 2048, "mode": "public"}
+    task = world.api.create_task(
+        name, items=20, dim=4, clip=0.5, cohort=2, mechanism_name="paillier", mechanism_parameters=parameters
+    )
+    yield
+    (holder,) = task.enrol(1, role="holder")
+    keyring = made_up_keyring(task.plan)  # type: ignore[arg-type]
+    yield
+    for status in (201, 200):
+        _put(holder, "public-key", keyring.public_key, status)
+        yield
+
+
+def masked(world: World, name: str = "masked") -> Story:
+    """Every stage of a masked round, and what is handed out after each."""
+    task = masked_task(world.api, name, cohort=6, rounds=2)
+    yield
+    clients = enrol_masked(task, 6)
+    yield
+    for step in steps_of(task):
+        handed_out = {"share": "roster", "contribute": "inbox", "confirm": "survivors", "unmask": "confirmations"}
+        for index, one in clients.items():
+            task.wait_round(1, STAGES[step])
+            if index == 0 and step in handed_out:
+                path = f"{task.path}/rounds/1/{handed_out[step]}"
+                known = {**one.auth, "If-None-Match": _get(world, path, one.auth).headers["etag"]}
+                _get(world, path, known, 304)
+            assert one.take(1, step).status_code == 201
+            yield
+        if step != "unmask":
+            again = clients[0].send(1, step, clients[0].bodies[step])
+            assert again.status_code in (200, 409), again.text
+            yield
+    task.wait_round(1, "complete")
+    _get(world, f"{task.path}/rounds/1/aggregate", world.api.operator)
+    yield
+
+
+def operators(world: World) -> Story:
+    """Tokens of every role, rotated and revoked, and what each may look at."""
+    for role in ("read-only", "operator", "admin"):
+        for name in (role, f"{role}-2"):
+            made = world.api.http.post("/v1/operators", json={"name": name, "role": role}, headers=world.api.operator)
+            assert made.status_code == 201
+            yield
+        turned = world.api.http.post(f"/v1/operators/{role}/rotation", headers=world.api.operator)
+        assert turned.status_code == 200
+        yield
+        gone = world.api.http.delete(f"/v1/operators/{role}-2", headers=world.api.operator)
+        assert gone.status_code == 200
+        yield
+        auth = {"Authorization": f"Bearer {turned.json()['token']}"}
+        for path in ("/v1/tasks", "/v1/parameters/masked?clients=100", "/metrics", "/healthz", "/readyz"):
+            _get(world, path, auth)
+            yield
+    _get(world, "/v1/operators", world.api.operator)
+    yield
+    task = next(iter(world.tasks))
+    _get(world, f"/v1/tasks/{task}", world.api.operator)
+    yield
+
+
+STORIES: Final[tuple[Callable[[World], Story], ...]] = (plain, operators, interventions, keyed, masked, paillier)
+_HALF_WAY: Final = ((plain, 12), (keyed, 9), (masked, 15), (paillier, 3))
+
+
+def abandoned(world: World) -> None:
+    """Tasks of every kind, left half way for whoever comes along."""
+    for story, steps in _HALF_WAY:
+        life = story(world, f"{story.__name__}-abandoned")
+        for _ in range(steps):
+            next(life)

@@ -1,0 +1,65 @@
+"""Every route of a real server, called in every order by everybody: see docs/fuzzing.md."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import requests
+from hypothesis import given, seed
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+
+from tests.fuzz.honest import Honesty
+from tests.fuzz.judge import OPERATIONS, SCHEMA
+from tests.fuzz.runs import AGAIN, EXAMPLES, SEED, limits
+from tests.fuzz.stories import STORIES, Story
+from tests.fuzz.workflow import Workflow, send
+from tests.fuzz.world import World
+
+
+@pytest.mark.timeout(0 if EXAMPLES > 60 else 600)
+def test_any_order_of_calls(world: World, session: requests.Session) -> None:
+    """Calls that follow from each other's answers, while honest clients take rounds along."""
+    Workflow.world, Workflow.session = world, session
+    Workflow.stories = [story(world) for story in STORIES]
+    run = SEED
+    while Workflow.calls < 2 * EXAMPLES:
+        run += 1
+        try:
+            seed(run)(type("Run", (Workflow,), {})).run(settings=limits(8, stateful_step_count=15))
+        except Exception as error:
+            # The server does not begin anew with each scenario, and Hypothesis notices: then it begins anew itself.
+            if not Workflow.failure and not isinstance(error, Flaky) and "nconsistent" not in str(error):
+                raise
+        if Workflow.failure:
+            pytest.fail(f"{Workflow.failure}\nagain: {AGAIN}", pytrace=False)
+    _tell_to_the_end(world, Workflow.stories)
+    for method, path in OPERATIONS:
+        seen = world.judge.seen[method, path]
+        assert any(status < 300 for status in seen), f"{method} {path} never succeeded: {dict(seen)}"
+
+
+def _tell_to_the_end(world: World, stories: list[Story]) -> None:
+    with world.told():
+        for story in stories:
+            for _ in story:
+                pass
+
+
+@pytest.mark.timeout(0 if EXAMPLES > 60 else 600)
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_any_call(world: World, session: requests.Session, method: str, path: str) -> None:
+    """What fits the document, and what does not, sent by everybody."""
+
+    @seed(SEED)
+    @limits(EXAMPLES // 15)
+    @given(case=SCHEMA[path][method].as_strategy(), choices=st.integers(0, 2**32 - 1))
+    def call(case: Any, choices: int) -> None:
+        send(world, session, case, Honesty(world, Random(choices)).improve(case))
+
+    try:
+        call()
+    except AssertionError as error:
+        pytest.fail(f"{error}\nagain: {AGAIN}", pytrace=False)

@@ -1,0 +1,147 @@
+"""Messages of clients on their way to a process, what becomes of them there, and what the client hears of it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from starlette.responses import Response
+
+from aggregator_service.clock import ManualClock
+from aggregator_service.problems import Problem
+from aggregator_service.storage.blobs import BlobsUnavailableError
+from aggregator_service.storage.database import DATABASE_GONE
+from tests.simulation.clients import Client
+from tests.simulation.faults import Strike, Striker
+from tests.simulation.invariants import Ledger
+from tests.simulation.process import Message, Process
+
+__all__ = ["InFlight", "Network"]
+
+_REFUSED_FOR_GOOD: Final = {"round-closed", "not-in-cohort"}
+_TRY_AGAIN: Final = {"body-too-short", "bad-digest"}
+_ASK_AGAIN: Final = {"conflict", "too-many-requests"}
+"""Answers to a piece of an upload that another one was in the way of."""
+
+
+@dataclass
+class InFlight:
+    """A message on its way. `behind`: how many later ones overtake it, `answered`: whether the client hears of it."""
+
+    message: Message
+    sender: Client
+    number: int
+    answered: bool = True
+    due: float = 0.0
+    behind: int = 0
+
+
+@dataclass
+class Network:
+    """What is under way. `unforeseen` takes errors that no fault explains."""
+
+    clock: ManualClock
+    striker: Striker
+    ledger: Ledger
+    unforeseen: Callable[[Exception], None]
+    flying: list[InFlight] = field(default_factory=list)
+    sent: int = 0
+
+    def send(self, message: Message, sender: Client) -> None:
+        """Off it goes, once, twice or not at all."""
+        if message.part == "contribute" and message.method != "HEAD" and message.last:
+            self.ledger.sent.add((message.number, sender.index))
+        one = InFlight(message, sender, self.sent)
+        self.sent += 1
+        for flying in self.flying:
+            flying.behind -= 1
+        copies = [one]
+        for strike in self.striker.of_message(one.number):
+            self.striker.struck(strike, f"message {one.number}")
+            copies = self._harmed(one, copies, strike)
+        self.flying += copies
+
+    def _harmed(self, one: InFlight, copies: list[InFlight], strike: Strike) -> list[InFlight]:
+        """What is left of a message and its copies."""
+        body, now = one.message.arrives, self.clock.now()
+        match strike.kind:
+            case "drop":
+                return []
+            case "answer lost":
+                one.answered = False
+            case "delay":
+                one.due = now + strike.size
+            case "reorder":
+                one.behind = 1 + strike.size % 3
+            case "duplicate":
+                return copies + [replace(copy, due=now + strike.size / 4) for copy in copies]
+            case "replayed later":  # in another stage, or another round
+                return copies + [replace(copy, due=now + strike.size * 4, answered=False) for copy in copies]
+            case "cut":
+                one.message = replace(one.message, arrives=body[: strike.size * len(body) // 121])
+            case "altered byte" if body:
+                place = strike.size * 7 % len(body)
+                altered = bytes([body[place] ^ 0x55])
+                one.message = replace(one.message, arrives=body[:place] + altered + body[place + 1 :])
+        return copies
+
+    def ready(self) -> InFlight | None:
+        """The next message that may arrive."""
+        now = self.clock.now()
+        return next((one for one in self.flying if one.due <= now and one.behind <= 0), None)
+
+    def overtaken(self) -> bool:
+        """Nothing is sent any more that could overtake those that wait for it: they come. Whether there were any."""
+        waiting = [one for one in self.flying if one.behind > 0]
+        for one in waiting:
+            one.behind = 0
+        return bool(waiting)
+
+    async def arrive(self, task_id: str, one: InFlight, process: Process) -> None:
+        """The process takes the request, and the client hears of it if it still listens."""
+        message = one.message
+        try:
+            answer = await process.receive(task_id, message)
+        except Problem as problem:
+            if not self._refused(one, problem):
+                self.unforeseen(problem)
+        except (BlobsUnavailableError, *DATABASE_GONE):
+            return
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                self.unforeseen(error)
+        except Exception as error:
+            self.unforeseen(error)
+        else:
+            self._answered(one, answer)
+
+    def _answered(self, one: InFlight, answer: Response) -> None:
+        message, client = one.message, one.sender
+        whole = answer.status_code in (200, 201) and message.method != "HEAD"
+        if whole or answer.headers.get("upload-complete") == "?1":
+            if message.part == "contribute":
+                self.ledger.acknowledged.add((message.number, client.index))
+            if self._heard(one):
+                client.done |= {message.part}
+        elif self._heard(one):
+            client.offset = int(answer.headers["upload-offset"])
+
+    def _refused(self, one: InFlight, problem: Problem) -> bool:
+        """Whether this was to be expected."""
+        message, client = one.message, one.sender
+        if problem.slug in _REFUSED_FOR_GOOD:
+            client.left = client.left or client.number == message.number
+        elif problem.slug == "unauthenticated":
+            if client.token == message.token:
+                client.token = ""  # it was taken away, or another enrolment's took its place
+        elif message.method != "PUT" and problem.slug in (*_ASK_AGAIN, "offset-mismatch"):
+            if self._heard(one):
+                client.offset = problem.extensions.get("upload_offset")
+        else:
+            return problem.slug in _TRY_AGAIN and message.arrives != message.body
+        return True
+
+    def _heard(self, one: InFlight) -> bool:
+        return one.answered and one.sender.number == one.message.number

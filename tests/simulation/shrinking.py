@@ -1,0 +1,48 @@
+"""A failing schedule made smaller: what it needs in order to fail, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tests.simulation.plan import Plan
+from tests.simulation.storage import Disk
+from tests.simulation.world import ScheduleError, play
+
+__all__ = ["shrink"]
+
+_MOST_TRIES = 60
+
+
+def shrink(plan: Plan, disk: Disk) -> tuple[Plan, str]:
+    """A plan with fewer faults that breaks some invariant, too, and what it shows. `plan` must fail."""
+    shown, tries = _failure(plan, disk), 0
+    smaller = True
+    while smaller and tries < _MOST_TRIES:
+        smaller = False
+        for candidate in _with_less(plan):
+            tries += 1
+            found = _failure(candidate, disk)
+            if found:
+                plan, shown, smaller = candidate, found, True
+                break
+    return plan, shown
+
+
+def _with_less(plan: Plan) -> Iterator[Plan]:
+    if plan.silent:
+        yield replace(plan, silent={})
+    if plan.chunks:
+        yield replace(plan, chunks={})
+    for strike in plan.strikes:
+        yield replace(plan, strikes=tuple(one for one in plan.strikes if one is not strike))
+    if plan.processes > 1:
+        yield replace(plan, processes=1)
+
+
+def _failure(plan: Plan, disk: Disk) -> str:
+    try:
+        play(plan, disk)
+    except ScheduleError as error:
+        return str(error)
+    return ""
