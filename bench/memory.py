@@ -23,6 +23,7 @@ import httpx
 import numpy as np
 from _report import Figure, arguments, bars, show, write_figures
 from _server import OPERATOR_TOKEN, Server, Watch
+from _signing import signature_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -49,6 +50,7 @@ class Member:
 
     client_id: str
     headers: dict[str, str]
+    identity: Ed25519PrivateKey
 
 
 class Bench:
@@ -89,7 +91,13 @@ class Bench:
             "membership_proof": b64encode(bytes(32)),
         }
         answer = self.call("POST", "/v1/enrolments", {}, json=body).json()
-        return Member(answer["client_id"], {"Authorization": f"Bearer {answer['token']}"})
+        return Member(answer["client_id"], {"Authorization": f"Bearer {answer['token']}"}, identity)
+
+    def put(self, member: Member, path: str, body: bytes) -> None:
+        """An upload that the member signs."""
+        headers = {**member.headers, "Content-Digest": _digest(body)}
+        headers |= signature_of(member.identity, member.client_id, "PUT", path, headers)
+        self.call("PUT", path, headers, content=body)
 
     def start_round(self) -> tuple[str, list[Member]]:
         """A task whose members all have an envelope; its round 1 is open."""
@@ -103,8 +111,7 @@ class Bench:
         (holder,) = self.enrol(task, "holder", 1)
         members = self.enrol(task, "member", self.cohort - 1)
         for member in [holder, *members]:
-            headers = {**holder.headers, "Content-Digest": _digest(b"envelope")}
-            self.call("PUT", f"/v1/tasks/{task}/keyring/{member.client_id}", headers, content=b"envelope")
+            self.put(holder, f"/v1/tasks/{task}/keyring/{member.client_id}", b"envelope")
         return task, [holder, *members]
 
     def bodies(self, keyring: Keyring) -> list[bytes]:
@@ -120,8 +127,7 @@ class Bench:
 
         def put(index: int) -> None:
             member, body = members[index], bodies[index % BODIES]
-            path = f"/v1/tasks/{task}/rounds/1/contributions/{member.client_id}"
-            self.call("PUT", path, {**member.headers, "Content-Digest": _digest(body)}, content=body)
+            self.put(member, f"/v1/tasks/{task}/rounds/1/contributions/{member.client_id}", body)
 
         with ThreadPoolExecutor(UPLOADERS) as pool:
             list(pool.map(put, range(len(members))))

@@ -14,6 +14,7 @@ from bench.overhead_parts.rows import ROWS
 from bench.overhead_parts.table import COMPARISONS, comparison, in_detail, notes
 from bench.page_plots import ckks_plots, fidelity_plots, masked_plots, memory_plots, paillier_plots
 from bench.sections import Outcome, Section, in_order, section_of, shown_value
+from bench.service_parts.plots import service_plots
 from bench.style import COLOURS, DARK
 
 __all__ = ["read_results", "render", "write_page"]
@@ -24,6 +25,7 @@ _PLOTS = {
     "memory": memory_plots,
     "overhead": page_plots,
     "paillier": paillier_plots,
+    "service": service_plots,
 }
 
 

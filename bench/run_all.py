@@ -59,6 +59,8 @@ def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[J
         ("masked_round", 1.5),
         ("overhead", 2.5),
         ("memory", 0.5),
+        ("service", 2.0),
+        ("scaling", 1.0),
     )
     beside = {"masked": ("--peer-python", str(peer_python))} if peer_python is not None else {}
     found = [

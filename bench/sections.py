@@ -30,7 +30,15 @@ TITLES: Final = {
         "Local training",
         "A client's round of the CoLR paper's settings on ML-1M, and its 1,000 rounds of 60 clients in one process.",
     ),
+    "service": (
+        "The service under load",
+        "Ingest and small requests beside a bare server on the same uvicorn; 10,000 clients in one encrypted round.",
+    ),
     "memory": ("Server memory", "The same encrypted round with 50 and with 500 clients."),
+    "scaling": (
+        "Folds and masks on several workers",
+        "Processes of one machine and a Dask cluster; clients by vector length.",
+    ),
 }
 _PRIVATE: Final = ("machine.", "version.")
 _ON_THE_WAY: Final = re.compile(r"\.round\d+$")

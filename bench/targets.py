@@ -81,6 +81,12 @@ TARGETS: Final[dict[str, tuple[Target, ...]]] = {
         _at_most("predicted_error_compact", 1e-4, "its bound"),
     ),
     "memory": (_at_most("peak_rss_ratio", 1.2, "server memory, 500 clients / 50 clients"),),
+    "service": (
+        _at_least("ingest_fraction", 0.6, "ingest of 4 MB contributions / bare server discarding them"),
+        _at_least("control_fraction", 0.5, "polls a second / bare FastAPI route"),
+        _at_least("round10k.exact", 1, "10,000 clients, one encrypted round: the sum is right"),
+        _at_most("round10k.peak_rss_ratio", 1.2, "server memory, 10,000 clients / 1,000 clients"),
+    ),
     "overhead": (
         _at_most("fedmf.ours.ratio", 1.4, "upload / float32 plaintext, the full matrix"),
         _at_most("seconds", 600, "seconds that the whole table takes"),

@@ -1,0 +1,22 @@
+"""Requests signed as an enrolled client, for benches that talk to the server without the SDK."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from protocols.http_signature import SIGNED_FIELDS, SignedRequest, sign_request
+
+__all__ = ["signature_of"]
+
+
+def signature_of(
+    key: Ed25519PrivateKey, client_id: str, method: str, target: str, headers: Mapping[str, str]
+) -> dict[str, str]:
+    """The two headers that sign a request now. target: path and query; headers: the others, whatever their case."""
+    path, _, query = target.partition("?")
+    given = {name.lower(): value for name, value in headers.items()}
+    fields = {name: given[name] for name in SIGNED_FIELDS if name in given}
+    return sign_request(key, client_id, SignedRequest(method, path, query, fields), round(time.time()))

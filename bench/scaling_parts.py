@@ -1,0 +1,196 @@
+"""What bench/scaling.py has others do: jobs that are timed where they run, rounds to fold and to unmask, a cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from aggregator_service.plans import TaskTerms, plan_task
+from aggregator_service.rounds.cluster import ClusterPool
+from aggregator_service.rounds.folding import BlobRef
+from aggregator_service.rounds.unmasking import Masks
+from aggregator_service.rounds.workers import FoldPool, Workers, WorkersUnavailableError
+from aggregator_service.storage.directory import DirectoryBlobs
+from protocols.domain import SEED_BYTES
+from protocols.sums.masked import client
+from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
+from protocols.sums.masked.mechanism import own_plan
+from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
+from protocols.sums.masked.shares import split_secrets
+
+__all__ = ["DROPOUTS", "Here", "Timed", "cluster_of", "contributions", "masks_of", "nothing", "pool_of", "terms_of"]
+
+DROPOUTS = 0.1
+DISTINCT = 4
+"""Contributions that are really different; the others are these again, so that the disk need not hold gigabytes."""
+
+
+def nothing(_job: None) -> None:
+    """A job that does nothing: what is left is the way there and back."""
+
+
+def _timed(job: tuple[Callable[[Any], Any], Any]) -> tuple[Any, float]:
+    """In a worker: the outcome, and the processor seconds that it took there."""
+    work, given = job
+    start = time.process_time()
+    return work(given), time.process_time() - start
+
+
+@dataclass
+class Timed:
+    """Workers whose jobs have one thread each and tell what they cost."""
+
+    inner: Workers | Here
+    width: int
+    costs: list[tuple[str, float]] = field(default_factory=list)
+
+    def threads(self, jobs: int) -> int:
+        """One, so that a job's processor seconds are the seconds that it would take alone."""
+        return 1
+
+    async def run(self, work: Callable[[Any], Any], job: Any) -> Any:
+        """See `Workers.run`."""
+        outcome, cost = await self.inner.run(_timed, (work, job))
+        self.costs.append((work.__name__, cost))
+        return outcome
+
+    def check(self) -> str:
+        """See `Workers.check`."""
+        return self.inner.check()
+
+    def close(self) -> None:
+        """See `Workers.close`."""
+        self.inner.close()
+
+
+def terms_of(mechanism: str, clients: int, values: int) -> TaskTerms:
+    """A task that sums vectors of `values` values (and some counts) over so many clients."""
+    items = max(100, values // 1000)
+    recipe = f'{{"items":{items},"dim":{values // items},"clip":0.1}}'
+    parameters = {"masked": '{"corrupt":0.1,"dropout":0.1,"mode":"curious"}'}.get(mechanism, "{}")
+    return TaskTerms("fedmf", recipe, mechanism, parameters, clients)
+
+
+def contributions(blobs: DirectoryBlobs, terms: TaskTerms, clients: int) -> tuple[tuple[str, BlobRef], ...]:
+    """Random ring elements, or float32 values, in the blob store."""
+    plan = plan_task(terms).plan
+    rng, refs = np.random.default_rng(1), []
+    for number in range(DISTINCT):
+        values = rng.uniform(-0.1, 0.1, plan.layout.length).astype("<f4")
+        body = values.tobytes() if terms.mechanism_name == "plain" else rng.bytes(plan.partial_bytes - 8)
+        key = f"contributions/t_bench-{plan.layout.length}-{number}"
+        refs.append(BlobRef(key, blobs.put(key, body)))
+    return tuple((f"c_{number:07}", refs[number % DISTINCT]) for number in range(clients))
+
+
+def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
+    """What takes the masks off a round of which a tenth dropped out, and the number of masks. No client is played:
+    shares are what the clients' own functions make, without the sealing on the way.
+    """
+    plan = own_plan(plan_task(terms).plan)
+    context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
+    policy, states, entries = ClientPolicy(modes=frozenset({"curious"})), {}, []
+    for number in range(clients):
+        name, identity = f"c_{number:07}", Ed25519PrivateKey.generate()
+        states[name], body = client.advertise(context, name, identity, policy)
+        key = identity.public_key().public_bytes_raw()
+        entries.append(RosterEntry(name, key, bytes(32), bytes(32), body))
+    roster = make_roster(context, entries)
+    dropped = set(range(0, clients, round(1 / DROPOUTS)))
+    replies = _replies(roster, states, dropped)
+    names = tuple(entry.client_id for entry in roster.entries)
+    survivors = tuple(name for place, name in enumerate(names) if place not in dropped)
+    masks = len(survivors) + sum(peer not in dropped for place in dropped for peer in roster.neighbours_of(place))
+    return Masks(context, roster.body, names, survivors, replies), masks
+
+
+def _replies(roster: Roster, states: dict[str, Any], dropped: set[int]) -> dict[str, bytes]:
+    held: dict[int, dict[int, bytes]] = {place: {} for place in range(len(roster))}
+    for place, entry in enumerate(roster.entries):
+        state, peers = states[entry.client_id], roster.neighbours_of(place)
+        secret = state.mask_secret.private_bytes_raw()
+        for peer, pair in zip(peers, split_secrets(state.seed, secret, roster.threshold, peers), strict=True):
+            held[peer][place] = pair.of_mask_key if place in dropped else pair.of_seed
+    return {
+        entry.client_id: b"".join(held[place][peer] for peer in roster.neighbours_of(place))
+        for place, entry in enumerate(roster.entries)
+        if place not in dropped
+    }
+
+
+class Here:
+    """This very process: for what a single worker's processor does, and nothing else."""
+
+    width = 1
+
+    async def run(self, work: Callable[[Any], Any], job: Any) -> Any:
+        """See `Workers.run`."""
+        return work(job)
+
+    def check(self) -> str:
+        """Always fine."""
+        return ""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@contextmanager
+def pool_of(workers: int) -> Iterator[Timed]:
+    """Processes of this machine."""
+    pool = FoldPool(workers)
+    try:
+        yield Timed(pool, workers)
+    finally:
+        pool.close()
+
+
+@contextmanager
+def cluster_of(workers: int, folder: Path, blobs: DirectoryBlobs) -> Iterator[Timed]:
+    """A Dask scheduler and workers of one thread each, processes of this machine."""
+    place = folder / f"scheduler-{workers}.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    options = ["--no-dashboard", "--scheduler-file", str(place)]
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "tcp://127.0.0.1", "--port", "0"]
+    processes = [subprocess.Popen([*command, *options], env=environment, **quiet)]  # type: ignore[call-overload]
+    try:
+        while not place.exists():
+            time.sleep(0.1)
+        for number in range(workers):
+            command = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1"]
+            local = ["--local-directory", str(folder / f"worker-{workers}-{number}"), "--memory-limit", "0"]
+            processes.append(subprocess.Popen([*command, *options, *local], env=environment, **quiet))  # type: ignore[call-overload]
+        address = next(line for line in place.read_text().split('"') if line.startswith("tcp://"))
+        pool = ClusterPool(address.replace("tcp", "dask", 1), blobs)
+        try:
+            _await_workers(pool, workers)
+            yield Timed(pool, workers)
+        finally:
+            pool.close()
+    finally:
+        for process in reversed(processes):
+            process.kill()
+            process.wait()
+
+
+def _await_workers(pool: ClusterPool, workers: int) -> None:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        with suppress(WorkersUnavailableError):
+            pool.check()
+        if pool.width == workers and not pool.check():
+            return
+        time.sleep(0.2)
+    raise SystemExit("the workers of the cluster did not start")

@@ -1,0 +1,53 @@
+"""The service under load: ingest, small control requests, and a round of 10,000 clients to its end.
+
+    .venv/bin/python bench/service.py [--quick] [--only ingest control round10k] [--json FILE]
+
+A real `hushrec-server` with its default settings (rate limits off) in one process; this process is the load, over 4
+connections of the loopback interface, from requests that were made and signed beforehand. The peer is a bare FastAPI
+application on the same uvicorn: it throws the same bodies away, and answers with a small model. Both are loaded in turn
+within one run, and the medians of their ratios count. bench/README.md lists the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from bench._report import Figure, arguments, bars, show, write_figures
+from bench.service_parts.control import measure_control
+from bench.service_parts.ingest import measure_ingest
+from bench.service_parts.round10k import measure_rounds
+from bench.targets import verdicts
+
+__all__ = ["main", "measure"]
+
+Part = Callable[[bool, Callable[[], object]], dict[str, Figure]]
+PARTS: Final[dict[str, Part]] = {"ingest": measure_ingest, "control": measure_control, "round10k": measure_rounds}
+
+
+def measure(parts: list[str], quick: bool) -> dict[str, Figure]:
+    """The parts asked for, one after the other."""
+    figures: dict[str, Figure] = {}
+    with bars() as progress:
+        for name in parts:
+            bar = progress.add_task(name, total=None)
+            figures |= PARTS[name](quick, lambda bar=bar: progress.advance(bar))  # type: ignore[misc]
+            progress.remove_task(bar)
+    return figures
+
+
+def main() -> None:
+    """Measure, and say which targets were met."""
+    parser = arguments((__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART", help="some parts"
+    )
+    options = parser.parse_args()
+    figures = measure(options.only, options.quick)
+    show("The service under load", {key: value for key, value in figures.items() if key.count(".") < 2})
+    show("Targets", verdicts("service", figures))
+    write_figures(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()

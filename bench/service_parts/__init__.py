@@ -1,0 +1,1 @@
+"""The parts of bench/service.py: a load generator, the bare server to compare with, and what is measured."""

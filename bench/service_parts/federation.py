@@ -1,0 +1,195 @@
+"""One real server, one encrypted task and its enrolled, keyed members, as a load generator needs them.
+
+Members share this process and one keyring; each has identity, mailbox key, membership proof and token of its own, and
+everything the server checks is real: signatures, invitations, envelopes sealed for the member.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from bench._server import OPERATOR_TOKEN, Server
+from bench.service_parts.wire import Answer, Call, Run, closed_loop, request_bytes
+from protocols.codec import b64encode
+from protocols.envelope import GROUP_CODE_BYTES, enrolment_message, membership_proof, seal_envelope
+from protocols.http_signature import SignedRequest, sign_request
+from protocols.keyring import encode_keyring
+from protocols.recipes.registry import recipe
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.ckks.planner import CkksPlan
+
+__all__ = ["CONNECTIONS", "Federation", "Member", "cpu_seconds", "digest_of"]
+
+CONNECTIONS = 4
+_OPERATOR = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
+_JSON = {"content-type": "application/json"}
+
+
+def digest_of(body: bytes) -> str:
+    """Content-Digest (RFC 9530)."""
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far, its children's not."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+class _Newcomer:
+    """Keys of a client that is not enrolled yet."""
+
+    def __init__(self, group_code: bytes) -> None:
+        self.identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self.identity_key, self.mailbox_key = (
+            key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw) for key in (self.identity, mailbox)
+        )
+        self.proof = membership_proof(group_code, self.identity_key, self.mailbox_key)
+
+    def request(self, invitation: str) -> Call:
+        """Its enrolment."""
+        message = enrolment_message(invitation, self.identity_key, self.mailbox_key)
+        body = {
+            "invitation": invitation,
+            "identity_key": b64encode(self.identity_key),
+            "mailbox_key": b64encode(self.mailbox_key),
+            "signature": b64encode(self.identity.sign(message)),
+            "membership_proof": b64encode(self.proof),
+        }
+        return request_bytes("POST", "/v1/enrolments", _JSON, json.dumps(body).encode())
+
+
+@dataclass(frozen=True)
+class Member:
+    """An enrolled client."""
+
+    client_id: str
+    token: str
+    identity: Ed25519PrivateKey
+    mailbox_key: bytes
+
+    def call(self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Call:
+        """One of its requests, signed now: it is good for a minute."""
+        path, _, query = target.partition("?")
+        own = {"authorization": f"Bearer {self.token}", **(headers or {})}
+        signature = sign_request(
+            self.identity, self.client_id, SignedRequest(method, path, query, own), created=round(time.time())
+        )
+        return request_bytes(method, target, own | signature, body)
+
+    def put(self, target: str, body: bytes, digest: str = "") -> Call:
+        """An upload; `digest`: that of the body, when it is known already."""
+        return self.call("PUT", target, {"content-digest": digest or digest_of(body)}, body)
+
+
+class Federation:
+    """A server with its rates off, and one CKKS task (FedMF, shared secret) of one round over `cohort` members."""
+
+    def __init__(self, root: Path, *, items: int, dim: int, cohort: int, **settings: str) -> None:
+        rates = {f"HUSHREC_{who}_RATE": "0" for who in ("CLIENT", "OPERATOR", "FAILURE")}
+        self.cohort = cohort
+        self.server = Server(root, **rates, **settings)
+        self.port = int(urlsplit(self.server.url).port or 0)
+        self._http = httpx.Client(base_url=self.server.url, timeout=120, headers=_OPERATOR)
+        parameters = {"items": items, "dim": dim, "clip": 0.1}
+        plan = CKKS.plan({"set": "standard"}, recipe("fedmf", parameters).layout(), cohort)
+        assert isinstance(plan, CkksPlan)
+        self.plan, self.keyring = plan, CKKS.generate_keyring(plan)
+        self._group_code = secrets.token_bytes(GROUP_CODE_BYTES)
+        request = {
+            "name": "service",
+            "recipe": {"name": "fedmf", "parameters": parameters},
+            "mechanism": {"name": "ckks", "parameters": {"set": "standard"}},
+            "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, "collect_seconds": 3600},
+        }
+        self.task = self.operator("POST", "/v1/tasks", request)["task_id"]
+        self.members: list[Member] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._http.close()
+        self.server.close()
+
+    @property
+    def path(self) -> str:
+        """The task's path."""
+        return f"/v1/tasks/{self.task}"
+
+    def operator(self, method: str, path: str, body: Any = None) -> Any:
+        """An operator's request and its answer."""
+        answer = self._http.request(method, path, json=body)
+        answer.raise_for_status()
+        return answer.json()
+
+    def cpu(self) -> float:
+        """Processor seconds of the API process so far."""
+        return cpu_seconds(self.server.pid)
+
+    def load(self, calls: Sequence[Call] | Iterator[Call], *statuses: int, **how: Any) -> Run:
+        """A closed loop over `CONNECTIONS` connections; anything but `statuses` ends the benchmark."""
+        return closed_loop(self.port, calls, CONNECTIONS, **how).expect(*statuses)
+
+    def enrol(self, wanted: int) -> Run:
+        """Enrol the holder, who takes part, and `wanted` - 1 members. Keys and signatures are made before the clock."""
+        self._enrol("holder", 1)
+        return self._enrol("member", wanted - 1)
+
+    def _enrol(self, role: str, count: int) -> Run:
+        wanted = {"role": role, "uses": count}
+        invitation = self.operator("POST", f"{self.path}/invitations", wanted)["invitation"]
+        newcomers = [_Newcomer(self._group_code) for _ in range(count)]
+        answers: list[Answer] = []
+        run = self.load([newcomer.request(invitation) for newcomer in newcomers], 201, keep=answers.append)
+        for answer in sorted(answers, key=lambda answer: answer.index):
+            body, newcomer = json.loads(answer.body), newcomers[answer.index]
+            self.members.append(Member(body["client_id"], body["token"], newcomer.identity, newcomer.mailbox_key))
+        return run
+
+    def leave_envelopes(self) -> Run:
+        """The holder seals the keys for every member, itself included, and leaves them in the mailboxes."""
+        keyring, holder = encode_keyring(self.keyring), self.members[0]
+        sealed = [seal_envelope(keyring, member.mailbox_key, self._group_code, self.task) for member in self.members]
+        calls = (
+            holder.put(f"{self.path}/keyring/{member.client_id}", envelope)
+            for member, envelope in zip(self.members, sealed, strict=True)
+        )
+        return self.load(calls, 201)
+
+    def wait_round(self, *states: str) -> dict[str, Any]:
+        """Round 1 as soon as it is in one of `states`."""
+        while True:
+            answer = self._http.get(f"{self.path}/rounds/1")
+            if answer.status_code == 200 and answer.json()["state"] in states:
+                return dict(answer.json())
+            time.sleep(0.05)
+
+    def uploads(self, members: Sequence[Member], bodies: Sequence[bytes]) -> Iterator[Call]:
+        """One contribution of each of `members`; they take turns with `bodies`, which nobody can tell apart."""
+        digests = [digest_of(body) for body in bodies]
+        for index, member in enumerate(members):
+            target, turn = f"{self.path}/rounds/1/contributions/{member.client_id}", index % len(bodies)
+            yield member.put(target, bodies[turn], digests[turn])
+
+    def aggregate(self) -> bytes:
+        """The sum of round 1, as released."""
+        answer = self._http.get(f"{self.path}/rounds/1/aggregate")
+        answer.raise_for_status()
+        return answer.content

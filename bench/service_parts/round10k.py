@@ -1,0 +1,105 @@
+"""10,000 clients in one encrypted round of small vectors, to the end, and 1,000 beside it for the server's memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench._report import Figure
+from bench._server import Watch
+from bench.service_parts.federation import CONNECTIONS, Federation
+from bench.service_parts.wire import Run
+from protocols.layout import whole_route
+from protocols.sums.ckks.mechanism import CKKS
+
+__all__ = ["SIZES", "measure_rounds", "one_round"]
+
+SIZES = (1_000, 10_000)
+QUICK_SIZES = (50, 200)
+ITEMS, DIM = 200, 8
+_MIB = 2**20
+
+
+def measure_rounds(quick: bool, tick: Callable[[], object] = lambda: None) -> dict[str, Figure]:
+    """Both rounds, the small one first; figures of the large one under `round10k`, whatever its size."""
+    figures: dict[str, Figure] = {}
+    for name, cohort in zip(("round1k", "round10k"), QUICK_SIZES if quick else SIZES, strict=True):
+        figures |= {f"{name}.{key}": value for key, value in one_round(cohort).items()}
+        tick()
+    small, large = (float(figures[f"{name}.peak_rss_mb"] or 0) for name in ("round1k", "round10k"))
+    return {**figures, "round10k.peak_rss_ratio": large / small}
+
+
+def one_round(cohort: int) -> dict[str, Figure]:
+    """Enrolment, envelopes, then a poll and a contribution of everybody, fold and release; with a server of its own."""
+    with TemporaryDirectory() as root, Federation(Path(root), items=ITEMS, dim=DIM, cohort=cohort) as federation:
+        with Watch(federation.server.pid) as watch:
+            started = time.perf_counter()
+            enrolled, envelopes = federation.enrol(cohort), federation.leave_envelopes()
+            federation.wait_round("collecting")
+            opened = time.perf_counter()
+            current = f"{federation.path}/rounds/current"
+            polls = federation.load((member.call("GET", current) for member in federation.members), 200)
+            sealing = time.perf_counter()  # the clients' own time
+            bodies, total = _contributions(federation)
+            opened += time.perf_counter() - sealing
+            uploads = federation.load(federation.uploads(federation.members, bodies), 201)
+            uploaded = time.perf_counter()
+            view = federation.wait_round("complete", "failed")
+            done = time.perf_counter()
+        error, bound = _error(federation, total)
+    return {
+        "clients": cohort,
+        "survivors": view["survivors"],
+        "exact": view["state"] == "complete" and view["survivors"] == cohort and error <= bound,
+        "max_error": error,
+        "predicted_error": bound,
+        "contribution_bytes": len(bodies[0]),
+        "wall_s": done - opened,
+        "whole_s": done - started,
+        "fold_rest_s": done - uploaded,
+        "enrol_s": enrolled.seconds,
+        "envelopes_s": envelopes.seconds,
+        "poll_s": polls.seconds,
+        "upload_s": uploads.seconds,
+        **_percentiles("enrol", enrolled),
+        **_percentiles("poll", polls),
+        **_percentiles("upload", uploads),
+        "server_cpu_s": watch.cpu_seconds,
+        "peak_rss_mb": watch.total / _MIB,
+        "peak_rss_api_mb": watch.api / _MIB,
+        "peak_rss_workers_mb": watch.workers / _MIB,
+        "connections": CONNECTIONS,
+    }
+
+
+def _contributions(federation: Federation) -> tuple[list[bytes], NDArray[np.float64]]:
+    """Everybody's own contribution, and the sum of what is in them."""
+    random = np.random.default_rng(1)
+    block, route = federation.plan.layout.blocks[0], whole_route(federation.plan.layout)
+    bounds, counts = block.bounds(), block.integral_mask()
+    total = np.zeros(block.length)
+    bodies = []
+    for _ in federation.members:
+        vector = np.where(counts, 1.0, random.uniform(-bounds, bounds))
+        total += vector
+        bodies.append(CKKS.seal(federation.plan, route, [vector], federation.keyring))
+    return bodies, total
+
+
+def _error(federation: Federation, expected: NDArray[np.float64]) -> tuple[float, float]:
+    """Largest error of the sum's values, and what the plan predicts at most; infinite when a count is wrong."""
+    opened = CKKS.open(federation.plan, federation.aggregate(), federation.cohort, federation.keyring)
+    counts = federation.plan.layout.blocks[0].integral_mask()
+    if not np.array_equal(np.rint(opened[counts]), expected[counts]):
+        return float("inf"), federation.plan.predicted_error
+    return float(np.abs(opened - expected)[~counts].max()), federation.plan.predicted_error
+
+
+def _percentiles(name: str, run: Run) -> dict[str, Figure]:
+    return {f"{name}_p{number}_ms": 1e3 * run.percentile(number / 100) for number in (50, 95, 99)}
