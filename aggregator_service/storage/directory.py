@@ -51,18 +51,19 @@ class DirectoryBlobs:
     def adopt(self, path: Path, key: str) -> None:
         """See `BlobStore.adopt`; a file on another file system is copied."""
         target = self._target(key)
-        try:
-            _rename(path, target)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            beside = target.with_name(target.name + _TEMPORARY)
-            with self._working(), path.open("rb") as source, beside.open("wb") as file:
-                shutil.copyfileobj(source, file, CHUNK)
-                file.flush()
-                os.fsync(file.fileno())
-            _rename(beside, target)
-            path.unlink(missing_ok=True)
+        with self._working():  # the directory may go between the look and the rename
+            try:
+                _rename(path, target)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                beside = target.with_name(target.name + _TEMPORARY)
+                with path.open("rb") as source, beside.open("wb") as file:
+                    shutil.copyfileobj(source, file, CHUNK)
+                    file.flush()
+                    os.fsync(file.fileno())
+                _rename(beside, target)
+                path.unlink(missing_ok=True)
 
     def view(self, key: str, digest: str) -> memoryview:
         """See `BlobStore.view`. The mapping lives as long as something refers to it."""

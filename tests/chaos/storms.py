@@ -57,6 +57,7 @@ class Storm:
         seen: list[int] = []
 
         def risen() -> bool:
+            assert not self.ledger.errors, self.ledger.errors
             count = self.completed()
             if count >= 0:
                 seen.append(count)

@@ -101,9 +101,12 @@ class MaskedClient:
     def context(self, number: int) -> RoundContext:
         """The round as this client sees it: the model's digest is its own doing."""
         api, path = self.task.api, self.task.path
-        view = TaskView.model_validate(api.http.get(path, headers=self.auth).json())
+        seen = api.http.get(path, headers=self.auth)
+        assert seen.status_code == 200, seen.text
+        view = TaskView.model_validate(seen.json())
         round_ = self.view(number)
         latest = api.http.get(f"{path}/snapshots/latest", headers=self.auth)
+        assert latest.status_code in (200, 404), latest.text
         digest = bytes.fromhex(latest.json()["digest"]) if latest.status_code == 200 else None
         return RoundContext(
             task_id=self.task.id,

@@ -126,6 +126,25 @@ def test_a_directory_that_is_not_mounted_is_no_damage(tmp_path: Path) -> None:
             act()
 
 
+def test_a_directory_that_goes_at_the_last_moment_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = DirectoryBlobs(tmp_path / "blobs")
+    blobs.prepare()
+    path = tmp_path / "body"
+    path.write_bytes(b"abc")
+    rename = Path.replace
+
+    def too_late(source: Path, target: Path) -> Path:
+        rename(tmp_path / "blobs", tmp_path / "elsewhere")
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "replace", too_late)
+    with pytest.raises(BlobsUnavailableError):
+        blobs.adopt(path, KEY)
+    assert path.read_bytes() == b"abc"
+
+
 def test_an_empty_bucket_is_no_damage(new_prefix: Callable[[], str], tmp_path: Path) -> None:
     """A prefix that was never prepared: a wrong setting, not lost contributions."""
     blobs = open_store(new_prefix(), tmp_path)
