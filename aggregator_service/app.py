@@ -64,15 +64,15 @@ from aggregator_service.tokens import hash_token
 __all__ = ["create_app"]
 
 _LOG = logging.getLogger(__name__)
-_ROUTERS: Final = (
-    tasks,
-    invitations,
-    enrolments,
-    members,
+_ROUTERS: Final = (  # they are asked one after the other: what is wanted most comes first
+    contributions,
     rounds,
     stages,
-    contributions,
     snapshots,
+    members,
+    enrolments,
+    tasks,
+    invitations,
     parameters,
     operators,
     ledger,
@@ -127,7 +127,7 @@ async def _lifespan(
     anyio.to_thread.current_default_thread_limiter().total_tokens = settings.threads
     async with AsyncExitStack() as stack:
         stack.callback(flush)
-        stack.enter_context(own_data_directory(settings.data_dir.resolve()))
+        stack.enter_context(own_data_directory(settings.data_dir))
         database = Database(settings.database, connections=settings.threads)
         stack.callback(database.close)
         migrate(database)

@@ -7,6 +7,7 @@ server runs, which notices within a second.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -155,7 +156,7 @@ def serve(
         if not os.access(path, os.R_OK):  # Python's own error names no file
             raise CommandError(f"cannot read {path}")
     configure_logging(settings.log_format, settings.log_level)
-    with own_data_directory(settings.data_dir.resolve()):  # says so in one line when another server runs on it
+    with own_data_directory(settings.data_dir):  # says so in one line when another server runs on it
         service = create_app(settings)
         config = _uvicorn(settings, service)
         try:
@@ -170,6 +171,8 @@ def serve(
             _first_token(settings)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it is done: then end in good order
         signal.signal(number, _end)
+    gc.collect()
+    gc.freeze()  # what is loaded now stays: no collection need look at it again
     _Server(config, service).run(sockets=[listening])
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
-from httptools import HttpParserError, HttpParserUpgrade
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from aggregator_service.direct import EXTENSION, DirectBody
 from aggregator_service.headers import UNSEEN
 from aggregator_service.observability.request_ids import HEADER, choose
 from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
@@ -79,8 +81,18 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_open = False
         self._stop_timer()
         super().on_headers_complete()
+        cycle: Any = self.cycle  # none yet, or that of the request before, where another protocol was asked for
+        if cycle is not None and cycle.scope is self.scope:
+            own: Any = {EXTENSION: partial(DirectBody.begin, self, cycle)}
+            cycle.scope["extensions"] = own
         # requests that came before they could be answered: uvicorn itself only knows the newest one
         self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
+
+    def take_back(self) -> None:
+        """The connection is HTTP's again, at the first byte of a request: what was between was no parser's business."""
+        self.transport.set_protocol(self)
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
 
     def send_400_response(self, msg: str) -> None:
         """Refuse in the application's words what never reaches it, and hang up; in the midst of an answer just hang up.

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import insert
+from sqlalchemy import BigInteger, Float, String, bindparam, false, insert, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 
 from aggregator_service.auth import Enrolled, Principal, member_of, task_of
 from aggregator_service.faults import crash_point
@@ -20,19 +21,41 @@ from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.chunks import drop_chunks, upload_standing
-from aggregator_service.storage.database import Delivery, progress
+from aggregator_service.storage.database import Delivery, changed_rows, progress
 from aggregator_service.storage.rounds import find_contribution, find_round, hold_round, in_cohort
-from aggregator_service.storage.schema import ContributionRow, RoundRow
+from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
 from aggregator_service.storage.stages import expected, takes_part
-from aggregator_service.uploads import map_file
+from aggregator_service.uploads import Received, map_file, received
 from aggregator_service.views import receipt
 from protocols.layout import Route
 from protocols.messages import UploadReceipt
 
-__all__ = ["Admission", "admit", "admit_soon", "commit_contribution", "same_or_conflict"]
+__all__ = ["Admission", "admit", "admit_soon", "commit_contribution", "receive_contribution", "same_or_conflict"]
 
 _LOG = logging.getLogger(__name__)
-_NEW: Final = insert(ContributionRow.__table__)  # type: ignore[arg-type]
+_HERE: Final = ContributionRow.round_id == bindparam("round"), ContributionRow.client_id == bindparam("client")
+_CHUNKS: Final = ChunkRow.round_id == bindparam("round"), ChunkRow.client_id == bindparam("client")
+_INSERT: Final = insert(ContributionRow.__table__).from_select(  # type: ignore[arg-type]  # with ORM rows it costs twice as much
+    ["round_id", "client_id", "digest", "bytes", "stored_at", "blob_key", "folded"],
+    select(
+        RoundRow.id,
+        bindparam("client", type_=String),
+        bindparam("digest_", type_=String),
+        bindparam("bytes_", type_=BigInteger),
+        bindparam("now", type_=Float),
+        bindparam("key", type_=String),
+        false(),
+    )
+    .where(
+        RoundRow.id == bindparam("round"),
+        RoundRow.state == "collecting",
+        RoundRow.deadline > bindparam("now", type_=Float),
+        ~select(ContributionRow.round_id).where(*_HERE).exists(),
+        ~select(ChunkRow.round_id).where(*_CHUNKS).exists(),
+    )
+    .with_for_update(read=True, of=RoundRow),
+)
+"""A contribution of a round that collects, of a client that has neither one nor chunks of one there."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +70,10 @@ class Admission:
     stored: ContributionRow | None
     standing: tuple[int, int] = (0, 0)
     """Bytes that are stored of an upload in chunks, and how many chunks they are."""
+
+    def check(self, body: memoryview) -> None:
+        """`ContributionError` when the bytes must not enter the sum."""
+        self.plan.mechanism.check(self.plan.plan, self.route, body)
 
     def refuse_late(self, now: float) -> None:
         """409 round-closed unless the round takes contributions."""
@@ -103,35 +130,45 @@ def same_or_conflict(round_: RoundRow, stored: ContributionRow, digest: str) -> 
 async def commit_contribution(
     services: Services, admission: Admission, path: Path, digest: str
 ) -> tuple[UploadReceipt, bool]:
-    """Check a received file, make it durable and count it in: receipt, and whether it is new.
+    """Check a file that is on disk already and count it in: receipt, and whether it is new.
 
-    The file at `path` is on disk already; it is gone afterwards, whatever happens. `ContributionError` (the sender's
-    fault) when the bytes must not enter the sum.
+    The file at `path` is gone afterwards, whatever happens. `ContributionError` (the sender's fault) when the bytes
+    must not enter the sum.
     """
     async with services.checking:
         try:
-            await run_in_threadpool(_check, admission, path)
+            await run_in_threadpool(lambda: admission.check(map_file(path)))
         except BaseException:
             path.unlink(missing_ok=True)
             raise
     return await run_in_threadpool(_store, services, admission, path, digest)
 
 
-def _check(admission: Admission, path: Path) -> None:
-    admission.plan.mechanism.check(admission.plan.plan, admission.route, map_file(path))
+async def receive_contribution(
+    services: Services, admission: Admission, request: Request, digest: str
+) -> tuple[UploadReceipt, bool]:
+    """Receive a whole contribution, check it, make it durable and count it in; as `commit_contribution`."""
+    path = services.settings.upload_dir / new_key("body", "contribution").replace("/", "-")
+
+    def take(body: Received) -> tuple[UploadReceipt, bool]:
+        admission.check(body.verified())
+        body.keep()
+        return _store(services, admission, path, digest)
+
+    async with received(request, services.settings, path, admission.length, digest) as body:
+        return await run_in_threadpool(take, body)
 
 
 def _store(services: Services, admission: Admission, path: Path, digest: str) -> tuple[UploadReceipt, bool]:
     key = new_key("contributions", admission.round.task_id, admission.round.number, admission.client.client_id)
     try:
         services.blobs.adopt(path, key)
-    finally:
+    except BaseException:
         path.unlink(missing_ok=True)
+        raise
     crash_point("upload.stored-before-row")
     try:
-        answer, is_new = services.database.transact(
-            lambda session: _insert(session, services.clock.now(), admission, key, digest)
-        )
+        answer, is_new = _count_in(services, admission, key, digest)
     except BaseException:
         _let_go_of(services, admission, key)
         raise
@@ -163,8 +200,41 @@ def _let_go_of(services: Services, admission: Admission, key: str) -> None:
         services.blobs.delete(key)
 
 
+def _count_in(services: Services, admission: Admission, key: str, digest: str) -> tuple[UploadReceipt, bool]:
+    now = services.clock.now()
+    try:
+        return services.database.transact(lambda session: _insert(session, now, admission, key, digest))
+    except IntegrityError:  # another process was quicker by a hair: the primary key decides
+        return services.database.transact(lambda session: _explain(session, now, admission, digest))
+
+
 def _insert(session: Session, now: float, admission: Admission, key: str, digest: str) -> tuple[UploadReceipt, bool]:
-    # The round is held until the commit: a contribution is either in before the collecting ends, or refused.
+    """One statement where nothing is in the way. It holds the round until the commit: a contribution is either in
+    before the collecting ends, or refused."""
+    row = {
+        "round": admission.round.id,
+        "client": admission.client.client_id,
+        "digest_": digest,
+        "bytes_": admission.length,
+        "now": now,
+        "key": key,
+    }
+    if changed_rows(session, _INSERT, row) == 0:
+        answer, is_new = _explain(session, now, admission, digest)
+        if not is_new:
+            return answer, False
+        drop_chunks(session, admission.round.id, admission.client.client_id)
+        if changed_rows(session, _INSERT, row) == 0:
+            raise AssertionError("nothing speaks against the contribution, and it is not taken")
+    progress(session, Delivery(admission.round.task_id, admission.round.id, "contribute", admission.client.client_id))
+    return _receipt(admission, digest), True
+
+
+def _explain(session: Session, now: float, admission: Admission, digest: str) -> tuple[UploadReceipt, bool]:
+    """Why a contribution is not taken: the one that is there, or a problem; True when nothing is in its way but chunks.
+
+    The round is held until the commit, and so is the client's place: another upload of the same client waits.
+    """
     client_id = admission.client.client_id
     round_ = hold_round(session, admission.round.id, client_id)
     stored = find_contribution(session, round_.id, client_id)
@@ -172,19 +242,10 @@ def _insert(session: Session, now: float, admission: Admission, key: str, digest
         return same_or_conflict(round_, stored, digest), False
     if round_.state != "collecting" or now >= round_.deadline:
         raise Problem("round-closed", "the round no longer takes contributions")
-    row = {
-        "round_id": round_.id,
-        "client_id": client_id,
-        "digest": digest,
-        "bytes": admission.length,
-        "stored_at": now,
-        "blob_key": key,
-        "folded": False,
-    }
-    drop_chunks(session, round_.id, client_id)
-    try:
-        session.execute(_NEW, row)
-    except IntegrityError:  # another process was quicker by a hair: the primary key decides
-        raise Problem("contribution-conflict", "another upload of this client is being stored; ask again") from None
-    progress(session, Delivery(round_.task_id, round_.id, "contribute", client_id))
-    return UploadReceipt(round=round_.number, client_id=client_id, bytes=admission.length, digest=digest), True
+    return _receipt(admission, digest), True
+
+
+def _receipt(admission: Admission, digest: str) -> UploadReceipt:
+    return UploadReceipt(
+        round=admission.round.number, client_id=admission.client.client_id, bytes=admission.length, digest=digest
+    )

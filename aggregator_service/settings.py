@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 __all__ = ["SPLIT_BYTES", "Settings"]
 
@@ -22,7 +22,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    data_dir: Path = Field(default=Path("hushrec-data"), description="Directory of the database and the blobs.")
+    data_dir: Annotated[Path, AfterValidator(Path.resolve)] = Field(
+        default=Path("hushrec-data"), validate_default=True, description="Directory of the database and the blobs."
+    )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     database_url: SecretStr | None = Field(
@@ -120,12 +122,12 @@ class Settings(BaseModel):
         """The SQLAlchemy URL that is used."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
-        return f"sqlite:///{self.data_dir.resolve() / 'hushrec.db'}"
+        return f"sqlite:///{self.data_dir / 'hushrec.db'}"
 
     @property
     def blob_location(self) -> str:
         """The blob store that is used."""
-        return self.blobs or f"dir:{self.data_dir.resolve() / 'blobs'}"
+        return self.blobs or f"dir:{self.data_dir / 'blobs'}"
 
     @property
     def owns_storage(self) -> bool:
@@ -135,9 +137,9 @@ class Settings(BaseModel):
     @property
     def upload_dir(self) -> Path:
         """Where bodies lie while they arrive; on the same file system as the default blobs, so that a rename does."""
-        return self.data_dir.resolve() / "uploads"
+        return self.data_dir / "uploads"
 
     @property
     def scratch_dir(self) -> Path:
         """Where blobs of a far store lie, without a name, while they are read."""
-        return self.data_dir.resolve() / "scratch"
+        return self.data_dir / "scratch"

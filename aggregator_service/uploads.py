@@ -1,7 +1,7 @@
 """Bodies of vectors: streamed to a file and hashed as they arrive, of exactly the length that was announced.
 
-Nothing here knows what the bytes mean. Of each body two steps are in memory: 512 KiB each as long as few arrive at
-once, 64 KiB when hundreds do.
+Nothing here knows what the bytes mean. A body of a few MB is in memory as a whole as long as few arrive at once; when
+hundreds do, 128 KiB of each are.
 """
 
 from __future__ import annotations
@@ -11,37 +11,38 @@ import base64
 import binascii
 import hashlib
 import hmac
+import itertools
 import mmap
-import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from aggregator_service.buffers import Buffers
+from aggregator_service.incoming import Incoming, incoming
+from aggregator_service.newfile import NewFile
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
 
 __all__ = [
     "content_digest",
     "content_length",
+    "Received",
     "digest_header",
     "digest_in",
     "file_digest",
     "map_file",
     "receive_body",
     "receive_small_body",
+    "received",
     "repr_digest",
 ]
 
-_LARGEST_STEP: Final = 512 * 1024
-_SMALLEST_STEP: Final = 64 * 1024
-_GATHERED: Final = 8 * 1024 * 1024
-_PIECES: Final = 256
-_WRITE: Final = 64 * 1024
+_BUFFERS: Final = Buffers()
 _DIGITS: Final = re.compile(r"^[0-9]{1,18}$")
 _SHA256: Final = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/]{43}=):\s*(?=$|,|;)")
 
@@ -88,168 +89,121 @@ def digest_header(digest: str) -> str:
     return f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:"
 
 
-class _Sink:
-    """The new file that a body is written to, with room for `start` bytes before it, and the running digest.
+class Received:
+    """A body that is here, and not yet durable. Its methods are for threads, one at a time."""
 
-    Its methods are for threads, one at a time; there is no file before the first bytes.
-    """
-
-    def __init__(self, path: Path, start: int) -> None:
-        self._path, self._start = path, start
-        self._descriptor: int | None = None
+    def __init__(self, path: Path, start: int, digest: str) -> None:
+        self._path, self._start, self._digest = path, start, digest
         self._state = hashlib.sha256()
+        self._file: NewFile | None = None
+        self._last = memoryview(b"")
+        self._verified = False
 
-    def write(self, chunks: Sequence[bytes]) -> int:
-        """Append; the descriptor."""
-        if self._descriptor is None:
-            self._descriptor = self._open()
-        for chunk in chunks:
-            self._state.update(chunk)
-        _write_all(self._descriptor, chunks)
-        return self._descriptor
+    def verified(self) -> memoryview:
+        """All of its bytes, in a buffer that is good within the block, or mapped from the file.
 
-    def _open(self) -> int:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
-        os.lseek(descriptor, self._start, os.SEEK_SET)
-        return descriptor
+        `Problem` bad-digest unless they are those that were announced.
+        """
+        self._verify()
+        if self._file is None:
+            return self._last
+        self._write_last()
+        return map_file(self._path)[self._start :]
 
-    def finish(self, chunks: Sequence[bytes]) -> str:
-        """Write the rest, make all of it durable, and tell its SHA-256 (hex)."""
-        os.fsync(self.write(chunks))
+    def keep(self) -> None:
+        """Make all of it durable; `Problem` bad-digest unless it is what was announced."""
+        self._verify()
+        self._write_last().sync()
         self.close()
-        return self._state.hexdigest()
+
+    def append(self, view: memoryview) -> None:
+        """Bytes that are not the last ones: hashed and written. There is no file before the first of them."""
+        self._state.update(view)
+        self._opened().append(view)
+
+    def end_with(self, view: memoryview) -> None:
+        """The last bytes, which are hashed and written later."""
+        self._last = view
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Nothing is written any more."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-
-def _write_all(descriptor: int, chunks: Sequence[bytes]) -> None:
-    # Larger writes are slower, up to eight times: Linux caches each in blocks as large as the write, and large free
-    # blocks are rare.
-    for chunk in chunks:
-        left = memoryview(chunk)
-        while left:
-            left = left[os.write(descriptor, left[:_WRITE]) :]
-
-
-class _Steps:
-    """How much of each body is gathered before it is written: less when many arrive, so that together they stay small.
-
-    Each body holds two steps at most: one that is being written while the next one gathers.
-    """
-
-    def __init__(self) -> None:
-        self._bodies = 0
-
-    @contextmanager
-    def one_more(self) -> Iterator[None]:
-        self._bodies += 1
-        try:
-            yield
-        finally:
-            self._bodies -= 1
-
-    @property
-    def bytes(self) -> int:
-        return max(_SMALLEST_STEP, min(_LARGEST_STEP, _GATHERED // max(1, self._bodies)))
-
-
-_STEPS: Final = _Steps()
-
-
-class _Stream:
-    """Writes a body in steps: each one in a thread while the next one arrives."""
-
-    def __init__(self, sink: _Sink) -> None:
-        self._sink = sink
-        self._gathered: list[bytes] = []
-        self._size = 0
-        self._writing: asyncio.Task[int] | None = None
-
-    async def take(self, chunk: bytes) -> None:
-        self._gathered.append(chunk)
-        self._size += len(chunk)
-        if len(self._gathered) > _PIECES:  # of a sender that sends it byte by byte
-            self._gathered = [b"".join(self._gathered)]
-        if self._size >= _STEPS.bytes:
-            await self.settle()
-            self._writing = asyncio.create_task(run_in_threadpool(self._sink.write, self._gathered))
-            self._gathered, self._size = [], 0
-
-    async def settle(self) -> None:
-        """Wait for what is being written."""
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            await writing
-
-    async def finish(self) -> str:
-        """All of it is durable: its SHA-256 (hex)."""
-        await self.settle()
-        return await run_in_threadpool(self._sink.finish, self._gathered)
-
-
-async def receive_body(
-    request: Request, settings: Settings, path: Path, length: int, digest: str, *, start: int = 0
-) -> None:
-    """Write the body to the new file `path`, durably, and leave room for `start` bytes before it.
-
-    Raises a problem unless exactly `length` bytes with SHA-256 `digest` arrive, no pause being longer than
-    `body_idle_seconds` and the whole not slower than `min_upload_rate`. There is no file then.
-    """
-    sink = _Sink(path, start)
-    stream = _Stream(sink)
-    try:
-        with _STEPS.one_more():
-            await _pour(request, settings, stream.take, length)
-            found = await stream.finish()
-        if not hmac.compare_digest(found, digest):
+    def _verify(self) -> None:
+        if self._verified:
+            return
+        self._state.update(self._last)
+        if not hmac.compare_digest(self._state.hexdigest(), self._digest):
             raise Problem("bad-digest", "the SHA-256 of the body is not the one that was announced")
+        self._verified = True
+
+    def _write_last(self) -> NewFile:
+        file, last = self._opened(), self._last
+        self._last = memoryview(b"")
+        file.append(last)
+        return file
+
+    def _opened(self) -> NewFile:
+        if self._file is None:
+            self._file = NewFile(self._path, self._start)
+        return self._file
+
+
+@asynccontextmanager
+async def received(
+    request: Request, settings: Settings, path: Path, length: int, digest: str, *, start: int = 0
+) -> AsyncIterator[Received]:
+    """A body, to be looked at and kept within the block: in the new file `path` then, behind `start` bytes of room.
+
+    Raises a problem unless exactly `length` bytes arrive, no pause being longer than `body_idle_seconds` and the whole
+    not slower than `min_upload_rate`. There is no file then, and none when the block raises.
+    """
+    body = Received(path, start, digest)
+    try:
+        with _BUFFERS.lend(length) as buffers:
+            async with incoming(request, settings, length) as arriving:
+                await _write_all_but_the_last(arriving, buffers, body)
+            yield body
     except BaseException:
-        with suppress(Exception):  # what it was that failed is told already
-            await stream.settle()
-        sink.close()
+        body.close()
         path.unlink(missing_ok=True)
         raise
 
 
+async def receive_body(request: Request, settings: Settings, path: Path, length: int, digest: str) -> None:
+    """Write a body with SHA-256 `digest` to the new file `path`, durably; see `received`."""
+    async with received(request, settings, path, length, digest) as body:
+        await run_in_threadpool(body.keep)
+
+
+async def _write_all_but_the_last(arriving: Incoming, buffers: Sequence[memoryview], body: Received) -> None:
+    """Each buffer is written in a thread while the other one fills; the last one is left to be written."""
+    writing: asyncio.Task[None] | None = None
+    try:
+        for turn in itertools.count():
+            view = buffers[turn % len(buffers)][: arriving.length - arriving.received]
+            await arriving.read_into(view)
+            if writing is not None:
+                await writing
+            if arriving.received == arriving.length:
+                body.end_with(view)
+                return
+            writing = asyncio.create_task(run_in_threadpool(body.append, view))
+    finally:
+        if writing is not None:  # the buffer is somebody else's afterwards
+            await asyncio.gather(writing, return_exceptions=True)
+
+
 async def receive_small_body(request: Request, settings: Settings, length: int, digest: str) -> bytes:
     """A body of at most a few hundred KiB, in memory; the same problems as `receive_body`."""
-    body = bytearray()
-
-    async def take(chunk: bytes) -> None:
-        body.extend(chunk)
-
-    await _pour(request, settings, take, length)
-    if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), digest):
+    taken = bytearray(length)
+    async with incoming(request, settings, length) as body:
+        await body.read_into(memoryview(taken))
+    if not hmac.compare_digest(hashlib.sha256(taken).hexdigest(), digest):
         raise Problem("bad-digest", "the SHA-256 of the body is not the one that was announced")
-    return bytes(body)
-
-
-async def _pour(request: Request, settings: Settings, take: Callable[[bytes], Awaitable[None]], length: int) -> None:
-    now, idle = asyncio.get_running_loop().time, settings.body_idle_seconds
-    end = now() + idle + length / settings.min_upload_rate
-    received, more = 0, True
-    try:
-        async with asyncio.timeout_at(end) as patience:
-            while more:
-                patience.reschedule(min(end, now() + idle))
-                message = await request.receive()
-                patience.reschedule(end)  # the disk may take its time
-                if message["type"] != "http.request":
-                    raise Problem("body-too-short", f"the connection closed after {received} of {length} bytes")
-                chunk = message.get("body", b"")
-                more = message.get("more_body", False)
-                received += len(chunk)
-                if received > length:
-                    raise Problem("body-too-long", f"the body may have {length} bytes", expected_bytes=length)
-                await take(chunk)
-    except TimeoutError:
-        raise Problem("upload-timeout", f"the body stopped arriving after {received} of {length} bytes") from None
-    if received < length:
-        raise Problem("body-too-short", f"the body ended after {received} of {length} bytes", expected_bytes=length)
+    return bytes(taken)
 
 
 def file_digest(path: Path) -> str:

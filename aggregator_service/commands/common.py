@@ -39,7 +39,7 @@ def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Ses
     settings = Settings.load(data_dir=data_dir, database_url=database_url)
     if settings.database_url is None and not settings.data_dir.joinpath("hushrec.db").exists():
         raise CommandError(
-            f"no server's database is in {settings.data_dir.resolve()}: --data-dir names the server's data directory, "
+            f"no server's database is in {settings.data_dir}: --data-dir names the server's data directory, "
             f"and hushrec-server init makes one"
         )
     database = Database(settings.database, connections=1)

@@ -56,6 +56,7 @@ class Seen:
         parameters: dict[str, Any] = scope.get("path_params", {})
         self.route = str(getattr(scope.get("route"), "path_format", None) or NO_ROUTE)
         self.problem = scope.get("hushrec.problem")
+        self.received += scope.get("hushrec.received", 0)
         self.seconds = seconds
         number = parameters.get("number")
         if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) <= 10:

@@ -6,7 +6,7 @@ Nothing is kept between two steps: everything follows from the rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -34,7 +34,14 @@ from aggregator_service.rounds.table import ACTIVE, RoundEvent, RoundState
 from aggregator_service.rounds.unmasking import Masks
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.rounds import last_round, lock_round, lock_task, newest_snapshot, unfolded
+from aggregator_service.storage.rounds import (
+    last_round,
+    lock_round,
+    lock_task,
+    newest_snapshot,
+    unfolded,
+    unfolded_count,
+)
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from protocols.errors import ThresholdError
 
@@ -111,14 +118,14 @@ class RoundSteps:
             task = session.get_one(TaskRow, task_id)
             newest = last_round(session, task_id)
             if newest is not None and newest.state in ACTIVE:
-                batch = unfolded(session, newest.id, self._limit)
+                batch = self._waiting(session, newest)
                 return Situation(
                     terms=row_terms(task),
                     task_seed=task.seed,
                     opened_by_anyone=task.opened_by == "anyone",
                     round=newest,
                     missing=missing_clients(session, newest),
-                    batch=tuple((row.client_id, BlobRef(row.blob_key or "", row.digest)) for row in batch),
+                    batch=tuple((client, BlobRef(key or "", digest)) for client, key, digest in batch),
                 )
             if task.state != "open":
                 return None
@@ -129,6 +136,12 @@ class RoundSteps:
             return _IDLE
         crash_point("round.opened")
         return 0.0
+
+    def _waiting(self, session: Session, round_: RoundRow) -> Sequence[tuple[str, str | None, str]]:
+        """What is to be folded next; while contributions still come in, nothing until there is enough for a fold."""
+        if round_.state == RoundState.COLLECTING and unfolded_count(session, round_.id) < self._limit:
+            return ()
+        return unfolded(session, round_.id, self._limit)
 
     @property
     def _limit(self) -> int:

@@ -12,14 +12,14 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.auth import PrincipalOf
-from aggregator_service.contributions import Admission, admit, admit_soon, commit_contribution, same_or_conflict
+from aggregator_service.contributions import Admission, admit, admit_soon, receive_contribution, same_or_conflict
 from aggregator_service.problems import Problem
 from aggregator_service.resumable import MOST_CHUNKS, Chunk, OvertakenError, complete_upload, store_chunk
 from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ContributionRow, RoundRow
-from aggregator_service.uploads import content_digest, content_length, receive_body, repr_digest
+from aggregator_service.uploads import content_digest, content_length, received, repr_digest
 from protocols.messages import UploadReceipt
 
 __all__ = ["router"]
@@ -75,11 +75,9 @@ async def put(
     if admission.stored is not None:
         return _acknowledge(same_or_conflict(admission.round, admission.stored, digest), False)
     admission.refuse_late(services.clock.now())
-    length = content_length(request, exact=admission.length)
-    path = services.settings.upload_dir / new_key("body", "contribution").replace("/", "-")
+    content_length(request, exact=admission.length)
     with _few_at_a_time(request, client):
-        await receive_body(request, services.settings, path, length, digest)
-    return _acknowledge(*await commit_contribution(services, admission, path, digest))
+        return _acknowledge(*await receive_contribution(services, admission, request, digest))
 
 
 @router.head(
@@ -161,7 +159,8 @@ async def patch(
     with _few_at_a_time(request, client):
         # room for the chunks before it, which the last one is put together with
         room = chunk.offset if last else 0
-        await receive_body(request, services.settings, chunk.path, chunk.length, chunk.digest, start=room)
+        async with received(request, services.settings, chunk.path, chunk.length, chunk.digest, start=room) as body:
+            await run_in_threadpool(body.keep)
     try:
         if last:
             return _acknowledge(*await complete_upload(services, admission, chunk, whole))

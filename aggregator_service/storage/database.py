@@ -11,7 +11,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
@@ -226,9 +226,9 @@ def count_dropouts(session: Session, phase: str, clients: int) -> None:
         _effects(session).dropouts.append((phase, clients))
 
 
-def changed_rows(session: Session, statement: Executable) -> int:
-    """Execute an UPDATE or DELETE and say how many rows it met: the guard of every optimistic change."""
-    result = session.execute(statement, execution_options={"synchronize_session": False})
+def changed_rows(session: Session, statement: Executable, parameters: Mapping[str, Any] | None = None) -> int:
+    """Execute an INSERT, UPDATE or DELETE and say how many rows it met: the guard of every optimistic change."""
+    result = session.execute(statement, parameters, execution_options={"synchronize_session": False})
     return cast("CursorResult[Any]", result).rowcount
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "phases_of",
     "received_count",
     "unfolded",
+    "unfolded_count",
 ]
 
 # What each request and each step of the engine asks is put together once: building it costs as much as running it.
@@ -50,12 +51,14 @@ _HOLD_PLACE: Final = (
     select(CohortRow.client_id).where(CohortRow.round_id == _ROUND, CohortRow.client_id == _CLIENT).with_for_update()
 )
 _RECEIVED: Final = select(func.count()).select_from(ContributionRow).where(ContributionRow.round_id == _ROUND)
+_LEFT: Final = ContributionRow.round_id == _ROUND, ContributionRow.folded.is_(False)
 _UNFOLDED: Final = (
-    select(ContributionRow)
-    .where(ContributionRow.round_id == _ROUND, ContributionRow.folded.is_(False))
+    select(ContributionRow.client_id, ContributionRow.blob_key, ContributionRow.digest)
+    .where(*_LEFT)
     .order_by(ContributionRow.stored_at, ContributionRow.client_id)
     .limit(bindparam("most"))
 )
+_UNFOLDED_COUNT: Final = select(func.count()).select_from(ContributionRow).where(*_LEFT)
 
 
 def find_round(session: Session, task_id: str, number: int) -> RoundRow | None:
@@ -158,9 +161,15 @@ def received_count(session: Session, round_id: int) -> int:
     return session.execute(_RECEIVED, {"round": round_id}).scalar_one()
 
 
-def unfolded(session: Session, round_id: int, limit: int) -> Sequence[ContributionRow]:
-    """At most `limit` contributions that no partial holds yet, oldest first."""
-    return session.scalars(_UNFOLDED, {"round": round_id, "most": limit}).all()
+def unfolded(session: Session, round_id: int, limit: int) -> Sequence[tuple[str, str | None, str]]:
+    """At most `limit` contributions that no partial holds yet, oldest first: client, blob and digest."""
+    rows = session.execute(_UNFOLDED, {"round": round_id, "most": limit}).all()
+    return [(client, key, digest) for client, key, digest in rows]
+
+
+def unfolded_count(session: Session, round_id: int) -> int:
+    """Contributions that no partial holds yet."""
+    return session.execute(_UNFOLDED_COUNT, {"round": round_id}).scalar_one()
 
 
 def newest_snapshot(session: Session, task_id: str, at_least: int = 0) -> SnapshotRow | None:

@@ -30,7 +30,7 @@ class SQLite:
 
     def create(self, url: URL, connections: int) -> Engine:
         """See `Dialect.create`."""
-        engine = create_engine(url, pool_size=connections, max_overflow=4, pool_pre_ping=True, hide_parameters=True)
+        engine = create_engine(url, pool_size=connections, max_overflow=4, hide_parameters=True)
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
         return engine

@@ -1,8 +1,10 @@
-"""Bodies are written in steps while they arrive: whole, in order, and not at all when they turn out wrong."""
+"""Bodies are written whole, in order, and not at all when they turn out wrong: from one buffer, or two in turns."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import hashlib
 import os
 from collections.abc import Iterable
@@ -11,10 +13,9 @@ from pathlib import Path
 import pytest
 from starlette.requests import Request
 
-import aggregator_service.uploads as uploads
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
-from aggregator_service.uploads import receive_body
+from aggregator_service.uploads import received
 
 BODY = os.urandom(3 * 2**20 + 17)
 
@@ -32,9 +33,25 @@ def arriving(chunks: Iterable[bytes], ends: bool = True) -> Request:
     return Request({"type": "http", "method": "PUT", "headers": []}, receive)  # type: ignore[arg-type]
 
 
-def received(path: Path, request: Request, body: bytes, start: int = 0) -> None:
-    digest = hashlib.sha256(body).hexdigest()
-    asyncio.run(receive_body(request, Settings(), path, len(body), digest, start=start))
+def take(path: Path, request: Request, body: bytes, start: int = 0, look: bool = False) -> None:
+    """Receive what should be `body`; `look`: at all of it, before it is kept."""
+
+    async def receive() -> None:
+        digest = hashlib.sha256(body).hexdigest()
+        async with received(request, Settings(), path, len(body), digest, start=start) as taken:
+            if look:
+                assert taken.verified() == body
+            taken.keep()
+
+    asyncio.run(receive())
+
+
+@pytest.fixture(params=["one buffer", "two buffers"], autouse=True)
+def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether a body fits into one buffer."""
+    if request.param == "two buffers":
+        monkeypatch.setattr("aggregator_service.buffers.LARGEST", 256 * 1024)
+    return str(request.param)
 
 
 def cut(body: bytes, size: int) -> list[bytes]:
@@ -42,26 +59,52 @@ def cut(body: bytes, size: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("size", [1000, 2**16, 2**18, 2**21, len(BODY)])
-@pytest.mark.parametrize("start", [0, 4096])
-def test_a_body_is_written_whole_whatever_its_chunks(tmp_path: Path, size: int, start: int) -> None:
-    received(tmp_path / "body", arriving(cut(BODY, size)), BODY, start)
+@pytest.mark.parametrize("start", [0, 4096, 1000])
+@pytest.mark.parametrize("look", [False, True])
+def test_a_body_is_written_whole_whatever_its_chunks(tmp_path: Path, size: int, start: int, look: bool) -> None:
+    take(tmp_path / "body", arriving(cut(BODY, size)), BODY, start, look)
     assert (tmp_path / "body").read_bytes() == bytes(start) + BODY
 
 
-def test_a_sender_that_sends_byte_by_byte_costs_no_list_of_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("length", [1, 4095, 4096, 4097, 2**18, 2**18 + 1, 2**19])
+def test_a_body_of_any_length_is_written_whole(tmp_path: Path, length: int) -> None:
+    take(tmp_path / "new" / "body", arriving([BODY[:length]]), BODY[:length])
+    assert (tmp_path / "new" / "body").read_bytes() == BODY[:length]
+
+
+@pytest.mark.parametrize("refuses", ["open", "write"])
+def test_a_disk_without_direct_writes_is_written_to_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
 ) -> None:
-    most = [0]
-    take = uploads._Stream.take
+    """As some file systems say it: when the file is opened, or when it is written."""
+    if not hasattr(os, "O_DIRECT"):
+        pytest.skip("this system has no direct writes")
+    opened, written = os.open, os.write
 
-    async def watched(stream: uploads._Stream, chunk: bytes) -> None:
-        await take(stream, chunk)
-        most[0] = max(most[0], len(stream._gathered))
+    def refused(descriptor: int) -> bool:
+        return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
 
-    monkeypatch.setattr(uploads._Stream, "take", watched)
-    received(tmp_path / "body", arriving(cut(BODY[:5000], 1)), BODY[:5000])
+    def open_(path: Path, flags: int, mode: int = 0o777, **where: int) -> int:
+        descriptor = opened(path, flags, mode, **where)
+        if refuses == "open" and flags & os.O_DIRECT:
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "no direct writes here")
+        return descriptor
+
+    def write(descriptor: int, view: bytes) -> int:
+        if refuses == "write" and refused(descriptor):
+            raise OSError(errno.EINVAL, "no such block")
+        return written(descriptor, view)
+
+    monkeypatch.setattr(os, "open", open_)
+    monkeypatch.setattr(os, "write", write)
+    take(tmp_path / "body", arriving([BODY]), BODY)
+    assert (tmp_path / "body").read_bytes() == BODY
+
+
+def test_a_sender_that_sends_byte_by_byte(tmp_path: Path) -> None:
+    take(tmp_path / "body", arriving(cut(BODY[:5000], 1)), BODY[:5000])
     assert (tmp_path / "body").read_bytes() == BODY[:5000]
-    assert most[0] <= uploads._PIECES
 
 
 @pytest.mark.parametrize("problem", ["bad-digest", "body-too-short", "body-too-long"])
@@ -69,14 +112,14 @@ def test_a_body_that_turns_out_wrong_leaves_no_file(tmp_path: Path, problem: str
     """Also while a step of it is being written."""
     sent = {"bad-digest": bytes(len(BODY)), "body-too-short": BODY[:-1], "body-too-long": BODY + b"x"}[problem]
     with pytest.raises(Problem) as raised:
-        received(tmp_path / "body", arriving(cut(sent, 2**18)), BODY)
+        take(tmp_path / "body", arriving(cut(sent, 2**18)), BODY)
     assert raised.value.slug == problem
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_body_that_breaks_off_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(Problem):
-        received(tmp_path / "body", arriving(cut(BODY, 2**18)[:5], ends=False), BODY)
+        take(tmp_path / "body", arriving(cut(BODY, 2**18)[:5], ends=False), BODY)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -86,17 +129,5 @@ def test_a_disk_that_fails_is_told_of_once_and_leaves_no_file(tmp_path: Path, mo
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="space"):
-        received(tmp_path / "body", arriving(cut(BODY, 2**18)), BODY)
+        take(tmp_path / "body", arriving(cut(BODY, 2**18)), BODY)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_many_bodies_at_once_gather_less_each() -> None:
-    steps = uploads._Steps()
-    alone = steps.bytes
-    opened = [steps.one_more() for _ in range(1000)]
-    for one in opened:
-        one.__enter__()
-    crowded = steps.bytes
-    for one in opened:
-        one.__exit__(None, None, None)
-    assert (alone, crowded, steps.bytes) == (512 * 1024, 64 * 1024, 512 * 1024)

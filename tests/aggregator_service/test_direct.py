@@ -1,0 +1,198 @@
+"""Bodies straight from the connection: every byte where it belongs, and the connection good for the next request."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import uvicorn
+import uvloop
+from starlette.requests import Request
+from uvicorn.server import ServerState
+
+from aggregator_service.connections import BoundedHttp
+from aggregator_service.incoming import Incoming, incoming
+from aggregator_service.problems import Problem
+from aggregator_service.settings import Settings
+
+BODY = os.urandom(3 * 2**20 + 17)
+Loop = Callable[[], asyncio.AbstractEventLoop]
+
+
+@pytest.fixture(params=[uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def loop(request: pytest.FixtureRequest) -> Loop:
+    return request.param  # type: ignore[no-any-return]
+
+
+class Reader:
+    """An application that reads bodies in buffers of `step` bytes, and stops after `most`."""
+
+    def __init__(self, step: int = 2**20, most: int = 2**30, idle: float = 5.0) -> None:
+        self._step, self._most = step, most
+        self._settings = Settings(body_idle_seconds=idle)
+        self.direct = list[bool]()
+        self.problems = list[str]()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        length = int(request.headers.get("content-length", 0))
+        answer = b"none"
+        if length:
+            try:
+                answer = await self._read(request, length)
+            except Problem as problem:
+                self.problems.append(problem.slug)
+                while (await receive()).get("more_body"):  # as `BodyGuard` does it
+                    pass
+                answer = problem.slug.encode()
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(answer))]}
+        )
+        await send({"type": "http.response.body", "body": answer})
+
+    async def _read(self, request: Request, length: int) -> bytes:
+        state = hashlib.sha256()
+        async with incoming(request, self._settings, length) as body:
+            assert isinstance(body, Incoming)
+            self.direct.append(body._direct is not None)
+            view = memoryview(bytearray(self._step))
+            while body.received < length:
+                if body.received >= self._most:
+                    raise Problem("conflict", "enough of it")
+                part = view[: length - body.received]
+                await body.read_into(part)
+                state.update(part)
+        return state.hexdigest().encode()
+
+
+@asynccontextmanager
+async def connected(app: Reader) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to a server of its own."""
+    config = uvicorn.Config(app, http=BoundedHttp, log_config=None)  # type: ignore[arg-type]
+    config.load()
+    state, running = ServerState(), asyncio.get_running_loop()
+    made = await running.create_server(
+        lambda: BoundedHttp(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+    )
+    reader, writer = await asyncio.open_connection(*made.sockets[0].getsockname())
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        made.close()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0.01)
+
+
+def put(body: bytes, *headers: str) -> bytes:
+    head = ["PUT / HTTP/1.1", "Host: test", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+async def answered(reader: asyncio.StreamReader) -> str:
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).decode().lower()
+    length = int(head.split("content-length: ")[1].split("\r\n")[0])
+    return (await asyncio.wait_for(reader.readexactly(length), 10)).decode()
+
+
+def digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def run(loop: Loop, work: Any) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(work)
+
+
+@pytest.mark.parametrize("step", [1000, 2**16, 2**22])
+def test_requests_one_behind_the_other_in_one_packet(loop: Loop, step: int) -> None:
+    """Not one byte of the second request is taken for the first one's body."""
+    app = Reader(step if step > 1000 else 99_991)
+
+    async def talk() -> None:
+        async with connected(app) as (reader, writer):
+            writer.write(put(BODY) + put(b"short") + put(BODY[:-9]) + b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
+            expected = [digest(BODY), digest(b"short"), digest(BODY[:-9]), "none"]
+            assert [await answered(reader) for _ in expected] == expected
+
+    run(loop, talk())
+    assert app.direct[0] and not app.direct[1]
+
+
+def test_a_body_in_small_packets_with_its_head_cut(loop: Loop) -> None:
+    async def talk() -> None:
+        async with connected(app) as (reader, writer):
+            sent = put(BODY[:200_000])
+            cuts = [0, 10, 60, 5000, 70_000, 70_001, len(sent)]
+            for start, end in pairwise(cuts):
+                writer.write(sent[start:end])
+                await asyncio.sleep(0.02)
+            assert await answered(reader) == digest(BODY[:200_000])
+
+    app = Reader()
+    run(loop, talk())
+    assert app.direct == [True]
+
+
+def test_a_sender_that_asks_before_it_sends(loop: Loop) -> None:
+    async def talk() -> None:
+        async with connected(app) as (reader, writer):
+            head = put(BODY, "Expect: 100-continue")[: -len(BODY)]
+            writer.write(head)
+            assert b" 100 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+            writer.write(BODY)
+            assert await answered(reader) == digest(BODY)
+
+    app = Reader()
+    run(loop, talk())
+    assert app.direct == [False]
+
+
+def test_what_nobody_reads_is_thrown_away_and_the_next_request_served(loop: Loop) -> None:
+    async def talk() -> None:
+        async with connected(app) as (reader, writer):
+            writer.write(put(BODY) + put(BODY[:100]))
+            assert [await answered(reader), await answered(reader)] == ["conflict", digest(BODY[:100])]
+
+    app = Reader(step=2**17, most=2**18)
+    run(loop, talk())
+    assert app.direct[0]
+
+
+def test_a_sender_that_hangs_up(loop: Loop) -> None:
+    async def talk() -> None:
+        async with connected(app) as (_, writer):
+            writer.write(put(BODY)[: 2**20])
+            await writer.drain()
+            writer.close()
+            await asyncio.sleep(0.2)
+
+    app = Reader()
+    run(loop, talk())
+    assert app.problems == ["body-too-short"]
+
+
+def test_a_sender_that_falls_silent_and_one_that_is_merely_slow(loop: Loop) -> None:
+    app = Reader(idle=0.4)
+
+    async def talk() -> None:
+        async with connected(app) as (_, writer):
+            writer.write(put(BODY)[: 2**20])
+            await asyncio.sleep(1.0)
+        assert app.problems == ["upload-timeout"]
+        async with connected(app) as (reader, writer):
+            sent = put(BODY[:400_000])
+            for at in range(0, len(sent), 50_000):
+                writer.write(sent[at : at + 50_000])
+                await asyncio.sleep(0.15)
+            assert await answered(reader) == digest(BODY[:400_000])
+
+    run(loop, talk())
+    assert app.direct == [True, True]
