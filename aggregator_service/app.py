@@ -13,14 +13,15 @@ from typing import Final
 
 import anyio.to_thread
 from fastapi import FastAPI
-from opentelemetry.trace import TracerProvider
+from opentelemetry.trace import NoOpTracer, TracerProvider
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
 
 from aggregator_service.bodies import BodyGuard
 from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.live import Streams
-from aggregator_service.headers import SecureHeaders
+from aggregator_service.headers import UNSEEN, SecureHeaders, strict_transport
 from aggregator_service.housekeeping import collect_bodies, collect_orphans, let_go, own_data_directory, sweep
 from aggregator_service.limits import Limits
 from aggregator_service.logs import fields
@@ -96,7 +97,7 @@ def create_app(
     """
     provider, flush = (tracer_provider, _no_flush) if tracer_provider is not None else tracing(settings.traces)
     instruments = Instruments(Metrics(), tracer_of(provider))
-    app = FastAPI(
+    app = _Aggregator(
         lifespan=lambda app: _lifespan(app, settings, clock or SystemClock(), executor, instruments, flush),
         redirect_slashes=False,  # such a redirect names whatever host the request named
         telemetry={"tracing": False, "metrics": False, "logs": False},  # its spans hold paths and queries
@@ -108,10 +109,26 @@ def create_app(
     describe(app)
     install_problem_handlers(app)
     app.add_middleware(BodyGuard, json_limit=settings.json_body_limit, idle_seconds=settings.body_idle_seconds)
-    app.add_middleware(QuickPolls, route=rounds.POLLS)
     app.add_middleware(RequestWatch, metrics=instruments.metrics, tracer=instruments.tracer)
     app.add_middleware(SecureHeaders, hsts_seconds=settings.hsts_seconds)
+    if isinstance(instruments.tracer, NoOpTracer):  # spans are made further inside
+        headers = [*UNSEEN, *strict_transport(settings.hsts_seconds)]
+        app.quick_polls = QuickPolls(instruments.metrics, rounds.POLLS, headers)
     return app
+
+
+class _Aggregator(FastAPI):
+    """FastAPI, and before it what answers the polls."""
+
+    quick_polls: QuickPolls | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Every request and the lifespan."""
+        if self.quick_polls is not None and scope["type"] == "http" and scope["method"] == "GET":
+            services: Services | None = getattr(self.state, "services", None)
+            if services is not None and await self.quick_polls.answered(services, scope, send):
+                return
+        await super().__call__(scope, receive, send)
 
 
 @asynccontextmanager

@@ -124,7 +124,7 @@ def _signed_at(services: Services, request: Request, principal: Principal) -> in
     if not isinstance(principal, Enrolled) or services.settings.signatures == "off":
         return None
     try:
-        return check_signature(request, principal.client_id, principal.identity_key)
+        return check_signature(request.scope, principal.client_id, principal.identity_key)
     except Problem:
         services.limits.failure(address_of(request))
         raise

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["UNSEEN", "SecureHeaders"]
+__all__ = ["UNSEEN", "SecureHeaders", "strict_transport"]
 
 _NOTHING: Final = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 # FastAPI's page of the API loads its viewer from a content network and starts it inline.
@@ -31,14 +31,17 @@ _DASHBOARD: Final = "/dashboard"
 _VIEWERS: Final = frozenset({"/docs", "/redoc"})
 
 
+def strict_transport(hsts_seconds: int) -> list[tuple[bytes, bytes]]:
+    """Strict-Transport-Security for so many seconds; nothing for 0."""
+    return [(b"strict-transport-security", b"max-age=%d" % hsts_seconds)] if hsts_seconds else []
+
+
 class SecureHeaders:
-    """Adds what an answer does not say itself. hsts_seconds: 0 leaves Strict-Transport-Security away."""
+    """Adds what an answer does not say itself. hsts_seconds: see `strict_transport`."""
 
     def __init__(self, app: ASGIApp, *, hsts_seconds: int) -> None:
         self._app = app
-        self._always = [(b"x-content-type-options", b"nosniff")]
-        if hsts_seconds:
-            self._always.append((b"strict-transport-security", b"max-age=%d" % hsts_seconds))
+        self._always = [(b"x-content-type-options", b"nosniff"), *strict_transport(hsts_seconds)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""

@@ -83,6 +83,8 @@ class Metrics:
         self._jobs = Gauge("hushrec_engine_jobs", "Folds and releases that wait or run.", registry=registry)
         self._leading = Gauge("hushrec_engine_leading", "1 while this process drives the rounds.", registry=registry)
         self.leading = False
+        # Looking series up by their labels costs more than counting: there are as many as routes, methods and statuses.
+        self._of_request: dict[tuple[str, str, int, bool], tuple[Counter, Histogram]] = {}
         self._start_at_zero()
 
     def _start_at_zero(self) -> None:
@@ -105,9 +107,15 @@ class Metrics:
 
     def request(self, seen: Seen) -> None:
         """Count a request that is over."""
-        self._requests.labels(seen.method, seen.route, str(seen.status)).inc()
-        waited = "yes" if seen.waited else "no"
-        self._request_seconds.labels(seen.method, seen.route, waited).observe(seen.seconds)
+        key = seen.method, seen.route, seen.status, seen.waited
+        series = self._of_request.get(key)
+        if series is None:
+            waited = "yes" if seen.waited else "no"
+            count = self._requests.labels(seen.method, seen.route, str(seen.status))
+            seconds = self._request_seconds.labels(seen.method, seen.route, waited)
+            series = self._of_request[key] = count, seconds
+        series[0].inc()
+        series[1].observe(seen.seconds)
         if seen.method in ("PUT", "PATCH"):
             self._upload(seen)
 

@@ -25,13 +25,14 @@ from aggregator_service.observability import request_ids
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.problems import crashed
 
-__all__ = ["NO_ROUTE", "RequestWatch", "Seen"]
+__all__ = ["NO_ROUTE", "RequestWatch", "Seen", "tell"]
 
 NO_ROUTE: Final = "(no route)"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _IDS: Final = {"task": re.compile(r"^t_[0-9a-f]{20}$"), "client": re.compile(r"^c_[0-9a-f]{20}$")}
 _TRACE: Final = ("traceparent", "tracestate")
 _LOG = logging.getLogger(__name__)
+_UNCHANGED: Final = 304
 _NO_SPAN: Final = nullcontext(INVALID_SPAN)
 
 
@@ -68,6 +69,14 @@ def _plain_id(name: str, value: Any) -> str | None:
     return value if isinstance(value, str) and _IDS[name].match(value) else None
 
 
+def tell(metrics: Metrics, seen: Seen) -> None:
+    """Count a request that is over, and log it; of what has not changed since, thousands ask: that is for debugging."""
+    metrics.request(seen)
+    level = logging.DEBUG if seen.status == _UNCHANGED else logging.INFO
+    if _LOG.isEnabledFor(level):
+        _LOG.log(level, "request", extra=_fields(seen))
+
+
 class RequestWatch:
     """Gives each request its id, and tells of it when it is over."""
 
@@ -95,9 +104,8 @@ class RequestWatch:
                 await crashed(Request(scope), error)(scope, receive, noted)
             finally:
                 seen.settle(scope, time.perf_counter() - started)
-                self._metrics.request(seen)
                 _describe(span, seen, request_id)
-                _LOG.info("request", extra=_fields(seen))
+                tell(self._metrics, seen)
                 request_ids.current.reset(token)
 
     def _span(self, method: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[Span]:

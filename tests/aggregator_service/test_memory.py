@@ -94,11 +94,19 @@ def same_answer(member: TestMember) -> None:
     seen, expected = quick.json(), routed.json()
     seen.pop("seconds_left"), expected.pop("seconds_left")
     assert seen == expected
-    assert quick.headers["etag"] == routed.headers["etag"]
-    assert poll(member, **{"If-None-Match": quick.headers["etag"]}).status_code == 304
+    assert _lasting(quick.headers) == _lasting(routed.headers)
+    known = {"If-None-Match": quick.headers["etag"]}
+    quick, routed = poll(member, **known), poll(member, ROUTED, **known)
+    assert quick.status_code == routed.status_code == 304
+    assert _lasting(quick.headers) == _lasting(routed.headers)
     shown = member.task.api.http.get(f"{member.task.path}/rounds/1", headers=member.auth).json()
     shown.pop("seconds_left")
     assert seen == shown, "memory and database tell different things"
+
+
+def _lasting(headers: httpx.Headers) -> dict[str, str]:
+    """All but what differs from one answer to the next; the seconds that are left have more or fewer digits."""
+    return {name: value for name, value in headers.items() if name not in ("x-request-id", "content-length")}
 
 
 def asks_nothing(member: TestMember) -> bool:
@@ -120,6 +128,30 @@ def test_a_poll_that_memory_answers_asks_nothing_and_says_the_same(api: Api) -> 
     first.task.wait_round(1, "complete")
     until(lambda: poll(first).json()["state"] == "complete")
     same_answer(first)
+
+
+def test_polls_are_counted_all_of_them_and_logged_where_something_has_changed(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = started(api)[0]
+    until(lambda: asks_nothing(member))
+    etag = poll(member).headers["etag"]
+    logger = "aggregator_service.observability.requests"
+    for level, expected in (("INFO", [200]), ("DEBUG", [200, 304])):
+        caplog.clear()
+        with caplog.at_level(level, logger):
+            figures = [_polls_counted(api, status) for status in (200, 304)]
+            assert poll(member, **{"X-Request-Id": "poll-1"}).headers["x-request-id"] == "poll-1"
+            assert poll(member, **{"If-None-Match": etag}).status_code == 304
+            assert [_polls_counted(api, status) for status in (200, 304)] == [figures[0] + 1, figures[1] + 1]
+        told = [vars(record)["hushrec_fields"] for record in caplog.records if record.name == logger]
+        assert [one["status"] for one in told if one["route"].endswith("/current")] == expected
+
+
+def _polls_counted(api: Api, status: int) -> float:
+    name = f'hushrec_requests_total{{method="GET",route="/v1/tasks/{{task}}/rounds/current",status="{status}"}} '
+    text = api.http.get("/metrics", headers=api.operator).text
+    return float(next((line.removeprefix(name) for line in text.splitlines() if line.startswith(name)), 0))
 
 
 def test_a_delivery_changes_what_its_client_polls_at_once(api: Api) -> None:
