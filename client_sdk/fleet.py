@@ -241,19 +241,14 @@ class Fleet:
 
     def _await_change(self, seen: RoundView) -> RoundView:
         """The round once it is in another state than `seen`."""
-        watcher, etag = self._clients[0], None
-        while True:
-            fresh = self._driver.run(watcher.calls.current_round(watcher.terms.task_id, etag, 20.0))
-            if fresh is None:
-                continue
-            if fresh.round.number > seen.number:
-                return self._driver.run(watcher.calls.round(watcher.terms.task_id, seen.number))
-            if fresh.round.state != seen.state:
-                return fresh.round
-            etag = fresh.etag
+        return self._await(seen.number, lambda state: state != seen.state)
 
     def _await_end(self, number: int) -> RoundView:
         """The round once it is over."""
+        return self._await(number, lambda state: state in ("complete", "failed"))
+
+    def _await(self, number: int, wanted: Callable[[str], bool]) -> RoundView:
+        """Round `number` once its state is wanted, or it is no longer the current one."""
         watcher, etag = self._clients[0], None
         while True:
             fresh = self._driver.run(watcher.calls.current_round(watcher.terms.task_id, etag, 20.0))
@@ -261,7 +256,7 @@ class Fleet:
                 continue
             if fresh.round.number > number:
                 return self._driver.run(watcher.calls.round(watcher.terms.task_id, number))
-            if fresh.round.state in ("complete", "failed"):
+            if wanted(fresh.round.state):
                 return fresh.round
             etag = fresh.etag
 
