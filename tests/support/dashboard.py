@@ -1,27 +1,37 @@
-"""A server with something to look at, and a real browser to look with."""
+"""A server with something to look at, the way in, and where its pages are."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
-from playwright.sync_api import Browser, sync_playwright
 
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.masked import enrol_masked, expire, masked_task, play
-from tests.support.server import AggregatorProcess
+from tests.support.server import OPERATOR_TOKEN, AggregatorProcess
 
-__all__ = ["ROOT", "Furnished", "artifacts", "chromium", "form_token", "furnish", "sign_in"]
+__all__ = [
+    "HERE",
+    "OURS",
+    "ROOT",
+    "Furnished",
+    "enter",
+    "form_token",
+    "furnish",
+    "new_operator",
+    "page_of",
+    "places",
+    "sign_in",
+]
 
 ROOT = Path(__file__).parents[2]
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+HERE = "http://test"
+OURS = {"Origin": HERE}
+"""An aggregator inside the test's process, and what its own pages say where they come from."""
 
 
 @dataclass
@@ -108,30 +118,37 @@ def form_token(http: httpx.Client) -> str:
     return found.group(1)
 
 
-def artifacts() -> Path:
-    """Where screenshots are kept: HUSHREC_ARTIFACTS, or test-artifacts in the repository."""
-    folder = Path(os.environ.get("HUSHREC_ARTIFACTS") or ROOT / "test-artifacts") / "dashboard"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def new_operator(api: Api, name: str, role: str = "operator", **more: Any) -> str:
+    """The token of an operator who was not there before."""
+    made = api.http.post("/v1/operators", json={"name": name, "role": role, **more}, headers=api.operator)
+    assert made.status_code == 201, made.text
+    return str(made.json()["token"])
 
 
-def _executable() -> str:
-    named = os.environ.get("HUSHREC_CHROMIUM")
-    found = named or next(filter(None, map(shutil.which, _NAMES)), None)
-    if not found:
-        raise AssertionError(
-            "the dashboard is tested in a real Chromium, and there is none: install it (apt install chromium), or name "
-            "its executable in HUSHREC_CHROMIUM"
-        )
-    return found
+def enter(api: Api, token: str = OPERATOR_TOKEN) -> str:
+    """Sign in; what this visitor's forms carry."""
+    assert sign_in(api.http, HERE, token).status_code == 303
+    return form_token(api.http)
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """The machine's own Chromium, headless; nothing is downloaded."""
-    with sync_playwright() as play_:
-        browser = play_.chromium.launch(executable_path=_executable(), args=["--no-sandbox"])
-        try:
-            yield browser
-        finally:
-            browser.close()
+def page_of(task: TestTask, number: int = 1, action: str = "") -> str:
+    """The address of a round's page, or of the question before an action."""
+    return f"/dashboard/tasks/{task.id}/rounds/{number}{action}"
+
+
+def places(house: Furnished) -> dict[str, str]:
+    """The address of every page that has something to show."""
+    movies, songs = f"/dashboard/tasks/{house.movies.id}", f"/dashboard/tasks/{house.songs.id}"
+    return {
+        "tasks": "/dashboard",
+        "task": movies,
+        "task-quality": f"/dashboard/tasks/{house.taste.id}",
+        "task-waiting": f"/dashboard/tasks/{house.books.id}",
+        "round": f"{movies}/rounds/6",
+        "round-failed": f"{movies}/rounds/3",
+        "round-masked": f"{songs}/rounds/2",
+        "extend": f"{movies}/rounds/6/extend",
+        "abort": f"{movies}/rounds/6/abort",
+        "server": "/dashboard/health",
+        "refusal": "/dashboard/nowhere",
+    }

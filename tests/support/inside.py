@@ -13,12 +13,13 @@ from opentelemetry.trace import TracerProvider
 
 from aggregator_service.app import create_app
 from aggregator_service.clock import Clock
+from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from tests.support.api import Api
 from tests.support.server import OPERATOR_TOKEN
 from tests.support.signing import SIGNED, Signatures
 
-__all__ = ["aggregator_inside"]
+__all__ = ["aggregator_inside", "services"]
 
 
 @contextmanager
@@ -34,3 +35,9 @@ def aggregator_inside(
         with TestClient(app, base_url="http://test") as api.http:  # type: ignore[assignment]
             api.http.auth = Signatures(clock.now) if clock is not None else SIGNED
             yield api
+
+
+def services(api: Api) -> Services:
+    """What the routes of this aggregator work with."""
+    found: Services = api.http.app.state.services  # type: ignore[attr-defined]
+    return found

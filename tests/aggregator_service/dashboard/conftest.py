@@ -1,4 +1,4 @@
-"""One real server with real rounds on it, and one browser, for all tests of a module."""
+"""For all tests of a module: one real server with real rounds on it and one browser, or one aggregator inside."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
+from aggregator_service.clock import ManualClock
 from tests.support.api import Api
-from tests.support.dashboard import Furnished, chromium, furnish
+from tests.support.browser import chromium
+from tests.support.dashboard import Furnished, furnish
+from tests.support.inside import aggregator_inside
 from tests.support.server import AggregatorProcess, running_aggregator
 
 
@@ -34,3 +37,23 @@ def house(live_api: Api, server: AggregatorProcess) -> Furnished:
 def browser() -> Iterator[Browser]:
     with chromium() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def clock() -> ManualClock:
+    return ManualClock(1_800_000_000.0)
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Api]:
+    with aggregator_inside(tmp_path_factory.mktemp("pages") / "data", clock=clock, operator_rate=0) as inside:
+        yield inside
+
+
+@pytest.fixture
+def nobody(api: Api) -> Iterator[None]:
+    """The test begins signed out."""
+    api.http.cookies.clear()
+    api.http.follow_redirects = False
+    yield
+    api.http.cookies.clear()

@@ -7,24 +7,16 @@ import threading
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, event, insert
 
-from aggregator_service.auth import Operator
 from aggregator_service.clock import ManualClock
-from aggregator_service.dashboard import words
-from aggregator_service.dashboard.live import Streams
 from aggregator_service.dashboard.overview import overview
-from aggregator_service.dashboard.quality import Series, figures, quality
 from aggregator_service.dashboard.screens import round_screen, task_screen, tasks_screen
-from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.dashboard.task_facts import task_facts
 from aggregator_service.dashboard.terms import security_level, security_terms
-from aggregator_service.problems import Problem
-from aggregator_service.services import Services
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import find_round
@@ -41,7 +33,7 @@ from aggregator_service.storage.schema import (
 from protocols.messages import TaskView
 from tests.support.api import Api, TestTask, digest_field
 from tests.support.dashboard import ROOT, sign_in
-from tests.support.inside import aggregator_inside
+from tests.support.inside import aggregator_inside, services
 from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
 from tests.support.rows import client_row, round_row, task_row
 
@@ -54,11 +46,6 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     with aggregator_inside(folder, clock=CLOCK, operator_rate=0, json_body_limit=1 << 20) as inside:
         assert sign_in(inside.http, "http://test", inside.operator["Authorization"][7:]).status_code in (200, 303)
         yield inside
-
-
-def services(api: Api) -> Services:
-    found: Services = api.http.app.state.services  # type: ignore[attr-defined]
-    return found
 
 
 def tally(api: Api, task: TestTask, number: int) -> Tally:
@@ -240,27 +227,6 @@ def test_long_lists_come_in_pages(api: Api) -> None:
     assert f'data-live="{link.partition("?")[0]}/live?before=36"' in second
 
 
-def test_what_a_recipe_reports_is_drawn_and_listed(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
-    migrate(database)
-    with database.write() as session:
-        session.add(task_row())
-        session.flush()
-        for number, value in enumerate((0.25, 0.5, float("inf"), 1.0), 1):
-            session.add(round_row(number=number, state="complete", report={"recall": value, "loss": 1 - value}))
-        session.add(round_row(number=5, state="failed", report={}))
-    with database.read() as session:
-        loss, recall = quality(session, "t_1")
-    assert recall.points == [(1, 0.25), (2, 0.5), (4, 1.0)]
-    assert (loss.low, loss.high, loss.last) == (0.0, 0.75, 0.0)
-    xs, ys = zip(*recall.places(), strict=True)
-    assert xs == (8.0, 216.0, 632.0)
-    assert ys == pytest.approx((152.0, 104.0, 8.0))
-    assert figures([loss, recall])[0] == (4, {"loss": 0.0, "recall": 1.0})
-    assert Series("flat", [(3, 1.0)]).places() == [(8.0, 80.0)]
-    database.close()
-
-
 def test_every_count_is_made_by_each_database(database_url: str) -> None:
     database = Database(database_url, connections=2)
     migrate(database)
@@ -318,28 +284,6 @@ def test_security_is_told_in_lines(api: Api) -> None:
     assert lines["ckks"]["Ring degree"] == f"{keyed['plan']['ring_degree']:,}"
     assert lines["plain"]["Security level"] == "none"
     assert lines["noise"]["LDP epsilon"] == "2.5"
-
-
-def test_durations_bytes_and_what_is_volatile() -> None:
-    spans = {0: "0 s", 0.25: "250 ms", 59.9: "59 s", 60: "1 min", 61: "1 min 1 s", 3600: "1 h", 90_061: "1 d 1 h"}
-    assert {seconds: words.span(seconds) for seconds in spans} == spans
-    sizes = {0: "0 B", 999: "999 B", 1000: "1.00 kB", 12_345: "12.3 kB", 123_456_789: "123 MB", 5e15: "5000 TB"}
-    assert {size: words.byte_count(size) for size in sizes} == sizes
-    early, late = words.when(1000.0, 990.0), words.when(1000.0, 995.0)
-    assert early != late
-    assert words.steady(early) == words.steady(late)
-    assert words.shown(early).endswith('title="1970-01-01 00:16:40 UTC" data-time="relative">in 10 s</time>')
-
-
-def test_a_stream_that_never_began_holds_no_place() -> None:
-    streams, one = Streams(), Visitor(Operator("ada", "admin"), "1" * 64, "2" * 64, "3" * 64)
-    held = [streams.enter(one) for _ in range(6)]
-    with pytest.raises(Problem, match="too-many-requests"):
-        streams.enter(one)
-    assert streams.enter(Visitor(one.operator, "4" * 64, one.token_hash, one.form_token)).owner == "4" * 64
-    streams.leave(held.pop())
-    del held[-1]  # as when a browser has gone before its stream began
-    assert [streams.enter(one).owner for _ in range(2)] == ["1" * 64] * 2
 
 
 def test_wheels_hold_templates_and_files() -> None:

@@ -11,6 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from aggregator_service.auth import Operator
+from aggregator_service.dashboard.live import Streams
+from aggregator_service.dashboard.sign_ins import Visitor
+from aggregator_service.problems import Problem
 from tests.support.api import Api, TestTask
 from tests.support.dashboard import form_token, sign_in
 from tests.support.server import AggregatorProcess
@@ -191,3 +195,14 @@ def test_a_server_that_stops_ends_streams_and_remembers_who_is_signed_in(server:
             assert stream.is_over()
         server.start()
         assert http.get("/dashboard").status_code == 200
+
+
+def test_a_stream_that_never_began_holds_no_place() -> None:
+    streams, one = Streams(), Visitor(Operator("ada", "admin"), "1" * 64, "2" * 64, "3" * 64)
+    held = [streams.enter(one) for _ in range(6)]
+    with pytest.raises(Problem, match="too-many-requests"):
+        streams.enter(one)
+    assert streams.enter(Visitor(one.operator, "4" * 64, one.token_hash, one.form_token)).owner == "4" * 64
+    streams.leave(held.pop())
+    del held[-1]  # as when a browser has gone before its stream began
+    assert [streams.enter(one).owner for _ in range(2)] == ["1" * 64] * 2

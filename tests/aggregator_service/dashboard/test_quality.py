@@ -1,0 +1,33 @@
+"""What a recipe reports, as the pages draw and list it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aggregator_service.dashboard.quality import Series, figures, quality
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.migrate import migrate
+from tests.support.rows import round_row, task_row
+
+
+def test_what_a_recipe_reports_is_drawn_and_listed(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
+    migrate(database)
+    with database.write() as session:
+        session.add(task_row())
+        session.flush()
+        for number, value in enumerate((0.25, 0.5, float("inf"), 1.0), 1):
+            session.add(round_row(number=number, state="complete", report={"recall": value, "loss": 1 - value}))
+        session.add(round_row(number=5, state="failed", report={}))
+    with database.read() as session:
+        loss, recall = quality(session, "t_1")
+    assert recall.points == [(1, 0.25), (2, 0.5), (4, 1.0)]
+    assert (loss.low, loss.high, loss.last) == (0.0, 0.75, 0.0)
+    xs, ys = zip(*recall.places(), strict=True)
+    assert xs == (8.0, 216.0, 632.0)
+    assert ys == pytest.approx((152.0, 104.0, 8.0))
+    assert figures([loss, recall])[0] == (4, {"loss": 0.0, "recall": 1.0})
+    assert Series("flat", [(3, 1.0)]).places() == [(8.0, 80.0)]
+    database.close()

@@ -1,0 +1,81 @@
+"""A real browser, and windows of it that are signed in to the dashboard."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.support.dashboard import ROOT
+from tests.support.server import AggregatorProcess
+
+__all__ = ["MILLISECONDS", "SCHEMES", "SIZES", "artifacts", "chromium", "visiting"]
+
+SIZES = {"phone": (390, 844), "wide": (1600, 1000)}
+SCHEMES = ("light", "dark")
+MILLISECONDS = 40_000
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+expect.set_options(timeout=MILLISECONDS)
+
+
+def _executable() -> str:
+    named = os.environ.get("HUSHREC_CHROMIUM")
+    found = named or next(filter(None, map(shutil.which, _NAMES)), None)
+    if not found:
+        raise AssertionError(
+            "the dashboard is tested in a real Chromium, and there is none: install it (apt install chromium), or name "
+            "its executable in HUSHREC_CHROMIUM"
+        )
+    return found
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The machine's own Chromium, headless; nothing is downloaded."""
+    with sync_playwright() as play_:
+        browser = play_.chromium.launch(executable_path=_executable(), args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def visiting(
+    browser: Browser, server: AggregatorProcess, *, scheme: str = "light", size: str = "wide", script: bool = True
+) -> Iterator[Page]:
+    """A window of its own, signed in; whatever the page complains about fails the test."""
+    width, height = SIZES[size]
+    context = browser.new_context(
+        base_url=server.url,
+        color_scheme=scheme,  # type: ignore[arg-type]
+        viewport={"width": width, "height": height},
+        java_script_enabled=script,
+        reduced_motion="reduce",
+        timezone_id="UTC",
+    )
+    context.set_default_timeout(MILLISECONDS)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto("/dashboard")
+    page.get_by_label("Operator's token").fill(server.operator_token)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/dashboard")
+    try:
+        yield page
+        assert not [text for text in complaints if "status of 404" not in text]  # a page that is not there, on purpose
+    finally:
+        context.close()
+
+
+def artifacts() -> Path:
+    """Where screenshots are kept: HUSHREC_ARTIFACTS, or test-artifacts in the repository."""
+    folder = Path(os.environ.get("HUSHREC_ARTIFACTS") or ROOT / "test-artifacts") / "dashboard"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
