@@ -1,17 +1,20 @@
-"""Storage for the service's tests: each kind of database, each kind of blob store, and the two pairs that are run."""
+"""For the service's tests: each kind of database and of blob store, the two pairs that are run, and an operator."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.stores import open_store
+from tests.support.api import Api
 from tests.support.postgres import TestDatabase, postgres_database
 from tests.support.s3 import BUCKET, S3Server, running_s3
+from tests.support.server import AggregatorProcess
 
 
 @pytest.fixture(scope="session")
@@ -72,3 +75,10 @@ def storage(request: pytest.FixtureRequest) -> dict[str, str]:
         return {}
     url, prefix = request.getfixturevalue("postgres").schema(), request.getfixturevalue("new_prefix")()
     return {"database_url": url, "blobs": prefix}
+
+
+@pytest.fixture
+def api(server: AggregatorProcess) -> Iterator[Api]:
+    """An operator of the `server` that the test module has."""
+    with closing(Api(server.url, server.operator_token)) as made:
+        yield made

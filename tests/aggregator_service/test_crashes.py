@@ -36,13 +36,6 @@ def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
     process.stop()
 
 
-@pytest.fixture
-def api(server: AggregatorProcess) -> Iterator[Api]:
-    client = Api(server.url, server.operator_token)
-    yield client
-    client.close()
-
-
 def enrol_persistently(task: TestTask, attempt: Persistent) -> TestMember:
     invitation = task.api.invite(task.id)
     body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())

@@ -28,13 +28,6 @@ def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
     process.stop()
 
 
-@pytest.fixture
-def api(server: AggregatorProcess) -> Iterator[Api]:
-    client = Api(server.url, server.operator_token)
-    yield client
-    client.close()
-
-
 def stubborn_step(attempt: Persistent, client: MaskedClient, step: str, value: float) -> None:
     """Take a step; what was made is sent until it is acknowledged."""
     body = attempt(lambda: client.make(1, step, value))  # type: ignore[arg-type]

@@ -24,13 +24,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
         yield running
 
 
-@pytest.fixture
-def api(server: AggregatorProcess) -> Iterator[Api]:
-    client = Api(server.url, server.operator_token)
-    yield client
-    client.close()
-
-
 def assert_sum(task: TestTask, number: int, survivors: Iterable[int]) -> None:
     """The released sum is that of 2^index over the survivors, within the plan's error; counts are exact."""
     here = list(survivors)

@@ -24,13 +24,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str]) ->
         yield running
 
 
-@pytest.fixture
-def api(server: AggregatorProcess) -> Iterator[Api]:
-    client = Api(server.url, server.operator_token)
-    yield client
-    client.close()
-
-
 def test_two_rounds_sum_every_contribution_once(api: Api) -> None:
     task = api.create_task("two-rounds", cohort=8, rounds=2)
     members = task.enrol(8)

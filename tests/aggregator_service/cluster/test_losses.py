@@ -34,13 +34,6 @@ def server(tmp_path: Path, cluster: DaskCluster) -> Iterator[AggregatorProcess]:
     process.stop()
 
 
-@pytest.fixture
-def api(server: AggregatorProcess) -> Iterator[Api]:
-    client = Api(server.url, server.operator_token)
-    yield client
-    client.close()
-
-
 @pytest.mark.parametrize("mechanism_name", ["plain", "ckks"])
 def test_a_worker_killed_in_the_middle_of_a_fold(
     cluster: DaskCluster, server: AggregatorProcess, api: Api, mechanism_name: str

@@ -26,13 +26,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield running
 
 
-@pytest.fixture
-def api(server: AggregatorProcess) -> Iterator[Api]:
-    client = Api(server.url, server.operator_token)
-    yield client
-    client.close()
-
-
 def splits(server: AggregatorProcess, what: str) -> int:
     return server.log().count(f"{what} split")
 

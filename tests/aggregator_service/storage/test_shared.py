@@ -37,12 +37,6 @@ def server(tmp_path: Path, shared: dict[str, str]) -> Iterator[AggregatorProcess
     process.stop()
 
 
-@pytest.fixture
-def api(server: AggregatorProcess) -> Iterator[Api]:
-    with closing(Api(server.url, server.operator_token)) as made:
-        yield made
-
-
 def exact(task: TestTask) -> None:
     total, mask = task.opened(1), task.plan.layout.blocks[0].integral_mask()
     assert task.round(1)["survivors"] == COHORT
