@@ -202,10 +202,14 @@ def _let_go_of(services: Services, admission: Admission, key: str) -> None:
 
 def _count_in(services: Services, admission: Admission, key: str, digest: str) -> tuple[UploadReceipt, bool]:
     now = services.clock.now()
+
+    def work(session: Session) -> tuple[UploadReceipt, bool]:
+        return _insert(session, now, admission, key, digest)
+
     try:
-        return services.database.transact(lambda session: _insert(session, now, admission, key, digest))
-    except IntegrityError:  # another process was quicker by a hair: the primary key decides
-        return services.database.transact(lambda session: _explain(session, now, admission, digest))
+        return services.database.transact(work)
+    except IntegrityError:  # another process was quicker by a hair: the primary key decides, and it is there now
+        return services.database.transact(work)
 
 
 def _insert(session: Session, now: float, admission: Admission, key: str, digest: str) -> tuple[UploadReceipt, bool]:
@@ -219,19 +223,19 @@ def _insert(session: Session, now: float, admission: Admission, key: str, digest
         "now": now,
         "key": key,
     }
-    if changed_rows(session, _INSERT, row) == 0:
-        answer, is_new = _explain(session, now, admission, digest)
-        if not is_new:
-            return answer, False
+    if changed_rows(session, _INSERT, row) != 1:
+        stored = _stored_instead(session, now, admission, digest)
+        if stored is not None:
+            return stored, False
         drop_chunks(session, admission.round.id, admission.client.client_id)
-        if changed_rows(session, _INSERT, row) == 0:
+        if changed_rows(session, _INSERT, row) != 1:
             raise AssertionError("nothing speaks against the contribution, and it is not taken")
     progress(session, Delivery(admission.round.task_id, admission.round.id, "contribute", admission.client.client_id))
     return _receipt(admission, digest), True
 
 
-def _explain(session: Session, now: float, admission: Admission, digest: str) -> tuple[UploadReceipt, bool]:
-    """Why a contribution is not taken: the one that is there, or a problem; True when nothing is in its way but chunks.
+def _stored_instead(session: Session, now: float, admission: Admission, digest: str) -> UploadReceipt | None:
+    """Why a contribution is not taken: the same one is there, or a problem; None when only chunks are in its way.
 
     The round is held until the commit, and so is the client's place: another upload of the same client waits.
     """
@@ -239,10 +243,10 @@ def _explain(session: Session, now: float, admission: Admission, digest: str) ->
     round_ = hold_round(session, admission.round.id, client_id)
     stored = find_contribution(session, round_.id, client_id)
     if stored is not None:
-        return same_or_conflict(round_, stored, digest), False
+        return same_or_conflict(round_, stored, digest)
     if round_.state != "collecting" or now >= round_.deadline:
         raise Problem("round-closed", "the round no longer takes contributions")
-    return _receipt(admission, digest), True
+    return None
 
 
 def _receipt(admission: Admission, digest: str) -> UploadReceipt:

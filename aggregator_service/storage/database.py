@@ -228,7 +228,8 @@ def count_dropouts(session: Session, phase: str, clients: int) -> None:
 
 def changed_rows(session: Session, statement: Executable, parameters: Mapping[str, Any] | None = None) -> int:
     """Execute an INSERT, UPDATE or DELETE and say how many rows it met: the guard of every optimistic change."""
-    result = session.execute(statement, parameters, execution_options={"synchronize_session": False})
+    options = {"synchronize_session": False, "preserve_rowcount": True}  # which is else not kept of an INSERT
+    result = session.execute(statement, parameters, execution_options=options)
     return cast("CursorResult[Any]", result).rowcount
 
 
