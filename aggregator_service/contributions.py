@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
-from sqlalchemy import BigInteger, Float, String, bindparam, false, insert, select
+from sqlalchemy import BigInteger, ColumnElement, Float, Insert, String, Table, bindparam, false, insert, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -35,9 +35,15 @@ __all__ = ["Admission", "admit", "admit_soon", "commit_contribution", "receive_c
 _LOG = logging.getLogger(__name__)
 _HERE: Final = ContributionRow.round_id == bindparam("round"), ContributionRow.client_id == bindparam("client")
 _CHUNKS: Final = ChunkRow.round_id == bindparam("round"), ChunkRow.client_id == bindparam("client")
-_INSERT: Final = insert(ContributionRow.__table__).from_select(  # type: ignore[arg-type]  # with ORM rows it costs twice as much
-    ["round_id", "client_id", "digest", "bytes", "stored_at", "blob_key", "folded"],
-    select(
+_COLLECTS: Final = RoundRow.state == "collecting", RoundRow.deadline > bindparam("now", type_=Float)
+_LACKS: Final = (
+    ~select(ContributionRow.round_id).where(*_HERE).exists(),
+    ~select(ChunkRow.round_id).where(*_CHUNKS).exists(),
+)
+
+
+def _inserted_where(*conditions: ColumnElement[bool]) -> Insert:
+    asked = select(
         RoundRow.id,
         bindparam("client", type_=String),
         bindparam("digest_", type_=String),
@@ -46,15 +52,13 @@ _INSERT: Final = insert(ContributionRow.__table__).from_select(  # type: ignore[
         bindparam("key", type_=String),
         false(),
     )
-    .where(
-        RoundRow.id == bindparam("round"),
-        RoundRow.state == "collecting",
-        RoundRow.deadline > bindparam("now", type_=Float),
-        ~select(ContributionRow.round_id).where(*_HERE).exists(),
-        ~select(ChunkRow.round_id).where(*_CHUNKS).exists(),
-    )
-    .with_for_update(read=True, of=RoundRow),
-)
+    held = asked.where(RoundRow.id == bindparam("round"), *conditions).with_for_update(read=True, of=RoundRow)
+    table = cast(Table, ContributionRow.__table__)  # with ORM rows it costs twice as much
+    columns = ["round_id", "client_id", "digest", "bytes", "stored_at", "blob_key", "folded"]
+    return insert(table).from_select(columns, held)
+
+
+_INSERT: Final = _inserted_where(*_COLLECTS, *_LACKS)
 """A contribution of a round that collects, of a client that has neither one nor chunks of one there."""
 
 

@@ -80,6 +80,7 @@ def contributions_at_any_time(patch: Patch) -> None:
         return SimpleNamespace(**{**_columns(row), "state": "collecting", "deadline": float("inf")})
 
     patch.setattr(contributions, "hold_round", hold_round)
+    patch.setattr(contributions, "_INSERT", contributions._inserted_where(*contributions._LACKS))
 
 
 def _columns(row: RoundRow) -> dict[str, Any]:
@@ -88,18 +89,17 @@ def _columns(row: RoundRow) -> dict[str, Any]:
 
 def receipts_before_rows(patch: Patch) -> None:
     """The receipt is given whether or not the database took the row."""
-    commit = routes.commit_contribution
+    count_in = contributions._count_in
 
-    async def commit_contribution(
-        services: Any, admission: contributions.Admission, path: Path, digest: str
+    def counted_in(
+        services: Any, admission: contributions.Admission, key: str, digest: str
     ) -> tuple[UploadReceipt, bool]:
         try:
-            return await commit(services, admission, path, digest)
+            return count_in(services, admission, key, digest)
         except DATABASE_GONE:
-            client = admission.client.client_id
-            return UploadReceipt(round=admission.round.number, client_id=client, bytes=1, digest=digest), True
+            return contributions._receipt(admission, digest), True
 
-    patch.setattr(routes, "commit_contribution", commit_contribution)
+    patch.setattr(contributions, "_count_in", counted_in)
 
 
 def blob_gone_with_the_answer(patch: Patch) -> None:
