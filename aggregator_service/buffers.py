@@ -17,20 +17,23 @@ __all__ = ["Buffers"]
 
 LARGEST: Final = 8 * 1024 * 1024
 SMALLEST: Final = 64 * 1024
-_KEPT: Final = 64 * 1024 * 1024
+_MOST: Final = 64 * 1024 * 1024
 
 
 class Buffers:
-    """The buffers of one process; in its event loop only. At most 64 MiB are kept for later."""
+    """The buffers of one process; in its event loop only.
+
+    They are 64 MiB together, where that leaves each body two of 64 KiB; so much is kept for later, too.
+    """
 
     def __init__(self) -> None:
         self._free: defaultdict[int, list[mmap]] = defaultdict(list)
-        self._kept = self._bodies = 0
+        self._kept = self._lent = 0
 
     def size(self, length: int) -> int:
         """Bytes of each buffer of one more body of `length` bytes: a power of two."""
         size = LARGEST
-        while size > SMALLEST and (size >= 2 * length or size * (self._bodies + 1) > _KEPT):
+        while size > SMALLEST and (size >= 2 * length or self._lent + size > _MOST):
             size //= 2
         return size
 
@@ -39,11 +42,11 @@ class Buffers:
         """The buffer, or two, for a body of `length` bytes; nothing may use them after the block."""
         size = self.size(length)
         lent = [self._take(size) for _ in range(1 if length <= size else 2)]
-        self._bodies += 1
+        self._lent += size * len(lent)
         try:
             yield tuple(memoryview(buffer) for buffer in lent)
         finally:
-            self._bodies -= 1
+            self._lent -= size * len(lent)
             for buffer in lent:
                 self._keep(buffer)
 
@@ -54,6 +57,6 @@ class Buffers:
         return self._free[size].pop()
 
     def _keep(self, buffer: mmap) -> None:
-        if self._kept + len(buffer) <= _KEPT:
+        if self._kept + len(buffer) <= _MOST:
             self._kept += len(buffer)
             self._free[len(buffer)].append(buffer)
