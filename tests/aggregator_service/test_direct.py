@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from aggregator_service.connections import BoundedHttp
 from aggregator_service.incoming import Incoming, incoming
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
+from tests.support.certificates import Authority
 
 BODY = os.urandom(3 * 2**20 + 17)
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -71,16 +75,38 @@ class Reader:
         return state.hexdigest().encode()
 
 
+@dataclass(frozen=True)
+class Ends:
+    """How the two ends of a connection speak TLS, if they do."""
+
+    server: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
+
+
+@pytest.fixture(params=["plain", "tls"])
+def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Ends:
+    if request.param == "plain":
+        return Ends()
+    authority = Authority(tmp_path)
+    pair = authority.sign("server", server=True)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(pair.certificate, pair.key)
+    return Ends(server, ssl.create_default_context(cafile=str(authority.certificate)))
+
+
 @asynccontextmanager
-async def connected(app: Reader) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connected(
+    app: Reader, ends: Ends | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a server of its own."""
+    ends = ends or Ends()
     config = uvicorn.Config(app, http=BoundedHttp, log_config=None)  # type: ignore[arg-type]
     config.load()
     state, running = ServerState(), asyncio.get_running_loop()
     made = await running.create_server(
-        lambda: BoundedHttp(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        lambda: BoundedHttp(config=config, server_state=state, app_state={}), "127.0.0.1", 0, ssl=ends.server
     )
-    reader, writer = await asyncio.open_connection(*made.sockets[0].getsockname())
+    reader, writer = await asyncio.open_connection(*made.sockets[0].getsockname(), ssl=ends.client)
     try:
         yield reader, writer
     finally:
@@ -112,12 +138,12 @@ def run(loop: Loop, work: Any) -> None:
 
 
 @pytest.mark.parametrize("step", [1000, 2**16, 2**22])
-def test_requests_one_behind_the_other_in_one_packet(loop: Loop, step: int) -> None:
+def test_requests_one_behind_the_other_in_one_packet(loop: Loop, step: int, ends: Ends) -> None:
     """Not one byte of the second request is taken for the first one's body."""
     app = Reader(step if step > 1000 else 99_991)
 
     async def talk() -> None:
-        async with connected(app) as (reader, writer):
+        async with connected(app, ends) as (reader, writer):
             writer.write(put(BODY) + put(b"short") + put(BODY[:-9]) + b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
             expected = [digest(BODY), digest(b"short"), digest(BODY[:-9]), "none"]
             assert [await answered(reader) for _ in expected] == expected
@@ -155,9 +181,9 @@ def test_a_sender_that_asks_before_it_sends(loop: Loop) -> None:
     assert app.direct == [False]
 
 
-def test_what_nobody_reads_is_thrown_away_and_the_next_request_served(loop: Loop) -> None:
+def test_what_nobody_reads_is_thrown_away_and_the_next_request_served(loop: Loop, ends: Ends) -> None:
     async def talk() -> None:
-        async with connected(app) as (reader, writer):
+        async with connected(app, ends) as (reader, writer):
             writer.write(put(BODY) + put(BODY[:100]))
             assert [await answered(reader), await answered(reader)] == ["conflict", digest(BODY[:100])]
 
