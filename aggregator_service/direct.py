@@ -38,7 +38,7 @@ class DirectBody(asyncio.BufferedProtocol):
         self._arrived = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._lost = self._discarding = False
+        self._lost = self._discarding = self._given_back = False
         http.flow.pause_reading()
         http.transport.set_protocol(self)
 
@@ -99,8 +99,9 @@ class DirectBody(asyncio.BufferedProtocol):
 
     def finish(self) -> None:
         """The body is taken: the connection is HTTP's again. The next ASGI message is the empty, last one."""
-        if self._lost:
+        if self._lost or self._given_back:
             return
+        self._given_back = True
         self._http.take_back()
         self._cycle.more_body = False
         self._cycle.message_event.set()

@@ -192,6 +192,33 @@ def test_what_nobody_reads_is_thrown_away_and_the_next_request_served(loop: Loop
     assert app.direct[0]
 
 
+def test_a_connection_is_given_back_once(loop: Loop) -> None:
+    """What goes wrong after the body's end must not take the connection away from the next request."""
+
+    class Clumsy(Reader):
+        async def _read(self, request: Request, length: int) -> bytes:
+            async with incoming(request, self._settings, length) as body:
+                await body.read_into(memoryview(bytearray(length)))
+            writer_of_next.set()
+            await asyncio.sleep(0.1)  # the next request's head is half there
+            body.abandon()
+            return b"taken"
+
+    app = Clumsy()
+    writer_of_next = asyncio.Event()
+
+    async def talk() -> None:
+        async with connected(app) as (reader, writer):
+            writer.write(put(BODY))
+            await writer_of_next.wait()
+            writer.write(b"GET / HT")
+            await asyncio.sleep(0.2)
+            writer.write(b"TP/1.1\r\nHost: test\r\n\r\n")
+            assert [await answered(reader), await answered(reader)] == ["taken", "none"]
+
+    run(loop, talk())
+
+
 def test_a_sender_that_hangs_up(loop: Loop) -> None:
     async def talk() -> None:
         async with connected(app) as (_, writer):
