@@ -72,11 +72,15 @@ class Incoming:
         """All of it is read: `Problem` body-too-long when there is more."""
         if self._direct is not None:
             self._direct.finish()
-            self._request.scope["hushrec.received"] = self.received
         while self._more and not self._rest:
             self._rest = await self._next()
         if self._rest:
             raise Problem("body-too-long", f"the body may have {self.length} bytes", expected_bytes=self.length)
+
+    def note(self) -> None:
+        """Tell whoever counts bytes by their messages of those that came without, those of refused bodies too."""
+        if self._direct is not None:
+            self._request.scope["hushrec.received"] = self.received
 
     def abandon(self) -> None:
         """Nobody reads on."""
@@ -98,3 +102,5 @@ async def incoming(request: Request, settings: Settings, length: int) -> AsyncIt
             detail = f"the body stopped arriving after {body.received} of {length} bytes"
             raise Problem("upload-timeout", detail) from None
         raise
+    finally:
+        body.note()

@@ -16,11 +16,10 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import ABORTED, abort_round, extend_round
 from aggregator_service.rounds.operations import fail_round
 from aggregator_service.rounds.table import RoundEvent
-from aggregator_service.services import Services
 from aggregator_service.storage.rounds import find_round, phases_of
 from aggregator_service.storage.schema import HandoutRow, PhaseRow, StageMessageRow, TaskRow
 from tests.support.api import Api, TestTask
-from tests.support.inside import aggregator_inside
+from tests.support.inside import aggregator_inside, services
 from tests.support.masked import STAGES, MaskedClient, enrol_masked, masked_task, steps_of
 from tests.support.world import SECONDS, World
 
@@ -32,11 +31,6 @@ STAGE_SECONDS = 50.0
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     with aggregator_inside(tmp_path_factory.mktemp("interventions") / "data", clock=CLOCK) as inside:
         yield inside
-
-
-def services(api: Api) -> Services:
-    found: Services = api.http.app.state.services  # type: ignore[attr-defined]
-    return found
 
 
 def extend(task: TestTask, number: int, seconds: Any, auth: dict[str, str] | None = None) -> httpx.Response:
@@ -100,13 +94,19 @@ def test_a_stage_never_has_more_than_a_week_before_it(api: Api) -> None:
     assert extend(task, 1, 800).json()["seconds_left"] == 604_800
 
 
-def test_a_round_that_is_over_has_no_deadline_to_move(api: Api) -> None:
-    task = api.create_task("over", cohort=2)
-    members = task.enrol(2)
+def one_round_of(api: Api, name: str, clients: int) -> TestTask:
+    """A task whose first round so many clients have brought to its end."""
+    task = api.create_task(name, cohort=clients)
+    members = task.enrol(clients)
     task.wait_round(1, "collecting")
     for member in members:
         member.put(1, member.contribution(1, 1.0))
     task.wait_round(1, "complete")
+    return task
+
+
+def test_a_round_that_is_over_has_no_deadline_to_move(api: Api) -> None:
+    task = one_round_of(api, "over", 2)
     for answer in (extend(task, 1, 5), abort(task, 1)):
         assert answer.status_code == 409
         assert answer.json()["type"].endswith(":conflict")
@@ -266,12 +266,7 @@ def test_a_masked_round_can_be_aborted_in_every_stage(api: Api) -> None:
 
 def test_what_was_written_about_phases_outlives_the_bytes(api: Api) -> None:
     """A phase is entered once: a row a transition, whatever the number of clients or folds."""
-    task = api.create_task("phases", cohort=3)
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
-    for member in members:
-        member.put(1, member.contribution(1, 1.0))
-    task.wait_round(1, "complete")
+    task = one_round_of(api, "phases", 3)
     assert [(row.state, row.handed_out) for row in phases(api, task, 1)] == [
         ("collecting", 0),
         ("folding", 0),

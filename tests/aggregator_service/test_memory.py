@@ -20,12 +20,11 @@ from aggregator_service.clock import SystemClock
 from aggregator_service.members import revoke_member
 from aggregator_service.memory import Memory
 from aggregator_service.rounds.operations import close_task
-from aggregator_service.services import Services
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
 from tests.support.api import Api, TestMember, signed_enrolment
-from tests.support.inside import aggregator_inside
+from tests.support.inside import aggregator_inside, services
 from tests.support.rows import client_row, round_row, task_row
 from tests.support.signing import UNSIGNED, know
 
@@ -37,11 +36,6 @@ ROUTED = "?wait=0e0"
 def api(tmp_path: Path) -> Iterator[Api]:
     with aggregator_inside(tmp_path / "data") as inside:
         yield inside
-
-
-def services(api: Api) -> Services:
-    found: Services = api.http.app.state.services  # type: ignore[attr-defined]
-    return found
 
 
 def poll(member: TestMember, query: str = "", **headers: str) -> httpx.Response:

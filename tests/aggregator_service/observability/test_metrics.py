@@ -11,8 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.exc import OperationalError
 
 from aggregator_service.rounds.table import RoundState
-from tests.support.api import Api
+from tests.support.api import Api, digest_field
 from tests.support.inside import aggregator_inside
+from tests.support.server import running_aggregator
 
 
 @pytest.fixture
@@ -71,6 +72,21 @@ def test_a_round_leaves_its_figures(api: Api) -> None:
     assert seen["hushrec_request_seconds_count", "PUT", route, "no"] == 6
     assert seen["process_resident_memory_bytes",] > 10_000_000
     assert seen["hushrec_database_up",] == 1
+
+
+def test_bytes_that_come_straight_from_the_connection_are_counted_refused_ones_too(tmp_path: Path) -> None:
+    with running_aggregator(tmp_path / "data") as server:
+        api = Api(server.url, server.operator_token)
+        task = api.create_task(items=20_000, cohort=2, collect_seconds=600)
+        member = task.enrol(2)[0]
+        task.wait_round(1, "collecting")
+        body = member.contribution(1, 5.0)
+        assert len(body) > 300_000
+        for digest, status, times in ((digest_field(b"x"), 400, 1), (digest_field(body), 201, 2)):
+            answer = api.http.put(member.path(1), content=body, headers={**member.auth, "Content-Digest": digest})
+            assert answer.status_code == status, answer.text
+            assert figures(api)["hushrec_upload_bytes_total", "contribution"] == times * len(body)
+        api.close()
 
 
 def test_those_who_stay_away_are_counted(api: Api) -> None:
