@@ -17,28 +17,28 @@ from opentelemetry.trace import NoOpTracer, TracerProvider
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from aggregator_service.bodies import BodyGuard
+from aggregator_service.access.rate_limits import Limits
+from aggregator_service.access.tokens import hash_token
 from aggregator_service.clock import Clock, SystemClock
+from aggregator_service.compute.open_workers import open_workers
+from aggregator_service.compute.process_pool import Workers, WorkersUnavailableError
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.live import Streams
-from aggregator_service.headers import UNSEEN, SecureHeaders, strict_transport
-from aggregator_service.housekeeping import collect_bodies, collect_orphans, let_go, own_data_directory, sweep
-from aggregator_service.limits import Limits
+from aggregator_service.http.body_guard import BodyGuard
+from aggregator_service.http.fast_polls import QuickPolls
+from aggregator_service.http.security_headers import UNSEEN, SecureHeaders, strict_transport
 from aggregator_service.logs import fields
-from aggregator_service.longpoll import Notifier
-from aggregator_service.memory import Memory
+from aggregator_service.migrations.migrate import migrate
 from aggregator_service.observability.instruments import Instruments
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.requests import RequestWatch
 from aggregator_service.observability.tracing import tracer_of, tracing
-from aggregator_service.openapi import describe
-from aggregator_service.polls import QuickPolls
+from aggregator_service.polling.notifier import Notifier
+from aggregator_service.polling.task_cache import Memory
 from aggregator_service.problems import install_problem_handlers
 from aggregator_service.rounds.engine import RoundEngine
-from aggregator_service.rounds.executors import open_workers
-from aggregator_service.rounds.herald import Herald
 from aggregator_service.rounds.leadership import Leadership
-from aggregator_service.rounds.workers import Workers, WorkersUnavailableError
+from aggregator_service.rounds.progress_relay import Herald
 from aggregator_service.routes import (
     contributions,
     enrolments,
@@ -54,13 +54,13 @@ from aggregator_service.routes import (
     stages,
     tasks,
 )
+from aggregator_service.routes.openapi import describe
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
+from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, let_go, own_data_directory, sweep
 from aggregator_service.storage.database import Announcement, Database, Effects
-from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.stores import open_store
-from aggregator_service.tokens import hash_token
 
 __all__ = ["create_app"]
 

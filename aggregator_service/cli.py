@@ -24,6 +24,7 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError
 
+from aggregator_service.access.operator_tokens import create_admin
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir
@@ -32,23 +33,22 @@ from aggregator_service.commands.members import members
 from aggregator_service.commands.rounds import rounds
 from aggregator_service.commands.tasks import invite, tasks
 from aggregator_service.commands.tokens import tokens
-from aggregator_service.connections import BoundedHttp
-from aggregator_service.housekeeping import DataDirectoryInUseError, own_data_directory
+from aggregator_service.compute.open_workers import open_workers
+from aggregator_service.compute.process_pool import WorkersUnavailableError
+from aggregator_service.http.bounded_protocol import BoundedHttp
 from aggregator_service.logs import configure_logging
-from aggregator_service.openapi import document_text
-from aggregator_service.operators import create_admin
+from aggregator_service.migrations.migrate import migrate
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.executors import open_workers
-from aggregator_service.rounds.table import diagram
-from aggregator_service.rounds.workers import WorkersUnavailableError
+from aggregator_service.round_states import diagram
+from aggregator_service.routes.openapi import document_text
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobsUnavailableError
+from aggregator_service.storage.cleanup import DataDirectoryInUseError, own_data_directory
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.stores import open_store
 from protocols.errors import HushRecError
-from protocols.faults import first_fault
+from protocols.parameter_text.first_fault import first_fault
 
 __all__ = ["app", "main"]
 

@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from aggregator_service.observability import request_ids
+from aggregator_service import request_ids
 
 __all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "fields"]
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from fastapi import Depends, Request
 
+from aggregator_service.access.rate_limits import Limits
 from aggregator_service.clock import Clock
-from aggregator_service.limits import Limits
-from aggregator_service.longpoll import Notifier
+from aggregator_service.compute.process_pool import Workers
 from aggregator_service.observability.metrics import Metrics
+from aggregator_service.polling.notifier import Notifier
 from aggregator_service.rounds.engine import RoundEngine
-from aggregator_service.rounds.workers import Workers
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
 
 if TYPE_CHECKING:
-    from aggregator_service.memory import Memory
+    from aggregator_service.polling.task_cache import Memory
 
 __all__ = ["Services", "ServicesOf"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.http_signature import SIGNED_FIELDS, SignedRequest, sign_request
+from protocols.crypto.http_signature import SIGNED_FIELDS, SignedRequest, sign_request
 
 __all__ = ["signature_of"]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
 from bench.targets import verdicts
-from protocols.keyring import Keyring
+from protocols.crypto.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.planner import CkksPlan

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from bench import masked_round
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
 from bench.targets import verdicts
-from protocols.domain import SEED_BYTES
+from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sums.masked import client, server
 from protocols.sums.masked.context import DIGEST_BYTES, RoundContext

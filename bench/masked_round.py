@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from bench._report import Figure, arguments, bars, show, write_figures
 from bench._server import OPERATOR_TOKEN, Server, Watch
 from client_sdk.client import ClientOptions
-from client_sdk.fleet import Fleet
-from client_sdk.keys import new_group_code
-from client_sdk.operators import Operator, task_request
+from client_sdk.operator import Operator, task_request
+from client_sdk.participation.keyring import new_group_code
+from client_sdk.simulation.fleet import Fleet
 from client_sdk.training.base import LocalResult, Memory
 from protocols.layout import whole_route
 from protocols.messages import Schedule

@@ -29,8 +29,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from protocols.codec import b64encode
-from protocols.envelope import enrolment_message
-from protocols.keyring import Keyring
+from protocols.crypto.envelope import enrolment_message
+from protocols.crypto.keyring import Keyring
 from protocols.layout import whole_route
 from protocols.recipes.registry import recipe
 from protocols.sums.base import SumPlan

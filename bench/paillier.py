@@ -19,7 +19,7 @@ from phe import EncryptedNumber, PaillierPrivateKey, PaillierPublicKey
 
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
 from bench.targets import verdicts
-from protocols.keyring import Keyring
+from protocols.crypto.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sums.paillier.keys import load_public_key, load_secret_key
 from protocols.sums.paillier.mechanism import PAILLIER

@@ -19,6 +19,7 @@ from time import perf_counter
 import numpy as np
 from _report import Figure, arguments, bars, show, write_figures
 
+from client_sdk.agreement.policy import Policy
 from client_sdk.data.holdout import hold_out_share
 from client_sdk.data.interactions import Interactions
 from client_sdk.data.loaders import load_interactions
@@ -26,14 +27,13 @@ from client_sdk.demo.privirec_central import central_components
 from client_sdk.demo.server import run_server
 from client_sdk.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.filters import GFCF, Components, interaction_rows
-from client_sdk.fleet import Fleet
-from client_sdk.fleet_rounds import FleetRound
-from client_sdk.keys import new_group_code
-from client_sdk.operators import Operator, task_request
-from client_sdk.policy import Policy
+from client_sdk.operator import Operator, task_request
+from client_sdk.participation.keyring import new_group_code
+from client_sdk.simulation.fleet import Fleet
+from client_sdk.simulation.fleet_rounds import FleetRound
 from protocols.messages import Schedule
-from protocols.recipes.privirec import PriviRecK
-from protocols.recipes.privirec_parameters import PriviRecKParameters
+from protocols.recipes.privirec.parameters import PriviRecKParameters
+from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.sums.masked.mechanism import MASKED
 
 DROPOUTS = {1: 0.06, 3: 0.04}

@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/scaling.py [--quick] [--json FILE]
 
-Jobs are the service's own (`aggregator_service.rounds.parallel`), over blobs on disk, in batches of 32 a worker. Every
-job tells the processor seconds that it took in its worker. `cpu_s` is their sum; `path_s` is what the slowest part and
+Jobs are the service's own (`aggregator_service.compute.split_jobs`), over blobs on disk, in batches of 32 a
+worker. Every job tells the processor seconds that it took in its worker. `cpu_s` is their sum; `path_s` is what the slowest part and
 the job that puts the parts together took, batch after batch: the time that is left with a core of its own for every
 worker. `wall_s` is the clock's, on this machine with what else ran on it. bench/README.md lists the keys.
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from aggregator_service.plans import TaskTerms, plan_task
-from aggregator_service.rounds.folding import BlobRef, FoldJob, ReleaseJob
-from aggregator_service.rounds.parallel import Parallel
+from aggregator_service.compute.jobs import BlobRef, FoldJob, ReleaseJob
+from aggregator_service.compute.split_jobs import Parallel
 from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.tasks.plans import TaskTerms, plan_task
 from bench._report import Figure, arguments, bars, show, write_figures
 from bench.scaling_parts import DROPOUTS, Here, Timed, cluster_of, contributions, masks_of, nothing, pool_of, terms_of
 from bench.scaling_units import measure_units

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from aggregator_service.plans import TaskTerms, plan_task
-from aggregator_service.rounds.cluster import ClusterPool
-from aggregator_service.rounds.folding import BlobRef
-from aggregator_service.rounds.unmasking import Masks
-from aggregator_service.rounds.workers import FoldPool, Workers, WorkersUnavailableError
+from aggregator_service.compute.dask_pool import ClusterPool
+from aggregator_service.compute.jobs import BlobRef
+from aggregator_service.compute.process_pool import FoldPool, Workers, WorkersUnavailableError
+from aggregator_service.compute.unmasking import Masks
 from aggregator_service.storage.directory import DirectoryBlobs
-from protocols.domain import SEED_BYTES
+from aggregator_service.tasks.plans import TaskTerms, plan_task
+from protocols.crypto.domain import SEED_BYTES
 from protocols.sums.masked import client
 from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
 from protocols.sums.masked.mechanism import own_plan

@@ -11,14 +11,14 @@ from statistics import median
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from aggregator_service.plans import plan_task
-from aggregator_service.rounds.folding import BlobRef, MergeJob, merge_partials
+from aggregator_service.compute.jobs import BlobRef, MergeJob, merge_partials
 from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.tasks.plans import plan_task
 from bench._report import Figure
 from bench.scaling_parts import masks_of, terms_of
 from protocols.recipes.base import RoundSpec
 from protocols.sums.masked import server
-from protocols.sums.masked.agreement import pair_mask_key
+from protocols.sums.masked.key_agreement import pair_mask_key
 from protocols.sums.masked.roster import open_roster
 from protocols.sums.masked.shamir import combine_checked, split
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from http_message_signatures import HTTPMessageSigner, HTTPMessageVerifier, MappingKeyResolver, algorithms
 
-from protocols.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request, verify_request
+from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request, verify_request
 
 CLIENT = "c_9b1d3f5a7c2e4f6a8b0d"
 PATH = f"/v1/tasks/t_0f3a9c5b7d1e2f4a6b8c/rounds/7/contributions/{CLIENT}"
@@ -62,7 +62,7 @@ def main() -> None:
     rows: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
         ("Ed25519 alone", lambda: key.sign(text), lambda: public.verify(signature, text)),
         (
-            "protocols.http_signature",
+            "protocols.crypto.http_signature",
             lambda: sign_request(key, CLIENT, request, 1790000000),
             lambda: verify_request(raw, CLIENT, request, fields[SIGNATURE_INPUT], fields[SIGNATURE]),
         ),

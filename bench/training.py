@@ -27,7 +27,7 @@ from bench.targets import verdicts
 from client_sdk.data.errors import DataError
 from client_sdk.data.interactions import Interactions
 from client_sdk.data.loaders import load_dataset
-from client_sdk.simulation import Federation
+from client_sdk.simulation.federation import Federation
 from client_sdk.training.registry import client_half
 from protocols.recipes.registry import recipe as make_recipe
 

@@ -10,8 +10,10 @@ with Client(url, identity=Identity.load("me.key")) as client:
 
 from __future__ import annotations
 
+from client_sdk.agreement.policy import Policy
+from client_sdk.api.drivers import Timeouts
+from client_sdk.api.retry import RetryPolicy
 from client_sdk.client import AsyncClient, Client, ClientOptions
-from client_sdk.core.retry import RetryPolicy
 from client_sdk.errors import (
     ApiError,
     ClientFault,
@@ -22,19 +24,17 @@ from client_sdk.errors import (
     PolicyRefused,
     ServerFault,
 )
-from client_sdk.fleet import Fleet
-from client_sdk.fleet_rounds import FleetRound
-from client_sdk.identity import Identity
-from client_sdk.keys import new_group_code
-from client_sdk.ledger import OwnLedger
-from client_sdk.operators import Operator, task_request
-from client_sdk.participant import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
-from client_sdk.policy import Policy
-from client_sdk.recommendation import Recommendations
-from client_sdk.reports import RoundMissed, RoundReport
-from client_sdk.store import DirectoryStore, Membership, MemoryStore
+from client_sdk.local_state.identity import Identity
+from client_sdk.local_state.store import DirectoryStore, Membership, MemoryStore
+from client_sdk.model.recommendation import Recommendations
+from client_sdk.operator import Operator, task_request
+from client_sdk.participation.events import RoundMissed, RoundReport
+from client_sdk.participation.keyring import new_group_code
+from client_sdk.participation.ledger import OwnLedger
+from client_sdk.participation.participant import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
+from client_sdk.simulation.fleet import Fleet
+from client_sdk.simulation.fleet_rounds import FleetRound
 from client_sdk.training.mf import MFConfig
-from client_sdk.transport import Timeouts
 
 __all__ = [
     "ApiError",

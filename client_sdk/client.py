@@ -15,23 +15,23 @@ from typing import Self
 
 import numpy as np
 
-from client_sdk.core.calls import Calls
-from client_sdk.core.requests import Program, Traffic
-from client_sdk.core.retry import RetryPolicy
-from client_sdk.core.upload import DEFAULT_CHUNK_BYTES
-from client_sdk.enrolling import find_membership, join, own_calls
-from client_sdk.identity import Identity
-from client_sdk.keys import parse_group_code
-from client_sdk.ledger import OwnLedger, read_ledger
-from client_sdk.masked import Vouching
-from client_sdk.model import ModelCache, ModelFollower
-from client_sdk.participant import AsyncParticipant, Participant
-from client_sdk.participation import Participation
-from client_sdk.policy import Policy
-from client_sdk.store import Membership, Shelf, Store, default_store
+from client_sdk.agreement.policy import Policy
+from client_sdk.api.calls import Calls
+from client_sdk.api.drivers import AsyncDriver, SyncDriver, Timeouts
+from client_sdk.api.effects import Program, Traffic
+from client_sdk.api.retry import RetryPolicy
+from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
+from client_sdk.local_state.identity import Identity
+from client_sdk.local_state.store import Membership, Shelf, Store, default_store
+from client_sdk.model.catch_up import ModelCache, ModelFollower
+from client_sdk.participation.enrolment import find_membership, join, own_calls
+from client_sdk.participation.keyring import parse_group_code
+from client_sdk.participation.ledger import OwnLedger, read_ledger
+from client_sdk.participation.masked_protocol import Vouching
+from client_sdk.participation.participant import AsyncParticipant, Participant
+from client_sdk.participation.unmasked_rounds import Participation
 from client_sdk.training.base import TrainingConfig
 from client_sdk.training.registry import client_half
-from client_sdk.transport import AsyncDriver, SyncDriver, Timeouts
 
 __all__ = ["AsyncClient", "Client", "ClientOptions"]
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy.orm import Session
 
-from aggregator_service.housekeeping import let_go
+from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
+from aggregator_service.storage.cleanup import let_go
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stores import open_store
-from aggregator_service.tasks import list_tasks
+from aggregator_service.tasks.tasks import list_tasks
 
 __all__ = ["CommandError", "DataDir", "DatabaseUrl", "named_task", "show", "transaction"]
 

@@ -8,7 +8,7 @@ import typer
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import DatabaseUrl, DataDir, named_task, transaction
-from aggregator_service.invitations import invitation_page, revoke_invitation
+from aggregator_service.tasks.invitations import invitation_page, revoke_invitation
 from protocols.messages import InvitationView
 
 __all__ = ["invitations"]

@@ -8,7 +8,7 @@ import typer
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import DatabaseUrl, DataDir, named_task, transaction
-from aggregator_service.members import member_page, revoke_member
+from aggregator_service.tasks.members import member_page, revoke_member
 from protocols.messages import Member
 
 __all__ = ["members"]

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, transaction
 from aggregator_service.rounds.interventions import abort_round, extend_round
-from protocols.faults import first_fault
 from protocols.messages import Extension
+from protocols.parameter_text.first_fault import first_fault
 
 __all__ = ["rounds"]
 

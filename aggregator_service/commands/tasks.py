@@ -9,11 +9,11 @@ from pydantic import ValidationError
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, show, transaction
-from aggregator_service.rounds.operations import close_task
-from aggregator_service.tasks import create_invitation, create_task, list_tasks, plan_request, task_view
-from protocols.faults import first_fault
+from aggregator_service.rounds.transactions import close_task
+from aggregator_service.tasks.tasks import create_invitation, create_task, list_tasks, plan_request, task_view
 from protocols.messages import InvitationRequest, Role, Schedule, TaskRequest, TaskView
-from protocols.pairs import named_values
+from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text.named_values import named_values
 from protocols.recipes.registry import RECIPES
 from protocols.sums.registry import MECHANISMS
 

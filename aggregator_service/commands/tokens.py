@@ -6,9 +6,9 @@ from typing import Annotated, Final
 
 import typer
 
+from aggregator_service.access.operator_tokens import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import DatabaseUrl, DataDir, transaction
-from aggregator_service.operators import create_operator, list_operators, revoke_operator, rotate_operator
 from protocols.messages import OperatorRequest, OperatorRole
 
 __all__ = ["tokens"]

@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Form, Request, Response
 
+from aggregator_service.access.tokens import matches
 from aggregator_service.dashboard import sign_ins
 from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.problems import Problem
 from aggregator_service.services import ServicesOf
-from aggregator_service.tokens import matches
 
 __all__ = [
     "HOME",

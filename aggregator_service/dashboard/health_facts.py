@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.dashboard.words import byte_count
-from aggregator_service.rounds.table import ACTIVE
+from aggregator_service.round_states import ACTIVE
 from aggregator_service.services import Services
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow, SignInRow, TaskRow
 

@@ -7,7 +7,6 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Form, Query, Request, Response
 
-from aggregator_service.auth import address_of
 from aggregator_service.dashboard import sign_ins
 from aggregator_service.dashboard.access import (
     HOME,
@@ -31,6 +30,7 @@ from aggregator_service.dashboard.screens import (
 )
 from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.dashboard.words import span
+from aggregator_service.http.authentication import address_of
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round, refuse_abort, refuse_extension
 from aggregator_service.routes.common import RoundNumber, TaskId

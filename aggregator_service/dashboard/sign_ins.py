@@ -14,11 +14,11 @@ from typing import cast
 
 from sqlalchemy import delete, select
 
-from aggregator_service.auth import Operator
+from aggregator_service.access.principals import Operator
+from aggregator_service.access.tokens import hash_token, matches, new_token
 from aggregator_service.logs import fields
 from aggregator_service.services import Services
 from aggregator_service.storage.schema import OperatorRow, SignInRow
-from aggregator_service.tokens import hash_token, matches, new_token
 from protocols.messages import OperatorRole
 
 __all__ = ["Visitor", "begin", "end", "find"]

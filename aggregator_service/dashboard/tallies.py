@@ -9,7 +9,7 @@ from typing import Final, Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_service.rounds.table import ACTIVE, ORDER, RoundState
+from aggregator_service.round_states import ACTIVE, ORDER, RoundState
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, PhaseRow, RoundRow, StageMessageRow
 
 __all__ = ["PhaseFacts", "Step", "Tally", "tallies"]

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.dashboard.quality import Series, quality
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
-from aggregator_service.tasks import task_view
+from aggregator_service.tasks.tasks import task_view
 from protocols.messages import TaskView
 
 __all__ = ["Invited", "Membership", "TaskFacts", "task_facts"]

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the steps on the connection that `aggregator_service.storage.migrate` hands in."""
+"""Alembic's entry: runs the steps on the connection that `aggregator_service.migrations.migrate` hands in."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from aggregator_service.rounds.table import ACTIVE, TABLE, TERMINAL, RoundState
+from aggregator_service.round_states import ACTIVE, TABLE, TERMINAL, RoundState
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from protocols.messages.problem import PROBLEM_TYPES
 
 if TYPE_CHECKING:
-    from aggregator_service.observability.requests import Seen
+    from aggregator_service.observability.request_record import Seen
 
 __all__ = ["MEDIA_TYPE", "Metrics"]
 

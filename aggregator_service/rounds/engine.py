@@ -14,11 +14,11 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
+from aggregator_service.compute.process_pool import Workers, WorkersUnavailableError
+from aggregator_service.compute.split_jobs import Parallel
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
-from aggregator_service.rounds.parallel import Parallel
 from aggregator_service.rounds.steps import RoundSteps, Situation
-from aggregator_service.rounds.workers import Workers, WorkersUnavailableError
 from aggregator_service.settings import SPLIT_BYTES
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE, Database

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.operations import fail_round
-from aggregator_service.rounds.table import ACTIVE, RoundEvent
+from aggregator_service.round_states import ACTIVE, RoundEvent
+from aggregator_service.rounds.transactions import fail_round
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import find_round, lock_round
 from aggregator_service.storage.schema import RoundRow, TaskRow

@@ -14,13 +14,15 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
-from aggregator_service.faults import CrashPoint, crash_point
+from aggregator_service.compute.jobs import BlobRef, FoldJob, Released, ReleaseJob
+from aggregator_service.compute.split_jobs import Parallel
+from aggregator_service.compute.unmasking import Masks
+from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
-from aggregator_service.plans import TaskTerms, round_spec, row_terms
-from aggregator_service.rounds.folding import BlobRef, FoldJob, Released, ReleaseJob
-from aggregator_service.rounds.masked import end_stage, gather_masks, give_up
-from aggregator_service.rounds.operations import (
+from aggregator_service.round_states import ACTIVE, RoundEvent, RoundState
+from aggregator_service.rounds.masked_stages import end_stage, gather_masks, give_up
+from aggregator_service.rounds.transactions import (
     LostRaceError,
     fail_round,
     missing_clients,
@@ -29,9 +31,6 @@ from aggregator_service.rounds.operations import (
     record_release,
     stop_collecting,
 )
-from aggregator_service.rounds.parallel import Parallel
-from aggregator_service.rounds.table import ACTIVE, RoundEvent, RoundState
-from aggregator_service.rounds.unmasking import Masks
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import (
@@ -43,6 +42,7 @@ from aggregator_service.storage.rounds import (
     unfolded_count,
 )
 from aggregator_service.storage.schema import RoundRow, TaskRow
+from aggregator_service.tasks.plans import TaskTerms, round_spec, row_terms
 from protocols.errors import ThresholdError
 
 __all__ = ["RoundSteps", "Situation"]

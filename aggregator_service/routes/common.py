@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final
 from fastapi import Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from aggregator_service.http.digests import digest_header
+from aggregator_service.http.etags import not_modified
 from aggregator_service.problems import responses
 from aggregator_service.services import Services
-from aggregator_service.uploads import digest_header
 
 __all__ = [
     "OCTETS",
@@ -23,7 +24,6 @@ __all__ = [
     "blob_response",
     "bytes_response",
     "guarded",
-    "not_modified",
     "wait_seconds",
 ]
 
@@ -74,12 +74,6 @@ def binary_response(description: str) -> dict[int | str, dict[str, Any]]:
             },
         }
     }
-
-
-def not_modified(if_none_match: str | None, etag: str) -> bool:
-    """Whether the client knows this version (RFC 9110, weak comparison)."""
-    known = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}
-    return "*" in known or etag.removeprefix("W/") in known
 
 
 def blob_response(

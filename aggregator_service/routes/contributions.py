@@ -11,15 +11,22 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.auth import PrincipalOf
-from aggregator_service.contributions import Admission, admit, admit_soon, receive_contribution, same_or_conflict
+from aggregator_service.http.authentication import PrincipalOf
+from aggregator_service.http.digests import content_digest, content_length, repr_digest
 from aggregator_service.problems import Problem
-from aggregator_service.resumable import MOST_CHUNKS, Chunk, OvertakenError, complete_upload, store_chunk
 from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ContributionRow, RoundRow
-from aggregator_service.uploads import content_digest, content_length, received, repr_digest
+from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, OvertakenError, complete_upload, store_chunk
+from aggregator_service.uploads.contributions import (
+    Admission,
+    admit,
+    admit_soon,
+    receive_contribution,
+    same_or_conflict,
+)
+from aggregator_service.uploads.receive import received
 from protocols.messages import UploadReceipt
 
 __all__ = ["router"]

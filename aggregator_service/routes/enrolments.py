@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from aggregator_service.auth import address_of
-from aggregator_service.members import enrol
+from aggregator_service.http.authentication import address_of
 from aggregator_service.problems import Problem, responses
 from aggregator_service.services import ServicesOf
+from aggregator_service.tasks.members import enrol
 from protocols.messages import Enrolment, EnrolmentRequest
 
 __all__ = ["router"]

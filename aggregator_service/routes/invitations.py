@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from sqlalchemy.orm import Session
 
-from aggregator_service.auth import OperatorOnly, ReaderOnly
-from aggregator_service.invitations import invitation_page, revoke_invitation
+from aggregator_service.http.authentication import OperatorOnly, ReaderOnly
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId, guarded
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks import create_invitation
+from aggregator_service.tasks.invitations import invitation_page, revoke_invitation
+from aggregator_service.tasks.tasks import create_invitation
 from protocols.messages import Invitation, InvitationPage, InvitationRequest, InvitationView
 
 __all__ = ["router"]

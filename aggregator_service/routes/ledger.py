@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from aggregator_service.auth import PrincipalOf, ReaderOnly, member_of, task_of
-from aggregator_service.ledger import client_ledger, task_ledger
+from aggregator_service.http.authentication import PrincipalOf, ReaderOnly, member_of, task_of
 from aggregator_service.routes.common import TaskId, guarded
 from aggregator_service.services import ServicesOf
+from aggregator_service.tasks.ledger import client_ledger, task_ledger
 from protocols.messages import LedgerPage
 
 __all__ = ["router"]

@@ -9,15 +9,9 @@ from fastapi.responses import Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.auth import Enrolled, OperatorOnly, PrincipalOf, member_of, task_of
-from aggregator_service.members import (
-    awaits_key,
-    mailbox_topic,
-    member_page,
-    publish_key,
-    revoke_member,
-    store_envelope,
-)
+from aggregator_service.access.principals import Enrolled
+from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, member_of, task_of
+from aggregator_service.http.digests import content_digest, content_length
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
     ClientId,
@@ -33,7 +27,15 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ClientRow
-from aggregator_service.uploads import content_digest, content_length, receive_body, receive_small_body
+from aggregator_service.tasks.members import (
+    awaits_key,
+    mailbox_topic,
+    member_page,
+    publish_key,
+    revoke_member,
+    store_envelope,
+)
+from aggregator_service.uploads.receive import receive_body, receive_small_body
 from protocols.messages import Member, MemberPage
 
 __all__ = ["router"]

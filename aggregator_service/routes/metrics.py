@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.auth import Bearer, authenticate, require_operator
+from aggregator_service.http.authentication import Bearer, authenticate, require_operator
 from aggregator_service.observability.metrics import MEDIA_TYPE
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import guarded

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from aggregator_service.auth import AdminOnly
-from aggregator_service.operators import create_operator, list_operators, revoke_operator, rotate_operator
+from aggregator_service.access.operator_tokens import create_operator, list_operators, revoke_operator, rotate_operator
+from aggregator_service.http.authentication import AdminOnly
 from aggregator_service.routes.common import guarded
 from aggregator_service.services import ServicesOf
 from protocols.messages import OperatorPage, OperatorRequest, OperatorToken, OperatorView

@@ -6,9 +6,9 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
-from aggregator_service.auth import PrincipalOf
+from aggregator_service.access.tokens import new_id
+from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.routes.common import guarded
-from aggregator_service.tokens import new_id
 from protocols.messages import MaskedForecast
 from protocols.sums.masked import messages
 from protocols.sums.masked.packing import packed_bytes

@@ -9,8 +9,11 @@ from fastapi.routing import APIRoute
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.auth import Enrolled, Operator, OperatorIs, PrincipalOf, member_of, task_of
-from aggregator_service.polls import round_response, trusted_standing
+from aggregator_service.access.principals import Enrolled, Operator
+from aggregator_service.http.authentication import OperatorIs, PrincipalOf, member_of, task_of
+from aggregator_service.http.etags import not_modified
+from aggregator_service.http.fast_polls import trusted_standing
+from aggregator_service.polling.round_views import compact_round, round_etag, round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.routes.common import (
@@ -21,13 +24,11 @@ from aggregator_service.routes.common import (
     binary_response,
     blob_response,
     guarded,
-    not_modified,
     wait_seconds,
 )
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.rounds import cohort_clients, find_round, last_round, list_rounds
 from aggregator_service.storage.schema import RoundRow
-from aggregator_service.views import compact_round, round_etag, round_view
 from protocols.messages import CohortView, Extension, RoundPage, RoundView
 from protocols.messages.rounds import RoundState
 
@@ -203,3 +204,8 @@ def aggregate(
     if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
         raise Problem("not-found", "this round has released no aggregate")
     return blob_response(services, request, row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, if_none_match)
+
+
+def round_response(view: RoundView, etag: str) -> Response:
+    """A round as JSON."""
+    return Response(view.model_dump_json(), media_type="application/json", headers={"ETag": etag})

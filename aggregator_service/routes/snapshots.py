@@ -12,10 +12,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.auth import Enrolled, Principal, PrincipalOf, member_of, task_of
+from aggregator_service.access.principals import Enrolled, Principal
+from aggregator_service.http.authentication import PrincipalOf, member_of, task_of
+from aggregator_service.http.digests import content_digest, content_length
 from aggregator_service.logs import fields
-from aggregator_service.members import is_keyed
-from aggregator_service.plans import plan_task, row_terms
+from aggregator_service.polling.round_views import snapshot_view
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
     IfNoneMatch,
@@ -34,9 +35,10 @@ from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import find_round, newest_snapshot
 from aggregator_service.storage.schema import ClientRow, SnapshotRow, TaskRow
 from aggregator_service.storage.snapshots import KEPT_SNAPSHOTS, add_snapshot, find_snapshot, seen_by
-from aggregator_service.uploads import content_digest, content_length, receive_body
-from aggregator_service.views import snapshot_view
-from protocols.envelope import sealed_bytes
+from aggregator_service.tasks.members import is_keyed
+from aggregator_service.tasks.plans import plan_task, row_terms
+from aggregator_service.uploads.receive import receive_body
+from protocols.crypto.envelope import sealed_bytes
 from protocols.messages import SnapshotView
 
 __all__ = ["router"]

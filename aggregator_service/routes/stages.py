@@ -8,7 +8,9 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.auth import Principal, PrincipalOf
+from aggregator_service.access.principals import Principal
+from aggregator_service.http.authentication import PrincipalOf
+from aggregator_service.http.digests import content_digest, content_length
 from aggregator_service.routes.common import (
     ClientId,
     IfNoneMatch,
@@ -20,9 +22,9 @@ from aggregator_service.routes.common import (
     guarded,
 )
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.stages import admit_to_stage, handed_out, same_or_other, store_message
 from aggregator_service.storage.stages import Handout, Stage
-from aggregator_service.uploads import content_digest, content_length, receive_small_body
+from aggregator_service.uploads.receive import receive_small_body
+from aggregator_service.uploads.stage_messages import admit_to_stage, handed_out, same_or_other, store_message
 from protocols.messages import UploadReceipt
 
 __all__ = ["router"]

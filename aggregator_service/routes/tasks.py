@@ -7,13 +7,13 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
 
-from aggregator_service.auth import OperatorOnly, PrincipalOf, ReaderOnly, task_of
+from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, ReaderOnly, task_of
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.operations import close_task
+from aggregator_service.rounds.transactions import close_task
 from aggregator_service.routes.common import TaskId, guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks import create_task, list_tasks, plan_request, task_view
+from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, task_view
 from protocols.messages import TaskPage, TaskRequest, TaskView
 
 __all__ = ["router"]

@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import BindParameter, bindparam, func, select
 from sqlalchemy.orm import Session
 
-from aggregator_service.rounds.table import ORDER, RoundState
+from aggregator_service.round_states import ORDER, RoundState
 from aggregator_service.storage.locks import hold_alone
 from aggregator_service.storage.schema import CohortRow, ContributionRow, PhaseRow, RoundRow, SnapshotRow, TaskRow
 

@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 from sqlalchemy import BindParameter, Select, bindparam, delete, func, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.rounds.table import RoundState
+from aggregator_service.round_states import RoundState
 from aggregator_service.storage.schema import CohortRow, ContributionRow, HandoutRow, RoundRow, StageMessageRow
 
 __all__ = [

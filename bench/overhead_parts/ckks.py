@@ -18,7 +18,7 @@ from tenseal import sealapi
 
 from bench.overhead_parts.rows import Row
 from bench.overhead_parts.steps import Steps, medians
-from protocols.keyring import Keyring
+from protocols.crypto.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.fold import _SeedSum
 from protocols.sums.ckks.keys import load_public_key, load_secret_key

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from bench.overhead_parts.ckks import layout_of, vector_of
 from bench.overhead_parts.rows import Row
 from bench.overhead_parts.steps import Steps
-from protocols.domain import SEED_BYTES
+from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import whole_route
 from protocols.sums.masked import client, server
 from protocols.sums.masked.context import DIGEST_BYTES, RoundContext

@@ -6,7 +6,7 @@ from bench.overhead_parts.ckks import layout_of, vector_of
 from bench.overhead_parts.phe_usual import KEY_BITS
 from bench.overhead_parts.rows import Row
 from bench.overhead_parts.steps import Steps, medians
-from protocols.keyring import Keyring
+from protocols.crypto.keyring import Keyring
 from protocols.layout import whole_route
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.wire import read_sum, write_sum

@@ -27,9 +27,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from bench._server import OPERATOR_TOKEN, Server
 from bench.service_parts.wire import Answer, Call, Run, closed_loop, request_bytes
 from protocols.codec import b64encode
-from protocols.envelope import GROUP_CODE_BYTES, enrolment_message, membership_proof, seal_envelope
-from protocols.http_signature import SignedRequest, sign_request
-from protocols.keyring import encode_keyring
+from protocols.crypto.envelope import GROUP_CODE_BYTES, enrolment_message, membership_proof, seal_envelope
+from protocols.crypto.http_signature import SignedRequest, sign_request
+from protocols.crypto.keyring import encode_keyring
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.planner import CkksPlan

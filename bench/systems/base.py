@@ -17,7 +17,7 @@ from client_sdk.data.interactions import LeaveOneOut
 from client_sdk.data.loaders import load_dataset
 from client_sdk.evaluation.leave_one_out import candidates_of, evaluate
 from client_sdk.evaluation.paper_protocol import paper_protocol
-from client_sdk.simulation import Federation, SimulatedRound
+from client_sdk.simulation.federation import Federation, SimulatedRound
 from client_sdk.training.base import TrainingConfig
 
 __all__ = ["Job", "JobResult", "Run", "System", "exclusions", "flat", "keep", "path_of", "table"]

@@ -19,8 +19,8 @@ from bench.systems.fedhm import FedHMFederation
 from client_sdk.data.interactions import Interactions
 from client_sdk.data.loaders import load_train_test
 from client_sdk.training.fair import FairConfig, FairHalf
-from protocols.domain import derive_seed
-from protocols.recipes.fair import Fair, FairParameters
+from protocols.crypto.domain import derive_seed
+from protocols.recipes.fair.recipe import Fair, FairParameters
 
 __all__ = ["FairRow", "MemoryRow", "fair_flat", "fair_runs", "fair_table"]
 

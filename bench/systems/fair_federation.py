@@ -16,9 +16,9 @@ from client_sdk.data.interactions import Interactions
 from client_sdk.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf
 from client_sdk.training.neumf import layers_of
-from protocols.domain import derive_seed
-from protocols.recipes.fair import Fair, FairParameters
-from protocols.recipes.fair_state import FairView, spaces_of
+from protocols.crypto.domain import derive_seed
+from protocols.recipes.fair.recipe import Fair, FairParameters
+from protocols.recipes.fair.state import FairView, spaces_of
 from protocols.recipes.weighted import weight_of
 
 __all__ = ["FairFederation", "equal_groups", "rank_model"]

@@ -21,7 +21,7 @@ from client_sdk.training.fair import USER_VECTORS, FairConfig, batches
 from client_sdk.training.neumf import pair_gradients
 from client_sdk.training.touched import TouchedAdam
 from protocols.errors import ParameterError
-from protocols.recipes.fair import FairParameters
+from protocols.recipes.fair.recipe import FairParameters
 
 __all__ = ["FedHMFederation", "factors", "rank_of"]
 

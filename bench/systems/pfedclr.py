@@ -27,7 +27,7 @@ from client_sdk.data.loaders import load_interactions
 from client_sdk.data.subset import users_with_at_least
 from client_sdk.evaluation import ControlTable, NegativeDraws, controls, evaluate_full_scores, evaluate_scores
 from client_sdk.evaluation.leave_one_out import FullScorer, candidates_of
-from client_sdk.simulation import Federation, SimulatedRound
+from client_sdk.simulation.federation import Federation, SimulatedRound
 from client_sdk.training.pfedclr import PFedCLRConfig
 
 __all__ = ["PFedCLRRun", "pfedclr_controls", "pfedclr_flat", "pfedclr_runs", "pfedclr_split", "pfedclr_table"]

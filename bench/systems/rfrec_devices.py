@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from client_sdk.data.interactions import Interactions
 from client_sdk.training.adam import Adam
 from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings
-from protocols.domain import derive_seed
+from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
 from protocols.recipes.base import RoundSpec
-from protocols.recipes.rfrec import INITIAL_STD, RFRec
+from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec
 
 __all__ = ["Devices"]
 

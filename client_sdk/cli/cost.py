@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.cli.console import console, table
-from protocols.pairs import named_values
+from protocols.parameter_text.named_values import named_values
 
 if TYPE_CHECKING:
-    from client_sdk.costs import Link, Traffic
+    from client_sdk.simulation.traffic_costs import Link, Traffic
 
 __all__ = ["cost"]
 
@@ -49,7 +49,7 @@ def cost(
 
     Example: hushrec cost --recipe colr --rank 4 --mechanism ckks --clients 60 --rounds 1000 --up 0.25 --down 0.75
     """
-    from client_sdk.costs import Link, published_traffic, wire_traffic
+    from client_sdk.simulation.traffic_costs import Link, published_traffic, wire_traffic
     from protocols.recipes.registry import check_combination
     from protocols.recipes.registry import recipe as make_recipe
     from protocols.sums.registry import mechanism as find_mechanism

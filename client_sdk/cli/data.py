@@ -9,10 +9,10 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from client_sdk.api.drivers import download
 from client_sdk.cli.console import console, table
 from client_sdk.data.fetch import DOWNLOADS, describe, fetch
 from client_sdk.data.loaders import load_dataset
-from client_sdk.transport import download
 
 __all__ = ["data"]
 

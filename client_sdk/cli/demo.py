@@ -90,7 +90,7 @@ def _factors(request: DemoRequest, output: Path, browse: bool) -> None:
 def _privirec(request: PriviRecRequest, output: Path) -> None:
     """Masked sums and a graph filter: `make demo RECIPE=privirec-k`."""
     from client_sdk.demo.privirec_display import ranking_table
-    from client_sdk.demo.privirec_results import write_results
+    from client_sdk.demo.privirec_files import write_results
     from client_sdk.demo.privirec_run import run_privirec_demo
 
     def started(url: str) -> None:

@@ -17,10 +17,10 @@ from typing import Annotated, Final
 import typer
 from rich.markup import escape
 
+from client_sdk.api.calls import base_url
+from client_sdk.api.drivers import download
 from client_sdk.cli.console import console, fail, table
-from client_sdk.core.calls import base_url
 from client_sdk.errors import ConnectionFailed
-from client_sdk.transport import download
 
 __all__ = ["Finding", "doctor", "examine"]
 

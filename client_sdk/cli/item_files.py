@@ -12,7 +12,7 @@ import numpy as np
 
 from client_sdk.data.errors import DataError
 from client_sdk.data.files import INTEGER, NUMBER, read_text
-from client_sdk.data.history import History
+from client_sdk.history import History
 
 __all__ = ["read_history", "read_titles"]
 

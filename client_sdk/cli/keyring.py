@@ -21,8 +21,8 @@ from client_sdk.cli.membership import (
 )
 from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
-from client_sdk.keys import new_group_code
-from client_sdk.store import Shelf, default_store
+from client_sdk.local_state.store import Shelf, default_store
+from client_sdk.participation.keyring import new_group_code
 from protocols.errors import KeyringError
 
 __all__ = ["keyring"]

@@ -12,9 +12,9 @@ from rich.markup import escape
 from client_sdk.cli.console import console, stderr, table
 from client_sdk.cli.membership import READING, IdentityFile, TaskName, kept_membership, load_identity
 from client_sdk.client import Client
-from client_sdk.identity import Identity
-from client_sdk.ledger import OwnLedger
-from client_sdk.store import Membership, Shelf, default_store
+from client_sdk.local_state.identity import Identity
+from client_sdk.local_state.store import Membership, Shelf, default_store
+from client_sdk.participation.ledger import OwnLedger
 from protocols.messages import LedgerEntry
 
 __all__ = ["ledger"]

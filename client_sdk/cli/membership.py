@@ -8,13 +8,13 @@ from typing import Annotated, Final
 import platformdirs
 import typer
 
+from client_sdk.agreement.policy import Policy
+from client_sdk.api.retry import RetryPolicy
 from client_sdk.cli.console import stderr
 from client_sdk.client import ClientOptions
-from client_sdk.core.retry import RetryPolicy
 from client_sdk.errors import LocalFileError, NotEnrolled
-from client_sdk.identity import Identity
-from client_sdk.policy import Policy
-from client_sdk.store import Membership, Shelf, default_store
+from client_sdk.local_state.identity import Identity
+from client_sdk.local_state.store import Membership, Shelf, default_store
 from protocols.errors import ParameterError
 from protocols.sums.registry import MECHANISMS
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from client_sdk.cli.console import console, table
-from client_sdk.reports import (
+from client_sdk.participation.events import (
     ClipWarning,
     Event,
     KeyringDelivered,

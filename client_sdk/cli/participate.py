@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from client_sdk.agreement.policy import Policy
 from client_sdk.cli.console import console, fail, table
 from client_sdk.cli.item_files import read_history, read_titles
 from client_sdk.cli.membership import (
@@ -25,8 +26,7 @@ from client_sdk.cli.membership import (
 )
 from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
-from client_sdk.participant import Participant
-from client_sdk.policy import Policy
+from client_sdk.participation.participant import Participant
 
 __all__ = ["join", "recommend"]
 

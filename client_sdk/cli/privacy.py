@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from client_sdk.cli.console import console, table
 from protocols.errors import ParameterError
-from protocols.faults import first_fault
+from protocols.parameter_text.first_fault import first_fault
 
 if TYPE_CHECKING:
     from protocols.privacy.accountant import PrivacyCost

@@ -8,7 +8,6 @@ from __future__ import annotations
 from client_sdk.data.csv_file import CsvColumns, read_csv
 from client_sdk.data.errors import DataError
 from client_sdk.data.fetch import DOWNLOADS, DownloadableSet
-from client_sdk.data.history import History
 from client_sdk.data.holdout import hold_out_share, split_rows
 from client_sdk.data.interactions import Interactions, LeaveOneOut, leave_one_out
 from client_sdk.data.lightgcn import read_lightgcn
@@ -17,6 +16,7 @@ from client_sdk.data.movielens import read_movielens, read_ratings_table
 from client_sdk.data.ncf import read_ncf
 from client_sdk.data.subset import users_with_at_least
 from client_sdk.data.synthetic import SyntheticConfig
+from client_sdk.history import History
 
 __all__ = [
     "DATASETS",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from client_sdk.data.errors import DataError
-from client_sdk.data.history import History
+from client_sdk.history import History
 
 __all__ = ["Duplicates", "HoldOut", "Interactions", "LeaveOneOut", "leave_one_out"]
 

@@ -14,18 +14,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.agreement.policy import Policy
 from client_sdk.data.interactions import LeaveOneOut
 from client_sdk.demo.results import ArmResult, CurvePoint
 from client_sdk.demo.server import DemoServer
 from client_sdk.evaluation.leave_one_out import EvaluationResult, evaluate_scores
-from client_sdk.fleet import Fleet
-from client_sdk.fleet_rounds import FleetRound
-from client_sdk.identity import Identity
-from client_sdk.keys import new_group_code
-from client_sdk.operators import Operator, task_request
-from client_sdk.policy import Policy
+from client_sdk.local_state.identity import Identity
+from client_sdk.operator import Operator, task_request
+from client_sdk.participation.keyring import new_group_code
+from client_sdk.simulation.fleet import Fleet
+from client_sdk.simulation.fleet_rounds import FleetRound
 from client_sdk.training.mf import MFConfig
-from protocols.domain import derive_seed
+from protocols.crypto.domain import derive_seed
 from protocols.messages import Schedule, TaskView
 
 __all__ = ["Arm", "Federation", "Tick", "run_arm"]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from client_sdk.demo.privirec_results import PriviRecResult, SumDone
 from protocols.messages import RoundView
-from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec.recipe import PriviRecK
 
 __all__ = ["SpectrumDisplay", "ranking_table"]
 

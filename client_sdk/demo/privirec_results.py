@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 from client_sdk.evaluation.full_ranking import RankingResult
 
-__all__ = ["PriviRecResult", "Ranked", "SumDone", "write_results"]
+__all__ = [
+    "PriviRecResult",
+    "Ranked",
+    "SumDone",
+]
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,3 @@ class PriviRecResult:
     sums: Sequence[SumDone]
     ranked: Sequence[Ranked]
     warnings: Sequence[str]
-
-
-def write_results(result: PriviRecResult, folder: Path) -> tuple[Path, Path]:
-    """The figures as JSON and the spectrum's way as SVG (matplotlib, the `bench` extra), in `folder`; both paths."""
-    from client_sdk.demo.privirec_plot import convergence_plot
-
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"{result.recipe}-{result.dataset}"
-    figures, plot = stem.with_suffix(".json").resolve(), stem.with_suffix(".svg").resolve()
-    figures.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
-    plot.write_text(convergence_plot(result), encoding="utf-8")
-    return figures, plot

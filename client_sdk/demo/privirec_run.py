@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from rich.console import Console
 
+from client_sdk.agreement.policy import Policy
 from client_sdk.data.holdout import hold_out_share
 from client_sdk.data.interactions import Interactions
 from client_sdk.data.loaders import load_interactions
@@ -26,15 +27,14 @@ from client_sdk.demo.server import DemoServer, run_server
 from client_sdk.errors import ClientSDKError
 from client_sdk.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.filters import GFCF, Components, interaction_rows
-from client_sdk.fleet import Fleet
-from client_sdk.fleet_rounds import FleetRound
-from client_sdk.keys import new_group_code
-from client_sdk.operators import Operator, task_request
-from client_sdk.policy import Policy
+from client_sdk.operator import Operator, task_request
+from client_sdk.participation.keyring import new_group_code
+from client_sdk.simulation.fleet import Fleet
+from client_sdk.simulation.fleet_rounds import FleetRound
 from protocols.errors import ParameterError
 from protocols.messages import RoundView, Schedule, TaskRequest, TaskView
-from protocols.recipes.privirec import PriviRecK
-from protocols.recipes.privirec_state import privirec_state
+from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.privirec.state import privirec_state
 from protocols.recipes.registry import recipe as make_recipe
 
 __all__ = ["PRIVIREC_DATASETS", "PriviRecRequest", "run_privirec_demo"]

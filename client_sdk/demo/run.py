@@ -20,7 +20,7 @@ from client_sdk.demo.server import run_server
 from client_sdk.demo.settings import DEMO_RECIPES, DemoSettings, settings_for
 from client_sdk.evaluation.controls import popularity_control
 from client_sdk.evaluation.leave_one_out import candidates_of
-from client_sdk.identity import Identity
+from client_sdk.local_state.identity import Identity
 from protocols.errors import ParameterError
 from protocols.messages import TaskView
 

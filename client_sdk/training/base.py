@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.data.history import History
+from client_sdk.history import History
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.data.history import History
+from client_sdk.history import History
 from client_sdk.training.base import LocalResult, Memory
 from client_sdk.training.local import train_locally
 from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.data.history import History
+from client_sdk.history import History
 from client_sdk.training.adam import Adam
 from client_sdk.training.base import LocalResult, Memory, TrainingConfig
 from client_sdk.training.negatives import draw_negatives
@@ -22,9 +22,9 @@ from client_sdk.training.neumf import pair_gradients, scores
 from client_sdk.training.touched import TouchedAdam
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.fair import Fair
-from protocols.recipes.fair_state import TABLES, FairView, fair_view, spaces_of
-from protocols.recipes.subspaces import CHUNK, Subspace
+from protocols.recipes.fair.recipe import Fair
+from protocols.recipes.fair.state import TABLES, FairView, fair_view, spaces_of
+from protocols.recipes.fair.subspaces import CHUNK, Subspace
 
 __all__ = ["USER_VECTORS", "FairConfig", "FairHalf", "Trained", "batches"]
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.data.history import History
+from client_sdk.history import History
 from client_sdk.training.adam import Adam, OuterAdam
 from client_sdk.training.base import LocalResult, Memory, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from client_sdk.data.history import History
 from client_sdk.filters import FILTERS, Components, Filter, TurboCF, user_row
+from client_sdk.history import History
 from client_sdk.training.base import LocalResult, Memory
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.privirec import PriviRecK
-from protocols.recipes.privirec_state import PriviRecState, privirec_state
-from protocols.recipes.triangle import row_starts, triangle_places
+from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.privirec.state import PriviRecState, privirec_state
+from protocols.recipes.privirec.triangle import row_starts, triangle_places
 
 __all__ = ["PriviRecHalf", "components_of", "fitting_filter"]
 

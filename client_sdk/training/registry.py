@@ -11,12 +11,12 @@ from client_sdk.training.rfrec import RFRecHalf
 from client_sdk.training.topk import TopKHalf
 from protocols.errors import ParameterError
 from protocols.recipes.base import Recipe
-from protocols.recipes.fair import Fair
+from protocols.recipes.fair.recipe import Fair
 from protocols.recipes.pfedclr import PFedCLR
-from protocols.recipes.privirec import PriviRecK
-from protocols.recipes.rfrec import RFRec
+from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.rfrec.recipe import RFRec
 from protocols.recipes.rows import FactorRecipe
-from protocols.recipes.topk import TopKRecipe
+from protocols.recipes.topk.recipe import TopKRecipe
 
 __all__ = ["client_half"]
 

@@ -19,14 +19,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.data.history import History
+from client_sdk.history import History
 from client_sdk.training.adam import Adam
 from client_sdk.training.base import LocalResult, Memory
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.rfrec import INITIAL_STD, RFRec, RFRecState, rfrec_state
+from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec, RFRecState, rfrec_state
 
 __all__ = ["AVERAGE", "OWN_ITEMS", "STEP", "RFRecHalf"]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from client_sdk.training.adam import Adam
 from protocols.errors import ParameterError
-from protocols.recipes.rfrec_parameters import LocalRule, RFRecParameters
+from protocols.recipes.rfrec.parameters import LocalRule, RFRecParameters
 
 __all__ = ["LocalModel", "Ratings", "predicted_ratings", "scaled_ratings"]
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.data.history import History
+from client_sdk.history import History
 from client_sdk.training.base import LocalResult, Memory
 from client_sdk.training.factors import USER_FACTOR, FactorHalf
 from client_sdk.training.mf import MFConfig
 from protocols.recipes.base import ModelState, RoundSpec, Update
-from protocols.recipes.topk import TopKRecipe
+from protocols.recipes.topk.recipe import TopKRecipe
 
 __all__ = ["RESIDUAL_ITEMS", "RESIDUAL_ROWS", "TopKHalf", "add_rows", "without_empty_rows"]
 

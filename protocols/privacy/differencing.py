@@ -28,8 +28,8 @@ from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from protocols.crypto.public_random import permutation
 from protocols.errors import ParameterError
-from protocols.expand import permutation
 
 __all__ = ["Allowed", "TooSimilar", "Verdict", "judge"]
 

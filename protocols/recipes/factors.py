@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocols.codec import exact
-from protocols.domain import derive_seed
+from protocols.crypto.domain import derive_seed
+from protocols.crypto.public_random import normals
 from protocols.errors import CodecError, ParameterError
-from protocols.expand import normals
 from protocols.layout import Block, Segment, clip_to_bounds
 from protocols.recipes.base import FactorState, ItemParameters, ModelState, RoundSpec, Update
 

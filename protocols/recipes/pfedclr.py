@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.expand import normals
+from protocols.crypto.public_random import normals
 from protocols.layout import Route, VectorLayout, clip_to_bounds, whole_route
 from protocols.privacy.laplace import LaplaceNoise, privatise
 from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update

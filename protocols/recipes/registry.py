@@ -8,20 +8,20 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from protocols.errors import CombinationError, ParameterError
-from protocols.faults import first_fault
 from protocols.layout import VectorLayout
+from protocols.parameter_text.first_fault import first_fault
 from protocols.recipes.base import Recipe
-from protocols.recipes.colr import CoLR, CoLRParameters
-from protocols.recipes.fair import Fair, FairParameters
+from protocols.recipes.colr.colr import CoLR, CoLRParameters
+from protocols.recipes.colr.scolr import SCoLR, SCoLRParameters
+from protocols.recipes.fair.recipe import Fair, FairParameters
 from protocols.recipes.fedmf import FedMF, FedMFParameters
 from protocols.recipes.pfedclr import PFedCLR, PFedCLRParameters
-from protocols.recipes.privirec import PriviRec, PriviRecK
-from protocols.recipes.privirec_parameters import PriviRecKParameters, PriviRecParameters
-from protocols.recipes.rfrec import RFRec, RFRecF
-from protocols.recipes.rfrec_parameters import RFRecFParameters, RFRecParameters
-from protocols.recipes.scolr import SCoLR, SCoLRParameters
+from protocols.recipes.privirec.parameters import PriviRecKParameters, PriviRecParameters
+from protocols.recipes.privirec.recipe import PriviRec, PriviRecK
+from protocols.recipes.rfrec.parameters import RFRecFParameters, RFRecParameters
+from protocols.recipes.rfrec.recipe import RFRec, RFRecF
 from protocols.recipes.svd import SVD, SVDParameters
-from protocols.recipes.topk import TopKParameters, top_k
+from protocols.recipes.topk.recipe import TopKParameters, top_k
 
 __all__ = ["CARRIERS", "RECIPES", "check_combination", "recipe"]
 

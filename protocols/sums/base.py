@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.keyring import Keyring
+from protocols.crypto.keyring import Keyring
 from protocols.layout import Route, VectorLayout
 
 __all__ = ["Buffer", "Mechanism", "NamesPublicKey", "OpenedBy", "SumPlan", "WorksAhead"]

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
+from protocols.crypto.keyring import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
-from protocols.keyring import Keyring
 from protocols.layout import Block, Route, VectorLayout
 from protocols.sums.base import Buffer, OpenedBy, SumPlan
 from protocols.sums.chosen import head_bytes, name_blocks, read_blocks

@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
-from aggregator_service.uploads import received
+from aggregator_service.uploads.receive import received
 
 BODY = os.urandom(3 * 2**20 + 17)
 
@@ -50,7 +50,7 @@ def take(path: Path, request: Request, body: bytes, start: int = 0, look: bool =
 def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether a body fits into one buffer."""
     if request.param == "two buffers":
-        monkeypatch.setattr("aggregator_service.buffers.LARGEST", 256 * 1024)
+        monkeypatch.setattr("aggregator_service.uploads.buffer_pool.LARGEST", 256 * 1024)
     return str(request.param)
 
 

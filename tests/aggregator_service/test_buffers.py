@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from aggregator_service.buffers import Buffers
+from aggregator_service.uploads.buffer_pool import Buffers
 
 MB = 2**20
 

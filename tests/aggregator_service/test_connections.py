@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from aggregator_service.connections import BoundedHttp
+from aggregator_service.http.bounded_protocol import BoundedHttp
 from tests.support.server import running_aggregator
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: test\r\n"

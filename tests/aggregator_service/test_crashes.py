@@ -19,7 +19,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from aggregator_service.faults import CRASH_POINTS
+from aggregator_service.crash_points import CRASH_POINTS
 from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
 from tests.support.persistence import Persistent
 from tests.support.server import AggregatorProcess

@@ -19,10 +19,10 @@ import uvloop
 from starlette.requests import Request
 from uvicorn.server import ServerState
 
-from aggregator_service.connections import BoundedHttp
-from aggregator_service.incoming import Incoming, incoming
+from aggregator_service.http.bounded_protocol import BoundedHttp
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
+from aggregator_service.uploads.body_reader import Incoming, incoming
 from tests.support.certificates import Authority
 
 BODY = os.urandom(3 * 2**20 + 17)

@@ -13,7 +13,7 @@ import typer.main
 
 from aggregator_service.cli import app
 from aggregator_service.problems import document
-from aggregator_service.rounds.table import (
+from aggregator_service.round_states import (
     ACTIVE,
     OPENING,
     TABLE,

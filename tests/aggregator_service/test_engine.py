@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from aggregator_service.housekeeping import collect_bodies, collect_orphans
-from aggregator_service.rounds.folding import BlobRef
-from aggregator_service.rounds.operations import LostRaceError, close_task, record_fold
+from aggregator_service.compute.jobs import BlobRef
+from aggregator_service.rounds.transactions import LostRaceError, close_task, record_fold
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, new_key
+from aggregator_service.storage.cleanup import collect_bodies, collect_orphans
 from aggregator_service.storage.rounds import last_round, list_rounds
 from aggregator_service.storage.schema import ContributionRow, RoundRow, TaskRow
-from aggregator_service.tasks import task_view
+from aggregator_service.tasks.tasks import task_view
 from tests.support.world import SECONDS, World
 
 

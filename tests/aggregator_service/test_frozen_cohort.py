@@ -15,7 +15,7 @@ from sqlalchemy import select
 from aggregator_service.storage.rounds import list_completed, list_rounds
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import those_who
-from aggregator_service.tasks import task_view
+from aggregator_service.tasks.tasks import task_view
 from protocols.recipes.fedmf import FedMF
 from tests.support.world import SECONDS, World
 

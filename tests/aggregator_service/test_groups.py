@@ -15,19 +15,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import func, select
 
-from aggregator_service.housekeeping import _named_blobs
-from aggregator_service.notices import check_sums
-from aggregator_service.plans import TaskPlan, plan_round, round_spec
 from aggregator_service.rounds.cohorts import enough_members
 from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.cleanup import _named_blobs
 from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow, ViewRow
-from aggregator_service.tasks import agreed_digest, create_task, plan_request, task_view
-from protocols.agreement import broadcast_digest
+from aggregator_service.tasks.checks import check_sums
+from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
+from aggregator_service.tasks.tasks import agreed_digest, create_task, plan_request, task_view
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskRequest, TaskView
-from protocols.recipes.fair_state import fair_state
+from protocols.recipes.fair.state import fair_state
 from protocols.recipes.registry import recipe
+from protocols.sums.masked.task_binding import broadcast_digest
 from tests.support.api import Api, TestTask, signed_enrolment
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.world import SECONDS, World

@@ -17,19 +17,19 @@ from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from aggregator_service.auth import Enrolled
+from aggregator_service.access.principals import Enrolled
 from aggregator_service.clock import ManualClock
-from aggregator_service.contributions import admit, commit_contribution
-from aggregator_service.resumable import MOST_CHUNKS
+from aggregator_service.migrations.migrate import migrate
 from aggregator_service.services import Services
 from aggregator_service.storage.database import Database, Effects, announce
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.schema import ChunkRow, ClientRow, CohortRow, RoundRow
-from aggregator_service.tasks import create_task, plan_request
-from client_sdk.core.calls import Calls
-from client_sdk.transport import SyncDriver
+from aggregator_service.tasks.tasks import create_task, plan_request
+from aggregator_service.uploads.chunks import MOST_CHUNKS
+from aggregator_service.uploads.contributions import admit, commit_contribution
+from client_sdk.api.calls import Calls
+from client_sdk.api.drivers import SyncDriver
 from protocols.messages import TaskRequest
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.server import AggregatorProcess, running_aggregator

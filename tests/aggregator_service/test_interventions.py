@@ -13,9 +13,9 @@ from sqlalchemy import func, select
 
 from aggregator_service.clock import ManualClock
 from aggregator_service.problems import Problem
+from aggregator_service.round_states import RoundEvent
 from aggregator_service.rounds.interventions import ABORTED, abort_round, extend_round
-from aggregator_service.rounds.operations import fail_round
-from aggregator_service.rounds.table import RoundEvent
+from aggregator_service.rounds.transactions import fail_round
 from aggregator_service.storage.rounds import find_round, phases_of
 from aggregator_service.storage.schema import HandoutRow, PhaseRow, StageMessageRow, TaskRow
 from tests.support.api import Api, TestTask

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.codec import b64encode
-from protocols.envelope import seal_snapshot
-from protocols.keyring import Keyring
+from protocols.crypto.envelope import seal_snapshot
+from protocols.crypto.keyring import Keyring
 from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import SIGNED

@@ -10,13 +10,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from aggregator_service import limits
-from aggregator_service.limits import Buckets, Limits
+from aggregator_service.access import rate_limits
+from aggregator_service.access.rate_limits import Buckets, Limits
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
 from client_sdk import Operator
+from client_sdk.api.retry import RetryPolicy
 from client_sdk.client import ClientOptions
-from client_sdk.core.retry import RetryPolicy
 from client_sdk.errors import GaveUp, TooManyRequests
 from tests.support.api import Api, signed_enrolment
 from tests.support.inside import aggregator_inside
@@ -55,7 +55,7 @@ def test_no_rate_is_no_limit_and_a_tiny_one_still_lets_one_through() -> None:
 
 
 def test_callers_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_MOST_BUCKETS", 10)
+    monkeypatch.setattr(rate_limits, "_MOST_BUCKETS", 10)
     time = Time()
     buckets = Buckets(1.0, time)
     for number in range(50):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator_service.faults import CRASH_POINTS
+from aggregator_service.crash_points import CRASH_POINTS
 from tests.support.api import Api, TestTask
 from tests.support.masked import STAGES, MaskedClient, enrol_masked, masked_task, steps_of
 from tests.support.persistence import Persistent

@@ -14,15 +14,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import event
 
-import aggregator_service.memory as memory_module
-from aggregator_service.auth import Enrolled
+import aggregator_service.polling.task_cache as memory_module
+from aggregator_service.access.principals import Enrolled
 from aggregator_service.clock import SystemClock
-from aggregator_service.members import revoke_member
-from aggregator_service.memory import Memory
-from aggregator_service.rounds.operations import close_task
+from aggregator_service.migrations.migrate import migrate
+from aggregator_service.polling.task_cache import Memory
+from aggregator_service.rounds.transactions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
-from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
+from aggregator_service.tasks.members import revoke_member
 from tests.support.api import Api, TestMember, signed_enrolment
 from tests.support.inside import aggregator_inside, services
 from tests.support.rows import client_row, round_row, task_row

@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from aggregator_service.tokens import hash_token
+from aggregator_service.access.tokens import hash_token
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
-from client_sdk.transport import SyncDriver
+from client_sdk.api.drivers import SyncDriver
 from protocols.codec import b64decode
 from tests.support.api import Api, digest_field
 from tests.support.server import AggregatorProcess, running_aggregator

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aggregator_service.app import create_app
-from aggregator_service.openapi import document_text
+from aggregator_service.routes.openapi import document_text
 from aggregator_service.settings import Settings
 
 COMMITTED = Path(__file__).parents[2] / "openapi" / "openapi.json"

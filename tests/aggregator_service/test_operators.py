@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from aggregator_service.access.tokens import hash_token
 from aggregator_service.clock import ManualClock
-from aggregator_service.tokens import hash_token
 from tests.support.api import Api
 from tests.support.inside import aggregator_inside
 

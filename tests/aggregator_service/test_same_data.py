@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from aggregator_service.plans import plan_task, round_spec, row_terms
-from aggregator_service.rounds.operations import stop_collecting
+from aggregator_service.rounds.transactions import stop_collecting
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.rounds import list_completed
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import those_who
-from aggregator_service.tasks import create_task, plan_request
+from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
+from aggregator_service.tasks.tasks import create_task, plan_request
 from protocols.messages import TaskRequest
 from protocols.recipes.fedmf import FedMF
 from tests.support.world import SECONDS, World

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aggregator_service.clock import ManualClock
 from aggregator_service.settings import Settings
-from protocols.http_signature import SIGNATURE, SIGNATURE_INPUT
+from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.inside import aggregator_inside
 from tests.support.server import running_aggregator

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from client_sdk import DirectoryStore, Identity
-from client_sdk.core.calls import Calls
-from client_sdk.core.requests import Request, Response
-from client_sdk.enrolling import join
+from client_sdk.api.calls import Calls
+from client_sdk.api.effects import Request, Response
 from client_sdk.errors import ContractBroken, LocalFileError
-from client_sdk.store import Shelf
+from client_sdk.local_state.store import Shelf
+from client_sdk.participation.enrolment import join
 from protocols.codec import b64encode
 from protocols.messages import Enrolment, TaskView
 from tests.support.programs import Stage

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 import client_sdk
 from client_sdk import errors as sdk_errors
-from client_sdk.core.calls import Calls
-from client_sdk.core.requests import Request, Response
-from client_sdk.data.history import item_ids
+from client_sdk.agreement.policy import Policy
+from client_sdk.agreement.terms import TaskTerms
+from client_sdk.api.calls import Calls
+from client_sdk.api.effects import Request, Response
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
-from client_sdk.model import Catalogue, SyncPlan, fetch_catalogue, plan_sync
-from client_sdk.policy import Policy
-from client_sdk.recommendation import top_items
-from client_sdk.terms import TaskTerms
+from client_sdk.history import item_ids
+from client_sdk.model.catch_up import Catalogue, SyncPlan, fetch_catalogue, plan_sync
+from client_sdk.model.recommendation import top_items
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import MechanismChoice, RecipeChoice, RoundPage, RoundView, Schedule, SnapshotView, TaskView

@@ -9,7 +9,7 @@ import pytest
 
 from client_sdk.data.interactions import Interactions
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.simulation import Federation
+from client_sdk.simulation.federation import Federation
 from client_sdk.training.fair import USER_VECTORS, FairConfig
 from protocols.errors import CombinationError
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from client_sdk import Client, Fleet, FleetRound, Identity, MemoryStore, Operator, Policy, new_group_code, task_request
+from client_sdk.api.drivers import SyncDriver
 from client_sdk.errors import Conflict, ContractBroken, InvalidParameters
-from client_sdk.reports import Waiting, waiting_to_start
+from client_sdk.participation.events import Waiting, waiting_to_start
 from client_sdk.training.fair import FairConfig
-from client_sdk.transport import SyncDriver
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView
 from protocols.recipes.base import Recipe
-from protocols.recipes.fair import Fair
-from protocols.recipes.fair_state import FairView, fair_view
+from protocols.recipes.fair.recipe import Fair
+from protocols.recipes.fair.state import FairView, fair_view
 from protocols.recipes.registry import recipe as make_recipe
 from tests.support.server import AggregatorProcess, running_aggregator
 

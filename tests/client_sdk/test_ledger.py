@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, Policy
+from client_sdk.api.calls import Calls
+from client_sdk.api.effects import Request, Response
 from client_sdk.cli import app
-from client_sdk.core.calls import Calls
-from client_sdk.core.requests import Request, Response
 from client_sdk.errors import LocalFileError, NotEnrolled
-from client_sdk.ledger import read_ledger
-from client_sdk.store import DirectoryStore, OwnContribution, Shelf
+from client_sdk.local_state.store import DirectoryStore, OwnContribution, Shelf
+from client_sdk.participation.ledger import read_ledger
 from tests.support.programs import Stage
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, PolicyRefused, RoundReport
-from client_sdk.fleet_rounds import MaskedStage
-from client_sdk.masked import MaskedPart, Vouching, round_context
-from client_sdk.reports import Event, RoundMissed
-from client_sdk.store import Shelf
-from client_sdk.transport import SyncDriver
-from protocols.envelope import membership_proof
+from client_sdk.api.drivers import SyncDriver
+from client_sdk.local_state.store import Shelf
+from client_sdk.participation.events import Event, RoundMissed
+from client_sdk.participation.masked_protocol import MaskedPart, Vouching, round_context
+from client_sdk.simulation.fleet_rounds import MaskedStage
+from protocols.crypto.envelope import membership_proof
 from protocols.recipes.base import FactorState
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.roster import RosterEntry

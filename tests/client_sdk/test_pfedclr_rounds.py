@@ -14,8 +14,8 @@ import pytest
 from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, new_group_code, task_request
 from client_sdk.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.simulation import Federation
-from client_sdk.store import Shelf
+from client_sdk.local_state.store import Shelf
+from client_sdk.simulation.federation import Federation
 from client_sdk.training import LocalResult, Memory, PFedCLRConfig
 from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRHalf
 from protocols.messages import Schedule

@@ -11,13 +11,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from client_sdk.errors import LocalFileError
-from client_sdk.files import write_private
-from client_sdk.identity import Identity
-from client_sdk.store import DirectoryStore, Membership, MemoryStore, Shelf, Store
+from client_sdk.local_state.identity import Identity
+from client_sdk.local_state.private_files import write_private
+from client_sdk.local_state.store import DirectoryStore, Membership, MemoryStore, Shelf, Store
 from protocols.codec import b64decode
-from protocols.envelope import check_membership, enrolment_message
+from protocols.crypto.envelope import check_membership, enrolment_message
+from protocols.crypto.keyring import Keyring
 from protocols.errors import ParameterError
-from protocols.keyring import Keyring
 from protocols.recipes.base import FactorState
 from protocols.recipes.registry import recipe
 

@@ -10,11 +10,11 @@ import pytest
 
 from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, new_group_code, task_request
 from client_sdk.data.interactions import Interactions
-from client_sdk.simulation import Federation
+from client_sdk.simulation.federation import Federation
 from client_sdk.training.rfrec import STEP
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
-from protocols.recipes.rfrec import RFRecF, RFRecState
+from protocols.recipes.rfrec.recipe import RFRecF, RFRecState
 from tests.support.server import AggregatorProcess, running_aggregator
 
 USERS, ITEMS, ROUNDS = 6, 24, 2

@@ -26,7 +26,7 @@ from client_sdk import (
     new_group_code,
 )
 from client_sdk.errors import ContributionConflict, Forbidden, InvalidParameters, RoundClosed
-from client_sdk.reports import ClipWarning, Event, KeyringRefused, RoundMissed, TaskEnded
+from client_sdk.participation.events import ClipWarning, Event, KeyringRefused, RoundMissed, TaskEnded
 from protocols.errors import EnvelopeError, KeyringError, ParameterError
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import ITEMS, SmallTask, interactions, small_task

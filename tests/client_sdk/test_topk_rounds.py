@@ -24,11 +24,11 @@ from client_sdk import (
 from client_sdk.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.errors import InvalidParameters
-from client_sdk.simulation import Federation
+from client_sdk.simulation.federation import Federation
 from client_sdk.training.topk import RESIDUAL_ROWS
-from protocols.keyring import Keyring
+from protocols.crypto.keyring import Keyring
 from protocols.messages import Schedule
-from protocols.recipes.topk import TopKState
+from protocols.recipes.topk.recipe import TopKState
 from protocols.sums.base import SumPlan
 from protocols.sums.paillier.mechanism import PaillierMechanism
 from tests.support.server import AggregatorProcess, running_aggregator

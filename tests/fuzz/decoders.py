@@ -15,8 +15,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from protocols.envelope import open_envelope, open_snapshot, seal_envelope, seal_snapshot
-from protocols.keyring import decode_keyring, encode_keyring
+from protocols.crypto.envelope import open_envelope, open_snapshot, seal_envelope, seal_snapshot
+from protocols.crypto.keyring import decode_keyring, encode_keyring
 from protocols.layout import Route, whole_route
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan

@@ -10,7 +10,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from protocols.envelope import seal_snapshot
+from protocols.crypto.envelope import seal_snapshot
 from tests.fuzz.world import World
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import TestMember, TestTask, digest_field, signed_enrolment

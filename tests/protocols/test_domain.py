@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.domain import derive_key, derive_seed, digest, domain_tag
+from protocols.crypto.domain import derive_key, derive_seed, digest, domain_tag
 from protocols.errors import ParameterError
 
 PART = st.one_of(st.text(max_size=6), st.integers(), st.binary(max_size=6))

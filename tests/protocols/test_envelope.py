@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.envelope import (
+from protocols.crypto.envelope import (
     check_membership,
     enrolment_message,
     membership_proof,
@@ -21,8 +21,8 @@ from protocols.envelope import (
     seal_snapshot,
     sealed_bytes,
 )
+from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CodecError, EnvelopeError, KeyringError, ParameterError
-from protocols.keyring import Keyring, decode_keyring, encode_keyring
 
 CODE, OTHER_CODE = bytes(range(32)), bytes(range(1, 33))
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "envelope.json").read_text())

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.expand import normals, permutation, uniforms, words
+from protocols.crypto.public_random import normals, permutation, uniforms, words
 
 SEED = bytes(range(32))
 

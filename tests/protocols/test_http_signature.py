@@ -22,9 +22,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from protocols import errors
+from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SIGNED_FIELDS, SignedRequest, sign_request
+from protocols.crypto.http_signature import verify_request as verify
 from protocols.errors import SignatureError
-from protocols.http_signature import SIGNATURE, SIGNATURE_INPUT, SIGNED_FIELDS, SignedRequest, sign_request
-from protocols.http_signature import verify_request as verify
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "http_signature.json").read_text())
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

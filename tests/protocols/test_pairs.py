@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocols.errors import ParameterError
-from protocols.pairs import named_values
+from protocols.parameter_text.named_values import named_values
 
 
 def test_values_are_json_where_they_can_be_and_text_otherwise() -> None:

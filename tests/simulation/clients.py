@@ -10,10 +10,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from aggregator_service.plans import TaskPlan, plan_round, round_spec
-from aggregator_service.rounds.masked import round_context
+from aggregator_service.rounds.masked_stages import round_context
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import Handout
+from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from protocols.errors import RefusalError, ThresholdError
 from protocols.layout import VectorLayout, whole_route
 from protocols.sums.masked import client

@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from aggregator_service.plans import plan_round
 from aggregator_service.storage.rounds import list_rounds
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
+from aggregator_service.tasks.plans import plan_round
 from tests.simulation.clients import counted, vector
 from tests.simulation.job import View, group_of
 from tests.simulation.plan import Plan

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aggregator_service.plans import plan_task, row_terms
-from aggregator_service.rounds.cohorts import able_members
+from aggregator_service.access.tokens import hash_token
 from aggregator_service.storage.rounds import cohort_clients, last_round
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
-from aggregator_service.tasks import create_invitation, create_task, plan_request
-from aggregator_service.tokens import hash_token
+from aggregator_service.tasks.eligibility import able_members
+from aggregator_service.tasks.plans import plan_task, row_terms
+from aggregator_service.tasks.tasks import create_invitation, create_task, plan_request
 from protocols.codec import b64encode
 from protocols.messages import InvitationRequest, TaskRequest
 from tests.simulation.clients import PLACES, Client

@@ -8,13 +8,13 @@ from typing import Final
 
 from sqlalchemy.orm import Session
 
-from aggregator_service.members import enrol, revoke_member
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
-from aggregator_service.rounds.operations import close_task
+from aggregator_service.rounds.transactions import close_task
 from aggregator_service.storage.database import DATABASE_GONE
 from aggregator_service.storage.rounds import last_round
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.members import enrol, revoke_member
 from protocols.messages import EnrolmentRequest
 from tests.simulation.actors import in_line
 from tests.simulation.clients import Client

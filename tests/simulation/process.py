@@ -15,23 +15,23 @@ from sqlalchemy import select
 from starlette.requests import Request
 from starlette.responses import Response
 
-from aggregator_service.auth import Enrolled
+from aggregator_service.access.principals import Enrolled
+from aggregator_service.access.tokens import hash_token
 from aggregator_service.clock import Clock
-from aggregator_service.housekeeping import collect_bodies, collect_orphans, let_go
-from aggregator_service.memory import Memory
+from aggregator_service.http.digests import digest_header
 from aggregator_service.observability.instruments import Instruments
+from aggregator_service.polling.task_cache import Memory
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.routes import contributions, stages
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.stages import handed_out
 from aggregator_service.storage.blobs import BlobsUnavailableError
+from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, let_go
 from aggregator_service.storage.database import DATABASE_GONE, Effects
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stages import Handout
-from aggregator_service.tokens import hash_token
-from aggregator_service.uploads import digest_header
+from aggregator_service.uploads.stage_messages import handed_out
 from tests.simulation.actors import InLinePool, in_line
 from tests.simulation.plan import Part
 from tests.simulation.storage import Crash, Disk, FaultyBlobs, FaultyDatabase

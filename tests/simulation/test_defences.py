@@ -13,16 +13,16 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service import contributions, resumable, uploads
+from aggregator_service.compute.jobs import BlobRef
 from aggregator_service.problems import Problem
-from aggregator_service.rounds import cohorts, operations, steps
-from aggregator_service.rounds.folding import BlobRef
-from aggregator_service.rounds.table import RoundEvent
+from aggregator_service.round_states import RoundEvent
+from aggregator_service.rounds import cohorts, steps, transactions
 from aggregator_service.routes import contributions as routes
 from aggregator_service.storage.database import DATABASE_GONE, discard
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.rounds import lock_round
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
+from aggregator_service.uploads import chunks, contributions, receive
 from protocols.messages import Schedule, UploadReceipt
 from tests.simulation import process
 from tests.simulation.plan import Plan, draw_plan
@@ -40,11 +40,11 @@ def fold_without_comparing(patch: Patch) -> None:
         session: Session, round_id: int, batch: Sequence[str], previous: BlobRef | None, folded: BlobRef
     ) -> None:
         round_ = lock_round(session, round_id)
-        if round_.state not in operations.ACTIVE:
-            raise operations.LostRaceError
+        if round_.state not in transactions.ACTIVE:
+            raise transactions.LostRaceError
         mine = ContributionRow.round_id == round_id, ContributionRow.client_id.in_(batch)
         session.execute(update(ContributionRow).where(*mine).values(folded=True))
-        round_.state = operations.next_state(round_.state, RoundEvent.BATCH_FOLDED).value
+        round_.state = transactions.next_state(round_.state, RoundEvent.BATCH_FOLDED).value
         discard(session, round_.partial_key)
         round_.partial_key, round_.partial_digest = folded.key, folded.digest
         round_.folded += len(batch)
@@ -58,7 +58,7 @@ def no_floor(patch: Patch) -> None:
     def model_validate(schedule: Any) -> Schedule:
         return Schedule.model_validate(schedule).model_copy(update={"min_clients": 1})
 
-    patch.setattr(operations, "Schedule", SimpleNamespace(model_validate=model_validate))
+    patch.setattr(transactions, "Schedule", SimpleNamespace(model_validate=model_validate))
 
 
 def unchecked_blobs(patch: Patch) -> None:
@@ -113,13 +113,13 @@ def blob_gone_with_the_answer(patch: Patch) -> None:
 
 def bodies_as_they_come(patch: Patch) -> None:
     """Nobody compares the digest of what arrived with the one that was announced."""
-    patch.setattr(uploads, "hmac", SimpleNamespace(compare_digest=lambda given, stated: True))
+    patch.setattr(receive, "hmac", SimpleNamespace(compare_digest=lambda given, stated: True))
 
 
 def chunks_in_any_order(patch: Patch) -> None:
     """A chunk goes on wherever it says, and whatever comes out of them all is the contribution."""
     patch.setattr(routes, "_check_offset", lambda request, admission: int(request.headers["upload-offset"]))
-    patch.setattr(resumable, "upload_standing", lambda session, round_id, client_id: (_Any(), 0))
+    patch.setattr(chunks, "upload_standing", lambda session, round_id, client_id: (_Any(), 0))
 
 
 class _Any(int):
@@ -139,7 +139,7 @@ def revoked_and_still_asked(patch: Patch) -> None:
 
 def no_guard(patch: Patch) -> None:
     """Sums over the same data may differ by whatever they differ by."""
-    patch.setattr(operations, "part_with_similar", lambda session, task, round_: None)
+    patch.setattr(transactions, "part_with_similar", lambda session, task, round_: None)
 
 
 def any_group(patch: Patch) -> None:
@@ -149,7 +149,7 @@ def any_group(patch: Patch) -> None:
         everyone = list(session.scalars(select(ClientRow.id).where(ClientRow.revoked_at.is_(None))))
         return cohorts._RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
 
-    patch.setattr(operations, "draw_cohort", draw_cohort)
+    patch.setattr(transactions, "draw_cohort", draw_cohort)
 
 
 def no_second_receipt(patch: Patch) -> None:
@@ -163,14 +163,14 @@ def no_second_receipt(patch: Patch) -> None:
 
 def failures_without_a_reason(patch: Patch) -> None:
     """A round that fails does not say why."""
-    fail = operations.fail_round
+    fail = transactions.fail_round
 
     def fail_round(
         session: Session, task: TaskRow, round_: RoundRow, event: RoundEvent, _: str, now: float, *, counts: bool = True
     ) -> None:
         fail(session, task, round_, event, "", now, counts=counts)
 
-    patch.setattr(operations, "fail_round", fail_round)
+    patch.setattr(transactions, "fail_round", fail_round)
 
 
 _WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aggregator_service.clock import ManualClock
-from aggregator_service.housekeeping import collect_orphans
 from aggregator_service.storage.blobs import BlobsUnavailableError
+from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Effects
 from protocols.errors import RefusalError
 from tests.simulation.actors import Actor, without_threads

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
 
 from protocols.codec import b64decode, b64encode
-from protocols.envelope import enrolment_message
-from protocols.keyring import Keyring
+from protocols.crypto.envelope import enrolment_message
+from protocols.crypto.keyring import Keyring
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan

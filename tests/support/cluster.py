@@ -99,7 +99,7 @@ class DaskCluster:
         self._scheduler.kill()
 
     def start_worker(self, crash_at: str = "", *, wait: bool = True, **environment: str) -> DaskWorker:
-        """Start one; `crash_at`: where it shall be killed (`aggregator_service.faults`)."""
+        """Start one; `crash_at`: where it shall be killed (`aggregator_service.crash_points`)."""
         number = len(self.workers)
         local = self._folder / f"worker-{number}"
         local.mkdir()

@@ -15,7 +15,6 @@ from sqlalchemy import update
 
 from aggregator_service.storage.database import Database, changed_rows
 from aggregator_service.storage.schema import RoundRow
-from protocols.agreement import broadcast_digest
 from protocols.codec import b64decode
 from protocols.layout import whole_route
 from protocols.messages import TaskView
@@ -24,6 +23,7 @@ from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import own_plan
 from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.task_binding import broadcast_digest
 from tests.support.api import Api, TestTask, digest_field, signed_enrolment
 from tests.support.server import AggregatorProcess
 

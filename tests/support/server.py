@@ -70,7 +70,7 @@ class AggregatorProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, crash_at: str = "") -> None:
-        """Start and wait until it is ready. `crash_at`: the point (`aggregator_service.faults`) where it shall die."""
+        """Start and wait until it is ready. `crash_at`: the crash point where it exits."""
         self.launch(crash_at)
         self.await_ready()
 

@@ -17,10 +17,10 @@ import httpx2
 import requests
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client_sdk.core.requests import content_digest
+from client_sdk.api.effects import content_digest
 from protocols.codec import b64encode
+from protocols.crypto.http_signature import SIGNATURE_INPUT, SIGNED_FIELDS, SignedRequest, sign_request
 from protocols.errors import SignatureError
-from protocols.http_signature import SIGNATURE_INPUT, SIGNED_FIELDS, SignedRequest, sign_request
 
 __all__ = [
     "SIGNED",

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from aggregator_service.clock import ManualClock
-from aggregator_service.housekeeping import let_go
-from aggregator_service.plans import plan_task, round_spec, row_terms
+from aggregator_service.compute.process_pool import FoldPool
+from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds.engine import RoundEngine
-from aggregator_service.rounds.workers import FoldPool
 from aggregator_service.storage.blobs import BlobStore, new_key
+from aggregator_service.storage.cleanup import let_go
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import cohort_clients, last_round, list_rounds
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.tasks import create_task, plan_request
+from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
+from aggregator_service.tasks.tasks import create_task, plan_request
 from protocols.messages import TaskRequest
 
 __all__ = ["SECONDS", "World"]

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from gmpy2 import mpz
 
 from protocols.codec import b64decode, b64encode, pack
-from protocols.domain import derive_key, digest, domain_tag
-from protocols.envelope import membership_proof, seal_envelope, seal_snapshot
-from protocols.expand import normals, permutation, uniforms, words
+from protocols.crypto.domain import derive_key, digest, domain_tag
+from protocols.crypto.envelope import membership_proof, seal_envelope, seal_snapshot
+from protocols.crypto.public_random import normals, permutation, uniforms, words
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism, SumPlan

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.domain import digest
+from protocols.crypto.domain import digest
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
-from protocols.sums.masked.agreement import mask_context, pair_mask_key, seed_commitment
 from protocols.sums.masked.context import RoundContext, model_digest
+from protocols.sums.masked.key_agreement import mask_context, pair_mask_key, seed_commitment
 from protocols.sums.masked.packing import unpack
 from protocols.sums.masked.plan import MaskedPlan, make_plan
 from protocols.sums.masked.policy import ClientPolicy

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from protocols.domain import digest
+from protocols.crypto.domain import digest
 from protocols.sums.masked.field import PRIME
 from protocols.sums.masked.graph import neighbours
 from protocols.sums.masked.masks import add_mask, add_masks

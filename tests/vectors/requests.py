@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.domain import digest
-from protocols.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request, verify_request
+from protocols.crypto.domain import digest
+from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request, verify_request
 from tests.vectors.common import error_of
 
 __all__ = ["http_signature"]

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from protocols.expand import permutation
+from protocols.crypto.public_random import permutation
 
 FOLDER = Path(__file__).parent
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tenseal import sealapi
 
+from protocols.crypto.keyring import Keyring
 from protocols.errors import CodecError
-from protocols.keyring import Keyring
 from protocols.layout import Route
 from protocols.sums.base import Buffer
 from protocols.sums.ckks.keys import load_public_key, load_secret_key

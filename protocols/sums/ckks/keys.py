@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tenseal import sealapi
 
+from protocols.crypto.keyring import STATE_KEY_BYTES, Keyring
 from protocols.errors import CodecError, KeyringError
-from protocols.keyring import STATE_KEY_BYTES, Keyring
 from protocols.sums.ckks.parameters import ParameterSet
 from protocols.sums.ckks.planner import CkksPlan
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context

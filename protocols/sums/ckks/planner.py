@@ -31,10 +31,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from protocols.domain import digest
+from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, ParameterError
-from protocols.faults import first_fault
 from protocols.layout import Route, VectorLayout
+from protocols.parameter_text.first_fault import first_fault
 from protocols.sums.base import OpenedBy
 from protocols.sums.chosen import refuse_chosen
 from protocols.sums.ckks.parameters import DEGREES, PARAMETER_SETS, SECURITY_BITS, CkksParameters, ParameterSet

@@ -22,11 +22,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.domain import SEED_BYTES
+from protocols.crypto.domain import SEED_BYTES
 from protocols.errors import ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import messages
-from protocols.sums.masked.agreement import (
+from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.key_agreement import (
     clamped,
     mask_context,
     pair_mask_key,
@@ -35,7 +36,6 @@ from protocols.sums.masked.agreement import (
     verify_advertisement,
     verify_survivors,
 )
-from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.messages import KEY_BYTES
 from protocols.sums.masked.packing import pack

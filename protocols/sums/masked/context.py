@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from protocols.domain import SEED_BYTES, digest
+from protocols.crypto.domain import SEED_BYTES, digest
 from protocols.errors import ParameterError
 from protocols.sums.masked.parameters import MIN_CLIENTS
 from protocols.sums.masked.plan import MaskedPlan

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from protocols.crypto.public_random import permutation
 from protocols.errors import ParameterError
-from protocols.expand import permutation
 
 __all__ = ["neighbours"]
 

@@ -20,7 +20,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from protocols.domain import derive_key
+from protocols.crypto.domain import derive_key
 from protocols.errors import ParameterError
 
 __all__ = ["SECRET_BYTES", "Mask", "Sign", "add_mask", "add_masks"]

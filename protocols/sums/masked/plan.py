@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from protocols.errors import BudgetError, ParameterError
-from protocols.faults import first_fault
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, Segment, VectorLayout
+from protocols.parameter_text.first_fault import first_fault
 from protocols.sums.base import OpenedBy
 from protocols.sums.chosen import refuse_chosen
 from protocols.sums.masked.packing import Ring, packed_bytes, ring_dtype

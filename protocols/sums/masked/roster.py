@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import Reader
-from protocols.domain import digest
+from protocols.crypto.domain import digest
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import messages
@@ -33,7 +33,7 @@ _LONGEST_ID: Final = 64
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """A member: enrolled keys, proof of membership (`protocols.envelope`, zeros for none), this round's keys."""
+    """A member: enrolled keys, proof of membership (`protocols.crypto.envelope`, zeros for none), this round's keys."""
 
     client_id: str
     identity_key: bytes

@@ -12,8 +12,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.domain import SEED_BYTES
-from protocols.envelope import GROUP_CODE_BYTES, membership_proof
+from protocols.crypto.domain import SEED_BYTES
+from protocols.crypto.envelope import GROUP_CODE_BYTES, membership_proof
 from protocols.layout import whole_route
 from protocols.sums.masked import client, server
 from protocols.sums.masked.context import DIGEST_BYTES, RoundContext

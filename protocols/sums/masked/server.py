@@ -19,7 +19,8 @@ from protocols.codec import exact
 from protocols.errors import CodecError, ContributionError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import messages
-from protocols.sums.masked.agreement import (
+from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.key_agreement import (
     check_public_key,
     is_mask_secret,
     mask_context,
@@ -28,7 +29,6 @@ from protocols.sums.masked.agreement import (
     verify_advertisement,
     verify_survivors,
 )
-from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.shamir import combine_checked

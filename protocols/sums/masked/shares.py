@@ -16,8 +16,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from protocols.domain import derive_key, domain_tag
-from protocols.sums.masked.agreement import agree
+from protocols.crypto.domain import derive_key, domain_tag
+from protocols.sums.masked.key_agreement import agree
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.shamir import SHARE_BYTES, Randomness, split
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protocols.crypto.keyring import Keyring
 from protocols.errors import CodecError, KeyringError, ParameterError
-from protocols.keyring import Keyring
 from protocols.layout import Route
 from protocols.sums.base import Buffer
 from protocols.sums.chosen import name_blocks

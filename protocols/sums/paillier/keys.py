@@ -15,8 +15,8 @@ from typing import Any, Final
 import gmpy2
 from gmpy2 import mpz
 
+from protocols.crypto.keyring import STATE_KEY_BYTES, Keyring
 from protocols.errors import KeyringError, ParameterError
-from protocols.keyring import STATE_KEY_BYTES, Keyring
 from protocols.sums.paillier.planner import PaillierPlan
 
 __all__ = ["PublicKey", "SecretKey", "generate_keyring", "is_blum_pair", "load_public_key", "load_secret_key"]

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from protocols.crypto.keyring import Keyring
 from protocols.errors import ParameterError
-from protocols.keyring import Keyring
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import Buffer, SumPlan
 from protocols.sums.paillier import encryption, fold, keys, wire

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from protocols.codec import b64decode, b64encode
 from protocols.errors import CodecError, ParameterError
-from protocols.faults import first_fault
+from protocols.parameter_text.first_fault import first_fault
 
 __all__ = ["SECURITY_BITS", "PaillierParameters", "checked_parameters", "name_public_key"]
 

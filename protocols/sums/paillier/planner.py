@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final
 
-from protocols.domain import digest
+from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.sums.base import OpenedBy

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
+from protocols.crypto.keyring import Keyring
 from protocols.errors import ParameterError
-from protocols.keyring import Keyring
 from protocols.sums.paillier.keys import PublicKey, load_public_key, load_secret_key
 from protocols.sums.paillier.planner import PaillierPlan
 from protocols.sums.paillier.randomisers import crt_randomiser, full_randomiser, short_exponent_table

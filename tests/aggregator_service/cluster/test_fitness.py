@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from aggregator_service.rounds.executors import open_workers
+from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.settings import Settings
 from aggregator_service.storage.directory import DirectoryBlobs
 from protocols.errors import ParameterError
@@ -64,7 +64,7 @@ def test_addresses_that_are_none(executor: str) -> None:
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "aggregator_service.rounds.cluster", None)
+    monkeypatch.setitem(sys.modules, "aggregator_service.compute.dask_pool", None)
     with pytest.raises(ParameterError, match=r"pip install 'hushrec\[cluster\]'"):
         open_workers("dask://127.0.0.1:8786", 1, DirectoryBlobs(tmp_path))
 

@@ -17,8 +17,8 @@ from aggregator_service.dashboard.screens import round_screen, task_screen, task
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.dashboard.task_facts import task_facts
 from aggregator_service.dashboard.terms import security_level, security_terms
+from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import (
     ChunkRow,

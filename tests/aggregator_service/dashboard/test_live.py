@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from aggregator_service.auth import Operator
+from aggregator_service.access.principals import Operator
 from aggregator_service.dashboard.live import Streams
 from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.problems import Problem

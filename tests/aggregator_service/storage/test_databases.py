@@ -14,10 +14,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from aggregator_service.clock import SystemClock
-from aggregator_service.longpoll import Notifier
-from aggregator_service.memory import Memory
+from aggregator_service.migrations.migrate import migrate
+from aggregator_service.polling.notifier import Notifier
+from aggregator_service.polling.task_cache import Memory
 from aggregator_service.storage.database import Announcement, Database, Effects, announce, discard
-from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.rounds import hold_round, lock_round, lock_task
 from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow
 from protocols.errors import ParameterError

@@ -31,8 +31,8 @@ from sqlalchemy import (
 from sqlalchemy.types import JSON, TypeEngine
 
 import aggregator_service.migrations
+from aggregator_service.migrations.migrate import alembic_config, migrate
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.migrate import alembic_config, migrate
 from aggregator_service.storage.schema import Base
 
 _SCRIPTS = ScriptDirectory(str(Path(aggregator_service.migrations.__file__).parent))

@@ -10,12 +10,18 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_service.operators import create_admin, create_operator, list_operators, revoke_operator, rotate_operator
+from aggregator_service.access.operator_tokens import (
+    create_admin,
+    create_operator,
+    list_operators,
+    revoke_operator,
+    rotate_operator,
+)
+from aggregator_service.access.tokens import hash_token
+from aggregator_service.migrations.migrate import migrate
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.migrate import migrate
 from aggregator_service.storage.schema import OperatorRow
-from aggregator_service.tokens import hash_token
 from protocols.messages import OperatorRequest
 
 AT_ONCE = 8

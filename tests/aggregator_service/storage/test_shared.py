@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from aggregator_service.housekeeping import collect_orphans
+from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.database import Database
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.masked import enrol_masked, masked_task, play

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from client_sdk import Operator, task_request
 from client_sdk.cli import app
-from client_sdk.keys import new_group_code
+from client_sdk.participation.keyring import new_group_code
 from protocols.messages import Schedule, TaskView
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.core.calls import Calls
-from client_sdk.core.requests import Request, Response, Traffic, content_digest, metered, parse_digest
-from client_sdk.core.retry import RetryPolicy
+from client_sdk.api.calls import Calls
+from client_sdk.api.effects import Request, Response, Traffic, content_digest, metered, parse_digest
+from client_sdk.api.retry import RetryPolicy
 from client_sdk.errors import (
     ConnectionFailed,
     ContractBroken,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from client_sdk.core.calls import Calls
-from client_sdk.core.requests import Request, Response
-from client_sdk.core.retry import RetryPolicy, retry_after, send
+from client_sdk.api.calls import Calls
+from client_sdk.api.effects import Request, Response
+from client_sdk.api.retry import RetryPolicy, retry_after, send
 from client_sdk.errors import (
     PROBLEM_ERRORS,
     ApiError,

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from client_sdk import Client, Identity, MemoryStore, Policy, transport
-from client_sdk.core.calls import Calls
-from client_sdk.core.requests import Request, Response
-from client_sdk.core.retry import RetryPolicy
-from client_sdk.core.signing import LARGEST_OFFSET, ServerTime, Signer
+from client_sdk import Client, Identity, MemoryStore, Policy
+from client_sdk.api.calls import Calls
+from client_sdk.api.drivers import AsyncDriver, SyncDriver
+from client_sdk.api.effects import Request, Response
+from client_sdk.api.retry import RetryPolicy
+from client_sdk.api.signing import LARGEST_OFFSET, ServerTime, Signer
 from client_sdk.errors import BadSignature, ConnectionFailed, StaleSignature
-from client_sdk.transport import AsyncDriver, SyncDriver
-from protocols.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, verify_request
+from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, verify_request
 from protocols.messages import ProblemDocument
 from protocols.messages.problem import problem_uri
 from tests.support.api import Api
@@ -65,7 +65,7 @@ def stale(server_time: int) -> httpx.Response:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock(float(NOW))
-    monkeypatch.setattr(transport, "time", SimpleNamespace(time=found, sleep=lambda seconds: None))
+    monkeypatch.setattr(drivers, "time", SimpleNamespace(time=found, sleep=lambda seconds: None))
     return found
 
 
@@ -215,7 +215,7 @@ def test_a_device_whose_clock_is_wrong_takes_part(tmp_path: Path, monkeypatch: p
     with running_aggregator(tmp_path / "data") as server, closing(Api(server.url, server.operator_token)) as api:
         task = api.create_task("wrong-clock", cohort=4, min_clients=3)
         invitation = api.invite(task.id, uses=2)
-        monkeypatch.setattr(transport, "time", SimpleNamespace(time=lambda: time.time() + 7200.0, sleep=time.sleep))
+        monkeypatch.setattr(drivers, "time", SimpleNamespace(time=lambda: time.time() + 7200.0, sleep=time.sleep))
         policy = Policy(mechanisms=frozenset({"plain"}))
         refused: list[str] = []
 

@@ -15,7 +15,7 @@ from client_sdk.data.holdout import hold_out_share
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.demo import privirec_run
 from client_sdk.demo.privirec_display import ranking_table
-from client_sdk.demo.privirec_results import write_results
+from client_sdk.demo.privirec_files import write_results
 from client_sdk.demo.privirec_run import PriviRecRequest, run_privirec_demo
 
 

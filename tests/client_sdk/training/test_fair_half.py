@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_sdk.data.history import History
+from client_sdk.history import History
 from client_sdk.training import client_half
 from client_sdk.training.adam import Adam
 from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf
@@ -18,8 +18,8 @@ from client_sdk.training.mf import MFConfig
 from client_sdk.training.neumf import layers_of, pair_gradients, scores
 from client_sdk.training.touched import TouchedAdam
 from protocols.errors import ParameterError
-from protocols.recipes.fair import Fair, dense_length
-from protocols.recipes.fair_state import FairView, spaces_of
+from protocols.recipes.fair.recipe import Fair, dense_length
+from protocols.recipes.fair.state import FairView, spaces_of
 from protocols.recipes.registry import recipe
 
 TASK_SEED = bytes(range(32))

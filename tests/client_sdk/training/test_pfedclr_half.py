@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.data.history import History
+from client_sdk.history import History
 from client_sdk.training import MFConfig, PFedCLRConfig, client_half
 from client_sdk.training.adam import Adam, OuterAdam
 from client_sdk.training.factors import USER_FACTOR

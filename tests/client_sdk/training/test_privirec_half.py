@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.data.history import History
 from client_sdk.data.interactions import Interactions, LeaveOneOut
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.filters import FILTERS, Components, interaction_rows
-from client_sdk.simulation import Federation
+from client_sdk.history import History
+from client_sdk.simulation.federation import Federation
 from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult
 from client_sdk.training.privirec import PriviRecHalf, components_of
 from protocols.errors import ParameterError
-from protocols.recipes.privirec import PriviRecK
-from protocols.recipes.privirec_state import PriviRecState
+from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.privirec.state import PriviRecState
+from protocols.recipes.privirec.triangle import triangle_length
 from protocols.recipes.registry import recipe
-from protocols.recipes.triangle import triangle_length
 
 TASK_SEED = bytes(range(32))
 USERS, ITEMS, K = 60, 40, 6

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.data.history import History
+from client_sdk.history import History
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.registry import client_half
 from client_sdk.training.rfrec import AVERAGE, OWN_ITEMS, STEP, RFRecHalf
 from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings, scaled_ratings
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec import RFRec, RFRecState
-from protocols.recipes.rfrec_parameters import LocalRule, RFRecParameters
+from protocols.recipes.rfrec.parameters import LocalRule, RFRecParameters
+from protocols.recipes.rfrec.recipe import RFRec, RFRecState
 
 SEED = bytes(range(32))
 ITEMS, DIM = 9, 3

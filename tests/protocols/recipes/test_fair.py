@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from protocols.errors import CodecError, ParameterError
 from protocols.recipes.base import ModelState
-from protocols.recipes.fair import Fair, dense_length
-from protocols.recipes.fair_state import FairState, FairView, spaces_of
+from protocols.recipes.fair.recipe import Fair, dense_length
+from protocols.recipes.fair.state import FairState, FairView, spaces_of
 from protocols.recipes.registry import recipe
 
 TASK_SEED = bytes(range(32))

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.recipes.base import FactorState
-from protocols.recipes.privirec import PriviRec, PriviRecK
-from protocols.recipes.privirec_state import PriviRecState
+from protocols.recipes.privirec.recipe import PriviRec, PriviRecK
+from protocols.recipes.privirec.state import PriviRecState
+from protocols.recipes.privirec.triangle import triangle_length, triangle_places
 from protocols.recipes.registry import check_combination, recipe
-from protocols.recipes.triangle import triangle_length, triangle_places
 
 TASK_SEED = bytes(range(32))
 USERS, ITEMS, K = 40, 12, 5

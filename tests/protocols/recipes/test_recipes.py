@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.layout import VectorLayout
 from protocols.recipes.base import Recipe, RoundSpec, Update
-from protocols.recipes.colr import shared_projection
+from protocols.recipes.colr.colr import shared_projection
+from protocols.recipes.colr.scolr import client_columns
 from protocols.recipes.registry import check_combination, recipe
-from protocols.recipes.scolr import client_columns
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, RANK = 30, 8, 4

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from protocols.errors import CodecError, ParameterError
-from protocols.recipes.coins import Stretch
 from protocols.recipes.registry import check_combination, recipe
-from protocols.recipes.rfrec import RFRec, RFRecF, RFRecState
+from protocols.recipes.rfrec.coins import Stretch
+from protocols.recipes.rfrec.recipe import RFRec, RFRecF, RFRecState
 
 SEED = bytes(range(32))
 ITEMS, DIM = 12, 3

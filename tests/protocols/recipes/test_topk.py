@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.recipes.base import FactorState, Update
 from protocols.recipes.registry import check_combination, recipe
-from protocols.recipes.supports import entries_of_rows, first_units, renewed_units, strongest_first
-from protocols.recipes.topk import OwnTopK, SharedTopK, TopKRecipe, TopKState
+from protocols.recipes.topk.recipe import OwnTopK, SharedTopK, TopKRecipe, TopKState
+from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, CLIENTS = 30, 8, 7

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from protocols.crypto.keyring import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError, RoutingError
-from protocols.keyring import Keyring
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.run import run_sum, split_along

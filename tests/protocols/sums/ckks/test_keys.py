@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import KeyringError
-from protocols.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.parameters import PARAMETER_SETS

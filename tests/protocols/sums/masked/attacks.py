@@ -9,7 +9,7 @@ import pytest
 
 from protocols.errors import CodecError
 from protocols.sums.masked import shamir
-from protocols.sums.masked.agreement import public_key, seed_commitment
+from protocols.sums.masked.key_agreement import public_key, seed_commitment
 from protocols.sums.masked.messages import split_slots
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import point

@@ -11,7 +11,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.envelope import membership_proof
+from protocols.crypto.envelope import membership_proof
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
 from protocols.sums.masked.context import RoundContext, model_digest

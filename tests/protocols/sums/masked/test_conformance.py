@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from protocols.crypto.keyring import Keyring
 from protocols.errors import ParameterError
-from protocols.keyring import Keyring
 from protocols.layout import Route, whole_route
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.mechanism import MASKED, MaskedMechanism, own_plan

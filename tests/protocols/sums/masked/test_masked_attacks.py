@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from protocols.errors import CodecError, HushRecError, RefusalError, ThresholdError
 from protocols.sums.masked import agreement, client, roster, server, shamir
-from protocols.sums.masked.agreement import mask_context, pair_mask_key
 from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.key_agreement import mask_context, pair_mask_key
 from protocols.sums.masked.masks import add_masks
 from protocols.sums.masked.messages import SEALED_BYTES, split_slots
 from protocols.sums.masked.packing import unpack

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.errors import RefusalError, ThresholdError
 from protocols.sums.masked import agreement, client, server, shamir, shares
-from protocols.sums.masked.agreement import is_mask_secret, mask_context, pair_mask_key, public_key
 from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.key_agreement import is_mask_secret, mask_context, pair_mask_key, public_key
 from protocols.sums.masked.masks import add_masks
 from protocols.sums.masked.messages import SEALED_BYTES, decode_set, join_slots, split_slots
 from protocols.sums.masked.packing import ring_dtype, unpack

@@ -9,7 +9,7 @@ import pytest
 
 from protocols.errors import CodecError, HushRecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server
-from protocols.sums.masked.agreement import sign_survivors
+from protocols.sums.masked.key_agreement import sign_survivors
 from protocols.sums.masked.messages import SEALED_BYTES
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import RosterEntry

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from protocols.errors import CodecError, HushRecError, ParameterError, ThresholdError
 from protocols.sums.masked import messages
-from protocols.sums.masked.agreement import check_public_key, mask_context, verify_advertisement
 from protocols.sums.masked.context import RoundContext, model_digest
+from protocols.sums.masked.key_agreement import check_public_key, mask_context, verify_advertisement
 from protocols.sums.masked.plan import make_plan
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
 from tests.protocols.sums.masked.rounds import LAYOUT, Round, complete_plan, names, new_round, round_context, with_model

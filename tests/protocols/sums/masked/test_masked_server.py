@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.errors import ContributionError, ThresholdError
 from protocols.sums.masked import client, server
-from protocols.sums.masked.agreement import sign_advertisement
+from protocols.sums.masked.key_agreement import sign_advertisement
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.messages import SEALED_BYTES, split_inbox
 from protocols.sums.masked.plan import make_plan

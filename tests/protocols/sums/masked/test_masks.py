@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.domain import derive_key
+from protocols.crypto.domain import derive_key
 from protocols.errors import ParameterError
 from protocols.sums.masked import masks
 from protocols.sums.masked.masks import Mask, add_mask, add_masks

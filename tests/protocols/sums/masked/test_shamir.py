@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.domain import digest
+from protocols.crypto.domain import digest
 from protocols.errors import CodecError, ParameterError
 from protocols.sums.masked import shamir
 from protocols.sums.masked.field import PRIME, decode, inverses, value_at

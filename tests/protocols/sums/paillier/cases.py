@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from phe import paillier
 
-from protocols.domain import derive_key, digest
-from protocols.keyring import Keyring
+from protocols.crypto.domain import derive_key, digest
+from protocols.crypto.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.sums.base import SumPlan
 from protocols.sums.paillier.keys import is_blum_pair

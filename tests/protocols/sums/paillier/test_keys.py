@@ -7,8 +7,8 @@ import gmpy2
 import numpy as np
 import pytest
 
+from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import KeyringError, ParameterError
-from protocols.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.sums.paillier.keys import is_blum_pair, load_public_key, load_secret_key
 from protocols.sums.paillier.mechanism import PAILLIER
 from tests.protocols.sums.paillier.cases import LAYOUT, made_up_keyring, small_plan, some_vector

@@ -1,0 +1,1 @@
+"""Who may ask: principals, tokens, request signatures and rate limits."""

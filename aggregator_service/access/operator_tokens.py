@@ -1,0 +1,94 @@
+"""Operators' tokens: made, listed, rotated and revoked. The same functions serve the routes and the command line."""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from aggregator_service.access.tokens import hash_token, new_token
+from aggregator_service.logs import fields
+from aggregator_service.problems import Problem
+from aggregator_service.storage.locks import hold_alone
+from aggregator_service.storage.schema import OperatorRow
+from protocols.messages import OperatorPage, OperatorRequest, OperatorToken, OperatorView
+
+__all__ = ["create_admin", "create_operator", "list_operators", "revoke_operator", "rotate_operator"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def create_operator(session: Session, request: OperatorRequest, now: float) -> OperatorToken:
+    """A new token, to be shown once; 409 conflict when there is one of this name."""
+    row = OperatorRow(name=request.name, role=request.role, lifetime=request.expires_seconds)
+    shown = _renew(row, now)
+    session.add(row)
+    try:
+        session.flush()
+    except IntegrityError:
+        raise Problem("conflict", "there is a token of this name already: rotate it, or revoke it") from None
+    _LOG.info("operator token made", extra=fields(operator=row.name, role=row.role))
+    return shown
+
+
+def create_admin(session: Session, now: float, *, only_first: bool = False) -> str | None:
+    """A new admin's token under the next free name; None when `only_first` and there is an operator already.
+
+    Servers that start together take turns, so that one of them makes the first token.
+    """
+    hold_alone(session, "operators")
+    taken = set(session.scalars(select(OperatorRow.name)))
+    if only_first and taken:
+        return None
+    names = ("admin", *(f"admin-{number}" for number in range(2, len(taken) + 3)))
+    name = next(name for name in names if name not in taken)
+    return create_operator(session, OperatorRequest(name=name, role="admin"), now).token
+
+
+def list_operators(session: Session, now: float) -> OperatorPage:
+    """Every token, by name; those that have expired too, until they are revoked."""
+    rows = session.scalars(select(OperatorRow).order_by(OperatorRow.name))
+    return OperatorPage(operators=[OperatorView.model_validate(_view(row, now)) for row in rows])
+
+
+def rotate_operator(session: Session, name: str, now: float) -> OperatorToken:
+    """Another token under the same name, good for as long as the old one was at first, which is void at once."""
+    row = _named(session, name)
+    shown = _renew(row, now)
+    session.flush()
+    _LOG.info("operator token rotated", extra=fields(operator=name))
+    return shown
+
+
+def revoke_operator(session: Session, name: str, now: float) -> OperatorView:
+    """Void a token at once; 404 when there is none of this name."""
+    row = _named(session, name)
+    session.delete(row)
+    session.flush()
+    _LOG.info("operator token revoked", extra=fields(operator=name))
+    return OperatorView.model_validate(_view(row, now))
+
+
+def _named(session: Session, name: str) -> OperatorRow:
+    row = session.scalars(select(OperatorRow).where(OperatorRow.name == name).with_for_update()).one_or_none()
+    if row is None:
+        raise Problem("not-found", "there is no operator's token of this name")
+    return row
+
+
+def _renew(row: OperatorRow, now: float) -> OperatorToken:
+    token = new_token("hro")
+    row.token_hash, row.created_at = hash_token(token), now
+    row.expires_at = None if row.lifetime is None else now + row.lifetime
+    return OperatorToken.model_validate({**_view(row, now), "token": token})
+
+
+def _view(row: OperatorRow, now: float) -> dict[str, object]:
+    return {
+        "name": row.name,
+        "role": row.role,
+        "age_seconds": max(0.0, now - row.created_at),
+        "expires_seconds": None if row.expires_at is None else max(0.0, row.expires_at - now),
+    }

@@ -1,0 +1,1 @@
+"""Folds and unmasking, in worker processes or on a Dask cluster."""

@@ -1,0 +1,149 @@
+"""Request bodies at the edge: JSON is bounded in length and time and held against its digest, and no refusal leaves a
+body half read.
+
+An ASGI middleware, because what it guards against (a body that never ends, or never comes) happens before any route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aggregator_service.http.digests import digest_in
+from aggregator_service.problems import PROBLEM_MEDIA_TYPE, Problem, document
+
+__all__ = ["BodyGuard", "carries_raw_body"]
+
+_DRAIN_BYTES: Final = 64 * 1024 * 1024
+_DRAIN_SECONDS: Final = 5.0
+_DRAIN_PAUSE: Final = 1.0
+_RAW_COLLECTIONS: Final = ("contributions", "keyring", "snapshots")
+_STAGES: Final = "stages"
+_PUBLIC_KEY: Final = "public-key"
+
+
+def carries_raw_body(scope: Scope) -> bool:
+    """Whether a route streams this body itself: PUT and PATCH of vectors, envelopes, keys, snapshots and messages."""
+    if scope["method"] not in ("PUT", "PATCH"):
+        return False
+    parts = scope["path"].rstrip("/").split("/")
+    return len(parts) >= 3 and (parts[-2] in _RAW_COLLECTIONS or parts[-3] == _STAGES or parts[-1] == _PUBLIC_KEY)
+
+
+class BodyGuard:
+    """Bounds JSON bodies (413, 408) and drains, or cuts off, what a refused request still has to send."""
+
+    def __init__(self, app: ASGIApp, *, json_limit: int, idle_seconds: float) -> None:
+        self._app, self._limit, self._idle = app, json_limit, idle_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = _Body(scope, receive)
+        if body.expected and not carries_raw_body(scope):
+            refusal = await self._read_json(body)
+            if refusal is not None:
+                await _send_problem(scope, refusal, body.sender(send))
+                return
+        await self._app(scope, body.receive, body.sender(send))
+
+    async def _read_json(self, body: _Body) -> str | None:
+        """Read the whole body; the slug of the refusal when it is too long, too slow, cut off or altered."""
+        if body.declared is not None and body.declared > self._limit:
+            return "body-too-long"
+        taken = bytearray()
+        try:
+            async with asyncio.timeout(self._idle):
+                while not body.finished:
+                    message = await body.receive()
+                    if message["type"] != "http.request":
+                        return "bad-request"
+                    taken += message.get("body", b"")
+                    if len(taken) > self._limit:
+                        return "body-too-long"
+        except TimeoutError:
+            return "upload-timeout"
+        if body.digest is not None and not _is_digest_of(body.digest, bytes(taken)):
+            return "bad-digest"
+        body.replay(bytes(taken))
+        return None
+
+
+def _is_digest_of(header: bytes, body: bytes) -> bool:
+    try:
+        announced = digest_in(header.decode("latin-1"), "Content-Digest")
+    except Problem:
+        return False
+    return hmac.compare_digest(hashlib.sha256(body).hexdigest(), announced)
+
+
+class _Body:
+    """What is known about one request's body while it arrives."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"")
+        self.declared = int(length) if length.isdigit() else None
+        self.digest = headers.get(b"content-digest")
+        self.expected = bool(self.declared) or b"transfer-encoding" in headers
+        self.finished = not self.expected
+        self._receive = receive
+        self._replayed: Message | None = None
+
+    def replay(self, body: bytes) -> None:
+        self._replayed = {"type": "http.request", "body": body, "more_body": False}
+
+    async def receive(self) -> Message:
+        if self._replayed is not None:
+            message, self._replayed = self._replayed, None
+            return message
+        message = await self._receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            self.finished = True
+        return message
+
+    def sender(self, send: Send) -> Send:
+        async def wrapped(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start" and not self.finished:
+                if message["status"] != 408:
+                    await self._drain()
+                if not self.finished:
+                    message = {**message, "headers": [*message.get("headers", []), (b"connection", b"close")]}
+            await send(message)
+
+        return wrapped
+
+    async def _drain(self) -> None:
+        """Take in the rest, so that the client reads our answer instead of a reset connection; within bounds."""
+        if (self.declared or 0) > _DRAIN_BYTES:
+            return
+        left = _DRAIN_BYTES
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while not self.finished and left > 0:
+                    message = await asyncio.wait_for(self.receive(), _DRAIN_PAUSE)
+                    left -= len(message.get("body", b""))
+        except TimeoutError:
+            return
+
+
+async def _send_problem(scope: Scope, slug: str, send: Send) -> None:
+    details = {
+        "body-too-long": "a JSON body this long is not taken",
+        "upload-timeout": "the body stopped arriving",
+        "bad-request": "the body broke off",
+        "bad-digest": "the SHA-256 of the body is not the one in the header Content-Digest",
+    }
+    problem = document(slug, details[slug])
+    scope["hushrec.problem"] = slug
+    body = problem.model_dump_json(exclude_none=True).encode()
+    headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,81 @@
+"""Rows as messages: what an operator or a client may see of a round."""
+
+from __future__ import annotations
+
+import hashlib
+
+from sqlalchemy.orm import Session
+
+from aggregator_service.access.principals import Enrolled, Principal
+from aggregator_service.storage.rounds import find_contribution, in_cohort, received_count
+from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, ViewRow
+from aggregator_service.storage.stages import deliveries, expected, takes_part
+from aggregator_service.tasks.plans import plan_round, round_spec
+from protocols.codec import b64encode
+from protocols.messages import RoundView, SnapshotView, UploadReceipt
+
+__all__ = ["compact_round", "receipt", "round_etag", "round_view", "snapshot_view"]
+
+
+def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
+    """A round as operators, and clients that replay, see it."""
+    waiting = deliveries(round_) is not None
+    return RoundView.model_validate(
+        {
+            "task_id": round_.task_id,
+            "number": round_.number,
+            "step": round_.step,
+            "state": round_.state,
+            "seed": b64encode(round_.seed),
+            "cohort": round_.cohort,
+            "received": received_count(session, round_.id),
+            "survivors": round_.survivors,
+            "folded": round_.folded,
+            "seconds_left": max(0.0, round_.deadline - now) if waiting else None,
+            "aggregate_bytes": round_.aggregate_bytes,
+            "aggregate_digest": round_.aggregate_digest,
+            "failure": round_.failure,
+            "report": round_.report,
+        }
+    )
+
+
+def round_view(session: Session, task: TaskRow, round_: RoundRow, principal: Principal, now: float) -> RoundView:
+    """A round, with what it asks of the client that looks."""
+    view = compact_round(session, round_, now)
+    if not isinstance(principal, Enrolled):
+        return view
+    asked = in_cohort(session, round_.id, principal.client_id)
+    length = plan_round(task, round_).contribution_bytes(round_spec(round_), principal.client_id)
+    before, taken = expected(round_), deliveries(round_)
+    return view.model_copy(
+        update={
+            "in_cohort": asked,
+            "expected": before is not None and takes_part(session, round_.id, before, principal.client_id),
+            "delivered": taken is not None and takes_part(session, round_.id, taken, principal.client_id),
+            "contributed": find_contribution(session, round_.id, principal.client_id) is not None,
+            "contribution_bytes": length if asked else None,
+        }
+    )
+
+
+def round_etag(task: TaskRow, view: RoundView) -> str:
+    """A weak ETag that changes when there is something new to do.
+
+    For clients that is not every contribution of somebody else, or each one would wake them all; operators, who
+    watch, see those too. The task's state is part of it, so that its end wakes everybody.
+    """
+    ignored = {"seconds_left", "received", "folded"} if view.in_cohort is not None else {"seconds_left"}
+    body = f"{task.state} {view.model_dump_json(exclude=ignored)}"
+    return f'W/"{hashlib.sha256(body.encode()).hexdigest()[:24]}"'
+
+
+def receipt(round_: RoundRow, row: ContributionRow) -> UploadReceipt:
+    """The acknowledgement of a durable contribution."""
+    return UploadReceipt(round=round_.number, client_id=row.client_id, bytes=row.bytes, digest=row.digest)
+
+
+def snapshot_view(row: SnapshotRow, seen: SnapshotRow | ViewRow | None = None) -> SnapshotView:
+    """A snapshot that is kept; `seen`: what of it the asking client's group downloads."""
+    body = seen or row
+    return SnapshotView(round=row.round_number, bytes=body.bytes, digest=body.digest, author=row.author)

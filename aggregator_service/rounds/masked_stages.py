@@ -1,0 +1,228 @@
+"""How a masked round goes from stage to stage: each step is one transaction over the rows, so a restart resumes it.
+
+The state machine is in the rows (who sent what), its rules are `protocols.sums.masked.server`'s. A stage ends when
+everybody it expects has delivered, or at its deadline when the thresholds are met; otherwise the round fails, and the
+next one begins with new keys.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from aggregator_service.compute.unmasking import Masks
+from aggregator_service.logs import fields
+from aggregator_service.round_states import RoundEvent, RoundState
+from aggregator_service.rounds.transactions import LostRaceError, fail_round, keep_apart, missing_clients, move
+from aggregator_service.storage.database import Database, announce, count_dropouts
+from aggregator_service.storage.rounds import find_round, lock_round
+from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
+from aggregator_service.storage.stages import (
+    Handout,
+    add_handouts,
+    count_of,
+    deliveries,
+    expected,
+    find_handout,
+    handed_out_bytes,
+    message_bodies,
+    those_who,
+)
+from aggregator_service.tasks.plans import plan_round
+from protocols.errors import ParameterError, ThresholdError
+from protocols.messages import Schedule
+from protocols.sums.masked import server
+from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.mechanism import own_plan
+from protocols.sums.masked.messages import KEY_BYTES
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
+
+__all__ = ["end_stage", "gather_masks", "give_up", "roster_of", "round_context", "survivors_of"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def round_context(task: TaskRow, round_: RoundRow) -> RoundContext:
+    """What all messages of a masked round are bound to."""
+    return RoundContext(
+        task_id=task.id,
+        round_number=round_.number,
+        round_seed=round_.seed,
+        plan=own_plan(plan_round(task, round_).plan),
+        model_digest=round_.model_digest or b"",
+        cohort=round_.cohort,
+    )
+
+
+@lru_cache(maxsize=8)
+def roster_of(database: Database, task_id: str, number: int) -> Roster:
+    """The roster of a round under way, opened once: it never changes. `LookupError` unless there is one."""
+    with database.read() as session:
+        round_ = find_round(session, task_id, number)
+        if round_ is None:
+            raise LookupError("there is no such round")
+        return _roster(session, session.get_one(TaskRow, task_id), round_)
+
+
+@lru_cache(maxsize=8)
+def survivors_of(database: Database, task_id: str, number: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Sharers and survivors of a round whose collecting is over: from then on they never change."""
+    with database.read() as session:
+        round_ = find_round(session, task_id, number)
+        if round_ is None:
+            raise LookupError("there is no such round")
+        sharers, survivors = (session.scalars(those_who(round_.id, part)) for part in ("share", "contribute"))
+        return frozenset(sharers), frozenset(survivors)
+
+
+def _roster(session: Session, task: TaskRow, round_: RoundRow) -> Roster:
+    handout = find_handout(session, round_.id, "roster")
+    if handout is None:
+        raise LookupError("this round has no roster")
+    return open_roster(round_context(task, round_), handout.body)
+
+
+def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
+    """Move a masked round on when its stage is over, or fail it; the round as it then is.
+
+    The stage of unmasking has no next one: its end is the release.
+    """
+    round_ = lock_round(session, round_id)
+    stage_end = _STAGE_ENDS.get(round_.state)
+    if stage_end is None or not _is_over(session, round_, now):
+        return round_
+    count_dropouts(session, round_.state, missing_clients(session, round_))
+    task = session.get_one(TaskRow, round_.task_id)
+    schedule = Schedule.model_validate(task.schedule)
+    try:
+        event = stage_end(session, task, round_, schedule.min_clients, now)
+    except (ThresholdError, ParameterError) as error:
+        give_up(session, task, round_, str(error), now)
+        return round_
+    if event is None:
+        return round_  # the guard against differencing has failed it
+    phase = move(session, round_, event, now)
+    phase.handed_out = handed_out_bytes(session, round_, _HANDED_OUT[event])
+    round_.deadline = now + (
+        schedule.collect_seconds if round_.state == RoundState.COLLECTING else schedule.stage_seconds
+    )
+    announce(session, task.id, "round")
+    _LOG.info("stage over", extra=fields(task=task.id, round=round_.number, event=event.value))
+    return round_
+
+
+def give_up(session: Session, task: TaskRow, round_: RoundRow, reason: str, now: float) -> None:
+    """Fail a masked round that too few clients are left in."""
+    fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now)
+
+
+def _is_over(session: Session, round_: RoundRow, now: float) -> bool:
+    taken, asked = deliveries(round_), expected(round_)
+    if taken is None or asked is None:
+        return False
+    return now >= round_.deadline or count_of(session, round_.id, taken) == count_of(session, round_.id, asked)
+
+
+def _floor(stage: str, present: int, floor: int) -> None:
+    """The task's own floor, besides the thresholds of the sum."""
+    if present < floor:
+        raise ThresholdError(stage, floor, present)
+
+
+def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float) -> RoundEvent:
+    advertised = _without_shared_keys(session, round_, message_bodies(session, round_.id, "advertise"))
+    _floor("advertising", len(advertised), floor)
+    clients = session.scalars(select(ClientRow).where(ClientRow.id.in_(those_who(round_.id, "advertise"))))
+    entries = [
+        RosterEntry(
+            client_id=client.id,
+            identity_key=client.identity_key,
+            mailbox_key=client.mailbox_key,
+            proof=client.membership_proof or bytes(KEY_BYTES),
+            advertisement=advertised[client.id],
+        )
+        for client in clients
+    ]
+    roster = make_roster(round_context(task, round_), entries)
+    add_handouts(session, round_.id, "roster", {"": roster.body})
+    return RoundEvent.ROSTER_CLOSED
+
+
+def _without_shared_keys(session: Session, round_: RoundRow, advertised: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Two clients with one key are up to something; a roster that held them would be refused by everybody."""
+    keys = {client: (body[:KEY_BYTES], body[KEY_BYTES : 2 * KEY_BYTES]) for client, body in advertised.items()}
+    seen = Counter(key for pair in keys.values() for key in pair)
+    suspects = [client for client, pair in keys.items() if any(seen[key] > 1 for key in pair)]
+    for client in suspects:
+        _LOG.warning("advertised keys are not a client's own", extra=fields(round=round_.number, client=client))
+        row = StageMessageRow
+        session.execute(delete(row).where(row.round_id == round_.id, row.client_id == client))
+    return {client: body for client, body in advertised.items() if client not in suspects}
+
+
+def _hand_out_shares(session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float) -> RoundEvent:
+    shares = message_bodies(session, round_.id, "share")
+    roster = _roster(session, task, round_)
+    _floor("sharing", len(shares), floor)
+    server.check_sharers(roster, shares.keys())
+    add_handouts(session, round_.id, "inbox", server.inboxes(roster, shares))
+    return RoundEvent.SHARES_HANDED_OUT
+
+
+def _fix_survivors(session: Session, task: TaskRow, round_: RoundRow, floor: int, now: float) -> RoundEvent | None:
+    sharers = session.scalars(those_who(round_.id, "share")).all()
+    survivors = session.scalars(those_who(round_.id, "contribute")).all()
+    roster = _roster(session, task, round_)
+    _floor("collecting", len(survivors), floor)
+    server.check_survivors(roster, sharers, survivors)
+    if not keep_apart(session, task, round_, now):
+        return None
+    add_handouts(session, round_.id, "survivors", {"": roster.encode_set(survivors)})
+    return RoundEvent.SURVIVORS_TO_CONFIRM if round_.confirms else RoundEvent.SURVIVORS_KNOWN
+
+
+def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, _floor: int, _now: float) -> RoundEvent:
+    sharers = session.scalars(those_who(round_.id, "share")).all()
+    survivors = session.scalars(those_who(round_.id, "contribute")).all()
+    confirmed = message_bodies(session, round_.id, "confirm")
+    roster = _roster(session, task, round_)
+    server.check_confirmed(roster, sharers, survivors, confirmed.keys())
+    add_handouts(session, round_.id, "confirmations", server.confirmations(roster, confirmed))
+    return RoundEvent.CONFIRMED
+
+
+_StageEnd = Callable[[Session, TaskRow, RoundRow, int, float], RoundEvent | None]
+_STAGE_ENDS: Final[Mapping[str, _StageEnd]] = {
+    RoundState.ADVERTISING: _close_roster,
+    RoundState.SHARING: _hand_out_shares,
+    RoundState.COLLECTING: _fix_survivors,
+    RoundState.CONFIRMING: _hand_out_confirmations,
+}
+_HANDED_OUT: Final[Mapping[RoundEvent, Handout]] = {
+    RoundEvent.ROSTER_CLOSED: "roster",
+    RoundEvent.SHARES_HANDED_OUT: "inbox",
+    RoundEvent.SURVIVORS_TO_CONFIRM: "survivors",
+    RoundEvent.SURVIVORS_KNOWN: "survivors",
+    RoundEvent.CONFIRMED: "confirmations",
+}
+
+
+def gather_masks(session: Session, round_: RoundRow) -> Masks:
+    """Everything that takes the masks off, as plain values for a worker. `LostRaceError` when the round is over."""
+    task = session.get_one(TaskRow, round_.task_id)
+    handout = find_handout(session, round_.id, "roster")
+    if handout is None:
+        raise LostRaceError
+    return Masks(
+        context=round_context(task, round_),
+        roster=handout.body,
+        sharers=tuple(session.scalars(those_who(round_.id, "share"))),
+        survivors=tuple(session.scalars(those_who(round_.id, "contribute"))),
+        replies=message_bodies(session, round_.id, "unmask"),
+    )

@@ -1,0 +1,1 @@
+"""Tasks and what belongs to them: plans, members, invitations, the ledger, eligibility."""

@@ -1,0 +1,269 @@
+"""Enrolment and the keyring mailbox: who takes part, and the sealed envelopes that wait for them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from aggregator_service.access.tokens import hash_token, matches, new_id, new_token
+from aggregator_service.logs import fields
+from aggregator_service.problems import Problem
+from aggregator_service.storage.database import announce, changed_rows, discard, void_token
+from aggregator_service.storage.rounds import lock_task
+from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
+from aggregator_service.tasks.plans import plan_task, row_terms
+from protocols.codec import b64decode, b64encode
+from protocols.crypto.domain import digest
+from protocols.crypto.envelope import enrolment_message
+from protocols.messages import Enrolment, EnrolmentRequest, Member, MemberPage
+from protocols.sums.base import NamesPublicKey
+from protocols.sums.registry import mechanism
+
+__all__ = [
+    "awaits_key",
+    "enrol",
+    "is_keyed",
+    "mailbox_topic",
+    "member_page",
+    "publish_key",
+    "revoke_member",
+    "store_envelope",
+]
+
+_LOG = logging.getLogger(__name__)
+
+
+def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enrolment, bool]:
+    """A client's enrolment, and whether it is new (else: the same client, with a fresh token)."""
+    identity_key, mailbox_key = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
+    token_hash = hash_token(request.invitation)
+    query = select(InvitationRow).where(InvitationRow.token_hash == token_hash).with_for_update()
+    invitation = session.scalars(query).one_or_none()
+    if invitation is None or not matches(token_hash, invitation.token_hash):
+        raise Problem("forbidden", "the invitation is not known")
+    _check_signature(request, identity_key, mailbox_key)
+    task = lock_task(session, invitation.task_id)
+    known = session.scalars(
+        select(ClientRow).where(ClientRow.task_id == task.id, ClientRow.identity_key == identity_key)
+    ).one_or_none()
+    if known is not None and known.revoked_at is not None:
+        raise Problem("forbidden", "this identity's membership was revoked")
+    if known is not None:
+        return _enrol_again(session, known, request, mailbox_key), False
+    if task.state != "open":
+        raise Problem("conflict", "the task is over: nobody can join it any more")
+    if invitation.revoked_at is not None:
+        raise Problem("gone", "the invitation was revoked; ask the operator for another")
+    if invitation.expires_at <= now or invitation.used >= invitation.uses:
+        raise Problem("gone", "the invitation is used up or expired; ask the operator for another")
+    if task.needs_keyring and request.membership_proof is None:
+        raise Problem("invalid-parameters", "this task needs a membership_proof, made with the group code")
+    group = _group(task, request)
+    invitation.used += 1
+    return _enrol_first(session, task, invitation, request, group, now), True
+
+
+def _check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key: bytes) -> None:
+    message = enrolment_message(request.invitation, identity_key, mailbox_key, request.group)
+    try:
+        Ed25519PublicKey.from_public_bytes(identity_key).verify(b64decode(request.signature, 64), message)
+    except (InvalidSignature, ValueError):
+        raise Problem("forbidden", "the signature was not made with this identity key over these keys") from None
+
+
+def _group(task: TaskRow, request: EnrolmentRequest) -> int:
+    """The group that the client states; where there is only one it need not."""
+    groups = plan_task(row_terms(task)).recipe.groups
+    if request.group is None and groups > 1:
+        raise Problem(
+            "invalid-parameters", f"this task has groups 0 to {groups - 1}, asked in turn: state which the client is in"
+        )
+    if request.group is not None and request.group >= groups:
+        has = f"groups 0 to {groups - 1}" if groups > 1 else "one group of clients, 0"
+        raise Problem("invalid-parameters", f"this task has {has}: there is no group {request.group}")
+    return request.group or 0
+
+
+def _enrol_again(session: Session, client: ClientRow, request: EnrolmentRequest, mailbox_key: bytes) -> Enrolment:
+    if client.mailbox_key != mailbox_key:
+        raise Problem(
+            "conflict", "this identity is enrolled with another mailbox key; envelopes are sealed to that one"
+        )
+    if request.group not in (None, client.group):
+        raise Problem("conflict", f"this identity is enrolled in group {client.group}, and stays there")
+    token = new_token("hrc")
+    void_token(session, client.token_hash)
+    client.token_hash = hash_token(token)
+    if request.membership_proof is not None and not is_keyed(client):
+        # whoever mistyped the group code the first time need not become somebody else to correct it
+        client.membership_proof = b64decode(request.membership_proof, 32)
+    announce(session, client.task_id, "members", "tokens")
+    session.flush()
+    _LOG.info("client enrolled again", extra=fields(task=client.task_id, client=client.id))
+    return _enrolment(client, token)
+
+
+def _turn(task: TaskRow, request: EnrolmentRequest) -> int:
+    """A place in the round-robin: random, or, in a task made to be repeated, from its seed and the client's key.
+
+    In the latter a client could try keys until it likes its place, and so its company: for experiments only.
+    """
+    if not task.repeatable:
+        return secrets.randbelow(1 << 62)
+    place = digest("round-robin place", task.seed, b64decode(request.identity_key, 32))
+    return int.from_bytes(place[:8], "big") >> 2
+
+
+def _enrol_first(
+    session: Session, task: TaskRow, invitation: InvitationRow, request: EnrolmentRequest, group: int, now: float
+) -> Enrolment:
+    newest = select(func.coalesce(func.max(ClientRow.sequence), 0)).where(ClientRow.task_id == task.id)
+    # A newcomer takes its place in the current turn of a round-robin instead of making up for all it missed.
+    alike = ClientRow.task_id == task.id, ClientRow.group == group
+    turns = select(func.coalesce(func.min(ClientRow.times_asked), 0)).where(*alike)
+    token = new_token("hrc")
+    proof = request.membership_proof
+    client = ClientRow(
+        id=new_id("c"),
+        task_id=task.id,
+        sequence=session.execute(newest).scalar_one() + 1,
+        role=invitation.role,
+        identity_key=b64decode(request.identity_key, 32),
+        mailbox_key=b64decode(request.mailbox_key, 32),
+        membership_proof=None if proof is None else b64decode(proof, 32),
+        group=group,
+        token_hash=hash_token(token),
+        enrolled_at=now,
+        turn=_turn(task, request),
+        times_asked=session.execute(turns).scalar_one(),
+    )
+    session.add(client)
+    try:
+        session.flush()
+    except IntegrityError:
+        raise Problem("conflict", "the task has a key holder already") from None
+    announce(session, task.id, "members")
+    _LOG.info("client enrolled", extra=fields(task=task.id, client=client.id, role=client.role))
+    return _enrolment(client, token)
+
+
+def _enrolment(client: ClientRow, token: str) -> Enrolment:
+    return Enrolment.model_validate(
+        {
+            "task_id": client.task_id,
+            "client_id": client.id,
+            "token": token,
+            "role": client.role,
+            "group": client.group,
+        }
+    )
+
+
+def is_keyed(client: ClientRow) -> bool:
+    """Whether an envelope lies in the client's mailbox: only then is it asked in keyed rounds."""
+    return client.envelope_key is not None
+
+
+def member_page(session: Session, task_id: str, after: int, limit: int, unkeyed: bool) -> MemberPage:
+    """Members in order of enrolment."""
+    query = select(ClientRow).where(ClientRow.task_id == task_id, ClientRow.sequence > after)
+    if unkeyed:
+        query = query.where(
+            ClientRow.envelope_key.is_(None), ClientRow.role != "holder", ClientRow.revoked_at.is_(None)
+        )
+    rows = session.scalars(query.order_by(ClientRow.sequence).limit(limit + 1)).all()
+    shown = rows[:limit]
+    return MemberPage(
+        members=[_member(row) for row in shown], next=str(shown[-1].sequence) if len(rows) > limit else None
+    )
+
+
+def _member(row: ClientRow) -> Member:
+    return Member.model_validate(
+        {
+            "client_id": row.id,
+            "role": row.role,
+            "identity_key": b64encode(row.identity_key),
+            "mailbox_key": b64encode(row.mailbox_key),
+            "membership_proof": None if row.membership_proof is None else b64encode(row.membership_proof),
+            "keyed": is_keyed(row),
+            "revoked": row.revoked_at is not None,
+            "group": row.group,
+        }
+    )
+
+
+def revoke_member(session: Session, task_id: str, client_id: str, now: float) -> Member:
+    """Void a membership for good: its token, its place in later cohorts, its envelope. 404 for unknown clients.
+
+    What it has contributed stays in the sums, and a keyring that it has opened stays known to it.
+    """
+    query = select(ClientRow).where(ClientRow.id == client_id, ClientRow.task_id == task_id).with_for_update()
+    client = session.scalars(query).one_or_none()
+    if client is None:
+        raise Problem("not-found", "there is no such member")
+    if client.revoked_at is None:
+        client.revoked_at = now
+        void_token(session, client.token_hash)
+        client.token_hash = hash_token(new_token("hrc"))  # nobody has seen this one
+        discard(session, client.envelope_key)
+        client.envelope_key = client.envelope_digest = client.envelope_bytes = None
+        session.flush()
+        announce(session, task_id, "members", "round", "tokens")
+        _LOG.info("membership revoked", extra=fields(task=task_id, client=client_id))
+    return _member(client)
+
+
+def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
+    """Keep what the holder's contributions are folded under; False when it is there already, 409 when another is.
+
+    `ParameterError` for a key that the task's mechanism cannot use.
+    """
+    task = lock_task(session, task_id)
+    how = mechanism(task.mechanism_name)
+    if not isinstance(how, NamesPublicKey):
+        raise Problem("conflict", "this task's mechanism needs no public key")
+    if task.public_key is not None and task.public_key != public_key:
+        raise Problem("conflict", "another public key was published, and it stands")
+    how.name_public_key(task.mechanism_parameters, public_key)
+    is_new = task.public_key is None
+    task.public_key = public_key
+    if is_new:
+        _LOG.info("public key published", extra=fields(task=task_id, digest=hashlib.sha256(public_key).hexdigest()))
+    return is_new
+
+
+def awaits_key(task: TaskRow) -> bool:
+    """Whether the holder must publish its public key before anybody is given keys, and so asked in a round."""
+    return task.public_key is None and isinstance(mechanism(task.mechanism_name), NamesPublicKey)
+
+
+def mailbox_topic(client_id: str) -> str:
+    """What a client waits for until its envelope is there."""
+    return f"keyring {client_id}"
+
+
+def store_envelope(session: Session, task_id: str, client_id: str, key: str, digest: str, length: int) -> bool:
+    """Name a durable envelope; False when the same one is there already, 409 when another is."""
+    lock_task(session, task_id)
+    empty = (
+        update(ClientRow)
+        .where(ClientRow.id == client_id, ClientRow.task_id == task_id, ClientRow.envelope_key.is_(None))
+        .where(ClientRow.revoked_at.is_(None))
+        .values(envelope_key=key, envelope_digest=digest, envelope_bytes=length)
+    )
+    if changed_rows(session, empty):
+        announce(session, task_id, mailbox_topic(client_id), "members")
+        _LOG.info("envelope stored", extra=fields(task=task_id, client=client_id, bytes=length, digest=digest))
+        return True
+    client = session.get_one(ClientRow, client_id)
+    if client.envelope_digest != digest:
+        raise Problem("conflict", "another envelope lies in this client's mailbox")
+    return False

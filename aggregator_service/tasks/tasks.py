@@ -1,0 +1,158 @@
+"""Tasks: made, shown and closed. The same functions serve the routes and the command line."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from aggregator_service.access.tokens import hash_token, new_id, new_token
+from aggregator_service.logs import fields
+from aggregator_service.problems import Problem
+from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
+from aggregator_service.storage.snapshots import find_snapshot, seen_by
+from aggregator_service.tasks.checks import check_sums, task_warnings
+from aggregator_service.tasks.eligibility import able_members
+from aggregator_service.tasks.plans import TaskPlan, plan_task, row_terms, task_terms
+from protocols.codec import b64decode, b64encode
+from protocols.messages import (
+    Invitation,
+    InvitationRequest,
+    MechanismChoice,
+    RecipeChoice,
+    Schedule,
+    TaskRequest,
+    TaskView,
+)
+from protocols.sums.masked.task_binding import broadcast_digest
+
+__all__ = ["agreed_digest", "create_invitation", "create_task", "list_tasks", "plan_request", "task_view"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def plan_request(request: TaskRequest) -> TaskPlan:
+    """What is asked for, laid out; `ParameterError` and its kin when recipe, mechanism and numbers do not go together.
+
+    It may take a second, so it comes before the transaction: a database with one writer would stand still meanwhile.
+    """
+    recipe, mechanism = request.recipe, request.mechanism
+    terms = task_terms(recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule)
+    plan = plan_task(terms)
+    check_sums([plan_task(terms, step) for step in range(1, plan.recipe.groups + 1)], request.schedule)
+    return plan
+
+
+def create_task(session: Session, request: TaskRequest, plan: TaskPlan, now: float) -> TaskRow:
+    """A new, open task by the plan of its request (`plan_request`); 409 conflict when its name is taken."""
+    recipe, mechanism = request.recipe, request.mechanism
+    task = TaskRow(
+        id=new_id("t"),
+        name=request.name,
+        state="open",
+        recipe_name=recipe.name,
+        recipe_parameters=dict(recipe.parameters),
+        mechanism_name=mechanism.name,
+        mechanism_parameters=dict(mechanism.parameters),
+        schedule=request.schedule.model_dump(),
+        seed=os.urandom(32) if request.seed is None else b64decode(request.seed, 32),
+        repeatable=request.seed is not None,
+        opened_by=plan.plan.opened_by,
+        needs_keyring=plan.mechanism.needs_keyring,
+        data_set=request.data_set,
+        created_at=now,
+        completed_rounds=0,
+        failed_rounds=0,
+        failures_in_a_row=0,
+        version=0,
+    )
+    session.add(task)
+    try:
+        session.flush()
+    except IntegrityError:
+        raise Problem("conflict", "there is a task of this name already") from None
+    _LOG.info("task created", extra=fields(task=task.id, recipe=recipe.name, mechanism=mechanism.name))
+    return task
+
+
+def list_tasks(session: Session, name: str | None = None) -> Sequence[TaskRow]:
+    """Tasks, newest first; only the one called `name` when it is given."""
+    query = select(TaskRow).order_by(TaskRow.created_at.desc(), TaskRow.id)
+    return session.scalars(query if name is None else query.where(TaskRow.name == name)).all()
+
+
+def task_view(session: Session, task: TaskRow) -> TaskView:
+    """A task as everyone may see it."""
+    schedule = Schedule.model_validate(task.schedule)
+    plan = plan_task(row_terms(task))
+    counted = (
+        select(func.count()).select_from(ClientRow).where(ClientRow.task_id == task.id, ClientRow.revoked_at.is_(None))
+    )
+    members = session.execute(counted).scalar_one()
+    able = able_members(session, task, plan.recipe.groups)
+    return TaskView.model_validate(
+        {
+            "task_id": task.id,
+            "name": task.name,
+            "state": task.state,
+            "recipe": RecipeChoice(name=task.recipe_name, parameters=task.recipe_parameters),
+            "mechanism": MechanismChoice(name=task.mechanism_name, parameters=task.mechanism_parameters),
+            "schedule": schedule,
+            "seed": b64encode(task.seed),
+            "data_set": task.data_set,
+            "plan": plan.plan.describe(),
+            "opened_by": task.opened_by,
+            "members": members,
+            "keyed_members": sum(able) if task.needs_keyring else 0,
+            "able_members": able,
+            "completed_rounds": task.completed_rounds,
+            "failed_rounds": task.failed_rounds,
+            "warnings": task_warnings(plan, schedule, task.repeatable),
+        }
+    )
+
+
+def agreed_digest(session: Session, task: TaskRow, step: int, completed: RoundRow | None) -> bytes:
+    """What a masked round of sum `step` binds its keys to; `completed` is the newest round that released a sum.
+
+    The model in it is what those who are asked train on: their group's view of it.
+    """
+    group = plan_task(row_terms(task), step).recipe.group_of(step)
+    state = None if completed is None else find_snapshot(session, task.id, completed.number)
+    digest = None if state is None else bytes.fromhex(seen_by(session, state, group).digest)
+    return broadcast_digest(task_view(session, task), step, digest)
+
+
+def create_invitation(session: Session, task: TaskRow, request: InvitationRequest, now: float) -> Invitation:
+    """An invitation, to be shown once; only its hash is kept."""
+    if task.state != "open":
+        raise Problem("conflict", "the task is over: nobody can join it any more")
+    token = new_token("hri")
+    invitation_id = new_id("i")
+    session.add(
+        InvitationRow(
+            id=invitation_id,
+            token_hash=hash_token(token),
+            task_id=task.id,
+            role=request.role,
+            uses=request.uses,
+            used=0,
+            created_at=now,
+            expires_at=now + request.expires_seconds,
+        )
+    )
+    _LOG.info(
+        "invitation made", extra=fields(task=task.id, invitation=invitation_id, role=request.role, uses=request.uses)
+    )
+    return Invitation(
+        task_id=task.id,
+        invitation_id=invitation_id,
+        invitation=token,
+        role=request.role,
+        uses=request.uses,
+        expires_seconds=request.expires_seconds,
+    )

@@ -1,0 +1,195 @@
+"""Messages of the stages of masked rounds: admitted, checked, made durable, acknowledged; and what is handed out."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from aggregator_service.access.principals import Enrolled, Principal
+from aggregator_service.crash_points import crash_point
+from aggregator_service.http.authentication import member_of, task_of
+from aggregator_service.logs import fields
+from aggregator_service.problems import Problem
+from aggregator_service.rounds.masked_stages import roster_of, round_context, survivors_of
+from aggregator_service.services import Services
+from aggregator_service.storage.database import Delivery, progress
+from aggregator_service.storage.rounds import find_round, hold_round, in_cohort
+from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
+from aggregator_service.storage.stages import (
+    STATE_OF,
+    Handout,
+    Stage,
+    count_of,
+    expected,
+    find_handout,
+    find_message,
+    takes_part,
+)
+from aggregator_service.tasks.plans import plan_round
+from protocols.messages import UploadReceipt
+from protocols.sums.masked import messages, server
+from protocols.sums.masked.mechanism import own_plan
+
+__all__ = ["StageAdmission", "admit_to_stage", "handed_out", "same_or_other", "store_message"]
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StageAdmission:
+    """A client that may send something in a stage: of which length, and what it has sent already."""
+
+    task: TaskRow
+    round: RoundRow
+    client: Enrolled
+    stage: Stage
+    length: int
+    stored: StageMessageRow | None
+
+    def receipt(self, stored: StageMessageRow) -> UploadReceipt:
+        """The acknowledgement of a durable message."""
+        return UploadReceipt(
+            round=self.round.number, client_id=stored.client_id, bytes=stored.length, digest=stored.digest
+        )
+
+
+def admit_to_stage(
+    services: Services, principal: Principal, task_id: str, number: int, stage: Stage, client_id: str
+) -> StageAdmission:
+    """Who may send what: 404 for rounds without stages, 409 round-closed outside the stage, 403 not-in-cohort for those
+    that did not take part in the stage before. What is stored already is answered whatever the round's state."""
+    client = member_of(principal, task_id, client_id)
+    with services.database.read() as session:
+        task = task_of(session, principal, task_id)
+        round_ = _masked_round(session, task_id, number)
+        stored = find_message(session, round_.id, stage, client_id)
+        if stored is None:
+            _refuse_outsider(session, round_, stage, client_id, services.clock.now())
+        length = stored.length if stored is not None else _length(session, task, round_, stage)
+        return StageAdmission(task, round_, client, stage, length, stored)
+
+
+def _masked_round(session: Session, task_id: str, number: int) -> RoundRow:
+    round_ = find_round(session, task_id, number)
+    if round_ is None or round_.model_digest is None:
+        raise Problem("not-found", "there is no such round, or it has no stages")
+    return round_
+
+
+def _refuse_outsider(session: Session, round_: RoundRow, stage: Stage, client_id: str, now: float) -> None:
+    if not in_cohort(session, round_.id, client_id):
+        raise Problem("not-in-cohort", "this client is not asked in this round")
+    if round_.state != STATE_OF[stage] or now >= round_.deadline:
+        raise Problem("round-closed", f"the round is {round_.state}: it takes no messages of this stage now")
+    before = expected(round_)
+    if before is not None and not takes_part(session, round_.id, before, client_id):
+        raise Problem("not-in-cohort", "this client did not take part in the stage before, so it has left the round")
+
+
+def _length(session: Session, task: TaskRow, round_: RoundRow, stage: Stage) -> int:
+    if stage == "advertise":
+        return messages.ADVERTISEMENT_BYTES
+    if stage == "confirm":
+        return messages.CONFIRMATION_BYTES
+    members = count_of(session, round_.id, "advertise")
+    degree = own_plan(plan_round(task, round_).plan).neighbourhood(members).degree
+    return messages.share_bytes(degree) if stage == "share" else messages.reply_bytes(degree)
+
+
+def same_or_other(admission: StageAdmission, stored: StageMessageRow, digest: str) -> UploadReceipt:
+    """The receipt again for the same bytes; 409 contribution-conflict for others: the first one stands."""
+    if stored.digest != digest:
+        raise Problem("contribution-conflict", "another message of this client is stored for the stage, and it stands")
+    return admission.receipt(stored)
+
+
+def store_message(
+    services: Services, admission: StageAdmission, body: bytes, digest: str
+) -> tuple[UploadReceipt, bool]:
+    """Check a message, make it durable and count it in: receipt, and whether it is new.
+
+    `ContributionError` (the sender's fault) when it breaks a rule that the server can see.
+    """
+    _check(services, admission, body)
+    answer, is_new = services.database.transact(
+        lambda session: _insert(session, services.clock.now(), admission, body, digest)
+    )
+    if is_new:
+        crash_point("stage.stored-before-ack")
+        _LOG.info(
+            "stage message stored",
+            extra=fields(
+                task=admission.task.id,
+                round=admission.round.number,
+                stage=admission.stage,
+                client=admission.client.client_id,
+                bytes=len(body),
+                digest=digest,
+            ),
+        )
+    return answer, is_new
+
+
+def _check(services: Services, admission: StageAdmission, body: bytes) -> None:
+    task, round_, client_id = admission.task, admission.round, admission.client.client_id
+    if admission.stage == "advertise":
+        with services.database.read() as session:
+            identity_key = session.get_one(ClientRow, client_id).identity_key
+        server.check_advertisement(round_context(task, round_), client_id, identity_key, body)
+        return
+    try:
+        roster = roster_of(services.database, task.id, round_.number)
+    except LookupError:
+        raise Problem("round-closed", "the round is over: it takes no messages any more") from None
+    if admission.stage == "share":
+        server.check_shares(roster, body)
+    elif admission.stage == "unmask":
+        server.check_reply(roster, body)
+    else:
+        sharers, survivors = survivors_of(services.database, task.id, round_.number)
+        server.check_confirmation(roster, sharers, survivors, client_id, body)
+
+
+def _insert(
+    session: Session, now: float, admission: StageAdmission, body: bytes, digest: str
+) -> tuple[UploadReceipt, bool]:
+    # The round is held until the commit: a message is either in before the stage ends, or refused.
+    client_id = admission.client.client_id
+    round_ = hold_round(session, admission.round.id, client_id)
+    stored = find_message(session, round_.id, admission.stage, client_id)
+    if stored is not None:
+        return same_or_other(admission, stored, digest), False
+    _refuse_outsider(session, round_, admission.stage, client_id, now)
+    row = StageMessageRow(
+        round_id=round_.id,
+        stage=admission.stage,
+        client_id=client_id,
+        digest=digest,
+        length=len(body),
+        stored_at=now,
+        body=body,
+    )
+    session.add(row)
+    try:
+        session.flush()
+    except IntegrityError:  # another process was quicker by a hair: the primary key decides
+        raise Problem("contribution-conflict", "another message of this client is being stored; ask again") from None
+    progress(session, Delivery(round_.task_id, round_.id, admission.stage, client_id))
+    return admission.receipt(row), True
+
+
+def handed_out(services: Services, principal: Principal, task_id: str, number: int, kind: Handout) -> HandoutRow:
+    """What a client of the roster is handed: 404 before it is there and once the round is over."""
+    client = member_of(principal, task_id)
+    with services.database.read() as session:
+        round_ = _masked_round(session, task_id, number)
+        if not takes_part(session, round_.id, "advertise", client.client_id):
+            raise Problem("not-in-cohort", "this client does not take part in this round")
+        recipient = client.client_id if kind in ("inbox", "confirmations") else ""
+        found = find_handout(session, round_.id, kind, recipient)
+    if found is None:
+        raise Problem("not-found", "the round has nothing of this kind for the client: not yet, or no longer")
+    return found

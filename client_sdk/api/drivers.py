@@ -1,0 +1,236 @@
+"""The only module that touches httpx: two drivers that run the core's programs, and plain downloads.
+
+One driver is one connection pool. A fleet uses several small sync drivers (one a thread) rather than one large async
+pool: against one server process that is the faster way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import TracebackType
+from typing import Final, Self, TypeVar, cast
+
+import httpx
+
+from client_sdk.api.effects import Effect, Pause, Program, Request, Response, Traffic, Work
+from client_sdk.errors import ConnectionFailed
+
+__all__ = ["AsyncDriver", "SyncDriver", "Timeouts", "download"]
+
+T = TypeVar("T")
+_UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_CHUNK: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds: to connect, without a byte read (long polls add their wait), without a byte written."""
+
+    connect: float = 10.0
+    read: float = 60.0
+    write: float = 60.0
+
+    def of(self, request: Request) -> httpx.Timeout:
+        """What httpx is told for `request`."""
+        return httpx.Timeout(
+            connect=self.connect, read=self.read + request.read_seconds, write=self.write, pool=self.connect
+        )
+
+
+@cache
+def _tls(certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
+    """One TLS context for all drivers: loading the certificates costs more than a request.
+
+    Servers are checked against the public authorities, or those of SSL_CERT_FILE.
+    """
+    context = httpx.create_ssl_context()
+    if certificate is not None:
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+def _own_tls() -> ssl.SSLContext:
+    """The context for aggregators: it shows HUSHREC_CLIENT_CERT, with HUSHREC_CLIENT_KEY, to those that ask for one."""
+    return _tls(os.environ.get("HUSHREC_CLIENT_CERT"), os.environ.get("HUSHREC_CLIENT_KEY"))
+
+
+@contextmanager
+def _translated(request: Request) -> Iterator[None]:
+    """httpx's own errors as `ConnectionFailed`, which names method and url but no header."""
+    try:
+        yield
+    except (httpx.TransportError, httpx.StreamError, httpx.InvalidURL, httpx.DecodingError) as error:
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise ConnectionFailed(request.method, request.url, reason, not isinstance(error, _UNSENT)) from error
+
+
+def _body(request: Request) -> bytes | None:
+    return bytes(request.body) if len(request.body) or request.method in ("PATCH", "PUT") else None
+
+
+def _built(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: Timeouts) -> httpx.Request:
+    """What goes over the wire, signed for what httpx makes of the url, and for this moment."""
+    built = http.build_request(
+        request.method,
+        request.url,
+        content=_body(request),
+        headers=dict(request.headers),
+        timeout=timeouts.of(request),
+    )
+    if request.signer is not None:
+        target = built.url.raw_path.decode("ascii")
+        built.headers.update(request.signer.fields(request.method, target, request.headers, time.time()))
+    return built
+
+
+def _response(answer: httpx.Response) -> Response:
+    return Response(answer.status_code, _headers(answer.headers), answer.content)
+
+
+def _headers(headers: httpx.Headers) -> Mapping[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+_ENCODING: Final = {"accept-encoding": "identity"}
+"""Bodies are ciphertexts, which do not shrink, and their digests are of the bytes as sent."""
+
+
+class SyncDriver:
+    """Runs programs on the calling thread. One thread at a time; `traffic` counts its bodies' bytes."""
+
+    def __init__(
+        self,
+        timeouts: Timeouts | None = None,
+        connections: int = 4,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.traffic = Traffic()
+        self._timeouts = timeouts or Timeouts()
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        self._http = httpx.Client(verify=_own_tls(), limits=limits, transport=transport, headers=_ENCODING)
+
+    def run(self, program: Program[T]) -> T:
+        """Drive `program` to its end and return what it returns."""
+        try:
+            effect = next(program)
+            while True:
+                try:
+                    reply = self._perform(effect)
+                except Exception as error:  # handed to the program, which raises what it does not expect
+                    effect = program.throw(error)
+                else:
+                    effect = program.send(reply)
+        except StopIteration as done:
+            return cast(T, done.value)
+        finally:
+            program.close()
+
+    def _perform(self, effect: Effect) -> object:
+        match effect:
+            case Request():
+                return self._send(effect)
+            case Pause():
+                time.sleep(effect.seconds)
+                return None
+            case Work():
+                return effect.call()
+
+    def _send(self, request: Request) -> Response:
+        self.traffic.up += len(request.body)
+        with _translated(request):
+            answer = self._http.send(_built(self._http, request, self._timeouts))
+        self.traffic.down += len(answer.content)
+        return _response(answer)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncDriver:
+    """Runs programs on an event loop; heavy work goes to a thread."""
+
+    def __init__(
+        self,
+        timeouts: Timeouts | None = None,
+        connections: int = 8,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.traffic = Traffic()
+        self._timeouts = timeouts or Timeouts()
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        self._http = httpx.AsyncClient(verify=_own_tls(), limits=limits, transport=transport, headers=_ENCODING)
+
+    async def run(self, program: Program[T]) -> T:
+        """Drive `program` to its end and return what it returns."""
+        try:
+            effect = next(program)
+            while True:
+                try:
+                    reply = await self._perform(effect)
+                except Exception as error:  # handed to the program, which raises what it does not expect
+                    effect = program.throw(error)
+                else:
+                    effect = program.send(reply)
+        except StopIteration as done:
+            return cast(T, done.value)
+        finally:
+            program.close()
+
+    async def _perform(self, effect: Effect) -> object:
+        match effect:
+            case Request():
+                return await self._send(effect)
+            case Pause():
+                await asyncio.sleep(effect.seconds)
+                return None
+            case Work():
+                return await asyncio.to_thread(effect.call)
+
+    async def _send(self, request: Request) -> Response:
+        self.traffic.up += len(request.body)
+        with _translated(request):
+            answer = await self._http.send(_built(self._http, request, self._timeouts))
+        self.traffic.down += len(answer.content)
+        return _response(answer)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def download(url: str, timeouts: Timeouts | None = None) -> Iterator[bytes]:
+    """The body behind a public `url`, in pieces as they arrive, redirects followed: for data sets.
+
+    Raises `ConnectionFailed` when the connection fails, and for any final status but 200. The caller checks the digest.
+    """
+    request = Request("GET", url)
+    with (
+        _translated(request),
+        httpx.Client(verify=_tls(), follow_redirects=True, timeout=(timeouts or Timeouts()).of(request)) as http,
+        http.stream("GET", url) as answer,
+    ):
+        if answer.status_code != httpx.codes.OK:
+            raise ConnectionFailed("GET", url, f"the server answered {answer.status_code}", sent=True)
+        yield from answer.iter_bytes(_CHUNK)

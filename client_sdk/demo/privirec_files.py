@@ -1,0 +1,25 @@
+"""The files that a PriviRec demo writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from client_sdk.demo.privirec_results import PriviRecResult
+
+__all__ = [
+    "write_results",
+]
+
+
+def write_results(result: PriviRecResult, folder: Path) -> tuple[Path, Path]:
+    """The figures as JSON and the spectrum's way as SVG (matplotlib, the `bench` extra), in `folder`; both paths."""
+    from client_sdk.demo.privirec_plot import convergence_plot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"{result.recipe}-{result.dataset}"
+    figures, plot = stem.with_suffix(".json").resolve(), stem.with_suffix(".svg").resolve()
+    figures.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+    plot.write_text(convergence_plot(result), encoding="utf-8")
+    return figures, plot

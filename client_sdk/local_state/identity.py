@@ -1,0 +1,106 @@
+"""Who a client is: an Ed25519 key that signs enrolments and an X25519 key that keyring envelopes are sealed to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from client_sdk.errors import LocalFileError
+from client_sdk.local_state.private_files import ensure_private_directory, read_private, write_private
+from protocols.codec import b64decode, b64encode
+from protocols.crypto.domain import digest
+from protocols.crypto.envelope import enrolment_message, membership_proof
+from protocols.errors import CodecError
+from protocols.messages import EnrolmentRequest
+
+__all__ = ["Identity"]
+
+_FORMAT: Final = "hushrec identity 1"
+_KEY_BYTES: Final = 32
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Identity:
+    """Two private keys. It shows neither; `fingerprint` names it."""
+
+    signing_key: Ed25519PrivateKey
+    mailbox: X25519PrivateKey
+
+    def __repr__(self) -> str:
+        return f"<Identity {self.fingerprint}>"
+
+    @classmethod
+    def generate(cls) -> Self:
+        """Fresh keys from the operating system's generator."""
+        return cls(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read an identity file; `LocalFileError` when it is missing, damaged or readable by group or others."""
+        body = read_private(Path(path), "the identity file")
+        try:
+            content = json.loads(body)
+            if content["format"] != _FORMAT:
+                raise LocalFileError(f"the identity file {path} is of a format that is not known here")
+            signing, mailbox = (b64decode(content[name], _KEY_BYTES) for name in ("identity_key", "mailbox_key"))
+        except (ValueError, TypeError, KeyError, CodecError) as error:
+            raise LocalFileError(f"the identity file {path} is damaged") from error
+        return cls(Ed25519PrivateKey.from_private_bytes(signing), X25519PrivateKey.from_private_bytes(mailbox))
+
+    @classmethod
+    def load_or_create(cls, path: str | Path) -> Self:
+        """Read an identity file, or make one where there is none."""
+        if Path(path).exists():
+            return cls.load(path)
+        identity = cls.generate()
+        identity.save(path)
+        return identity
+
+    def save(self, path: str | Path) -> None:
+        """Write the keys to `path`, mode 0600, atomically. `LocalFileError` when a file is there already."""
+        path = Path(path)
+        if path.exists():
+            raise LocalFileError(f"{path} exists: an identity is never overwritten")
+        ensure_private_directory(path.absolute().parent)
+        content = {
+            "format": _FORMAT,
+            "identity_key": b64encode(self.signing_key.private_bytes_raw()),
+            "mailbox_key": b64encode(self.mailbox.private_bytes_raw()),
+        }
+        write_private(path, json.dumps(content, indent=1).encode() + b"\n")
+
+    @property
+    def public_key(self) -> bytes:
+        """Ed25519 public key, 32 bytes."""
+        return self.signing_key.public_key().public_bytes_raw()
+
+    @property
+    def mailbox_key(self) -> bytes:
+        """X25519 public key, 32 bytes."""
+        return self.mailbox.public_key().public_bytes_raw()
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits of a digest of both public keys."""
+        return digest("identity fingerprint", self.public_key, self.mailbox_key).hex()[:16]
+
+    def enrolment(self, invitation: str, group_code: bytes | None, group: int | None = None) -> EnrolmentRequest:
+        """The signed request to enrol with `invitation`, with a proof of membership when a group code is given.
+
+        group: which of the task's groups of clients to join, where it has several.
+        """
+        proof = None if group_code is None else membership_proof(group_code, self.public_key, self.mailbox_key)
+        message = enrolment_message(invitation, self.public_key, self.mailbox_key, group)
+        return EnrolmentRequest(
+            invitation=invitation,
+            identity_key=b64encode(self.public_key),
+            mailbox_key=b64encode(self.mailbox_key),
+            signature=b64encode(self.signing_key.sign(message)),
+            membership_proof=None if proof is None else b64encode(proof),
+            group=group,
+        )

@@ -1,0 +1,257 @@
+"""Getting the shared keys to the members through a server that must not have them.
+
+The key holder makes the keyring, checks each member's proof against the group code, and leaves one sealed envelope a
+member in the server's mailbox. A member opens its own with its X25519 key and the group code. In public-key mode the
+envelopes hold no secret key.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from client_sdk.agreement.terms import TaskTerms
+from client_sdk.api.calls import Calls
+from client_sdk.api.effects import Pause, Program
+from client_sdk.errors import Conflict
+from client_sdk.local_state.identity import Identity
+from client_sdk.local_state.store import Membership, Shelf
+from client_sdk.model.catch_up import ModelFollower
+from client_sdk.participation.events import (
+    KeyringDelivered,
+    KeyringRefused,
+    Progress,
+    SnapshotPublished,
+    TaskEnded,
+    Waiting,
+    waiting_to_start,
+)
+from protocols.codec import b64decode, b64encode
+from protocols.crypto.envelope import GROUP_CODE_BYTES, check_membership, open_envelope, seal_envelope
+from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
+from protocols.errors import CodecError, KeyringError, ParameterError
+from protocols.messages import Member
+from protocols.sums.base import NamesPublicKey
+
+__all__ = [
+    "Deliveries",
+    "KeyService",
+    "check_keyring",
+    "create_keyring",
+    "enter_rounds",
+    "members_copy",
+    "new_group_code",
+    "parse_group_code",
+    "publish_key",
+    "receive_keyring",
+]
+
+
+def new_group_code() -> str:
+    """A fresh group code as text: 32 random bytes, base64url. Hand it to the members, never to the server."""
+    return b64encode(secrets.token_bytes(GROUP_CODE_BYTES))
+
+
+def parse_group_code(code: str | bytes | None) -> bytes | None:
+    """A group code as bytes from either form; `ParameterError` for anything else. The text never repeats the code."""
+    if code is None:
+        return None
+    try:
+        raw = b64decode(code.strip()) if isinstance(code, str) else code
+    except CodecError:
+        raise ParameterError("a group code is 43 characters of base64url: was it copied whole?") from None
+    if len(raw) != GROUP_CODE_BYTES:
+        raise ParameterError(f"a group code has {GROUP_CODE_BYTES} bytes, this one has {len(raw)}")
+    return raw
+
+
+def create_keyring(terms: TaskTerms) -> Keyring:
+    """Fresh keys for a task, from the plan computed here; `ParameterError` where the mechanism needs none."""
+    if not terms.mechanism.needs_keyring:
+        raise ParameterError(f"task {terms.name!r} sums with {terms.mechanism.name!r}, which needs no keyring")
+    return terms.mechanism.generate_keyring(terms.plan)
+
+
+def check_keyring(terms: TaskTerms, keyring: Keyring) -> Keyring:
+    """`keyring` if it is for this task's mechanism and parameters, `KeyringError` otherwise."""
+    if keyring.mechanism != terms.mechanism.name:
+        raise KeyringError(f"the keyring is for {keyring.mechanism!r}, task {terms.name!r} sums with another mechanism")
+    expected = getattr(terms.plan, "parameter_id", keyring.parameter_id)
+    if keyring.parameter_id != expected:
+        raise KeyringError(f"the keyring was made for other parameters than those of task {terms.name!r}")
+    return keyring
+
+
+def receive_keyring(
+    calls: Calls, terms: TaskTerms, identity: Identity, group_code: bytes | None, wait: float = 0.0
+) -> Program[Keyring | None]:
+    """This member's keyring from its envelope; None while there is none.
+
+    Raises `EnvelopeError` when it does not open with this identity and group code, `KeyringError` when it is for
+    other parameters.
+    """
+    if group_code is None:
+        raise KeyringError(f"task {terms.name!r} needs the group code that its members share: join with group_code=...")
+    envelope = yield from calls.envelope(terms.task_id, wait)
+    if envelope is None:
+        return None
+    return check_keyring(terms, decode_keyring(open_envelope(envelope, identity.mailbox, group_code, terms.task_id)))
+
+
+def members_copy(terms: TaskTerms, keyring: Keyring) -> Keyring:
+    """What a member is given: the whole keyring, or, in public-key mode, all but the secret key."""
+    return keyring.without_secret_key() if terms.opened_by == "holder" else keyring
+
+
+def publish_key(calls: Calls, terms: TaskTerms, keyring: Keyring) -> Program[None]:
+    """Name the public key that contributions are folded under, where the mechanism has one; again is harmless.
+
+    `Conflict` when this task was given another: whoever did it, this keyring is of no use there.
+    """
+    if isinstance(terms.mechanism, NamesPublicKey):
+        yield from calls.put_public_key(terms.task_id, keyring.public_key)
+
+
+def enter_rounds(
+    calls: Calls, terms: TaskTerms, identity: Identity, membership: Membership, keyring: Keyring
+) -> Program[None]:
+    """Have the key holder asked in rounds like any member: it leaves itself an envelope.
+
+    A holder that only serves keys never does, so no round waits for it.
+    """
+    if membership.group_code is None:
+        raise KeyringError("the key holder of a task needs its group code")
+    yield from publish_key(calls, terms, keyring)
+    body = encode_keyring(members_copy(terms, keyring))
+    envelope = seal_envelope(body, identity.mailbox_key, membership.group_code, terms.task_id)
+    try:
+        yield from calls.put_envelope(terms.task_id, membership.client_id, envelope)
+    except Conflict:
+        return  # it did so before
+
+
+@dataclass(frozen=True)
+class Deliveries:
+    """One round of the mailbox: client ids that were given an envelope, and those refused for a false proof."""
+
+    keyed: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+@dataclass
+class KeyService:
+    """The key holder's work, as programs. `refused` members are told once and never keyed."""
+
+    calls: Calls
+    terms: TaskTerms
+    shelf: Shelf
+    group_code: bytes
+    refused: set[str] = field(default_factory=set)
+    _follower: ModelFollower | None = field(default=None, repr=False)
+    _published: int = 0
+
+    def keyring(self) -> Keyring:
+        """The task's keyring; `KeyringError` before `create`."""
+        keyring = self.shelf.keyring(self.terms.task_id)
+        if keyring is None:
+            raise KeyringError(f"no keyring of task {self.terms.name!r} is kept here: create it first")
+        return keyring
+
+    def create(self) -> Keyring:
+        """Make the keyring and keep it before anyone is given a copy; one that is kept already stays."""
+        kept = self.shelf.keyring(self.terms.task_id)
+        if kept is not None:
+            return check_keyring(self.terms, kept)
+        keyring = create_keyring(self.terms)
+        self.shelf.keep_keyring(self.terms.task_id, keyring)
+        return keyring
+
+    def deliver(self, progress: Progress | None = None, wait: float = 0.0) -> Program[Deliveries]:
+        """Seal the keyring for every member that has no envelope yet, after its proof was checked."""
+        keyring = check_keyring(self.terms, self.keyring())
+        body = encode_keyring(members_copy(self.terms, keyring))
+        keyed, refused = [], []
+        after: str | None = None
+        while True:
+            page = yield from self.calls.members(self.terms.task_id, after, unkeyed=True, wait=wait)
+            if page.members:
+                yield from publish_key(self.calls, self.terms, keyring)
+            for member in page.members:
+                if not self._proven(member):
+                    if member.client_id not in self.refused:
+                        refused.append(member.client_id)
+                    continue
+                envelope = seal_envelope(body, b64decode(member.mailbox_key), self.group_code, self.terms.task_id)
+                try:
+                    yield from self.calls.put_envelope(self.terms.task_id, member.client_id, envelope)
+                except Conflict:
+                    continue  # an envelope got there in the meantime (an earlier run of this holder)
+                keyed.append(member.client_id)
+                if progress:
+                    progress(KeyringDelivered(member.client_id))
+            after, wait = page.next, 0.0
+            if after is None:
+                break
+        self.refused.update(refused)
+        if progress:
+            for client_id in refused:
+                progress(KeyringRefused(client_id))
+        return Deliveries(tuple(keyed), tuple(refused))
+
+    def _proven(self, member: Member) -> bool:
+        proof = None if member.membership_proof is None else b64decode(member.membership_proof)
+        return check_membership(self.group_code, b64decode(member.identity_key), b64decode(member.mailbox_key), proof)
+
+    def follower(self) -> ModelFollower:
+        """The holder's copy of the model."""
+        if self._follower is None:
+            self._follower = ModelFollower(self.calls, self.terms, keyring=self.keyring(), opens=True)
+        return self._follower
+
+    def publish_newest(self, upto: int) -> Program[int | None]:
+        """Open what was completed up to round `upto`, and publish the state; its round when it was news."""
+        follower = self.follower()
+        state = (yield from follower.follow(upto)).state
+        if state.round_number in (0, self._published):
+            return None
+        latest = yield from self.calls.latest_snapshot(self.terms.task_id)
+        fresh = latest is None or latest.round < state.round_number
+        if not (fresh and (yield from follower.publish(state))):
+            follower.forget()  # an earlier run of this holder was first: its state counts, noise and all
+            fresh = False
+        self._published = state.round_number
+        return self._published if fresh else None
+
+    def serve(
+        self, progress: Progress | None = None, stop: Callable[[], bool] | None = None, poll_seconds: float = 5.0
+    ) -> Program[None]:
+        """Key members, and in public-key mode open each completed round for them, until the task ends or `stop()`."""
+        etag: str | None = None
+        waiting: Waiting | None = None
+        self.create()
+        while not (stop and stop()):
+            yield from self.deliver(progress, 0.0 if etag else poll_seconds)
+            fresh = yield from self.calls.current_round(self.terms.task_id, etag, poll_seconds if etag else 0.0)
+            if fresh is not None:
+                etag = fresh.etag
+                yield from self._open(fresh.round.number - (fresh.round.state != "complete"), progress)
+                if fresh.round.state in ("collecting", "folding"):
+                    continue
+            view = yield from self.calls.task(self.terms.task_id)
+            if view.state != "open":
+                if progress:
+                    progress(TaskEnded(view.state))
+                return
+            if fresh is None and etag is None:
+                told, waiting = waiting, waiting_to_start(view, self.terms.mechanism.needs_keyring)
+                if progress and waiting != told:
+                    progress(waiting)
+                yield Pause(0.2)
+
+    def _open(self, upto: int, progress: Progress | None) -> Program[None]:
+        if self.terms.opened_by != "holder" or upto < 1:
+            return
+        published = yield from self.publish_newest(upto)
+        if published is not None and progress:
+            progress(SnapshotPublished(published))

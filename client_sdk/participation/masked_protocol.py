@@ -1,0 +1,180 @@
+"""One client's part in one masked round: a message a stage, in the order that the server's rounds go through them.
+
+The states of `protocols.sums.masked.client` live here and nowhere else, and die with the round: nothing of them is
+stored, so a client that restarts has left the round it was in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.agreement.policy import Policy
+from client_sdk.agreement.terms import TaskTerms
+from client_sdk.api.calls import Calls, Handout, Stage
+from client_sdk.api.effects import Program, work
+from client_sdk.errors import PolicyRefused
+from client_sdk.local_state.identity import Identity
+from client_sdk.local_state.store import Membership, Shelf
+from client_sdk.participation.ledger import deliver
+from protocols.crypto.envelope import membership_proof
+from protocols.errors import ParameterError
+from protocols.messages import RoundView
+from protocols.recipes.base import ModelState, RoundSpec
+from protocols.sums.masked import client as stages
+from protocols.sums.masked import messages
+from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.roster import RosterEntry
+from protocols.sums.masked.task_binding import broadcast_digest
+
+__all__ = ["Elements", "MaskedPart", "Vouching", "round_context"]
+
+_STAGES: Final = ("advertising", "sharing", "collecting", "confirming", "unmasking")
+_REACHED: Final[dict[type, int]] = {
+    type(None): 0,
+    stages.Advertised: 1,
+    stages.Shared: 2,
+    stages.Contributed: 3,
+    stages.Confirmed: 4,
+    stages.Done: 5,
+}
+"""Stages that a client in a state is through with."""
+
+Elements = Callable[[], NDArray[np.unsignedinteger[Any]]]
+"""Makes the vector: ring elements (layout.length,), asked for once, when the client contributes."""
+
+
+class Vouching:
+    """Who is a member: whoever proves to know the group code. Remembers whom it has vouched for.
+
+    Without a group code the server's word is all there is.
+    """
+
+    def __init__(self, group_code: bytes | None) -> None:
+        self._code = group_code
+        self._known: set[tuple[bytes, bytes, bytes]] = set()
+
+    def __call__(self, entry: RosterEntry) -> bool:
+        """Whether this member of a roster is one."""
+        if self._code is None:
+            return True
+        seen = (entry.identity_key, entry.mailbox_key, entry.proof)
+        if seen not in self._known:
+            expected = membership_proof(self._code, entry.identity_key, entry.mailbox_key)
+            if not hmac.compare_digest(expected, entry.proof):
+                return False
+            self._known.add(seen)
+        return True
+
+
+def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, state: ModelState) -> RoundContext:
+    """What this client binds its keys and masks to: computed from its own terms and what it holds of the model."""
+    plan = terms.plan_at(spec.step)
+    if not isinstance(plan, MaskedPlan):
+        raise ParameterError(f"task {terms.name!r} sums with {terms.mechanism.name!r}, not with masks")
+    held = terms.recipe.encode_view(state, terms.recipe.group_of(spec.step)) if state.round_number else None
+    model = None if held is None else hashlib.sha256(held).digest()
+    digest = broadcast_digest(terms.view, spec.step, model)
+    return RoundContext(terms.task_id, spec.number, spec.seed, plan, digest, view.cohort)
+
+
+@dataclass
+class MaskedPart:
+    """One client in one masked round. `step` does what the round's stage asks for, once.
+
+    `finished` once the one unmask request is answered, or when this client has missed a stage.
+    """
+
+    calls: Calls
+    membership: Membership
+    identity: Identity
+    policy: Policy
+    vouching: Vouching
+    context: RoundContext
+    shelf: Shelf
+    finished: bool = False
+    missed: str | None = None
+    _state: object = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        trusting = self.membership.group_code is None and not self.policy.trust_roster
+        if trusting and self.context.plan.mode != "curious":
+            raise PolicyRefused(
+                "without the group code only the server says who the other clients are; join with group_code=..., or "
+                "allow it with Policy(trust_roster=True)"
+            )
+
+    def step(self, view: RoundView, elements: Elements) -> Program[None]:
+        """Send this client's message of the stage that `view` is in; nothing when it is sent already.
+
+        Raises `RefusalError`, `ThresholdError` and `CodecError` when the server breaks a rule or too few neighbours are
+        left, and what the calls raise: all of them end the round for this client.
+        """
+        if view.state not in _STAGES or self.finished:
+            return
+        ahead = _REACHED[type(self._state)] - _STAGES.index(view.state)
+        if ahead < 0 and not self._skips_confirming(view):
+            self.finished, self.missed = True, f"the round went on to {view.state} before this client was done"
+            return
+        match self._state:
+            case None:
+                yield from self._advertise()
+            case stages.Advertised() as state if not ahead:
+                yield from self._share(state)
+            case stages.Shared() as state if not ahead:
+                yield from self._contribute(state, elements)
+            case stages.Contributed() as state if view.state == "confirming":
+                yield from self._confirm(state)
+            case (stages.Contributed() | stages.Confirmed()) as state if view.state == "unmasking":
+                yield from self._unmask(state)
+
+    def _skips_confirming(self, view: RoundView) -> bool:
+        curious = self.context.plan.mode == "curious"
+        return curious and view.state == "unmasking" and isinstance(self._state, stages.Contributed)
+
+    def _advertise(self) -> Program[None]:
+        client_id, policy = self.membership.client_id, self.policy.for_masked_rounds()
+        self._state, body = stages.advertise(self.context, client_id, self.identity.signing_key, policy)
+        yield from self._put("advertise", body)
+
+    def _share(self, state: stages.Advertised) -> Program[None]:
+        roster = yield from self._fetch("roster")
+        self._state, body = yield from work(lambda: stages.share(state, roster, self.vouching))
+        yield from self._put("share", body)
+
+    def _contribute(self, state: stages.Shared, elements: Elements) -> Program[None]:
+        members, degree = len(state.roster), state.roster.degree
+        inbox = yield from self._fetch("inbox", messages.inbox_bytes(members, degree))
+        self._state, body = yield from work(lambda: stages.contribute(state, inbox, elements()))
+        task_id, number = self.context.task_id, self.context.round_number
+        yield from deliver(self.calls, self.shelf, task_id, number, self.membership.client_id, body)
+
+    def _confirm(self, state: stages.Contributed) -> Program[None]:
+        survivors = yield from self._fetch("survivors", messages.set_bytes(len(state.roster)))
+        self._state, body = stages.confirm(state, survivors)
+        yield from self._put("confirm", body)
+
+    def _unmask(self, state: stages.Contributed | stages.Confirmed) -> Program[None]:
+        roster = state.roster
+        if isinstance(state, stages.Confirmed):
+            confirmations = yield from self._fetch("confirmations", messages.confirmations_bytes(roster.degree))
+            self._state, body = yield from work(lambda: stages.unmask(state, confirmations))
+        else:
+            survivors = yield from self._fetch("survivors", messages.set_bytes(len(roster)))
+            self._state, body = stages.unmask_unconfirmed(state, survivors)
+        yield from self._put("unmask", body)
+        self.finished = True
+
+    def _put(self, stage: Stage, body: bytes) -> Program[None]:
+        task_id, number = self.context.task_id, self.context.round_number
+        yield from self.calls.put_stage(task_id, number, stage, self.membership.client_id, body)
+
+    def _fetch(self, what: Handout, length: int | None = None) -> Program[bytes]:
+        return self.calls.stage_body(self.context.task_id, self.context.round_number, what, length)

@@ -1,0 +1,131 @@
+"""A participation's way through one masked round: catch up, a message a stage, train in between, report at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.api.effects import Program, Traffic, metered
+from client_sdk.errors import RoundLost
+from client_sdk.history import History
+from client_sdk.model.catch_up import CaughtUp
+from client_sdk.participation.events import ClipWarning, Progress, RoundReport
+from client_sdk.participation.masked_protocol import MaskedPart, round_context
+from client_sdk.training.base import LocalResult
+from protocols.messages import RoundView
+from protocols.recipes.base import RoundSpec
+from protocols.sums.masked.plan import encode
+
+if TYPE_CHECKING:
+    from client_sdk.participation.unmasked_rounds import Participation
+
+__all__ = ["MaskedRound", "take_masked_part"]
+
+_LONG_POLL = 20.0
+
+
+@dataclass
+class MaskedRound:
+    """One client in one masked round. Give `step` the round's view whenever it changed, until `finished`."""
+
+    core: Participation
+    view: RoundView
+    history: History
+    progress: Progress | None = None
+    traffic: Traffic = field(default_factory=Traffic)
+    _part: MaskedPart | None = field(default=None, repr=False)
+    _caught_up: CaughtUp | None = field(default=None, repr=False)
+    _local: LocalResult | None = field(default=None, repr=False)
+    _settled: bool = False
+    _seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("catch up", "train", "rest"), 0.0))
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to send."""
+        return self._part is not None and self._part.finished
+
+    def step(self, view: RoundView) -> Program[None]:
+        """What the stage of `view` asks of this client; `RoundLost` when it came too late for one."""
+        started, training = perf_counter(), self._seconds["train"]
+        if self._part is None:
+            self._part = yield from metered(self._begin(), self.traffic)
+            self._seconds["catch up"] += perf_counter() - started
+            started = perf_counter()
+        yield from metered(self._part.step(view, self._elements), self.traffic)
+        self._seconds["rest"] += perf_counter() - started - (self._seconds["train"] - training)
+        if self._part.missed:
+            raise RoundLost(self._part.missed)
+        if view.state == "collecting" and self._local is not None and not self._settled:
+            self._settled = True
+            self._seconds["train"] += yield from self.core.settle(self._local)
+
+    def _begin(self) -> Program[MaskedPart]:
+        core, view = self.core, self.view
+        core.policy.check_round(view)
+        self._caught_up = yield from core.follower.follow(view.number - 1, patience=60.0)
+        context = round_context(core.terms, view, self._spec, self._caught_up.state)
+        return MaskedPart(core.calls, core.membership, core.identity, core.policy, core.vouching, context, core.shelf)
+
+    @property
+    def _spec(self) -> RoundSpec:
+        return self.core.spec(self.view)
+
+    def _elements(self) -> NDArray[np.unsignedinteger[Any]]:
+        """Train, and lay the contribution out in the ring."""
+        if self._caught_up is None or self._part is None:
+            raise RoundLost("a round begins with its first stage")
+        started, spec, core = perf_counter(), self._spec, self.core
+        self._local = core.train(spec, core.follower.view(self._caught_up.state), self.history)
+        self._seconds["train"] += perf_counter() - started
+        if self.progress and core.policy.too_much_clipped(self._local.clipped, self._local.values):
+            self.progress(ClipWarning(self.view.number, self._local.clipped, self._local.values))
+        route = core.terms.recipe.route(spec, core.membership.client_id)
+        return encode(self._part.context.plan, route, self._local.blocks)
+
+    def report(self) -> RoundReport:
+        """What this client did; `RoundLost` before it has contributed."""
+        if self._local is None or self._caught_up is None:
+            raise RoundLost("this client has not contributed")
+        route = self.core.terms.recipe.route(self._spec, self.core.membership.client_id)
+        return RoundReport(
+            round=self.view.number,
+            client_id=self.core.membership.client_id,
+            loss=self._local.loss,
+            samples=self._local.samples,
+            values=self._local.values,
+            clipped=self._local.clipped,
+            contribution_bytes=self.core.terms.plan_at(self._spec.step).contribution_bytes(route),
+            bytes_up=self.traffic.up,
+            bytes_down=self.traffic.down,
+            bytes_spared=self._caught_up.bytes_spared,
+            catch_up_seconds=self._seconds["catch up"],
+            train_seconds=self._seconds["train"],
+            seal_seconds=0.0,
+            upload_seconds=self._seconds["rest"],
+            caught_up=self._caught_up.plan.kind,
+        )
+
+
+def take_masked_part(
+    core: Participation, view: RoundView, history: History, progress: Progress | None
+) -> Program[RoundReport]:
+    """Go through the round with everyone else, from its first stage until this client has nothing left to send.
+
+    Raises `RoundLost` when the round fails or leaves this client behind.
+    """
+    own, etag = MaskedRound(core, view, history, progress), None
+    while True:
+        yield from own.step(view)
+        if own.finished:
+            return own.report()
+        fresh = yield from core.calls.current_round(core.terms.task_id, etag, _LONG_POLL)
+        if fresh is None:
+            continue
+        etag, now = fresh.etag, fresh.round
+        if now.number != view.number or now.state in ("complete", "failed"):
+            raise RoundLost(now.failure or f"round {view.number} ended before this client was done")
+        view = now

@@ -1,0 +1,1 @@
+"""Many clients in one process: the fleet, a federation without a server, traffic costs."""

@@ -1,0 +1,219 @@
+"""A federation in one process, without HTTP: every client trains, every contribution is sealed, folded and opened.
+
+What the fidelity benchmarks run, and what a researcher runs to try a recipe. The sums are the protocols' own; only
+the network and the storage between the parties are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.data.interactions import Interactions
+from client_sdk.training.base import LocalResult, Memory, TrainingConfig
+from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.registry import client_half
+from protocols.crypto.domain import derive_seed
+from protocols.errors import ParameterError
+from protocols.layout import Route
+from protocols.recipes.base import ModelState, Recipe, RoundSpec
+from protocols.recipes.registry import check_combination
+from protocols.recipes.registry import recipe as make_recipe
+from protocols.sums.base import SumPlan
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.run import run_masked_sum
+from protocols.sums.registry import mechanism as find_mechanism
+
+__all__ = ["FOLD_BATCH", "Federation", "Sampling", "SimulatedRound"]
+
+FOLD_BATCH: Final = 16
+"""Contributions folded at a time, as a server would."""
+
+Sampling = Literal["turns", "uniform"]
+"""How cohorts are chosen: everyone in turn after one shuffle, or anew and uniformly in each round."""
+
+
+@dataclass(frozen=True)
+class SimulatedRound:
+    """What one round did and cost. Seconds are sums over the cohort; bytes are of one average contribution."""
+
+    number: int
+    survivors: int
+    loss: float
+    clipped: int
+    bytes_up: float
+    train_seconds: float
+    seal_seconds: float
+    fold_seconds: float
+    open_seconds: float
+
+
+@dataclass
+class _Tally:
+    """What a round costs, as it goes on."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("train", "seal", "fold", "open"), 0.0))
+    losses: list[float] = field(default_factory=list)
+    clipped: int = 0
+    bytes: int = 0
+
+    @contextmanager
+    def clock(self, phase: str) -> Iterator[None]:
+        """Count the time spent inside towards `phase`."""
+        started = perf_counter()
+        yield
+        self.seconds[phase] += perf_counter() - started
+
+    def round(self, number: int, survivors: int) -> SimulatedRound:
+        """The figures of the whole round."""
+        s = self.seconds
+        return SimulatedRound(
+            number, survivors, float(np.mean(self.losses)), self.clipped, self.bytes / survivors,
+            s["train"], s["seal"], s["fold"], s["open"],
+        )  # fmt: skip
+
+
+@dataclass
+class Federation:
+    """All clients of one data set, one recipe over one mechanism.
+
+    Cohorts go round-robin over one shuffle, as in the released CoLR code: everyone takes part once in users/cohort
+    rounds; with `sampling` "uniform" each round draws its own. A recipe with a frozen cohort gets the same one in every
+    round. `seed` fixes the shuffle, the task seed and
+    each client's training draws, so that two mechanisms can be compared on the same run; the HE library's own
+    randomness is never fixed. `excluded` (users, k) are items that a user never draws as a training negative, -1 for
+    none: only the papers' own protocol needs it. `user_groups` (users,) says which of the recipe's groups each user is
+    in: everyone in group 0 when None.
+    """
+
+    train: Interactions
+    recipe_name: str
+    recipe_parameters: Mapping[str, Any]
+    mechanism_name: str = "plain"
+    mechanism_parameters: Mapping[str, Any] = field(default_factory=dict)
+    training: TrainingConfig | None = None
+    cohort_size: int = 60
+    seed: int = 0
+    excluded: NDArray[np.int32] | None = None
+    user_groups: NDArray[np.int64] | None = None
+    sampling: Sampling = "turns"
+
+    def __post_init__(self) -> None:
+        self.recipe: Recipe = make_recipe(self.recipe_name, self.recipe_parameters)
+        check_combination(self.recipe, self.mechanism_name)
+        self.mechanism = find_mechanism(self.mechanism_name)
+        self.plan = self.mechanism.plan(self.mechanism_parameters, self.recipe.layout(), self.cohort_size)
+        self.keyring = self.mechanism.generate_keyring(self.plan) if self.mechanism.needs_keyring else None
+        self.task_seed = derive_seed(str(self.seed).encode(), "simulation task")
+        self.state: ModelState = self.recipe.initial_state(self.task_seed)
+        self._view = self.state
+        self.half = client_half(self.recipe, self.training)
+        users = self.train.n_users
+        draws = np.random.default_rng([self.seed, 1])
+        self.memories: list[Memory] = [self.half.first_memory(draws) for _ in range(users)]
+        order = np.random.default_rng([self.seed, 42]).permutation(users)
+        if self.recipe.frozen_cohort:  # a user without a row has nothing to add to sums over everyone's
+            order = order[self.train.user_degrees()[order] > 0]
+        group_of = np.zeros(users, np.int64) if self.user_groups is None else self.user_groups
+        self.orders = [order[group_of[order] == group] for group in range(self.recipe.groups)]
+        if not all(members.size for members in self.orders):
+            raise ParameterError(f"each of the recipe's {self.recipe.groups} groups needs users")
+
+    @property
+    def user_factors(self) -> NDArray[np.float32]:
+        """Every user's own factor, float32 (users, dim), for recipes that have one."""
+        return np.stack([memory[USER_FACTOR] for memory in self.memories])
+
+    def cohort(self, spec: RoundSpec) -> NDArray[np.int64]:
+        """The users asked in a round: the same in all rounds where the recipe's cohort is frozen.
+
+        Groups take turns, so a group's turn comes every `recipe.groups` rounds.
+        """
+        members, turn = self.orders[self.recipe.group_of(spec.step)], (spec.number - 1) // self.recipe.groups
+        if self.sampling == "uniform" and not self.recipe.frozen_cohort:
+            draws = np.random.default_rng([self.seed, 3, spec.number])
+            return np.asarray(draws.choice(members, min(self.cohort_size, members.size), replace=False))
+        start = 0 if self.recipe.frozen_cohort else turn * self.cohort_size
+        asked = np.arange(start, start + min(self.cohort_size, members.size))
+        return np.asarray(members[asked % members.size])
+
+    def run(self, rounds: int) -> Iterator[SimulatedRound]:
+        """Run `rounds` more rounds, one at a time; `state` and `memories` hold the model in between.
+
+        Fewer where the recipe says that the model is done.
+        """
+        for number in range(self.state.round_number + 1, self.state.round_number + rounds + 1):
+            if self.recipe.is_done(self.state):
+                return
+            yield self._round(number)
+
+    def _round(self, number: int) -> SimulatedRound:
+        spec = self.recipe.plan(self.task_seed, number)
+        plan, cohort, tally = self._plan(spec.step), self.cohort(spec), _Tally()
+        self._view = self.recipe.view(self.state, self.recipe.group_of(spec.step))
+        if isinstance(plan, MaskedPlan):
+            total = self._sum_masked(plan, spec, cohort, tally)
+        else:
+            total = self._sum_sealed(plan, spec, cohort, tally)
+        self.state = self.recipe.absorb(self.state, spec, total, cohort.size)
+        return tally.round(number, cohort.size)
+
+    def _sum_sealed(
+        self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
+    ) -> NDArray[np.float64]:
+        """Everyone seals, the server folds batch by batch, and whoever may open the sum does."""
+        partial: bytes | None = None
+        waiting: list[tuple[Route, bytes]] = []
+        for user in cohort:
+            local = self._train(spec, int(user), tally)
+            route = self.recipe.route(spec, str(user))
+            with tally.clock("seal"):
+                body = self.mechanism.seal(plan, route, local.blocks, self.keyring)
+            with tally.clock("fold"):
+                self.mechanism.check(plan, route, body)
+                waiting.append((route, body))
+                if len(waiting) == FOLD_BATCH or user == cohort[-1]:
+                    partial = self.mechanism.fold(plan, partial, waiting)
+                    waiting = []
+            tally.bytes += len(body)
+        with tally.clock("open"):
+            aggregate = self.mechanism.release(plan, partial or b"")
+            return self.mechanism.open(plan, aggregate, cohort.size, self.keyring)
+
+    def _sum_masked(
+        self, plan: MaskedPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
+    ) -> NDArray[np.float64]:
+        """All stages of a masked round, nobody dropping out. What it takes counts as sealing: nobody could tell apart
+        what is whose.
+        """
+        vectors = {}
+        for user in cohort:
+            local = self._train(spec, int(user), tally)
+            vectors[str(user)] = plan.layout.scatter(self.recipe.route(spec, str(user)), local.blocks)
+        with tally.clock("seal"):
+            transcript = run_masked_sum(plan, vectors)
+        tally.bytes += sum(map(len, transcript.contributions.values()))
+        return transcript.total
+
+    def _plan(self, step: int) -> SumPlan:
+        layout = self.recipe.layout(step)
+        if layout != self.plan.layout:
+            self.plan = self.mechanism.plan(self.mechanism_parameters, layout, self.cohort_size)
+        return self.plan
+
+    def _train(self, spec: RoundSpec, user: int, tally: _Tally) -> LocalResult:
+        rng = np.random.default_rng([self.seed, 2, user, spec.number])
+        excluded = None if self.excluded is None else self.excluded[user]
+        history = self.train.history(user)
+        with tally.clock("train"):
+            local = self.half.contribute(spec, str(user), self._view, history, self.memories[user], rng, excluded)
+            self.memories[user] = local.memory if local.finish is None else local.finish()
+        tally.losses.append(local.loss)
+        tally.clipped += local.clipped
+        return local

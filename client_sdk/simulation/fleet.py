@@ -1,0 +1,348 @@
+"""Hundreds of participants in one process, over real HTTP: for demos, tests and benchmarks.
+
+Every client has its own identity, token, user factor and random numbers, and sends its own contribution through its own
+requests. What they share, because one process plays them all:
+
+- a few worker threads, each with one small connection pool (against one server process the fastest way);
+- one watcher's long poll and its list of completed rounds and snapshots (JSON) a round, on client 0's token and on
+  nobody's account;
+- the model: an aggregate is decrypted and absorbed once. With `downloads="each"` every client downloads and checks
+  all that it would need alone; with `"once"` only the watcher does, and a report's `bytes_spared` says what the
+  client would have downloaded.
+- with keys, one decoded copy of the keyring (every client fetched and opened its own envelope).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from time import perf_counter
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.agreement.policy import Policy
+from client_sdk.api.drivers import SyncDriver
+from client_sdk.api.effects import Program
+from client_sdk.client import ClientOptions, Enroller
+from client_sdk.history import History
+from client_sdk.local_state.identity import Identity
+from client_sdk.local_state.store import MemoryStore
+from client_sdk.model.catch_up import Catalogue, ModelCache, ModelFollower, fetch_catalogue
+from client_sdk.participation.events import RoundMissed, RoundReport
+from client_sdk.participation.keyring import KeyService
+from client_sdk.participation.participant import key_service
+from client_sdk.participation.unmasked_rounds import Participation, Stop
+from client_sdk.simulation.fleet_rounds import FleetRound, MaskedStage, Seat, play_at_once, play_stages
+from client_sdk.training.base import Memory, TrainingConfig
+from client_sdk.training.factors import USER_FACTOR
+from protocols.errors import ParameterError
+from protocols.messages import RoundView
+from protocols.recipes.base import ModelState
+
+__all__ = ["Fleet"]
+
+T = TypeVar("T")
+Told = Callable[[int], None]
+_ANY_MECHANISM = Policy(mechanisms=frozenset({"ckks", "masked", "paillier", "plain"}))
+
+
+class Fleet:
+    """Many participants of one task.
+
+    interactions: what `take_part` takes, one a client. seed: fixes every client's training draws; fresh randomness by
+    default. dropout: share of a cohort that falls silent, drawn with `dropout_rng`; the round then waits for its
+    deadline. In masked rounds `dropout_stage` is the first stage that they do not answer. identities: fresh ones by
+    default; the same ones in a task of the same seed get the same turns. groups: which of the recipe's groups each
+    client is in, needed where it has several. Client 0 watches the rounds for all, and is
+    the key holder where there is one.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        interactions: Sequence[object],
+        *,
+        training: TrainingConfig | None = None,
+        policy: Policy | None = None,
+        seed: int | None = None,
+        workers: int = 2,
+        downloads: Literal["each", "once"] = "each",
+        dropout: float = 0.0,
+        dropout_rng: np.random.Generator | None = None,
+        dropout_stage: MaskedStage = "collecting",
+        options: ClientOptions | None = None,
+        identities: Sequence[Identity] | None = None,
+        groups: Sequence[int] | None = None,
+    ) -> None:
+        if not interactions:
+            raise ParameterError("a fleet needs at least one client")
+        if not 0.0 <= dropout < 1.0:
+            raise ParameterError(f"dropout is a share below 1, got {dropout}")
+        self._url, self._interactions = url, list(interactions)
+        self._training, self._policy, self._seed = training, policy or _ANY_MECHANISM, seed
+        if identities is not None and len(identities) != len(interactions):
+            raise ParameterError(f"{len(interactions)} clients need as many identities, got {len(identities)}")
+        if groups is not None and len(groups) != len(interactions):
+            raise ParameterError(f"{len(interactions)} clients are in as many groups, got {len(groups)}")
+        self._groups = [None] * len(interactions) if groups is None else [int(group) for group in groups]
+        self._identities = list(identities or (Identity.generate() for _ in interactions))
+        self._dropout, self._dropout_rng = dropout, dropout_rng or np.random.default_rng()
+        self._dropout_stage: MaskedStage = dropout_stage
+        self._options = options or ClientOptions()
+        self._cache = ModelCache(downloads)
+        self._driver = SyncDriver(self._options.timeouts)
+        self._local = threading.local()
+        self._drivers: list[SyncDriver] = [self._driver]
+        self._pool = ThreadPoolExecutor(workers, "hushrec-fleet", self._start_worker)
+        self._clients: list[Participation] = []
+        self._histories: list[History] = []
+        self._by_id: dict[str, int] = {}
+        self._holder: KeyService | None = None
+        self._followers: dict[int | None, ModelFollower] = {}
+
+    def _start_worker(self) -> None:
+        self._local.driver = SyncDriver(self._options.timeouts, connections=1)
+        self._drivers.append(self._local.driver)
+
+    def _spread(self, programs: Iterable[Callable[[], Program[T]]], told: Told | None = None) -> list[T]:
+        """Run one program a client on the workers; the first error ends it. `told` hears how many are done."""
+        done: list[T] = []
+        for result in self._pool.map(lambda make: self._local.driver.run(make()), programs):
+            done.append(result)
+            if told:
+                told(len(done))
+        return done
+
+    # --- enrolment and keys --------------------------------------------------------------------------------------
+
+    def enrol(
+        self,
+        invitation: str,
+        holder_invitation: str | None = None,
+        group_code: str | None = None,
+        told: Told | None = None,
+    ) -> None:
+        """Enrol every client; with `holder_invitation` client 0 becomes the key holder and makes the keyring.
+
+        `told` hears how many are enrolled, as they come.
+        """
+        store = MemoryStore()
+
+        def program(index: int) -> Callable[[], Program[Participation]]:
+            enroller = Enroller(self._url, self._identities[index], store, self._policy, self._options)
+            ticket = holder_invitation if index == 0 and holder_invitation else invitation
+            seed = None if self._seed is None else (self._seed, index)
+            group = self._groups[index]
+            return lambda: enroller.participation(
+                None, ticket, group_code, self._training, seed, self._cache, group=group
+            )
+
+        first = self._spread([program(0)])
+        self._clients = first + self._spread((program(index) for index in range(1, len(self._interactions))), told)
+        self._histories = [
+            client.history(items) for client, items in zip(self._clients, self._interactions, strict=True)
+        ]
+        for client in self._clients:
+            client.vouching = self._clients[0].vouching
+        self._by_id = {client.membership.client_id: index for index, client in enumerate(self._clients)}
+        if holder_invitation:
+            self._holder = key_service(self._clients[0])
+            self._holder.create()
+
+    def give_keys(self, told: Told | None = None) -> None:
+        """Have the holder key every client, and every client open its envelope. Nothing to do for plain tasks.
+
+        `told` hears how many envelopes were sealed, as they are.
+        """
+        if self._holder is not None:
+            sealed = count(1)
+            delivered = self._driver.run(self._holder.deliver(lambda _: told(next(sealed)) if told else None))
+            if delivered.refused:
+                raise ParameterError(f"the key holder refused {len(delivered.refused)} members: false proofs")
+        if self._clients[0].terms.mechanism.needs_keyring:
+            self._spread(client.ready for client in self._clients)
+            self._share_keyring()
+
+    def _share_keyring(self) -> None:
+        keyring = self._clients[-1].follower.keyring
+        for client in self._clients[1:]:
+            if client.follower.keyring == keyring:
+                client.follower.keyring = keyring
+
+    # --- rounds --------------------------------------------------------------------------------------------------
+
+    def run(
+        self, on_round: Callable[[FleetRound], None] | None = None, stop: Stop | None = None, rounds: int | None = None
+    ) -> list[FleetRound]:
+        """Take part in every round until the task ends, `stop()` is true, or `rounds` rounds are over.
+
+        Each round's report goes to `on_round` once its model is known (`model`, `user_factors`).
+        """
+        if not self._clients:
+            raise ParameterError("enrol the fleet first")
+        watcher, done = self._clients[0], list[FleetRound]()
+        etag: str | None = None
+        while not (stop and stop()) and (rounds is None or len(done) < rounds):
+            fresh = self._driver.run(watcher.calls.current_round(watcher.terms.task_id, etag, 20.0))
+            if fresh is None or fresh.round.state != self._opening:
+                etag = fresh.etag if fresh else etag
+                if (fresh is None or fresh.round.state in ("complete", "failed")) and not self._is_open():
+                    break
+                continue
+            report = self._play(fresh.round)
+            done.append(report)
+            if on_round:
+                on_round(report)
+        return done
+
+    @property
+    def _opening(self) -> str:
+        return "advertising" if self._clients[0].terms.mechanism.interactive else "collecting"
+
+    def _is_open(self) -> bool:
+        watcher = self._clients[0]
+        return self._driver.run(watcher.calls.task(watcher.terms.task_id)).state == "open"
+
+    def _play(self, view: RoundView) -> FleetRound:
+        started = perf_counter()
+        watcher = self._clients[0]
+        self._sync(view.number - 1)
+        cohort = self._driver.run(watcher.calls.cohort(watcher.terms.task_id, view.number)).clients
+        dropped = self._dropout_rng.random(len(cohort)) < self._dropout
+        members = [client_id for client_id in cohort if client_id in self._by_id]
+        gone = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
+        seats = [self._seat(client_id, client_id in gone) for client_id in members]
+        if watcher.terms.mechanism.interactive:
+            outcomes = play_stages(seats, view, self._spread, self._await_change, self._dropout_stage)
+        else:
+            outcomes = play_at_once(seats, view, self._spread)
+        end = self._await_end(view.number)
+        if end.state == "complete":
+            self._sync(view.number)
+        return FleetRound(
+            number=view.number,
+            state="complete" if end.state == "complete" else "failed",
+            failure=end.failure,
+            asked=len(cohort),
+            survivors=end.survivors,
+            reports=tuple(outcome for outcome in outcomes if isinstance(outcome, RoundReport)),
+            missed=tuple(outcome for outcome in outcomes if isinstance(outcome, RoundMissed)),
+            seconds=perf_counter() - started,
+        )
+
+    def _seat(self, client_id: str, drops: bool) -> Seat:
+        index = self._by_id[client_id]
+        return Seat(self._clients[index], self._histories[index], drops)
+
+    def _await_change(self, seen: RoundView) -> RoundView:
+        """The round once it is in another state than `seen`."""
+        return self._await(seen.number, lambda state: state != seen.state)
+
+    def _await_end(self, number: int) -> RoundView:
+        """The round once it is over."""
+        return self._await(number, lambda state: state in ("complete", "failed"))
+
+    def _await(self, number: int, wanted: Callable[[str], bool]) -> RoundView:
+        """Round `number` once its state is wanted, or it is no longer the current one."""
+        watcher, etag = self._clients[0], None
+        while True:
+            fresh = self._driver.run(watcher.calls.current_round(watcher.terms.task_id, etag, 20.0))
+            if fresh is None:
+                continue
+            if fresh.round.number > number:
+                return self._driver.run(watcher.calls.round(watcher.terms.task_id, number))
+            if wanted(fresh.round.state):
+                return fresh.round
+            etag = fresh.etag
+
+    def _sync(self, upto: int) -> None:
+        """Bring the shared catalogues and models to the end of round `upto`, and publish a snapshot when one is due."""
+        terms = self._clients[0].terms
+        behind = [
+            follower
+            for group, follower in self._model_followers().items()
+            if self._cache.catalogue(terms.task_id, group, upto) is None
+        ]
+        if behind and self._holder is not None and terms.opened_by == "holder" and upto:
+            self._driver.run(self._holder.publish_newest(upto))
+        for follower in behind:
+            self._bring(follower, upto)
+
+    def _bring(self, follower: ModelFollower, upto: int) -> None:
+        """One copy of the model, and what is known of the way to it."""
+        calls, task_id, group = follower.calls, follower.terms.task_id, follower.view_group
+        news = self._driver.run(fetch_catalogue(calls, follower.terms, follower.known, upto))
+        snapshot = self._driver.run(calls.latest_snapshot(task_id)) if upto else None
+        self._cache.extend_catalogue(task_id, group, Catalogue(upto, news.completed, snapshot))
+        state = self._driver.run(follower.follow(upto)).state
+        if self._driver.run(follower.publish_when_due(state, self._policy.snapshot_every)):
+            snapshot = self._driver.run(calls.latest_snapshot(task_id))
+            self._cache.extend_catalogue(task_id, group, Catalogue(upto, (), snapshot))
+
+    def _model_followers(self) -> dict[int | None, ModelFollower]:
+        """The fleet's own copies of the model, one for each group that follows its own view of it.
+
+        They are apart from the clients': what those need is counted like anyone's.
+        """
+        for client in self._clients:
+            if client.follower.view_group not in self._followers:
+                own = ModelFollower(client.calls, client.terms, shared=self._cache, group=client.membership.group)
+                self._followers[own.view_group] = own
+        for follower in self._followers.values():
+            follower.keyring = self._clients[0].follower.keyring
+        return self._followers
+
+    # --- what it learned -----------------------------------------------------------------------------------------
+
+    @property
+    def clients(self) -> tuple[Participation, ...]:
+        """Every client, in the order of `interactions`."""
+        return tuple(self._clients)
+
+    def model(self, group: int | None = None) -> ModelState:
+        """The newest model the fleet knows, as `group` sees it (client 0's by default); at first the initial one."""
+        wanted = self._clients[0].membership.group if group is None else group
+        if not self._followers:
+            self._sync(0)
+        whole = self._followers.get(None)
+        if whole is not None:
+            return whole.terms.recipe.view(whole.at_hand(), wanted)
+        if wanted not in self._followers:
+            raise ParameterError(f"no client of this fleet is in group {wanted}, so it knows no model of that group")
+        return self._followers[wanted].at_hand()
+
+    def user_factors(self) -> NDArray[np.float32]:
+        """Every client's own factor, float32 (clients, dim); a fresh random one for a client that never trained."""
+        return np.stack([memory[USER_FACTOR] for memory in self._memories()])
+
+    def scores(self) -> Iterator[NDArray[np.float32]]:
+        """Every client's scores by the newest model, float32 (items,) one after the other."""
+        groups = {client.membership.group for client in self._clients}
+        states = {group: self.model(group) for group in groups}
+        for client, memory, history in zip(self._clients, self._memories(), self._histories, strict=True):
+            yield client.half.scores(states[client.membership.group], memory, history)
+
+    def _memories(self) -> list[Memory]:
+        rng = np.random.default_rng(self._seed)
+        return [client.memory() or client.half.first_memory(rng) for client in self._clients]
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of bodies sent and received by everyone so far: enrolment, keys, polls and snapshots included."""
+        return sum(d.traffic.up for d in self._drivers), sum(d.traffic.down for d in self._drivers)
+
+    def close(self) -> None:
+        """End the workers and close the connections."""
+        self._pool.shutdown()
+        for driver in self._drivers:
+            driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

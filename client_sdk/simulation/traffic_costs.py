@@ -1,0 +1,159 @@
+"""What taking part costs on the wire: bytes and minutes, as the CoLR paper counts them and as they are really sent.
+
+Nguyen et al. (WWW 2024), section 5.2, after Wang et al., "A Field Guide to Federated Optimization" (2021):
+
+    T_comm = S_down / B_down + S_up / B_up      a round
+
+with S in MiB and B in MiB a second (the paper writes MB/secs). Its Table 2 is this model with S_up = S_down = 4 bytes
+times the values of one message, over 1,000 rounds, for a client that is in every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from protocols.errors import ParameterError
+from protocols.layout import Block, Route, VectorLayout
+from protocols.recipes.base import Recipe
+from protocols.recipes.svd import SVD
+from protocols.recipes.topk.recipe import TopKRecipe
+from protocols.sums.base import Mechanism, SumPlan
+
+__all__ = ["MIB", "Link", "Traffic", "published_traffic", "wire_traffic"]
+
+MIB: Final = 2**20
+_FLOAT32: Final = 4
+_ROSTER_HEAD: Final = 4
+_ROSTER_ENTRY: Final = 257
+"""Identity key, mailbox key, membership proof, advertisement, and the length of the id."""
+_CLIENT_ID: Final = 22
+"""As this version's server gives them out."""
+_SEED: Final = bytes(32)
+"""Whatever the seed, a route has the lengths that it has on average: only SCoLR's differ at all."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A client's connection, MiB a second in each direction."""
+
+    up: float
+    down: float
+
+    def __post_init__(self) -> None:
+        if not (self.up > 0 and self.down > 0):
+            raise ParameterError(f"a link needs a positive rate both ways, got {self.up} up and {self.down} down")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that one client sends and receives over `rounds` rounds, being asked in each."""
+
+    rounds: int
+    up_bytes: int
+    down_bytes: int
+
+    def up_minutes(self, link: Link) -> float:
+        """Minutes that sending takes."""
+        return self.up_bytes / MIB / link.up / 60
+
+    def down_minutes(self, link: Link) -> float:
+        """Minutes that receiving takes."""
+        return self.down_bytes / MIB / link.down / 60
+
+    def minutes(self, link: Link) -> float:
+        """T_comm of all rounds, in minutes."""
+        return self.up_minutes(link) + self.down_minutes(link)
+
+
+def published_traffic(recipe: Recipe, rounds: int, group: int = 0) -> Traffic:
+    """The paper's counting: the float32 values of an update up, those of a sum down; no counts, no cipher.
+
+    An entry of Top-K counts twice, value and index, in both directions; SVD at rank r counts as CoLR at rank r. Where
+    groups take turns, a client of `group` has part in its own group's rounds alone.
+    """
+    up = down = 0
+    for layout, route, step in _sums(recipe, rounds, group):
+        if recipe.group_of(step) != group:
+            continue
+        sent, released = _published_values(recipe, layout, route)
+        up += _FLOAT32 * sent
+        down += _FLOAT32 * released
+    return Traffic(rounds, up, down)
+
+
+def _published_values(recipe: Recipe, layout: VectorLayout, route: Route) -> tuple[int, int]:
+    if isinstance(recipe, TopKRecipe):
+        return 2 * recipe.kept, 2 * recipe.kept
+    if isinstance(recipe, SVD):
+        values = recipe.parameters.items * recipe.parameters.rank
+        return values, values
+    return _values(layout.contribution_blocks(route)), _values(layout.blocks)
+
+
+def _values(blocks: Iterable[Block]) -> int:
+    return sum(segment.length for block in blocks for segment in block.segments if not segment.integral)
+
+
+def wire_traffic(
+    recipe: Recipe, mechanism: Mechanism, parameters: Mapping[str, Any], clients: int, rounds: int, group: int = 0
+) -> Traffic:
+    """What is sent: contributions of the plan's length up, aggregates (or snapshots of the model) down.
+
+    `clients`: contributions a sum, which the plan's budget and a masked round's handshake depend on. Where groups take
+    turns, a client of `group` contributes in its own group's rounds; it fetches what the group sees of the model then,
+    or, where the server cannot open the sums, every aggregate. Control messages, about a kilobyte a round, are left
+    out. Raises what planning raises (`ParameterError`, `BudgetError`).
+    """
+
+    @cache
+    def plan_of(layout: VectorLayout) -> SumPlan:
+        return mechanism.plan(parameters, layout, clients)
+
+    up = down = 0
+    handshake = _masked_handshake if mechanism.interactive else _no_handshake
+    for layout, route, step in _sums(recipe, rounds, group):
+        plan = plan_of(layout)
+        by_snapshot = recipe.by_snapshot and plan.opened_by == "anyone"
+        asked = recipe.group_of(step) == group
+        if asked:
+            more_up, more_down = handshake(plan, clients)
+            up += plan.contribution_bytes(route) + more_up
+            down += more_down
+        if asked or not by_snapshot:
+            down += recipe.view_bytes(step, group) if by_snapshot else plan.aggregate_bytes
+    return Traffic(rounds, up, down)
+
+
+def _no_handshake(_plan: SumPlan, _clients: int) -> tuple[int, int]:
+    return 0, 0
+
+
+def _masked_handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
+    """Bytes up and down of a masked round's other stages, for one client when all take part."""
+    from protocols.sums.masked import messages
+    from protocols.sums.masked.parameters import upload_bytes
+    from protocols.sums.masked.plan import MaskedPlan
+
+    if not isinstance(plan, MaskedPlan):
+        raise ParameterError(f"what a round over {plan.mechanism!r} sends beside its contributions is not known here")
+    neighbourhood = plan.neighbourhood(clients)
+    stages = upload_bytes(neighbourhood, plan.layout.length, plan.bits)
+    up = sum(stages.values()) - stages["contribute"]
+    down = _ROSTER_HEAD + clients * (_ROSTER_ENTRY + _CLIENT_ID)
+    down += messages.inbox_bytes(clients, neighbourhood.degree) + messages.set_bytes(clients)
+    if plan.mode == "semi-malicious":
+        down += messages.confirmations_bytes(neighbourhood.degree)
+    return up, down
+
+
+def _sums(recipe: Recipe, rounds: int, group: int) -> Iterator[tuple[VectorLayout, Route, int]]:
+    """Layout and one client's route of every sum, with the sum's number."""
+    if rounds < 1:
+        raise ParameterError(f"at least one round is needed, got {rounds}")
+    if not 0 <= group < recipe.groups:
+        raise ParameterError(f"recipe {recipe.name!r} has {recipe.groups} groups of clients: there is no group {group}")
+    for step in range(1, rounds + 1):
+        yield recipe.layout(step), recipe.route(recipe.plan(_SEED, step), "client"), step

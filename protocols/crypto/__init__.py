@@ -1,0 +1,1 @@
+"""Domain separation, envelopes, the keyring, HTTP signatures and public randomness."""

@@ -1,0 +1,66 @@
+"""CoLR: clients train and send only a low-rank factor of the change of the item factors.
+
+Nguyen et al., "Towards Efficient Communication and Secure Federated Recommendation System via Low-rank Training"
+(WWW 2024), eq. 5 to 7: Delta Q = A B with B (r x d) shared and frozen, A (N x r) trained from zero and summed.
+B is redrawn each round and broadcast as 32 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from protocols.crypto.public_random import normals
+from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.factors import FactorParameters, advance
+from protocols.recipes.rows import RowRecipe
+
+__all__ = ["CoLR", "CoLRParameters", "shared_projection"]
+
+
+class CoLRParameters(FactorParameters):
+    """CoLR's parameters: the shape of the item factors and the rank."""
+
+    rank: int = Field(default=4, ge=1, description="Rank r of the change: N*r values travel instead of N*d.")
+
+    @model_validator(mode="after")
+    def _rank_fits(self) -> Self:
+        if self.rank > self.dim:
+            raise ValueError(f"rank {self.rank} is over dim {self.dim}: nothing would be compressed")
+        return self
+
+
+def shared_projection(seed: bytes, rank: int, dim: int) -> NDArray[np.float32]:
+    """B, float32 (rank, dim): orthonormal rows times sqrt(dim/rank), from the round's public seed.
+
+    The released code draws N(0,1), takes the SVD and keeps U V^T sqrt(d/r) ("orthnorm"); the paper's theory has
+    i.i.d. N(0, 1/r) entries. Both have E[B^T B] = I.
+    """
+    left, _, right = np.linalg.svd(normals(seed, "projection", rank * dim).reshape(rank, dim), full_matrices=False)
+    return np.asarray(left @ right * np.sqrt(dim / rank), dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class CoLR(RowRecipe):
+    """Low-rank change: N*r values and N counts a contribution."""
+
+    parameters: CoLRParameters
+    name: str = "colr"
+
+    @property
+    def width(self) -> int:
+        """A row of A: r."""
+        return self.parameters.rank
+
+    def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
+        """B of this round, the same for everyone."""
+        return shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+        """Q += A B, with A[i] = sum of A_u[i] / number of clients that touched i."""
+        projection = shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
+        return advance(state, spec, self.mean_update(total) @ projection.astype(np.float64))

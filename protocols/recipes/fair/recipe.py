@@ -1,0 +1,336 @@
+"""FAIR: devices of unequal memory train one model, each in a hashed subspace that fits it.
+
+Desai et al., "Heterogeneous Federated Collaborative Filtering Using FAIR: Federated Averaging in Random Subspaces"
+(2023), Algorithm 1, with element-wise hashing as in the released code. A device of capacity p holds 1/2^p of either
+item table, psi = projection(theta) (`protocols.recipes.fair.subspaces`), trains it, and the server takes
+
+    theta <- sum_i p_i S_i psi_i',   p_i = |D_i| / sum |D|
+
+All devices of one capacity share S_c. So each capacity is a *group* with a secure sum of its own, over its own m_c
+values, and the groups take turns: a turn is C sums, all from one theta, which moves when the last one is in. Devices
+send changes delta_i = psi_i' - psi_c, weighted (`protocols.recipes.weighted`): with D_c = sum of w_i delta_i and
+W_c = sum of w_i over the group, W = sum of W_c, and because psi_c is the same for the whole group,
+
+    sum_i p_i S_i psi_i' = sum_c S_c (W_c psi_c + D_c) / W
+
+which is what `absorb` computes: the paper's replacement, from values whose size a training step bounds. The folds of
+all psi_c and D_c add up in the largest hashed space, and are recovered once. Small layers travel whole, in every sum.
+With mixing "add", which is not the paper's, psi_c is left out and theta moves by the mean of the recovered changes,
+theta <- theta + sum_c S_c D_c / W. The paper's rule takes away, at every turn, the small devices' share W_c / W of what
+their space cannot hold of theta, so that what full devices add to that lasts a few turns; this one keeps it.
+
+The weight's cap, stratified turns and that user vectors never travel are differences from the released code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from protocols.crypto.domain import derive_seed
+from protocols.crypto.public_random import normals, uniforms
+from protocols.errors import ParameterError
+from protocols.layout import Route, VectorLayout, whole_route
+from protocols.recipes.base import ItemParameters, ModelState, RoundSpec
+from protocols.recipes.factors import round_spec
+from protocols.recipes.fair.state import (
+    TABLES,
+    FairState,
+    FairView,
+    encode_model,
+    fair_state,
+    fair_view,
+    model_bytes,
+    read_model,
+    spaces_of,
+    step_of,
+)
+from protocols.recipes.fair.subspaces import bucket_counts, chunks, fold, means, unfold
+from protocols.recipes.weighted import UPDATE, WEIGHT, weigh, weight_of, weighted_block
+
+__all__ = ["Fair", "FairParameters", "dense_length"]
+
+MOST_HALVINGS: Final = 20
+_INITIAL_SCALE: Final = 0.01
+"""Standard deviation of a fresh item table's values (released code)."""
+
+
+class FairParameters(ItemParameters):
+    """The tables, and which capacities there are: group c is the devices of `capacities[c]`."""
+
+    dim: int = Field(default=8, ge=1, le=256, description="Width d of either item table.")
+    capacities: tuple[int, ...] = Field(
+        default=(0, 1), min_length=1, max_length=8, description="p per group, ascending: 1/2^p of the tables' memory."
+    )
+    clip: float = Field(default=1.0, gt=0, le=1e3, description="Bound on the change of a value in one round.")
+    max_interactions: int = Field(
+        default=10_000, ge=1, le=2**31, description="Interactions from which on a client weighs no more."
+    )
+
+    mixing: Literal["replace", "add"] = Field(
+        default="replace",
+        description="replace: the mean of the recovered models (paper); add: the mean of their changes, added.",
+    )
+
+    @property
+    def elements(self) -> int:
+        """n: values of one item table."""
+        return self.items * self.dim
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        p = self.capacities
+        if list(p) != sorted(set(p)) or p[0] < 0 or p[-1] > MOST_HALVINGS:
+            raise ValueError(f"capacities must be distinct, ascending and in 0..{MOST_HALVINGS}, got {list(p)}")
+        if len(TABLES) * self.elements >= 2**31:
+            raise ValueError(f"two tables of {self.items} x {self.dim} values are more than 32 bits can number")
+        bucket_counts(self.elements, p)
+        return self
+
+
+def dense_length(dim: int) -> int:
+    """Values of the small layers: MLP 2d -> d with its bias, and the 2d weights of the prediction."""
+    return 2 * dim * dim + 3 * dim
+
+
+@dataclass(frozen=True)
+class Fair:
+    """One turn of sums a round of the paper; see the module."""
+
+    parameters: FairParameters
+    name: str = "fair"
+
+    frozen_cohort: Final = False
+    by_snapshot: Final = True
+    """Yes: a small device never holds theta, so that it cannot replay what moves it."""
+
+    @cached_property
+    def buckets(self) -> tuple[int, ...]:
+        """m_c: values of one table in each group's space."""
+        return bucket_counts(self.parameters.elements, self.parameters.capacities)
+
+    @property
+    def groups(self) -> int:
+        """One a capacity."""
+        return len(self.parameters.capacities)
+
+    def group_of(self, step: int) -> int:
+        """In turn, those with the most memory first."""
+        return (step - 1) % self.groups
+
+    @property
+    def dense_values(self) -> int:
+        """Values of the small layers."""
+        return dense_length(self.parameters.dim)
+
+    def layout(self, step: int = 1) -> VectorLayout:
+        """One block: weighted changes of the group's two tables and of the small layers, and the weight."""
+        length = len(TABLES) * self.buckets[self.group_of(step)] + self.dense_values
+        return VectorLayout((weighted_block("model", length, self.parameters.clip),))
+
+    def plan(self, task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
+        """The round's public seed, from the task's."""
+        return round_spec(task_seed, number, step)
+
+    def route(self, spec: RoundSpec, client_id: str) -> Route:
+        """Everyone feeds the one block."""
+        return whole_route(self.layout(spec.step))
+
+    # --- what a device sends -------------------------------------------------------------------------------------
+
+    def contribute(
+        self,
+        spec: RoundSpec,
+        places: NDArray[np.integer],
+        changes: NDArray[np.float32],
+        dense: NDArray[np.float32],
+        interactions: int,
+    ) -> tuple[list[NDArray[np.float64]], int]:
+        """The contribution's one vector, and how many values had to be clipped.
+
+        places: (k,), distinct, into the group's two tables one after the other. changes: (k,), theirs. dense: the
+        change of the small layers. Raises `ParameterError` when training diverged.
+        """
+        if not (np.isfinite(changes).all() and np.isfinite(dense).all()):
+            raise ParameterError("the change of the model holds values that are not finite: training diverged")
+        clip, weight = self.parameters.clip, weight_of(interactions, self.parameters.max_interactions)
+        clipped = int(np.count_nonzero(np.abs(changes) > clip) + np.count_nonzero(np.abs(dense) > clip))
+        tables = len(TABLES) * self.buckets[self.group_of(spec.step)]
+        vector = np.zeros(tables + self.dense_values + 1)
+        vector[places] = weight * np.clip(changes, -clip, clip, dtype=np.float64)
+        vector[tables:] = weigh(np.clip(dense, -clip, clip), weight)
+        return [vector], clipped
+
+    # --- the whole model -----------------------------------------------------------------------------------------
+
+    def initial_state(self, task_seed: bytes) -> FairState:
+        """Tables N(0, 0.01^2), layers Xavier uniform with no bias, all from the task's seed (released code)."""
+        tables = np.empty((len(TABLES), self.parameters.elements), dtype=np.float32)
+        for row, table in zip(tables, TABLES, strict=True):
+            for part in chunks(row.size):
+                row[part] = _initial_values(task_seed, table, part)
+        return FairState(0, 0, _hash_seed(task_seed), tables, _initial_dense(task_seed, self.parameters.dim))
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+        """The group's sum is kept; with the last group's, the model moves. Raises `ParameterError` for another sum."""
+        own = fair_state(state)
+        if spec.number <= own.round_number or spec.step != own.step + 1:
+            raise ParameterError(
+                f"sum {spec.step} of round {spec.number} does not follow a model of sum {own.step}, round "
+                f"{own.round_number}"
+            )
+        given = (*own.given, self.layout(spec.step).split(total)[0].astype(np.float32))
+        if len(given) < self.groups:
+            return replace(own, round_number=spec.number, step=spec.step, given=given)
+        return self._moved(own, spec, given)
+
+    def _moved(self, state: FairState, spec: RoundSpec, given: tuple[NDArray[np.float32], ...]) -> FairState:
+        parts = [self.layout(group + 1).blocks[0].split(sums.astype(np.float64)) for group, sums in enumerate(given)]
+        weights = [float(part[WEIGHT][0]) for part in parts]
+        if not (min(weights) >= 0 and sum(weights) > 0):
+            raise ParameterError("a turn of sums needs a positive weight")
+        updates = [part[UPDATE] for part in parts]
+        dense = state.dense + sum(update[-self.dense_values :] for update in updates) / sum(weights)
+        tables = np.empty_like(state.tables)
+        for number in range(len(TABLES)):
+            changes = [
+                update[number * buckets : (number + 1) * buckets]
+                for update, buckets in zip(updates, self.buckets, strict=True)
+            ]
+            self._move_table(state, number, changes, weights, tables[number])
+        return FairState(spec.number, spec.step, state.seed, tables, dense.astype(np.float32))
+
+    def _move_table(
+        self,
+        state: FairState,
+        number: int,
+        changes: list[NDArray[np.float64]],
+        weights: list[float],
+        out: NDArray[np.float32],
+    ) -> None:
+        """sum over groups of S_c (W_c psi_c + D_c) / W of one table, into `out`; see the module for "add"."""
+        old, elements = state.tables[number], self.parameters.elements
+        hashed = [group for group, buckets in enumerate(self.buckets) if buckets < elements]
+        finest = spaces_of(state.seed, elements, self.buckets[hashed[0]] if hashed else elements)[number]
+        replacing, full = self.parameters.mixing == "replace", self.buckets[0] == elements
+        mixed = np.zeros(finest.buckets if hashed else 0)
+        for group in hashed:
+            mixed += unfold(changes[group], finest.buckets)
+        if replacing and hashed:
+            totals, counts = finest.sums(old), finest.counts()
+            for group in hashed:
+                psi = means(fold(totals, self.buckets[group]), fold(counts, self.buckets[group]))
+                mixed += unfold(weights[group] * psi.astype(np.float64), finest.buckets)
+        kept = (weights[0] if full else 0.0) if replacing else sum(weights)
+        for part in chunks(elements):
+            moved = kept * old[part].astype(np.float64)
+            if full:
+                moved += changes[0][part]
+            if hashed:
+                moved += finest.recover(mixed, part)
+            out[part] = moved / sum(weights)
+
+    def state_bytes(self, step: int) -> int:
+        """The tables, the layers, and the sums of the groups asked so far in the turn."""
+        return model_bytes(sum(self._state_lengths(step)))
+
+    def _state_lengths(self, step: int) -> list[int]:
+        asked = step % self.groups
+        tables = len(TABLES) * self.parameters.elements
+        return [tables, self.dense_values, *(self.layout(group + 1).length for group in range(asked))]
+
+    def encode_state(self, state: ModelState) -> bytes:
+        """See `protocols.recipes.fair.state`."""
+        own = fair_state(state)
+        return encode_model(own, [own.tables, own.dense, *own.given])
+
+    def decode_state(self, round_number: int, body: bytes) -> FairState:
+        """The inverse of `encode_state`."""
+        step = step_of(body, round_number)
+        seed, (tables, dense, *given) = read_model(body, self._state_lengths(step))
+        return FairState(round_number, step, seed, tables.reshape(len(TABLES), -1), dense, tuple(given))
+
+    # --- what a device holds of it -------------------------------------------------------------------------------
+
+    def view(self, state: ModelState, group: int) -> FairView:
+        """The layers, and either table projected onto the group's space."""
+        own = fair_state(state)
+        spaces = spaces_of(own.seed, self.parameters.elements, self.buckets[group])
+        tables = np.stack([space.project(table) for space, table in zip(spaces, own.tables, strict=True)])
+        return FairView(own.round_number, own.step, own.seed, tables, own.dense)
+
+    def initial_view(self, task_seed: bytes, group: int) -> FairView:
+        """`view` of the initial model, drawn and folded a chunk at a time."""
+        seed, buckets, elements = _hash_seed(task_seed), self.buckets[group], self.parameters.elements
+        tables = np.empty((len(TABLES), buckets), dtype=np.float32)
+        for row, table, space in zip(tables, TABLES, spaces_of(seed, elements, buckets), strict=True):
+            totals = np.zeros(0 if space.whole else buckets)
+            for part in chunks(elements):
+                values = _initial_values(task_seed, table, part)
+                if space.whole:
+                    row[part] = values
+                else:
+                    space.add(values, totals, part)
+            if not space.whole:
+                row[:] = means(totals, space.counts())
+        return FairView(0, 0, seed, tables, _initial_dense(task_seed, self.parameters.dim))
+
+    def view_bytes(self, step: int, group: int) -> int:
+        """The group's buckets of both tables, and the layers."""
+        return model_bytes(sum(self._view_lengths(group)))
+
+    def _view_lengths(self, group: int) -> list[int]:
+        return [len(TABLES) * self.buckets[group], self.dense_values]
+
+    def encode_view(self, view: ModelState, group: int) -> bytes:
+        """See `protocols.recipes.fair.state`."""
+        own = fair_view(view)
+        return encode_model(own, [own.tables, own.dense])
+
+    def decode_view(self, round_number: int, body: bytes, group: int) -> FairView:
+        """The inverse of `encode_view`."""
+        step = step_of(body, round_number)
+        seed, (tables, dense) = read_model(body, self._view_lengths(group))
+        return FairView(round_number, step, seed, tables.reshape(len(TABLES), -1), dense)
+
+    # --- what everyone may see -----------------------------------------------------------------------------------
+
+    def report(self, state: ModelState) -> dict[str, float]:
+        """Nothing: how good the model is only the clients can tell."""
+        return {}
+
+    def is_done(self, state: ModelState) -> bool:
+        """Never: training goes on for as long as the schedule says."""
+        return False
+
+    def warnings(self) -> tuple[str, ...]:
+        """That there is one sum a capacity, and what a client's group tells."""
+        if self.groups == 1:
+            return ()
+        return (
+            f"The server knows which of {self.groups} memory sizes each client has, and sees one sum a size: a client "
+            "hides among those of its own size alone.",
+        )
+
+
+def _hash_seed(task_seed: bytes) -> bytes:
+    return derive_seed(task_seed, "fair subspaces")
+
+
+def _initial_values(task_seed: bytes, table: str, part: slice) -> NDArray[np.float32]:
+    """A chunk of a fresh item table: each from a seed of its own, so that it can be drawn alone."""
+    seed = derive_seed(task_seed, "fair initial table", table, part.start)
+    return (_INITIAL_SCALE * normals(seed, "values", part.stop - part.start)).astype(np.float32)
+
+
+def _initial_dense(task_seed: bytes, dim: int) -> NDArray[np.float32]:
+    """MLP weights (2d x d, row-major) || bias (d) || prediction weights (2d): Xavier uniform, no bias."""
+    weights = 2.0 * uniforms(task_seed, "fair initial layers", dense_length(dim) - dim) - 1.0
+    mlp, prediction = np.split(weights, [2 * dim * dim])
+    layers = (np.sqrt(6 / (3 * dim)) * mlp, np.zeros(dim), np.sqrt(6 / (2 * dim + 1)) * prediction)
+    return np.concatenate(layers).astype(np.float32)

@@ -1,0 +1,126 @@
+"""FAIR's model, whole as the server has it and compressed as a device has it, and their encodings.
+
+step   uint32
+seed   32 bytes: what places and signs follow from
+state  tables (2 x n float32) || dense (float32) || the sums of the groups that were asked in this turn (float32)
+view   tables (2 x m float32) || dense (float32)
+
+All little-endian. Lengths follow from the step and the group.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.codec import exact
+from protocols.crypto.domain import SEED_BYTES
+from protocols.errors import CodecError, ParameterError
+from protocols.recipes.base import ModelState
+from protocols.recipes.fair.subspaces import Subspace, hash_key
+
+__all__ = [
+    "TABLES",
+    "FairState",
+    "FairView",
+    "encode_model",
+    "fair_state",
+    "fair_view",
+    "model_bytes",
+    "read_model",
+    "spaces_of",
+    "step_of",
+]
+
+TABLES: Final = ("gmf", "mlp")
+"""The item tables, each hashed with a key of its own."""
+
+_STEP: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True, eq=False)
+class FairState(ModelState):
+    """The whole model after `step` sums.
+
+    seed: 32 public bytes, the same for the whole task. tables: float32 (2, n), n = items * dim values of either table,
+    row-major. dense: float32, the small layers. given: the sum, float32, of each group that was asked in the turn under
+    way; tables and layers move once all have been.
+    """
+
+    step: int
+    seed: bytes
+    tables: NDArray[np.float32]
+    dense: NDArray[np.float32]
+    given: tuple[NDArray[np.float32], ...] = ()
+
+    def freeze(self) -> None:
+        """The sums, too."""
+        super().freeze()
+        for total in self.given:
+            total.flags.writeable = False
+
+
+@dataclass(frozen=True, eq=False)
+class FairView(ModelState):
+    """What a device holds of it: tables float32 (2, m), m its space's buckets; m = n where it holds everything."""
+
+    step: int
+    seed: bytes
+    tables: NDArray[np.float32]
+    dense: NDArray[np.float32]
+
+
+def fair_state(state: ModelState) -> FairState:
+    """`state` as FAIR's whole model; `ParameterError` for another recipe's, or a device's view."""
+    if not isinstance(state, FairState):
+        raise ParameterError(f"this is not FAIR's whole model: it is a {type(state).__name__}")
+    return state
+
+
+def fair_view(state: ModelState) -> FairView:
+    """`state` as what a device of FAIR holds; `ParameterError` for anything else."""
+    if not isinstance(state, FairView):
+        raise ParameterError(f"a device of FAIR trains on its view of the model, not on a {type(state).__name__}")
+    return state
+
+
+def spaces_of(seed: bytes, elements: int, buckets: int) -> tuple[Subspace, Subspace]:
+    """The space of `buckets` of either table, in the order of `TABLES`."""
+    first, second = (Subspace(elements, buckets, hash_key(seed, table)) for table in TABLES)
+    return first, second
+
+
+def model_bytes(values: int) -> int:
+    """Length of an encoded state or view of so many values."""
+    return _STEP.size + SEED_BYTES + 4 * values
+
+
+def encode_model(model: FairState | FairView, parts: Sequence[NDArray[np.float32]]) -> bytes:
+    """Step, seed and the parts' values."""
+    return b"".join([_STEP.pack(model.step), model.seed, *(part.astype("<f4").tobytes() for part in parts)])
+
+
+def step_of(body: bytes, round_number: int) -> int:
+    """The step an encoded model is of; `CodecError` for a body without one, or one that the round cannot have."""
+    if len(body) < _STEP.size:
+        raise CodecError(f"a model of FAIR has at least {_STEP.size} bytes, got {len(body)}")
+    step: int = _STEP.unpack_from(body)[0]
+    if step > round_number:
+        raise CodecError(f"a model of round {round_number} claims {step} sums")
+    return step
+
+
+def read_model(body: bytes, lengths: Sequence[int]) -> tuple[bytes, list[NDArray[np.float32]]]:
+    """The seed and the parts of these lengths, float32; `CodecError` for another length, or what is not finite."""
+    view = exact(body, model_bytes(sum(lengths)), "a model of FAIR")
+    head = _STEP.size + SEED_BYTES
+    values = np.frombuffer(view, "<f4", offset=head).astype(np.float32)
+    if not np.isfinite(values).all():
+        raise CodecError("a model of FAIR holds values that are not finite")
+    return bytes(view[_STEP.size : head]), [values[a:b] for a, b in pairwise(accumulate(lengths, initial=0))]

@@ -1,0 +1,212 @@
+"""PriviRec: the components of graph filters from sums over clients; nothing is trained.
+
+"Secure Federated Graph-Filtering for Recommender Systems". R is the binary users x items matrix, D_u and D_i hold its
+row and column sums, R~ = D_u^-a R D_i^(a-1), and P = R~^T R~ (eq. 2 has a = 1/2). The sums of a task, by step:
+
+    1               item degrees d_i = sum_u R_ui                             (eq. 6)       m counts
+    2 .. q+1        Y = P Q = sum_u r_u^T (r_u Q), r_u a row of R~; Q <- QR   (theorem 3.2) m x K values
+    q+2 (privirec)  the upper triangle of P = sum_u r_u^T r_u                 (theorem 3.1) m (m+1) / 2 values
+
+privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). A client scales its row
+itself, since d_u is its own and d_i is what the first sum gave.
+
+**The bound on the sums.** Every value of a sum from step 2 on is at most n^(2a-1) in size, n the number of clients: 1
+for a = 1/2. Schur's test with weights d_u^(1-a) and d_i^(1-a): sum_i R~_ui d_i^(1-a) = d_u^-a d_u = d_u^(1-a), and
+sum_u R~_ui d_u^(1-a) = d_i^(a-1) sum_(u has i) d_u^(1-2a) <= d_i^a = d_i^(2a-1) d_i^(1-a) for a >= 1/2, d_u >= 1. So
+||P|| = ||R~||^2 <= max d_i^(2a-1) <= n^(2a-1). An entry of P q is at most ||P|| ||q||, and the columns of Q are unit
+vectors; an entry of P is at most ||P||. Clients that leave after step 1 take rows out of R~, which lowers its norm. One
+client's part is at most 1: |r_u| = d_u^-a (sum d_i^(2a-2))^(1/2) <= d_u^(1/2-a) <= 1 as d_i >= 1.
+
+A client's part r_u^T (r_u Q) has non-zero rows for its own items only, so it must never travel as it is, nor sparse:
+both carriers take it dense, and only `masked` hides it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.errors import ParameterError
+from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.recipes.base import ModelState, OneGroup, RoundSpec
+from protocols.recipes.factors import round_spec
+from protocols.recipes.privirec.parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
+from protocols.recipes.privirec.spectrum import captured, iterate, relative_change, ritz, start_basis
+from protocols.recipes.privirec.state import PriviRecState, StateForm, privirec_state
+from protocols.recipes.privirec.triangle import triangle_length
+
+__all__ = ["PriviRec", "PriviRecK", "Sum"]
+
+Sum = Literal["degrees", "iteration", "gram"]
+
+_MOST_CLIENTS: Final = 1_000_000
+"""n of the bound for a > 1/2; a sum over fewer is bounded by fewer."""
+_ROUNDED: Final = 1.0 + 2.0**-20
+"""What float32 may add to the length of a column of Q."""
+
+
+@dataclass(frozen=True)
+class PriviRecK(OneGroup):
+    """Degrees and power iterations: m counts once, then m x K values a sum."""
+
+    parameters: PriviRecKParameters
+    name: str = "privirec-k"
+
+    @property
+    def frozen_cohort(self) -> bool:
+        """Yes: every sum is over the same rows, and two sums of cohorts that differ by one client would show it."""
+        return True
+
+    @property
+    def by_snapshot(self) -> bool:
+        """Yes: a QR's last bits differ between machines, so there is one Q, the server's."""
+        return True
+
+    @property
+    def steps(self) -> int:
+        """How many sums a task has, at most."""
+        return 1 + self.parameters.iterations
+
+    def sum_of(self, step: int) -> Sum:
+        """What sum `step` is of; `ParameterError` beyond the last one."""
+        if not 1 <= step <= self.steps:
+            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no number {step}")
+        return "degrees" if step == 1 else "iteration" if step <= 1 + self.parameters.iterations else "gram"
+
+    def layout(self, step: int = 1) -> VectorLayout:
+        """One block of one segment; the bounds of its values are proven above."""
+        p = self.parameters
+        kind = self.sum_of(step)
+        if kind == "degrees":
+            segment = Segment(kind, p.items, 1.0, integral=True)
+        else:
+            length = triangle_length(p.items) if kind == "gram" else p.items * p.columns
+            segment = Segment(kind, length, 1.0, sum_bound=self._sum_bound)
+        return VectorLayout((Block(kind, (segment,)),))
+
+    @property
+    def _sum_bound(self) -> float:
+        return float(_MOST_CLIENTS ** (2 * self.parameters.user_exponent - 1)) * _ROUNDED
+
+    def plan(self, task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
+        """The round's public seed, from the task's; only the first sum uses it, for Q_0."""
+        return round_spec(task_seed, number, step)
+
+    def route(self, spec: RoundSpec, client_id: str) -> Route:
+        """Everyone feeds the one block."""
+        return whole_route(self.layout(spec.step))
+
+    def form(self) -> StateForm:
+        """The shapes that states of this recipe have."""
+        p = self.parameters
+        return StateForm(p.items, p.columns, self.steps, 1 + p.iterations)
+
+    def state_bytes(self, step: int) -> int:
+        """See `StateForm.length`."""
+        return self.form().length(step)
+
+    def initial_state(self, task_seed: bytes) -> PriviRecState:
+        """Nothing is known before the first sum; Q_0 is drawn with it and sent with its state."""
+        return self.form().empty()
+
+    def encode_state(self, state: ModelState) -> bytes:
+        """See `StateForm.encode`."""
+        return self.form().encode(privirec_state(state))
+
+    def decode_state(self, round_number: int, body: bytes) -> PriviRecState:
+        """See `StateForm.decode`."""
+        return self.form().decode(round_number, body)
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+        """The state after the sum: degrees and Q_0, the next Q, or the Gram matrix."""
+        own, p = privirec_state(state), self.parameters
+        if spec.number <= own.round_number or spec.step != own.step + 1:
+            raise ParameterError(
+                f"sum {spec.step} of round {spec.number} does not follow a state of sum {own.step}, round "
+                f"{own.round_number}"
+            )
+        total = self.layout(spec.step).split(total)[0]
+        match self.sum_of(spec.step):
+            case "degrees":
+                return self._with_degrees(own, spec, total, contributions)
+            case "iteration":
+                return self._iterated(own, spec, total.reshape(p.items, p.columns))
+            case "gram":
+                return own.following(spec, gram=total.astype(np.float32))
+
+    def _with_degrees(
+        self, state: PriviRecState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> PriviRecState:
+        p = self.parameters
+        # no sum of honest clients has a degree outside these
+        degrees = np.clip(np.rint(total), 0, contributions)
+        basis = start_basis(spec.seed, p.items, p.columns).astype(np.float32)
+        return state.following(
+            spec, item_degrees=degrees, basis=basis, singular_values=np.zeros(p.columns, dtype=np.float32)
+        )
+
+    def _iterated(self, state: PriviRecState, spec: RoundSpec, product: NDArray[np.float64]) -> PriviRecState:
+        p = self.parameters
+        basis = state.basis.astype(np.float64)
+        found = iterate(product)
+        values = np.sqrt(found.eigenvalues)
+        change = relative_change(state.singular_values.astype(np.float64), values)
+        share = captured(basis, found.vectors)
+        if p.rayleigh_ritz and (spec.step == 1 + p.iterations or self._converged(change)):
+            found = ritz(basis, product)
+        return state.following(
+            spec,
+            basis=found.vectors.astype(np.float32),
+            singular_values=np.sqrt(found.eigenvalues).astype(np.float32),
+            captured=share,
+            change=change,
+        )
+
+    def _converged(self, change: float) -> bool:
+        return self.parameters.tolerance is not None and change <= self.parameters.tolerance
+
+    def report(self, state: ModelState) -> dict[str, float]:
+        """From the first iteration on: how much of the subspace stayed, and how far the singular values moved."""
+        own = privirec_state(state)
+        if own.step < 2:
+            return {}
+        return {
+            "captured": own.captured,
+            "change": own.change,
+            "largest_singular_value": float(own.singular_values.max()),
+            "smallest_singular_value": float(own.singular_values.min()),
+        }
+
+    def is_done(self, state: ModelState) -> bool:
+        """After the last sum, or when the singular values have settled (`tolerance`)."""
+        own = privirec_state(state)
+        return own.step >= self.steps or (own.step >= 2 and self._converged(own.change))
+
+    def warnings(self) -> tuple[str, ...]:
+        """What everyone learns from the sums, whatever carries them."""
+        p = self.parameters
+        sums = f"{p.iterations} x {p.items * p.columns:,}"
+        return (
+            f"The server and all members see the item degrees and {sums} sums of the power iteration: an item that one "
+            "user alone has reveals that this user takes part, and its row of each sum is that user's own.",
+        )
+
+
+@dataclass(frozen=True)
+class PriviRec(PriviRecK):
+    """The full variant: the Gram matrix, too, as the last sum. Its parameters exist only with `reveal_gram=True`."""
+
+    parameters: PriviRecParameters
+    name: str = "privirec"
+
+    @property
+    def steps(self) -> int:
+        """One more: the Gram matrix comes last, so that no snapshot but the last one carries it."""
+        return super().steps + 1
+
+    def warnings(self) -> tuple[str, ...]:
+        """The Gram matrix above all."""
+        return (f"{GRAM_REVEALS[0].upper()}{GRAM_REVEALS[1:]}.", *super().warnings())

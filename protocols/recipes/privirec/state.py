@@ -1,0 +1,129 @@
+"""PriviRec's model: what the sums so far gave, and its one encoding.
+
+step              uint32
+from step 1 on    item degrees (m uint32) || Q (m x K float32, row-major) || singular values (K float32)
+                  || captured, change (float64 each)
+with a Gram sum   after it, the upper triangle of P (m (m+1) / 2 float32)
+
+All little-endian. The length follows from the step, and the step is one that the recipe has.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.codec import exact
+from protocols.errors import CodecError, ParameterError
+from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.privirec.triangle import triangle_length
+
+__all__ = ["PriviRecState", "StateForm", "privirec_state"]
+
+_STEP: Final = struct.Struct("<I")
+_FIGURES: Final = struct.Struct("<dd")
+_UNIT: Final = 1.0 + 1e-3
+"""How long a column of Q may be: float32 rounding, generously. Longer ones would break the bound on the sums."""
+
+
+def _none(*shape: int) -> Any:
+    return field(default_factory=lambda: np.zeros(shape, dtype=np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class PriviRecState(ModelState):
+    """What `step` sums gave; arrays are empty before their sum.
+
+    item_degrees: float64 (m,), whole numbers. basis: Q, float32 (m, K), orthonormal columns. singular_values: float32
+    (K,), of R~, zeros before the first iteration. captured: ||Q_old^T Q_new||_F^2 / K of the last iteration. change:
+    of the singular values in it, relative. gram: float32 (m (m+1) / 2,), P's upper triangle.
+    """
+
+    step: int = 0
+    item_degrees: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    basis: NDArray[np.float32] = _none(0, 0)
+    singular_values: NDArray[np.float32] = _none(0)
+    captured: float = 0.0
+    change: float = 1.0
+    gram: NDArray[np.float32] = _none(0)
+
+    def following(self, spec: RoundSpec, **changes: Any) -> PriviRecState:
+        """The state after the sum of `spec`, with what it gave."""
+        return replace(self, round_number=spec.number, step=spec.step, **changes)
+
+
+def privirec_state(state: ModelState) -> PriviRecState:
+    """`state` as one of PriviRec's; `ParameterError` for another recipe's."""
+    if not isinstance(state, PriviRecState):
+        raise ParameterError(f"this state holds no spectrum: it is a {type(state).__name__}")
+    return state
+
+
+@dataclass(frozen=True)
+class StateForm:
+    """The shapes of one task's states: m items, K columns, and which step is the last and which the last iteration."""
+
+    items: int
+    columns: int
+    steps: int
+    last_iteration: int
+
+    def empty(self) -> PriviRecState:
+        """Before the first sum."""
+        return PriviRecState(0)
+
+    def length(self, step: int) -> int:
+        """Length of an encoded state after `step` sums; `ParameterError` for a step that the recipe has not."""
+        if not 0 <= step <= self.steps:
+            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no number {step}")
+        known = self.items * (4 + 4 * self.columns) + 4 * self.columns + _FIGURES.size if step else 0
+        return _STEP.size + known + 4 * self._gram_values(step)
+
+    def _gram_values(self, step: int) -> int:
+        return triangle_length(self.items) if step > self.last_iteration else 0
+
+    def encode(self, state: PriviRecState) -> bytes:
+        """Exactly `length(state.step)` bytes."""
+        if not state.step:
+            return _STEP.pack(0)
+        return b"".join(
+            (
+                _STEP.pack(state.step),
+                state.item_degrees.astype("<u4").tobytes(),
+                state.basis.astype("<f4").tobytes(),
+                state.singular_values.astype("<f4").tobytes(),
+                _FIGURES.pack(state.captured, state.change),
+                state.gram.astype("<f4").tobytes(),
+            )
+        )
+
+    def decode(self, round_number: int, body: bytes) -> PriviRecState:
+        """The inverse of `encode`.
+
+        `CodecError` for a step that the recipe has not, another length, values that are not finite, negative singular
+        values, or a column of Q that is longer than 1: clients multiply it with their rows.
+        """
+        if len(body) < _STEP.size:
+            raise CodecError(f"a model state has at least {_STEP.size} bytes, got {len(body)}")
+        (step,) = _STEP.unpack_from(body)
+        if step > self.steps or step > round_number:
+            raise CodecError(f"a model state of round {round_number} claims {step} of {self.steps} sums")
+        view = exact(body, self.length(step), "a model state")
+        if not step:
+            return replace(self.empty(), round_number=round_number)
+        m, columns = self.items, self.columns
+        places = np.cumsum([_STEP.size, 4 * m, 4 * m * columns, 4 * columns, _FIGURES.size])
+        degrees = np.frombuffer(view, "<u4", m, places[0]).astype(np.float64)
+        basis = np.frombuffer(view, "<f4", m * columns, places[1]).reshape(m, columns).astype(np.float32)
+        values = np.frombuffer(view, "<f4", columns, places[2]).astype(np.float32)
+        share, change = _FIGURES.unpack_from(view, places[3])
+        gram = np.frombuffer(view, "<f4", -1, places[4]).astype(np.float32)
+        if not all(np.isfinite(part).all() for part in (basis, values, gram, (share, change))) or values.min() < 0:
+            raise CodecError("a model state holds values that it cannot have")
+        if not (np.linalg.norm(basis, axis=0) <= _UNIT).all():
+            raise CodecError("a model state's basis has a column that is longer than 1")
+        return PriviRecState(round_number, step, degrees, basis, values, share, change, gram)

@@ -1,0 +1,1 @@
+"""RFRec and RFRecF: ratings, item factors of one's own held to everyone's average."""

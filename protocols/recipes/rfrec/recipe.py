@@ -1,0 +1,233 @@
+"""RFRec and RFRecF: everyone trains item factors of its own, held to the average of everyone's.
+
+Liu et al., "Efficient and Robust Regularized Federated Recommendation" (CIKM 2024). Client i has a user factor u_i and
+item factors V_i, and minimises (eq. 5)
+
+    |R_i - u_i^T V_i|^2 + lambda_u |u_i|^2 + lambda/2 |V_i - V|^2,      V = 1/n sum_i V_i
+
+over its ratings R_i. The server does nothing but average. The model of a user is u_i, its own, with the average V.
+
+RFRec (Algorithm 1): a step, a sum, a step, a sum. RFRecF (Algorithm 2): a coin says whether an iteration trains or
+averages, so that fewer of them need a sum (`protocols.recipes.rfrec.coins`).
+
+**What is sent** is V_i - V, with the V that the last sum gave: the mean of the differences and V make the mean of the
+V_i, whoever is missing, and differences are smaller than what they are differences of. The contribution is dense, for
+items without a rating too. Every client counts alike, and the mean is over those who sent something.
+
+Where noise is asked for (eq. 9), it is on the differences, an independent draw for each value. The paper clips V_i
+itself, which holds the whole model within that clip.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.codec import exact
+from protocols.crypto.domain import SEED_BYTES, derive_seed
+from protocols.crypto.public_random import normals
+from protocols.errors import CodecError, ParameterError
+from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
+from protocols.privacy.laplace import privatise
+from protocols.recipes.base import FactorState, ModelState, OneGroup, RoundSpec
+from protocols.recipes.factors import decode_factors, encode_factors, round_spec
+from protocols.recipes.rfrec.coins import Stretch, stretches
+from protocols.recipes.rfrec.parameters import RFRecFParameters, RFRecParameters
+
+__all__ = ["INITIAL_STD", "RFRec", "RFRecF", "RFRecFState", "RFRecState", "rfrec_state"]
+
+INITIAL_STD: Final = 0.01
+"""Algorithm 1, line 3: the average begins as N(0, 10^-4)."""
+_STEP: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class RFRecState(FactorState):
+    """The average after `step` sums: item_factors float32 (items, dim)."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class RFRecFState(RFRecState):
+    """Also the public seed that the task's coins are tossed with."""
+
+    coins: bytes
+
+
+def rfrec_state(state: ModelState) -> RFRecState:
+    """`state` as one of RFRec or RFRecF; `ParameterError` for another recipe's."""
+    if not isinstance(state, RFRecState):
+        raise ParameterError(f"this state holds no average of item factors: it is a {type(state).__name__}")
+    return state
+
+
+@dataclass(frozen=True)
+class RFRec(OneGroup):
+    """One block of N*d values, the same at every step."""
+
+    parameters: RFRecParameters
+    name: str = "rfrec"
+
+    frozen_cohort: Final = False
+    by_snapshot: Final = False
+
+    def layout(self, step: int = 1) -> VectorLayout:
+        """V_i - V, row-major."""
+        p = self.parameters
+        return VectorLayout((Block("items", (Segment("difference", p.items * p.dim, p.bound),)),))
+
+    def plan(self, task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
+        """The round's number and step; nothing is drawn from its seed."""
+        return round_spec(task_seed, number, step)
+
+    def route(self, spec: RoundSpec, client_id: str) -> Route:
+        """Everyone feeds the one block."""
+        return whole_route(self.layout())
+
+    def stretch(self, state: ModelState, step: int) -> Stretch:
+        """How many local steps a client takes before sum `step`, and how many moves after it: one, and none."""
+        return Stretch(1, 0, step)
+
+    def contribute(
+        self, state: ModelState, own_items: NDArray[np.float32], entropy: Callable[[int], bytes] = os.urandom
+    ) -> tuple[list[NDArray[np.float64]], int]:
+        """The contribution's one block for a client whose item factors are `own_items` (items, dim).
+
+        Also how many values had to be clipped. entropy: for the noise; a call never gets the same bytes again.
+        `ParameterError` when training diverged.
+        """
+        difference = np.subtract(own_items, rfrec_state(state).item_factors, dtype=np.float64).ravel()
+        if self.parameters.ldp is not None:
+            noisy, clipped = privatise(difference, self.parameters.ldp, entropy)
+            return [noisy], clipped
+        held, clipped = clip_to_bounds(self.layout().blocks[0], difference)
+        return [held], clipped
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> RFRecState:
+        """V + total / contributions: the mean of the V_i that were sent."""
+        old, p = rfrec_state(state), self.parameters
+        if spec.number <= old.round_number or spec.step != old.step + 1:
+            raise ParameterError(
+                f"sum {spec.step} of round {spec.number} does not follow a state of sum {old.step}, round "
+                f"{old.round_number}"
+            )
+        moved = old.item_factors + (total / contributions).reshape(p.items, p.dim)
+        return self._state(spec.number, spec.step, moved.astype(np.float32), self._extra(old))
+
+    def initial_state(self, task_seed: bytes) -> RFRecState:
+        """Round 0: an average N(0, 10^-4), from the task's seed."""
+        p = self.parameters
+        flat = INITIAL_STD * normals(task_seed, "initial item factors", p.items * p.dim)
+        return self._state(0, 0, flat.reshape(p.items, p.dim).astype(np.float32), self._first_extra(task_seed))
+
+    def state_bytes(self, step: int) -> int:
+        """4 bytes for the step, 4 a factor entry."""
+        return _STEP.size + self._extra_bytes + 4 * self.parameters.items * self.parameters.dim
+
+    def encode_state(self, state: ModelState) -> bytes:
+        """The step as uint32, what a kind of state has besides, the average as float32, all little endian."""
+        own = rfrec_state(state)
+        return _STEP.pack(own.step) + self._extra(own) + encode_factors(own)
+
+    def decode_state(self, round_number: int, body: bytes) -> RFRecState:
+        """The inverse of `encode_state`; `CodecError` unless the length and every value are right."""
+        view = exact(body, self.state_bytes(0), "a model state")
+        (step,) = _STEP.unpack_from(view)
+        if step > round_number:
+            raise CodecError(f"a model state of round {round_number} claims {step} sums")
+        extra, rest = view[_STEP.size : _STEP.size + self._extra_bytes], view[_STEP.size + self._extra_bytes :]
+        factors = decode_factors(round_number, bytes(rest), self.parameters)
+        return self._state(round_number, step, factors.item_factors, bytes(extra))
+
+    def report(self, state: ModelState) -> dict[str, float]:
+        """How many iterations of the algorithm are over."""
+        return {"iterations": float(rfrec_state(state).step)}
+
+    def is_done(self, state: ModelState) -> bool:
+        """Never: training goes on for as long as the schedule says."""
+        return False
+
+    def warnings(self) -> tuple[str, ...]:
+        """What noise on every value does not mean."""
+        p = self.parameters
+        if p.ldp is None:
+            return ()
+        values = p.items * p.dim
+        return (
+            f"local differential privacy of this task costs epsilon {p.ldp.epsilon:g} for each uploaded value and "
+            f"{p.ldp.epsilon * values:,.0f} for the {values:,} values of one round, and adds up over rounds",
+        )
+
+    @property
+    def _extra_bytes(self) -> int:
+        return 0
+
+    def _first_extra(self, task_seed: bytes) -> bytes:
+        return b""
+
+    def _extra(self, state: RFRecState) -> bytes:
+        return b""
+
+    def _state(self, number: int, step: int, factors: NDArray[np.float32], extra: bytes) -> RFRecState:
+        return RFRecState(number, factors, step)
+
+
+@dataclass(frozen=True)
+class RFRecF(RFRec):
+    """RFRec's sums, one for each stretch of the coins; the task is done when the coins are used up."""
+
+    parameters: RFRecFParameters
+    name: str = "rfrecf"
+
+    def stretches(self, state: ModelState) -> tuple[Stretch, ...]:
+        """What each of the task's sums stands for."""
+        if not isinstance(state, RFRecFState):
+            raise ParameterError(f"this state has no coins: it is a {type(state).__name__}")
+        p = self.parameters
+        return stretches(state.coins, p.iterations, p.chance, p.moves_by)
+
+    def stretch(self, state: ModelState, step: int) -> Stretch:
+        """What sum `step` stands for; `ParameterError` where the coins have no such sum."""
+        found = self.stretches(state)
+        if not 1 <= step <= len(found):
+            raise ParameterError(f"the coins of this task make {len(found)} sums, there is no number {step}")
+        return found[step - 1]
+
+    def initial_state(self, task_seed: bytes) -> RFRecState:
+        """Round 0. `ParameterError` when not one iteration of the task trains."""
+        made = super().initial_state(task_seed)
+        if not self.stretches(made):
+            raise ParameterError("the coins of this task never say to train: take more iterations or another seed")
+        return made
+
+    def report(self, state: ModelState) -> dict[str, float]:
+        """How many iterations are over, and how many sums they needed and all of them will."""
+        own, found = rfrec_state(state), self.stretches(state)
+        until = found[own.step - 1].until if own.step else 0
+        return {"iterations": float(until), "sums": float(own.step), "sums_in_all": float(len(found))}
+
+    def is_done(self, state: ModelState) -> bool:
+        """After the last stretch."""
+        return rfrec_state(state).step >= len(self.stretches(state))
+
+    @property
+    def _extra_bytes(self) -> int:
+        return SEED_BYTES
+
+    def _first_extra(self, task_seed: bytes) -> bytes:
+        return derive_seed(task_seed, "rfrecf coins")
+
+    def _extra(self, state: RFRecState) -> bytes:
+        if not isinstance(state, RFRecFState):
+            raise ParameterError(f"this state has no coins: it is a {type(state).__name__}")
+        return state.coins
+
+    def _state(self, number: int, step: int, factors: NDArray[np.float32], extra: bytes) -> RFRecState:
+        return RFRecFState(number, factors, step, extra)

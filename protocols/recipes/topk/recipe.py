@@ -1,0 +1,304 @@
+"""Top-K: FedMF of which a contribution holds K entries of the change of the item factors, and no more.
+
+Sparsified updates (Aji and Heafield, EMNLP 2017) as the CoLR paper has them for a baseline: Nguyen et al. (WWW 2024),
+sections 3.2 and 5.2, K from 1/64 to 16/64 of the N*d entries. WHICH entries a client would send tells which items it
+touched, so there are two ways:
+
+    shared   everybody sends the entries of ONE support, which follows from the sums so far (`supports`). Which entries
+             travel says nothing about anybody, and they can be packed, encrypted or masked like any dense vector.
+    own      the paper's: every client sends its own K largest entries and says in the clear which. Whoever sees a
+             contribution then knows where the client's change is largest, and so what it interacted with.
+
+Each entry of the sum is divided by the number of clients that changed it: in shared support those that touched the
+item, as in the released code (a vector of N counts rides along); in own support those that sent the entry. The count
+is part of what is encrypted, so a client with fewer than K changed entries fills up with others that count for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from protocols.codec import exact
+from protocols.errors import CodecError, ParameterError
+from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
+from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
+from protocols.recipes.factors import FactorParameters, advance, count_segment, decode_factors, dense_rows, mean_rows
+from protocols.recipes.rows import FactorRecipe
+from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
+
+__all__ = ["OwnTopK", "Sending", "SharedTopK", "TopKParameters", "TopKRecipe", "TopKState", "top_k"]
+
+
+class TopKParameters(FactorParameters):
+    """The shape of the item factors, how much of their change is sent, and who says which part."""
+
+    share: float = Field(
+        default=1 / 16, gt=0, le=1, description="Share of the N*d entries that a contribution holds: K = share * N*d."
+    )
+    support: Literal["shared", "own"] = Field(
+        default="shared",
+        description="shared: everybody sends the same entries, which tells nothing. own: each client sends its own "
+        "largest ones, as published; it needs reveal_indices.",
+    )
+    support_from: Literal["aggregate", "vote"] = Field(
+        default="aggregate",
+        description="Where the next shared support comes from: the strongest entries of the last sum, or a vote on "
+        "items that rides along with every contribution.",
+    )
+    error_feedback: bool = Field(
+        default=False, description="Whether clients keep what was not sent and add it to their next change."
+    )
+    reveal_indices: bool = Field(
+        default=False, description="Consent to own support: the server sees which entries each client sends."
+    )
+
+    @model_validator(mode="after")
+    def _leak_is_asked_for(self) -> Self:
+        if self.support == "own" and not self.reveal_indices:
+            raise ValueError(
+                "own support tells the server which entries each client sends, and so which items it touched: ask for "
+                "it by reveal_indices=true, or take support 'shared'"
+            )
+        if self.support == "shared" and self.reveal_indices:
+            raise ValueError("reveal_indices=true is for own support: shared support reveals none")
+        return self
+
+    @property
+    def entries(self) -> int:
+        """Entries of the item factors: N*d."""
+        return self.items * self.dim
+
+
+@dataclass(frozen=True)
+class TopKState(FactorState):
+    """The item factors, and the entries that everybody sends next: int32 (K,), ascending, row-major numbers."""
+
+    support: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What of an update goes into a contribution.
+
+    blocks: as the recipe's contributions hold them. clipped: values that had to be moved. sent: float32 (k, dim), for
+    each of the update's rows what the contribution holds of it, 0 where nothing: the rest is still owed.
+    """
+
+    blocks: list[NDArray[np.float64]]
+    clipped: int
+    sent: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class TopKRecipe(FactorRecipe):
+    """What both supports have in common. `lay_out` stands in for `contribute`: the state says what is sent."""
+
+    parameters: TopKParameters
+    name: str = "topk"
+
+    @property
+    def kept(self) -> int:
+        """K, entries a contribution holds."""
+        return max(1, round(self.parameters.share * self.parameters.entries))
+
+    def route(self, spec: RoundSpec, client_id: str) -> Route:
+        """Everyone feeds the one block; () in own support, where contributions say what they feed."""
+        return whole_route(self.layout())
+
+    def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
+        """None: the full matrix is trained."""
+        return None
+
+    def layout(self, step: int = 1) -> VectorLayout:
+        """Layout of the aggregate, the same for every sum."""
+        raise NotImplementedError
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+        """The state after the round whose opened sum is `total`."""
+        raise NotImplementedError
+
+    def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
+        """The part of `update` (rows of width dim) that a client sends from `state`.
+
+        `rng` fills up what an own support lacks. `ParameterError` for updates that cannot be, or diverged.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SharedTopK(TopKRecipe):
+    """One support for all: K values, N counts and, where the next support is voted on, N votes a contribution."""
+
+    @property
+    def kept(self) -> int:
+        """K, entries a contribution holds; whole rows where items are voted on."""
+        p = self.parameters
+        return super().kept if p.support_from == "aggregate" else p.dim * max(1, round(p.share * p.items))
+
+    @property
+    def gain(self) -> float:
+        """What the mean change is multiplied by: 1/share, and 1 where error feedback delivers the rest later.
+
+        A support is a sample of the change. Dividing by the chance that an entry is in it keeps the sum unbiased where
+        the entry is drawn (Wangni et al., NeurIPS 2018); the strongest half is moved as far.
+        """
+        return 1.0 if self.parameters.error_feedback else self.parameters.entries / self.kept
+
+    def layout(self, step: int = 1) -> VectorLayout:
+        """One block: the support's values (K), touch counts (items), votes (items)."""
+        return _shared_layout(self.parameters, self.kept)
+
+    def state_bytes(self, step: int) -> int:
+        """4 bytes a factor entry, 4 an entry of the support."""
+        return super().state_bytes(step) + 4 * self.kept
+
+    def initial_state(self, task_seed: bytes) -> TopKState:
+        """Round 0: item factors and the first support, from the task's seed."""
+        first = super().initial_state(task_seed)
+        units = first_units(task_seed, self._units, self._kept_units)
+        return TopKState(0, first.item_factors, self._support(units))
+
+    def encode_state(self, state: ModelState) -> bytes:
+        """Item factors as float32, then the support as uint32, little endian."""
+        return super().encode_state(state) + support_of(state).astype("<u4").tobytes()
+
+    def decode_state(self, round_number: int, body: bytes) -> TopKState:
+        """The inverse of `encode_state`; `CodecError` unless the length and every value are right."""
+        view = exact(body, self.state_bytes(1), "a model state")
+        factors = decode_factors(round_number, bytes(view[: 4 * self.parameters.entries]), self.parameters)
+        support = np.frombuffer(view[4 * self.parameters.entries :], "<u4").astype(np.int64)
+        if support[-1] >= self.parameters.entries or not (support[1:] > support[:-1]).all():
+            raise CodecError("a model state holds a support that does not ascend within the item factors")
+        return TopKState(round_number, factors.item_factors, support.astype(np.int32))
+
+    def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
+        """The update's values on the support, zeros where it has none, the touch vector, and the vote."""
+        p, support = self.parameters, support_of(state)
+        rows, touched = finite_rows(update, p)
+        parts = {"update": rows.ravel()[support], "touched": touched}
+        if p.support_from == "vote":
+            parts["votes"] = np.zeros(p.items)
+            strength = np.linalg.norm(update.values.astype(np.float64), axis=1)
+            chosen = strongest_first(update.items.astype(np.int64), strength)
+            parts["votes"][chosen[: self._kept_units]] = 1.0
+        block = self.layout().blocks[0]
+        vector, clipped = clip_to_bounds(block, block.join(parts))
+        sent = np.zeros(p.entries, np.float32)
+        sent[support] = vector[: self.kept]
+        return Sending([vector], clipped, sent.reshape(p.items, p.dim)[update.items])
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> TopKState:
+        """The support's entries move by `gain` times their mean change over those who touched the item.
+
+        Then the support is renewed from this sum and the round's seed.
+        """
+        p, support = self.parameters, support_of(state)
+        parts = self.layout().blocks[0].split(total)
+        mean = parts["update"] / np.maximum(parts["touched"], 1.0)[support // p.dim]
+        change = np.zeros(p.entries)
+        change[support] = self.gain * mean
+        moved = advance(state, spec, change.reshape(p.items, p.dim))
+        if p.support_from == "vote":
+            strongest = strongest_first(np.arange(p.items), parts["votes"])
+        else:
+            strongest = strongest_first(support.astype(np.int64), np.abs(mean))
+        units = renewed_units(strongest, spec.seed, self._units, self._kept_units)
+        return TopKState(moved.round_number, moved.item_factors, self._support(units))
+
+    @property
+    def _units(self) -> int:
+        """What a support is drawn from: entries, or the items that are voted on."""
+        return self.parameters.entries if self.parameters.support_from == "aggregate" else self.parameters.items
+
+    @property
+    def _kept_units(self) -> int:
+        return self.kept if self.parameters.support_from == "aggregate" else self.kept // self.parameters.dim
+
+    def _support(self, units: NDArray[np.int64]) -> NDArray[np.int32]:
+        chosen = units if self.parameters.support_from == "aggregate" else entries_of_rows(units, self.parameters.dim)
+        return chosen.astype(np.int32)
+
+
+@dataclass(frozen=True)
+class OwnTopK(TopKRecipe):
+    """Each client's own K entries, each with a count of 1, at places it names in the clear."""
+
+    def layout(self, step: int = 1) -> VectorLayout:
+        """A block for each of the N*d entries, value and count, of which a contribution names K."""
+        return _own_layout(self.parameters.entries, self.parameters.clip, self.kept)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What own support tells the server."""
+        return (
+            "Own support: every contribution says in the clear on which entries of the item factors it has most to "
+            "say, so the server learns which items each client touched, whatever hides the values.",
+        )
+
+    def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
+        """The update's K entries of largest size; others at random, that count for nothing, where it has fewer."""
+        p, kept = self.parameters, self.kept
+        finite_rows(update, p)  # refuses what cannot be an update
+        values = update.values.astype(np.float64).ravel()
+        largest = np.flatnonzero(values)
+        if largest.size > kept:
+            largest = largest[np.argpartition(-np.abs(values[largest]), kept - 1)[:kept]]
+        inside = np.clip(values[largest], -p.clip, p.clip)
+        places = entries_of_rows(update.items.astype(np.int64), p.dim)[largest]
+        pairs = np.zeros((kept, 2))
+        pairs[: largest.size] = np.stack([inside, np.ones(largest.size)], axis=1)
+        if largest.size < kept:
+            free = np.ones(p.entries, dtype=bool)
+            free[places] = False
+            places = np.concatenate([places, rng.choice(np.flatnonzero(free), kept - largest.size, replace=False)])
+        order = np.argsort(places)
+        sent = np.zeros(values.size, np.float32)
+        sent[largest] = inside
+        clipped = int(np.count_nonzero(inside != values[largest]))
+        blocks = [places[order].astype(np.float64), pairs[order].ravel()]
+        return Sending(blocks, clipped, sent.reshape(update.values.shape))
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> FactorState:
+        """Every entry moves by its mean change over those who sent it."""
+        p = self.parameters
+        update, counts = total.reshape(p.entries, 2).T
+        return advance(state, spec, mean_rows(update[:, None], counts).reshape(p.items, p.dim))
+
+
+def top_k(parameters: TopKParameters) -> TopKRecipe:
+    """The recipe for the support that the parameters ask for."""
+    return SharedTopK(parameters) if parameters.support == "shared" else OwnTopK(parameters)
+
+
+def finite_rows(update: Update, parameters: TopKParameters) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`dense_rows` of an update; `ParameterError` also for values that are not finite, wherever the support lies."""
+    rows, touched = dense_rows(update, parameters.items, parameters.dim)
+    if not np.isfinite(rows).all():
+        raise ParameterError("an update holds values that are not finite: training diverged")
+    return rows, touched
+
+
+def support_of(state: ModelState) -> NDArray[np.int32]:
+    """The support that `state` holds; `ParameterError` for another recipe's state."""
+    if not isinstance(state, TopKState):
+        raise ParameterError(f"this state holds no support: it is a {type(state).__name__}")
+    return state.support
+
+
+@lru_cache(maxsize=16)
+def _shared_layout(parameters: TopKParameters, kept: int) -> VectorLayout:
+    segments = [Segment("update", kept, parameters.clip), count_segment(parameters.items)]
+    if parameters.support_from == "vote":
+        segments.append(Segment("votes", parameters.items, 1.0, integral=True))
+    return VectorLayout((Block("support", tuple(segments)),))
+
+
+@lru_cache(maxsize=16)
+def _own_layout(entries: int, clip: float, kept: int) -> VectorLayout:
+    entry = Block("entry", (Segment("update", 1, clip), count_segment(1)))
+    return VectorLayout((entry,) * entries, chosen=kept)
