@@ -34,11 +34,11 @@ from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.requests import RequestWatch
 from aggregator_service.observability.tracing import tracer_of, tracing
 from aggregator_service.polling.notifier import Notifier
-from aggregator_service.polling.task_cache import Memory
+from aggregator_service.polling.task_cache import TaskCache
 from aggregator_service.problems import install_problem_handlers
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import Leadership
-from aggregator_service.rounds.progress_relay import Herald
+from aggregator_service.rounds.progress_relay import ProgressRelay
 from aggregator_service.routes import (
     contributions,
     enrolments,
@@ -58,7 +58,13 @@ from aggregator_service.routes.openapi import describe
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
-from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, let_go, own_data_directory, sweep
+from aggregator_service.storage.cleanup import (
+    collect_bodies,
+    collect_orphans,
+    delete_orphans,
+    own_data_directory,
+    sweep,
+)
 from aggregator_service.storage.database import Announcement, Database, Effects
 from aggregator_service.storage.stores import open_store
 
@@ -156,8 +162,8 @@ async def _lifespan(
         workers = open_workers(settings.executor, settings.workers, blobs, executor)
         stack.callback(workers.close)
         await run_in_threadpool(_look_at, workers)
-        memory = Memory(database, clock, settings.recheck_seconds)
-        notifier = Notifier(database, memory, settings.recheck_seconds)
+        task_cache = TaskCache(database, clock, settings.recheck_seconds)
+        notifier = Notifier(database, task_cache, settings.recheck_seconds)
         engine = RoundEngine(
             database,
             blobs,
@@ -175,10 +181,10 @@ async def _lifespan(
             settings.recheck_seconds,
             own_blobs=settings.blobs is None,
         )
-        herald = Herald(database)
-        hearers = _Hearers(memory, notifier, engine, leadership, herald)
-        database.listeners.append(memory.committed)
-        database.listeners.append(_after_commit(loop, blobs, hearers))
+        progress_relay = ProgressRelay(database)
+        listeners = CommitListeners(task_cache, notifier, engine, leadership, progress_relay)
+        database.listeners.append(task_cache.committed)
+        database.listeners.append(_after_commit(loop, blobs, listeners))
         token = settings.operator_token
         app.state.services = Services(
             settings=settings,
@@ -186,16 +192,16 @@ async def _lifespan(
             database=database,
             blobs=blobs,
             notifier=notifier,
-            memory=memory,
+            task_cache=task_cache,
             engine=engine,
             workers=workers,
             metrics=instruments.metrics,
             limits=Limits(settings),
             operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
         )
-        stack.callback(database.listen(_when_told(loop, hearers)))
+        stack.callback(database.listen(_when_told(loop, listeners)))
         leading = leadership.run(engine.run, lambda: sweep(database, blobs))
-        for work in (leading, herald.run(), notifier.watch()):
+        for work in (leading, progress_relay.run(), notifier.watch()):
             task = asyncio.create_task(work)
             stack.push_async_callback(_cancel, task)
         if settings.signatures == "off":
@@ -226,27 +232,27 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 @dataclass(frozen=True)
-class _Hearers:
+class CommitListeners:
     """Who hears of a commit: long polls of this process, and the round engine, in whichever process it runs. The memory
     has heard of our own already, in the thread that committed.
     """
 
-    memory: Memory
+    task_cache: TaskCache
     notifier: Notifier
     engine: RoundEngine
     leadership: Leadership
-    herald: Herald
+    progress_relay: ProgressRelay
 
     def ours(self, effects: Effects) -> None:
         """This process committed something."""
         for announcement in effects.announcements:
             self._wake(announcement)
             if announcement.version is None and not self.leadership.leads:
-                self.herald.progressed(announcement.task_id)
+                self.progress_relay.progressed(announcement.task_id)
 
     def told(self, announcement: Announcement) -> None:
         """Another process committed something."""
-        self.memory.told(announcement)
+        self.task_cache.told(announcement)
         self._wake(announcement)
 
     def _wake(self, announcement: Announcement) -> None:
@@ -257,22 +263,24 @@ class _Hearers:
             self.engine.wake(announcement.task_id)
 
 
-def _after_commit(loop: asyncio.AbstractEventLoop, blobs: BlobStore, hearers: _Hearers) -> Callable[[Effects], None]:
+def _after_commit(
+    loop: asyncio.AbstractEventLoop, blobs: BlobStore, listeners: CommitListeners
+) -> Callable[[Effects], None]:
     """What a commit sets off. It is called in the committing thread; waking happens in the event loop."""
 
     def after(effects: Effects) -> None:
         if effects.announcements:
-            loop.call_soon_threadsafe(hearers.ours, effects)
-        let_go(effects, blobs)
+            loop.call_soon_threadsafe(listeners.ours, effects)
+        delete_orphans(effects, blobs)
 
     return after
 
 
-def _when_told(loop: asyncio.AbstractEventLoop, hearers: _Hearers) -> Callable[[Announcement], None]:
+def _when_told(loop: asyncio.AbstractEventLoop, listeners: CommitListeners) -> Callable[[Announcement], None]:
     """What another process's commit sets off here."""
 
     def told(announcement: Announcement) -> None:
         with suppress(RuntimeError):  # the loop is closed: the server is about to stop
-            loop.call_soon_threadsafe(hearers.told, announcement)
+            loop.call_soon_threadsafe(listeners.told, announcement)
 
     return told

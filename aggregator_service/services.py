@@ -19,7 +19,7 @@ from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
 
 if TYPE_CHECKING:
-    from aggregator_service.polling.task_cache import Memory
+    from aggregator_service.polling.task_cache import TaskCache
 
 __all__ = ["Services", "ServicesOf"]
 
@@ -33,7 +33,7 @@ class Services:
     database: Database
     blobs: BlobStore
     notifier: Notifier
-    memory: Memory
+    task_cache: TaskCache
     engine: RoundEngine
     workers: Workers
     metrics: Metrics

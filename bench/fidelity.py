@@ -5,7 +5,8 @@
     python -m bench.fidelity --system colr --list                  which runs there are
 
 Every run is one federation in one process (`client_sdk.simulation.federation`): training,
-sealing, folding and opening are real, only HTTP is left out. A finished run is kept in the work folder and not repeated. Beneath every table stand controls on
+sealing, folding and opening are real, only HTTP is left out. A finished run is kept in the work folder and not
+repeated. Beneath every table stand controls on
 the same data (popularity, chance, and a ranker that only counts training negatives), measured once for a data set.
 """
 

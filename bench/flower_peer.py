@@ -39,7 +39,7 @@ CLIP, LEVELS, WEIGHT = 8.0, 1 << 22, 1000
 
 
 class Grid:
-    """Calls the clients one after the other and keeps count of their time."""
+    """ApiCalls the clients one after the other and keeps count of their time."""
 
     def __init__(self, vectors: np.ndarray, dropouts: set[int]) -> None:
         self._vectors, self._dropouts = vectors, dropouts

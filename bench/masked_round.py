@@ -24,9 +24,9 @@ from bench._report import Figure, arguments, bars, show, write_figures
 from bench._server import OPERATOR_TOKEN, Server, Watch
 from client_sdk.client import ClientOptions
 from client_sdk.operator import Operator, task_request
-from client_sdk.participation.keyring import new_group_code
+from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.simulation.fleet import Fleet
-from client_sdk.training.base import LocalResult, Memory
+from client_sdk.training.base import ClientState, LocalResult
 from protocols.layout import whole_route
 from protocols.messages import Schedule
 from protocols.recipes.base import ModelState, RoundSpec
@@ -53,7 +53,7 @@ class Drawn:
         values = random.uniform(-1.0, 1.0, block.length) * block.bounds()
         return np.where(block.integral_mask(), np.rint(np.abs(values)), values)
 
-    def first_memory(self, rng: np.random.Generator) -> Memory:
+    def first_memory(self, rng: np.random.Generator) -> ClientState:
         return {}
 
     def contribute(
@@ -62,13 +62,13 @@ class Drawn:
         client_id: str,
         state: ModelState,
         positives: NDArray[np.int32],
-        memory: Memory,
+        memory: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         return LocalResult([self.vector()], 0, {}, float("nan"), 0)
 
-    def prepare(self, *_: object) -> Memory:
+    def prepare(self, *_: object) -> ClientState:
         return {}
 
     def scores(self, *_: object) -> NDArray[np.float32]:
@@ -98,9 +98,9 @@ def start_task(server: Server, clients: int, stage_seconds: float) -> tuple[Flee
         options=ClientOptions(),
     )
     invitation = operator.invite(task.task_id, uses=clients).invitation
-    fleet.enrol(invitation, group_code=new_group_code())
+    fleet.enrol(invitation, membership_secret=new_membership_secret())
     for number, client in enumerate(fleet.clients):
-        plan = client.terms.plan
+        plan = client.terms.sum_plan
         assert isinstance(plan, MaskedPlan)
         client.half = Drawn(number, plan)
     return fleet, operator
@@ -109,7 +109,7 @@ def start_task(server: Server, clients: int, stage_seconds: float) -> tuple[Flee
 def is_exact(fleet: Fleet, reports: set[str]) -> bool:
     """Whether the released sum equals, element by element of the ring, that of those who contributed."""
     first = fleet.clients[0]
-    plan = first.terms.plan
+    plan = first.terms.sum_plan
     assert isinstance(plan, MaskedPlan)
     total = np.zeros(plan.layout.length, plan.dtype)
     for number, client in enumerate(fleet.clients):
@@ -134,7 +134,7 @@ def measure(clients: int, stage_seconds: float) -> dict[str, Figure]:
                 raise SystemExit(f"the round failed: {played.failure}")
             sent, received = played.bytes_up, played.bytes_down
             exact = is_exact(fleet, {report.client_id for report in played.reports})
-            plan = fleet.clients[0].terms.plan
+            plan = fleet.clients[0].terms.sum_plan
             assert isinstance(plan, MaskedPlan)
             near = plan.neighbourhood(clients)
     name = f"round{clients}"

@@ -3,9 +3,10 @@
     .venv/bin/python bench/scaling.py [--quick] [--json FILE]
 
 Jobs are the service's own (`aggregator_service.compute.split_jobs`), over blobs on disk, in batches of 32 a
-worker. Every job tells the processor seconds that it took in its worker. `cpu_s` is their sum; `path_s` is what the slowest part and
-the job that puts the parts together took, batch after batch: the time that is left with a core of its own for every
-worker. `wall_s` is the clock's, on this machine with what else ran on it. bench/README.md lists the keys.
+worker. Every job tells the processor seconds that it took in its worker. `cpu_s` is their sum; `path_s` is what the
+slowest part and the job that puts the parts together took, batch after batch: the time that is left with a core of
+its own for every worker. `wall_s` is the clock's, on this machine with what else ran on it. bench/README.md lists
+the keys.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Bench:
             runs = [time_of(workers, partial(move, workers), self.loop) for _ in range(repetitions)]
             figures |= figures_of(f"{prefix}.n{clients}.m{values}", runs)
         terms = terms_of("masked", clients, values)
-        figures[f"fold.n{clients}.m{values}.bytes"] = clients * (plan_task(terms).plan.partial_bytes - 8)
+        figures[f"fold.n{clients}.m{values}.bytes"] = clients * (plan_task(terms).sum_plan.partial_bytes - 8)
         figures[f"unmask.n{clients}.m{values}.masks"] = self.masks
         return figures
 

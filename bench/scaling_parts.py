@@ -84,7 +84,7 @@ def terms_of(mechanism: str, clients: int, values: int) -> TaskTerms:
 
 def contributions(blobs: DirectoryBlobs, terms: TaskTerms, clients: int) -> tuple[tuple[str, BlobRef], ...]:
     """Random ring elements, or float32 values, in the blob store."""
-    plan = plan_task(terms).plan
+    plan = plan_task(terms).sum_plan
     rng, refs = np.random.default_rng(1), []
     for number in range(DISTINCT):
         values = rng.uniform(-0.1, 0.1, plan.layout.length).astype("<f4")
@@ -98,7 +98,7 @@ def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
     """What takes the masks off a round of which a tenth dropped out, and the number of masks. No client is played:
     shares are what the clients' own functions make, without the sealing on the way.
     """
-    plan = own_plan(plan_task(terms).plan)
+    plan = own_plan(plan_task(terms).sum_plan)
     context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
     policy, states, entries = ClientPolicy(modes=frozenset({"curious"})), {}, []
     for number in range(clients):

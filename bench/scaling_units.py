@@ -55,7 +55,7 @@ def measure_units(blobs: DirectoryBlobs, quick: bool, tick: Callable[[], object]
     figures["units.pair_us"] = 1e6 * _seconds(partial(pair_mask_key, key, own, other), 10 * calls)
     tick()
     terms = terms_of("masked", 100, 1_000_000)
-    size = plan_task(terms).plan.partial_bytes
+    size = plan_task(terms).sum_plan.partial_bytes
     parts = [f"partials/t_bench-unit-{number}" for number in range(8)]
     refs = tuple(BlobRef(part, blobs.put(part, bytes(size))) for part in parts)
     merge = MergeJob(blobs, "t_bench", terms, RoundSpec(1, bytes(32), 1), refs)

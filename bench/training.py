@@ -49,11 +49,11 @@ def client_round(train: Interactions, user: int, recipe_name: str, more: dict[st
     """One client's part of one round, the same whenever it is called."""
     recipe = make_recipe(recipe_name, {"items": train.n_items, "dim": DIM, "clip": CLIP, **more})
     half = client_half(recipe, TRAINING)
-    memory = half.first_memory(np.random.default_rng(0))
-    spec, state, history = recipe.plan(SEED, 1), recipe.initial_state(SEED), train.history(user)
+    client_state = half.initial_client_state(np.random.default_rng(0))
+    spec, state, history = recipe.round_spec(SEED, 1), recipe.initial_state(SEED), train.history(user)
 
     def move() -> object:
-        return half.contribute(spec, str(user), state, history, memory, np.random.default_rng(1))
+        return half.contribute(spec, str(user), state, history, client_state, np.random.default_rng(1))
 
     return move
 

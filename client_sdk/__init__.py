@@ -3,7 +3,7 @@
 from client_sdk import Client, Identity
 
 with Client(url, identity=Identity.load("me.key")) as client:
-    task = client.join("movies", invitation=..., group_code=...)
+    task = client.join("movies", invitation=..., membership_secret=...)
     task.take_part(interactions)
     print(task.recommend(10))
 """
@@ -29,7 +29,7 @@ from client_sdk.local_state.store import DirectoryStore, Membership, MemoryStore
 from client_sdk.model.recommendation import Recommendations
 from client_sdk.operator import Operator, task_request
 from client_sdk.participation.events import RoundMissed, RoundReport
-from client_sdk.participation.keyring import new_group_code
+from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.participation.ledger import OwnLedger
 from client_sdk.participation.participant import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
 from client_sdk.simulation.fleet import Fleet
@@ -67,6 +67,6 @@ __all__ = [
     "RoundReport",
     "ServerFault",
     "Timeouts",
-    "new_group_code",
+    "new_membership_secret",
     "task_request",
 ]

@@ -1,7 +1,7 @@
 """The front door: `Client` and `AsyncClient` join tasks as one identity.
 
 with Client(url, identity=Identity.load("me.key")) as client:
-    task = client.join("movies", invitation=..., group_code=...)
+    task = client.join("movies", invitation=..., membership_secret=...)
     task.take_part(interactions)
     print(task.recommend(10))
 """
@@ -16,18 +16,18 @@ from typing import Self
 import numpy as np
 
 from client_sdk.agreement.policy import Policy
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import AsyncDriver, SyncDriver, Timeouts
 from client_sdk.api.effects import Program, Traffic
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import Membership, Shelf, Store, default_store
+from client_sdk.local_state.store import ClientStore, Membership, Store, default_store
 from client_sdk.model.catch_up import ModelCache, ModelFollower
 from client_sdk.participation.enrolment import find_membership, join, own_calls
-from client_sdk.participation.keyring import parse_group_code
+from client_sdk.participation.keyring import parse_membership_secret
 from client_sdk.participation.ledger import OwnLedger, read_ledger
-from client_sdk.participation.masked_protocol import Vouching
+from client_sdk.participation.masked_protocol import MembershipCheck
 from client_sdk.participation.participant import AsyncParticipant, Participant
 from client_sdk.participation.unmasked_rounds import Participation
 from client_sdk.training.base import TrainingConfig
@@ -54,43 +54,45 @@ class Enroller:
         self.identity = identity
         self.policy = policy or Policy()
         self.options = options
-        self.shelf = Shelf(default_store() if store is None else store, identity.fingerprint)
-        self.calls = Calls(url, None, options.retry, options.chunk_bytes)
+        self.client_store = ClientStore(default_store() if store is None else store, identity.fingerprint)
+        self.calls = ApiCalls(url, None, options.retry, options.chunk_bytes)
 
     def ledger(self, task: str | None) -> Program[OwnLedger]:
         """The sums that contain this identity's data in a task that it has joined."""
-        membership = find_membership(self.shelf, self.calls.url, task)
+        membership = find_membership(self.client_store, self.calls.url, task)
         calls = own_calls(self.calls, self.identity, membership)
-        return read_ledger(calls, self.shelf, membership.task_id, membership.task_name)
+        return read_ledger(calls, self.client_store, membership.task_id, membership.task_name)
 
     def participation(
         self,
         task: str | None,
         invitation: str | None,
-        group_code: str | bytes | None,
+        membership_secret: str | bytes | None,
         training: TrainingConfig | None,
         seed: int | Sequence[int] | None,
         shared: ModelCache | None = None,
         graph_filter: str | None = None,
-        group: int | None = None,
+        device_group: int | None = None,
     ) -> Program[Participation]:
         """Join, check the task against the policy, and be ready to take part."""
-        code = parse_group_code(group_code)
-        membership, terms = yield from join(self.calls, self.identity, self.shelf, task, invitation, code, group)
+        code = parse_membership_secret(membership_secret)
+        membership, terms = yield from join(
+            self.calls, self.identity, self.client_store, task, invitation, code, device_group
+        )
         self.policy.check_task(terms)
         calls = own_calls(self.calls, self.identity, membership)
-        shelf = None if shared else self.shelf
+        client_store = None if shared else self.client_store
         return Participation(
             calls,
             terms,
             membership,
             self.identity,
-            self.shelf,
+            self.client_store,
             self.policy,
-            ModelFollower(calls, terms, shelf, shared=shared, group=membership.group),
+            ModelFollower(calls, terms, client_store, shared=shared, device_group=membership.device_group),
             client_half(terms.recipe, training, graph_filter),
             np.random.default_rng(seed),
-            vouching=Vouching(membership.group_code),
+            membership_check=MembershipCheck(membership.membership_secret),
         )
 
 
@@ -119,22 +121,22 @@ class Client:
         task: str | None = None,
         *,
         invitation: str | None = None,
-        group_code: str | bytes | None = None,
+        membership_secret: str | bytes | None = None,
         training: TrainingConfig | None = None,
         seed: int | None = None,
         graph_filter: str | None = None,
-        group: int | None = None,
+        device_group: int | None = None,
     ) -> Participant:
         """Enrol with `invitation`, or take up the membership of `task` (its name or id) kept from before.
 
-        group_code: what the members of an encrypted task share. training: how this client trains. seed: fixes the
+        membership_secret: what the members of an encrypted task share. training: how it trains. seed: fixes the
         training draws; fresh randomness by default. graph_filter: what recommends in tasks that aggregate a spectrum, a
         name from `client_sdk.filters.FILTERS`; what fits the task by default. group: the group of clients to enrol in,
         for good, where the recipe has several (FAIR: one a memory size). Raises `PolicyRefused`, `NotEnrolled`, `Gone`,
         `Forbidden`, ...
         """
         program = self._enroller.participation(
-            task, invitation, group_code, training, seed, graph_filter=graph_filter, group=group
+            task, invitation, membership_secret, training, seed, graph_filter=graph_filter, device_group=device_group
         )
         return Participant(self._driver.run(program), self._driver)
 
@@ -144,7 +146,7 @@ class Client:
 
     def memberships(self) -> list[Membership]:
         """The tasks this identity is enrolled in, as far as the store knows."""
-        return self._enroller.shelf.memberships()
+        return self._enroller.client_store.memberships()
 
     @property
     def traffic(self) -> Traffic:
@@ -183,15 +185,15 @@ class AsyncClient:
         task: str | None = None,
         *,
         invitation: str | None = None,
-        group_code: str | bytes | None = None,
+        membership_secret: str | bytes | None = None,
         training: TrainingConfig | None = None,
         seed: int | None = None,
         graph_filter: str | None = None,
-        group: int | None = None,
+        device_group: int | None = None,
     ) -> AsyncParticipant:
         """See `Client.join`."""
         program = self._enroller.participation(
-            task, invitation, group_code, training, seed, graph_filter=graph_filter, group=group
+            task, invitation, membership_secret, training, seed, graph_filter=graph_filter, device_group=device_group
         )
         return AsyncParticipant(await self._driver.run(program), self._driver)
 
@@ -201,7 +203,7 @@ class AsyncClient:
 
     def memberships(self) -> list[Membership]:
         """See `Client.memberships`."""
-        return self._enroller.shelf.memberships()
+        return self._enroller.client_store.memberships()
 
     @property
     def traffic(self) -> Traffic:

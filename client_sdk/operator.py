@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.client import ClientOptions
 from client_sdk.errors import NotFound
@@ -68,7 +68,7 @@ class Operator:
         self, url: str, token: str, options: ClientOptions | None = None, driver: SyncDriver | None = None
     ) -> None:
         options = options or ClientOptions()
-        self._calls = Calls(url, token, options.retry)
+        self._calls = ApiCalls(url, token, options.retry)
         self._driver = driver or SyncDriver(options.timeouts)
 
     def __repr__(self) -> str:

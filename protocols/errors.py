@@ -68,7 +68,7 @@ class KeyringError(HushRecError):
 
 
 class EnvelopeError(KeyringError):
-    """A sealed envelope does not open: wrong recipient, wrong group code, or altered on the way."""
+    """A sealed envelope does not open: wrong recipient, wrong membership secret, or altered on the way."""
 
 
 class RoutingError(ParameterError):

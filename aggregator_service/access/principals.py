@@ -28,7 +28,7 @@ class Enrolled:
     client_id: str
     task_id: str
     role: Role
-    group: int = 0
+    device_group: int = 0
     identity_key: bytes = field(default=b"", repr=False)
 
 

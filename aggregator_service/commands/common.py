@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
-from aggregator_service.storage.cleanup import let_go
+from aggregator_service.storage.cleanup import delete_orphans
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stores import open_store
@@ -44,7 +44,7 @@ def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Ses
         )
     database = Database(settings.database, connections=1)
     blobs = open_store(settings.blob_location, settings.scratch_dir)
-    database.listeners.append(lambda effects: let_go(effects, blobs))
+    database.listeners.append(lambda effects: delete_orphans(effects, blobs))
     try:
         migrate(database)
         with database.write() as session:

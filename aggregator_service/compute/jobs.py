@@ -126,9 +126,9 @@ class Released:
 
 def fold_batch(job: FoldJob) -> BlobRef:
     """The new partial. Raises `BlobDamagedError` when the storage lost or altered a blob."""
-    task = plan_task(job.terms, job.spec.step)
+    task = plan_task(job.terms, job.spec.sum_index)
     partial = None if job.partial is None else job.blobs.view(job.partial.key, job.partial.digest)
-    folded = task.mechanism.fold(task.plan, partial, _contributions(job, task))
+    folded = task.mechanism.fold(task.sum_plan, partial, _contributions(job, task))
     return _write(job, "partials", folded)
 
 
@@ -140,8 +140,8 @@ def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[tuple[Route, memory
 
 def merge_partials(job: MergeJob) -> BlobRef:
     """One partial of several. Raises `BlobDamagedError` as `fold_batch` does."""
-    task = plan_task(job.terms, job.spec.step)
-    merged = task.mechanism.merge(task.plan, (job.blobs.view(blob.key, blob.digest) for blob in job.partials))
+    task = plan_task(job.terms, job.spec.sum_index)
+    merged = task.mechanism.merge(task.sum_plan, (job.blobs.view(blob.key, blob.digest) for blob in job.partials))
     return _write(job, "partials", merged)
 
 
@@ -162,15 +162,15 @@ def release_sum(job: ReleaseJob) -> Released:
 
     `ThresholdError` when the masks of a masked sum do not come off: nothing is written then.
     """
-    task = plan_task(job.terms, job.spec.step)
+    task = plan_task(job.terms, job.spec.sum_index)
     partial: Buffer = job.blobs.view(job.partial.key, job.partial.digest)
     bad_shares: tuple[BadShare, ...] = ()
     if job.masks is not None:
         partial, bad_shares = job.masks.take_off(partial)
     if job.corrections:
         corrections = (job.blobs.view(blob.key, blob.digest) for blob in job.corrections)
-        partial = task.mechanism.merge(task.plan, chain((partial,), corrections))
-    aggregate = task.mechanism.release(task.plan, partial)
+        partial = task.mechanism.merge(task.sum_plan, chain((partial,), corrections))
+    aggregate = task.mechanism.release(task.sum_plan, partial)
     released = _write(job, "aggregates", aggregate)
     if not job.absorb:
         return Released(released, len(aggregate), None, (), {}, is_done=False, bad_shares=bad_shares)
@@ -179,7 +179,7 @@ def release_sum(job: ReleaseJob) -> Released:
     else:
         number, blob = job.state
         state = task.recipe.decode_state(number, bytes(job.blobs.view(blob.key, blob.digest)))
-    total = task.mechanism.open(task.plan, aggregate, job.survivors, None)
+    total = task.mechanism.open(task.sum_plan, aggregate, job.survivors, None)
     after = task.recipe.absorb(state, job.spec, total, job.survivors)
     recipe = task.recipe
     return Released(
@@ -187,9 +187,9 @@ def release_sum(job: ReleaseJob) -> Released:
         aggregate_bytes=len(aggregate),
         state=_stored(job, "snapshots", recipe.encode_state(after)),
         views=tuple(
-            _stored(job, "views", recipe.encode_view(recipe.view(after, group), group), group)
-            for group in range(recipe.groups)
-            if recipe.groups > 1
+            _stored(job, "views", recipe.encode_view(recipe.view(after, device_group), device_group), device_group)
+            for device_group in range(recipe.device_groups)
+            if recipe.device_groups > 1
         ),
         report=task.recipe.report(after),
         is_done=task.recipe.is_done(after),

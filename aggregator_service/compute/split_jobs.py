@@ -100,9 +100,9 @@ def split_fold(job: FoldJob, workers: int, split_bytes: int) -> tuple[FoldJob, .
     count = len(job.contributions)
     if workers == 1 or count < 2:
         return (job,)
-    task = plan_task(job.terms, job.spec.step)
+    task = plan_task(job.terms, job.spec.sum_index)
     read = sum(task.contribution_bytes(job.spec, client_id) for client_id, _ in job.contributions)
-    parts = min(workers, count, read // max(split_bytes, _PARTIALS_A_PART * task.plan.partial_bytes))
+    parts = min(workers, count, read // max(split_bytes, _PARTIALS_A_PART * task.sum_plan.partial_bytes))
     if parts < 2:
         return (job,)
     edges = pairwise(count * part // parts for part in range(parts + 1))

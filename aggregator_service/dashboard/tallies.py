@@ -10,9 +10,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ACTIVE, ORDER, RoundState
-from aggregator_service.storage.schema import ChunkRow, ContributionRow, PhaseRow, RoundRow, StageMessageRow
+from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow, RoundStateRow, StageMessageRow
 
-__all__ = ["PhaseFacts", "Step", "Tally", "tallies"]
+__all__ = ["StateFacts", "Step", "Tally", "tallies"]
 
 Status = Literal["done", "now", "ahead", "failed"]
 _SENT_IN: Final = {
@@ -35,7 +35,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class PhaseFacts:
+class StateFacts:
     """One state of a round. Clients it waited for and those that delivered, seconds since the epoch, bytes of all."""
 
     state: str
@@ -66,7 +66,7 @@ class Tally:
     round: RoundRow
     parts: dict[str, tuple[int, int]] = field(default_factory=dict)
     uploads: int = 0
-    entered: list[PhaseRow] = field(default_factory=list)
+    entered: list[RoundStateRow] = field(default_factory=list)
 
     @property
     def active(self) -> bool:
@@ -132,12 +132,12 @@ class Tally:
             Step("survived", self.round.survivors if complete else 0 if over else None, "part of the released sum"),
         ]
 
-    def phases(self) -> list[PhaseFacts]:
+    def phases(self) -> list[StateFacts]:
         """Every state on its way, those ahead included."""
         facts = [self._entered(index, row) for index, row in enumerate(self.entered)]
         if self.active:
             been = {row.state for row in self.entered}
-            facts += [PhaseFacts(state, "ahead") for state in self._path() if state not in been]
+            facts += [StateFacts(state, "ahead") for state in self._path() if state not in been]
         return facts
 
     def _path(self) -> Sequence[str]:
@@ -146,13 +146,13 @@ class Tally:
         states = [state for state in ORDER if state not in (RoundState.FOLDING, RoundState.FAILED)]
         return [state for state in states if state != RoundState.CONFIRMING or self.round.confirms]
 
-    def _entered(self, index: int, row: PhaseRow) -> PhaseFacts:
+    def _entered(self, index: int, row: RoundStateRow) -> StateFacts:
         later = self.entered[index + 1] if index + 1 < len(self.entered) else None
         if row.state in (RoundState.COMPLETE, RoundState.FAILED):
-            return PhaseFacts(row.state, "failed" if row.state == RoundState.FAILED else "done", row.entered_at)
+            return StateFacts(row.state, "failed" if row.state == RoundState.FAILED else "done", row.entered_at)
         status: Status = "now" if later is None else "failed" if later.state == RoundState.FAILED else "done"
         sent = _SENT_IN.get(row.state)
-        return PhaseFacts(
+        return StateFacts(
             row.state,
             status,
             row.entered_at,
@@ -192,7 +192,7 @@ def tallies(session: Session, rounds: Iterable[RoundRow]) -> list[Tally]:
     begun = select(ChunkRow.round_id, func.count(ChunkRow.client_id.distinct())).where(ChunkRow.round_id.in_(ids))
     for round_id, clients in session.execute(begun.group_by(ChunkRow.round_id)):
         found[round_id].uploads = clients
-    phases = session.scalars(select(PhaseRow).where(PhaseRow.round_id.in_(ids)))
+    phases = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id.in_(ids)))
     for phase in sorted(phases, key=lambda phase: (phase.entered_at, ORDER.index(phase.state))):
         found[phase.round_id].entered.append(phase)
     return list(found.values())

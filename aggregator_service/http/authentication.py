@@ -42,7 +42,7 @@ _CLIENT_WITH: Final = (
         ClientRow.id,
         ClientRow.task_id,
         ClientRow.role,
-        ClientRow.group.label("group"),
+        ClientRow.device_group.label("device_group"),
         ClientRow.identity_key,
         ClientRow.token_hash,
         TaskRow.version,
@@ -75,7 +75,7 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
         services.limits.failure(address_of(request))
         raise Problem("unauthenticated", "the header Authorization comes twice: which of the two asks?")
     token_hash = hash_token(credentials.credentials)
-    found = services.memory.client(token_hash) or await _meet(services, token_hash)
+    found = services.task_cache.client(token_hash) or await load_principal(services, token_hash)
     if found is None:
         services.limits.failure(address_of(request))
         raise Problem("unauthenticated", "the token is not known, or was replaced by a later enrolment")
@@ -110,15 +110,15 @@ def address_of(request: Request) -> str:
     return "" if request.client is None else request.client.host
 
 
-async def _meet(services: Services, token_hash: str) -> Principal | None:
+async def load_principal(services: Services, token_hash: str) -> Principal | None:
     """Whose token this is, by the database; a client is remembered."""
     if services.operator_token_hash is not None and matches(token_hash, services.operator_token_hash):
         return Operator("environment", "admin")
-    mark = services.memory.mark()
+    mark = services.task_cache.mark()
     found = await run_in_threadpool(_find, services, token_hash)
     if isinstance(found, tuple):
         client, version = found
-        services.memory.remember(mark, token_hash, client, version)
+        services.task_cache.remember(mark, token_hash, client, version)
         return client
     return found
 
@@ -129,7 +129,7 @@ def _find(services: Services, token_hash: str) -> tuple[Enrolled, int] | Operato
         found = session.execute(_CLIENT_WITH, {"token_hash": token_hash}).one_or_none()
         if found is not None and matches(token_hash, found.token_hash):
             role: Role = "holder" if found.role == "holder" else "member"
-            return Enrolled(found.id, found.task_id, role, found.group, found.identity_key), found.version
+            return Enrolled(found.id, found.task_id, role, found.device_group, found.identity_key), found.version
         operator = session.scalars(select(OperatorRow).where(OperatorRow.token_hash == token_hash)).one_or_none()
         if operator is None or not matches(token_hash, operator.token_hash):
             return None

@@ -18,20 +18,20 @@ from typing import Final
 from fastapi.routing import APIRoute
 from starlette.types import Scope, Send
 
+from aggregator_service import request_ids
 from aggregator_service.access.principals import Enrolled
 from aggregator_service.access.request_signatures import check_fresh, check_signature
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import count_request
 from aggregator_service.http.etags import not_modified
-from aggregator_service import request_ids
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.request_record import Seen
 from aggregator_service.observability.requests import tell
-from aggregator_service.polling.cached_round import Board, Standing
+from aggregator_service.polling.cached_round import CachedRound, ClientRoundStatus
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 
-__all__ = ["QuickPolls", "trusted_standing"]
+__all__ = ["QuickPolls", "trusted_status"]
 
 _LOG = logging.getLogger(__name__)
 _PATH: Final = re.compile(r"/v1/tasks/(t_[0-9a-f]{20})/rounds/current")
@@ -41,14 +41,14 @@ _ONCE: Final = frozenset((b"authorization", b"if-none-match"))
 _BODY: Final = frozenset((b"content-length", b"transfer-encoding"))
 
 
-def trusted_standing(services: Services, board: Board, client: Enrolled) -> Standing | None:
+def trusted_status(services: Services, cached_round: CachedRound, client: Enrolled) -> ClientRoundStatus | None:
     """How the client stands, or None where only the database can tell.
 
     With other servers on the same database a delivery may have gone to one of them a moment ago: whether a client is
     still awaited is then worth a question. What the board knows to be delivered, is.
     """
-    standing = board.standing(client.client_id)
-    return standing if services.alone or not standing.is_awaited else None
+    status = cached_round.status(client.client_id)
+    return status if services.alone or not status.is_awaited else None
 
 
 @dataclass(frozen=True)
@@ -103,15 +103,15 @@ def _poll(services: Services, scope: Scope) -> _Poll | None:
     if path is None or query is None or headers is None:
         return None
     token_hash = hash_token(headers[b"authorization"].removeprefix(_BEARER).decode("latin-1"))
-    client, board = services.memory.client(token_hash), services.memory.board(path[1])
-    if client is None or client.task_id != path[1] or board is None or not board.has_round:
+    client, cached_round = services.task_cache.client(token_hash), services.task_cache.cached_round(path[1])
+    if client is None or client.task_id != path[1] or cached_round is None or not cached_round.has_round:
         return None
-    standing = trusted_standing(services, board, client)
-    if standing is None:
+    status = trusted_status(services, cached_round, client)
+    if status is None:
         return None
-    etag, known = board.etag(standing), headers.get(b"if-none-match")
+    etag, known = cached_round.etag(status), headers.get(b"if-none-match")
     if known is None or not not_modified(known.decode("latin-1"), etag):
-        body = board.view(standing, services.clock.now()).model_dump_json().encode()
+        body = cached_round.view(status, services.clock.now()).model_dump_json().encode()
         return _Poll(path[1], client, token_hash, etag.encode(), body)
     if query[1] is not None and float(query[1]) > 0:
         return None  # the client would rather wait

@@ -18,8 +18,8 @@ from opentelemetry.trace import INVALID_SPAN, NoOpTracer, Span, SpanKind, Status
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_service.logs import fields
 from aggregator_service import request_ids
+from aggregator_service.logs import fields
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.request_record import Seen
 from aggregator_service.problems import crashed

@@ -22,7 +22,7 @@ from aggregator_service.storage.database import DATABASE_GONE, Announcement, Dat
 from aggregator_service.storage.schema import TaskRow
 
 if TYPE_CHECKING:
-    from aggregator_service.polling.task_cache import Memory
+    from aggregator_service.polling.task_cache import TaskCache
 
 __all__ = ["Notifier"]
 
@@ -42,8 +42,8 @@ class _Channel:
 class Notifier:
     """Wakes long polls, and looks at the versions of tasks for them and for the memory. Call it in the event loop."""
 
-    def __init__(self, database: Database, memory: Memory, recheck: float) -> None:
-        self._database, self._memory = database, memory
+    def __init__(self, database: Database, task_cache: TaskCache, recheck: float) -> None:
+        self._database, self._memory = database, task_cache
         self._recheck = recheck
         self._channels: dict[_Topic, _Channel] = {}
         self._seen: dict[str, int] = {}

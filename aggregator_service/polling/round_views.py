@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.storage.rounds import find_contribution, in_cohort, received_count
 from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, ViewRow
-from aggregator_service.storage.stages import deliveries, expected, takes_part
+from aggregator_service.storage.stages import awaited_message, prerequisite, takes_part
 from aggregator_service.tasks.plans import plan_round, round_spec
 from protocols.codec import b64encode
 from protocols.messages import RoundView, SnapshotView, UploadReceipt
@@ -19,12 +19,12 @@ __all__ = ["compact_round", "receipt", "round_etag", "round_view", "snapshot_vie
 
 def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
     """A round as operators, and clients that replay, see it."""
-    waiting = deliveries(round_) is not None
+    waiting = awaited_message(round_) is not None
     return RoundView.model_validate(
         {
             "task_id": round_.task_id,
             "number": round_.number,
-            "step": round_.step,
+            "step": round_.sum_index,
             "state": round_.state,
             "seed": b64encode(round_.seed),
             "cohort": round_.cohort,
@@ -47,7 +47,7 @@ def round_view(session: Session, task: TaskRow, round_: RoundRow, principal: Pri
         return view
     asked = in_cohort(session, round_.id, principal.client_id)
     length = plan_round(task, round_).contribution_bytes(round_spec(round_), principal.client_id)
-    before, taken = expected(round_), deliveries(round_)
+    before, taken = prerequisite(round_), awaited_message(round_)
     return view.model_copy(
         update={
             "in_cohort": asked,

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
-from aggregator_service.polling.cached_round import Board, look_at
+from aggregator_service.polling.cached_round import CachedRound, look_at
 from aggregator_service.storage.database import Announcement, Database, Delivery, Effects
 
 if TYPE_CHECKING:
     from aggregator_service.access.principals import Enrolled
 
-__all__ = ["Mark", "Memory"]
+__all__ = ["Mark", "TaskCache"]
 
 _MOST_CLIENTS: Final = 50_000
 _OLDEST: Final = 5.0
@@ -39,7 +39,7 @@ class _Known:
     version: int
     confirmed: float
     used: float
-    board: Board | None = None
+    cached_round: CachedRound | None = None
     made: float = 0.0
 
 
@@ -55,12 +55,12 @@ class Mark:
 class _Making:
     """A board that is being read. What is committed meanwhile it may have, or may lack."""
 
-    task: asyncio.Task[Board | None] | None = None
+    task: asyncio.Task[CachedRound | None] | None = None
     outdated: bool = False
     noted: list[Delivery] = field(default_factory=list)
 
 
-class Memory:
+class TaskCache:
     """The memory of one process. `committed` is called in the committing thread, the rest in the event loop."""
 
     def __init__(self, database: Database, clock: Clock, recheck: float) -> None:
@@ -102,16 +102,16 @@ class Memory:
 
     # --- boards -----------------------------------------------------------------------------------------------------
 
-    def board(self, task_id: str) -> Board | None:
+    def cached_round(self, task_id: str) -> CachedRound | None:
         """The board of a task, when it is remembered and good."""
         known = self._good(task_id)
-        if known is None or known.board is None or _now() - known.made > _OLDEST:
+        if known is None or known.cached_round is None or _now() - known.made > _OLDEST:
             return None
-        return known.board
+        return known.cached_round
 
-    async def look(self, task_id: str) -> Board | None:
+    async def look(self, task_id: str) -> CachedRound | None:
         """The board of a task, read once for all who ask at the same time; None when there is no such task."""
-        found = self.board(task_id)
+        found = self.cached_round(task_id)
         if found is not None:
             return found
         making = self._making.get(task_id)
@@ -120,35 +120,35 @@ class Memory:
             making.task = asyncio.create_task(self._make(task_id, making))
         return await asyncio.shield(making.task)
 
-    async def _make(self, task_id: str, making: _Making) -> Board | None:
+    async def _make(self, task_id: str, making: _Making) -> CachedRound | None:
         asked = _now()
         try:
-            board = await run_in_threadpool(self._read, task_id)
+            cached_round = await run_in_threadpool(self._read, task_id)
         finally:
             with self._lock:
                 if self._making.get(task_id) is making:
                     del self._making[task_id]
-        if board is not None:
-            self._keep(board, making, asked)
-        return board
+        if cached_round is not None:
+            self._keep(cached_round, making, asked)
+        return cached_round
 
-    def _read(self, task_id: str) -> Board | None:
+    def _read(self, task_id: str) -> CachedRound | None:
         with self._database.read() as session:
             return look_at(session, task_id, self._clock.now())
 
-    def _keep(self, board: Board, making: _Making, asked: float) -> None:
+    def _keep(self, cached_round: CachedRound, making: _Making, asked: float) -> None:
         with self._lock:
             for delivery in making.noted:
-                board.note(delivery)
-            known = self._tasks.get(board.task_id)
-            if making.outdated or (known is not None and known.version > board.version):
+                cached_round.note(delivery)
+            known = self._tasks.get(cached_round.task_id)
+            if making.outdated or (known is not None and known.version > cached_round.version):
                 return
-            if known is None or known.version < board.version:
-                self._forget(board.task_id)
-                known = self._tasks[board.task_id] = _Known(board.version, asked, asked)
-            if known.board is not None:
-                board.inherit(known.board)
-            known.board, known.made, known.confirmed = board, asked, max(asked, known.confirmed)
+            if known is None or known.version < cached_round.version:
+                self._forget(cached_round.task_id)
+                known = self._tasks[cached_round.task_id] = _Known(cached_round.version, asked, asked)
+            if known.cached_round is not None:
+                cached_round.inherit(known.cached_round)
+            known.cached_round, known.made, known.confirmed = cached_round, asked, max(asked, known.confirmed)
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
@@ -172,8 +172,8 @@ class Memory:
 
     def _note(self, delivery: Delivery) -> None:
         known, making = self._tasks.get(delivery.task_id), self._making.get(delivery.task_id)
-        if known is not None and known.board is not None:
-            known.board.note(delivery)
+        if known is not None and known.cached_round is not None:
+            known.cached_round.note(delivery)
         if making is not None:
             making.noted.append(delivery)
 
@@ -191,7 +191,7 @@ class Memory:
             return
         known.version = version
         if "round" in announcement.topics:
-            known.board = None
+            known.cached_round = None
 
     def _forget(self, task_id: str) -> None:
         self._forgotten += 1

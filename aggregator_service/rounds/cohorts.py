@@ -17,21 +17,26 @@ __all__ = ["draw_cohort", "enough_members", "write_cohort"]
 _RANDOM = secrets.SystemRandom()
 
 
-def enough_members(schedule: Schedule, able: Sequence[int], group: int, first: bool) -> bool:
-    """Whether enough members can contribute for a round over `group` to open.
+def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, first: bool) -> bool:
+    """Whether enough members can contribute for a round over `device_group` to open.
 
     `start_clients` counts the whole task. No group's sum is ever over fewer than `min_clients`, so a task does not
     begin before each group has as many: it could not go past the sum of one that has too few.
     """
     if not first:
-        return able[group] >= schedule.min_clients
+        return able[device_group] >= schedule.min_clients
     each = max(schedule.min_clients, 0 if schedule.start_clients else schedule.cohort_size)
     return min(able) >= each and sum(able) >= schedule.start_clients
 
 
-def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, group: int) -> list[str]:
-    """Client ids of a new cohort of `group`: uniform without replacement, or those asked least in their fixed order."""
-    able = select(ClientRow.id).where(ClientRow.task_id == task.id, ClientRow.group == group, eligible_clause(task))
+def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, device_group: int) -> list[str]:
+    """Client ids of a new cohort of `device_group`.
+
+    Uniform without replacement, or, with round-robin sampling, those asked least, in their fixed order.
+    """
+    able = select(ClientRow.id).where(
+        ClientRow.task_id == task.id, ClientRow.device_group == device_group, eligible_clause(task)
+    )
     if schedule.sampling == "round-robin":
         ordered = able.order_by(ClientRow.times_asked, ClientRow.turn, ClientRow.id).limit(schedule.cohort_size)
         return list(session.execute(ordered).scalars())

@@ -15,14 +15,14 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.storage.rounds import hold_data_set, list_completed, list_judged
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import those_who
+from aggregator_service.storage.stages import clients_with
 from aggregator_service.tasks.eligibility import able_members
 from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.domain import SEED_BYTES
 from protocols.messages import Schedule
 from protocols.privacy.differencing import Allowed, judge
 
-__all__ = ["TooAlike", "part_with_similar", "staying_cohort"]
+__all__ = ["TooAlike", "retire_similar", "staying_cohort"]
 
 _BATCH: Final = 500
 
@@ -35,7 +35,7 @@ class TooAlike:
     stay: int
 
 
-def part_with_similar(session: Session, task: TaskRow, round_: RoundRow) -> TooAlike | None:
+def retire_similar(session: Session, task: TaskRow, round_: RoundRow) -> TooAlike | None:
     """Judge the survivors of a round whose collecting is over. None: its sum may be released.
 
     Otherwise those that dropped out, and as many more as the threshold wants, are retired from the job in the same
@@ -52,7 +52,7 @@ def part_with_similar(session: Session, task: TaskRow, round_: RoundRow) -> TooA
     if isinstance(verdict, Allowed):
         return None
     stay = {client for key, client in survivors.items() if key not in verdict.leave_out}
-    gone = set(session.scalars(those_who(round_.id, "asked"))) - stay
+    gone = set(session.scalars(clients_with(round_.id, "asked"))) - stay
     _retire(session, gone, round_.number)
     # Before its first sum a job has not chosen its cohort yet: the next one is drawn from all that are left.
     left = len(stay) if own else sum(able_members(session, task, 1))
@@ -88,7 +88,7 @@ def _over_the_same_data(session: Session, task: TaskRow) -> list[Collection[str]
 
 def _survivors(session: Session, round_id: int) -> dict[str, str]:
     """Identity key (hex) -> client id of those who contributed to a round."""
-    query = select(ClientRow.identity_key, ClientRow.id).where(ClientRow.id.in_(those_who(round_id, "contribute")))
+    query = select(ClientRow.identity_key, ClientRow.id).where(ClientRow.id.in_(clients_with(round_id, "contribute")))
     return {row[0].hex(): row[1] for row in session.execute(query)}
 
 
@@ -102,7 +102,7 @@ def _retire(session: Session, clients: Collection[str], number: int) -> None:
 def staying_cohort(session: Session, completed: RoundRow) -> list[str]:
     """The next cohort of a job with a frozen one: survivors of its last released sum that have not left since."""
     stays = select(ClientRow.id).where(
-        ClientRow.id.in_(those_who(completed.id, "contribute")),
+        ClientRow.id.in_(clients_with(completed.id, "contribute")),
         ClientRow.retired_in.is_(None),
         ClientRow.revoked_at.is_(None),
     )

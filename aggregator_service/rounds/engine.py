@@ -1,4 +1,4 @@
-"""The engine: looks at a task, does the one thing that is due (`rounds.steps`), and looks again.
+"""The engine: looks at a task, does the one thing that is due (`rounds.advance`), and looks again.
 
 It keeps no state of its own: everything it decides follows from the rows, so that a killed engine goes on where it
 stood, and two engines on one database get in each other's way without harm (the loser's outcome is thrown away).
@@ -18,7 +18,7 @@ from aggregator_service.compute.process_pool import Workers, WorkersUnavailableE
 from aggregator_service.compute.split_jobs import Parallel
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
-from aggregator_service.rounds.steps import RoundSteps, Situation
+from aggregator_service.rounds.advance import RoundAdvancer, Situation
 from aggregator_service.settings import SPLIT_BYTES
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE, Database
@@ -50,7 +50,7 @@ class RoundEngine:
     ) -> None:
         self._database, self._recheck = database, recheck
         jobs = Parallel(workers, split_bytes)
-        self._steps = RoundSteps(database, blobs, clock, jobs, batch, instruments or Instruments())
+        self._steps = RoundAdvancer(database, blobs, clock, jobs, batch, instruments or Instruments())
         self._wake: dict[str, asyncio.Event] = {}
         self._drivers: dict[str, asyncio.Task[None]] = {}
         self._next_look: dict[str, float] = {}
@@ -112,7 +112,7 @@ class RoundEngine:
         while True:
             wake.clear()
             try:
-                pause = await self.step(task_id)
+                pause = await self.advance(task_id)
             except (BlobsUnavailableError, *DATABASE_GONE) as error:
                 _LOG.warning("storage fails with %s; trying again", type(error).__name__, extra=fields(task=task_id))
                 pause = _BACK_OFF
@@ -131,7 +131,7 @@ class RoundEngine:
                 except TimeoutError:
                     continue
 
-    async def step(self, task_id: str) -> float | None:
+    async def advance(self, task_id: str) -> float | None:
         """Do the one thing that is due. Seconds until something may be due again; None: the task is over."""
         now = asyncio.get_running_loop().time
         started = now()

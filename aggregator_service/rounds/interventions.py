@@ -12,9 +12,9 @@ from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.transactions import fail_round
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import find_round, lock_round
+from aggregator_service.storage.rounds import find_round, lock_round_exclusive
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from aggregator_service.storage.stages import deliveries
+from aggregator_service.storage.stages import awaited_message
 from protocols.messages.rounds import LONGEST_STAGE
 
 __all__ = ["ABORTED", "abort_round", "extend_round", "refuse_abort", "refuse_extension"]
@@ -76,7 +76,7 @@ def refuse_extension(round_: RoundRow, now: float) -> None:
     """
     if round_.state not in ACTIVE:
         raise Problem("conflict", f"the round is {round_.state}: it has no deadline any more")
-    if deliveries(round_) is None:
+    if awaited_message(round_) is None:
         raise Problem("conflict", f"the round is {round_.state}: it waits for no client, so there is no deadline")
     if now >= round_.deadline:
         raise Problem("conflict", "the stage's deadline is over: the round is moving on")
@@ -92,5 +92,5 @@ def _held(session: Session, task_id: str, number: int) -> tuple[TaskRow, RoundRo
     found = find_round(session, task_id, number)
     if found is None:
         raise Problem("not-found", "there is no such round")
-    held = lock_round(session, found.id)
+    held = lock_round_exclusive(session, found.id)
     return session.get_one(TaskRow, task_id), held

@@ -19,20 +19,26 @@ from sqlalchemy.orm import Session
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.logs import fields
 from aggregator_service.round_states import RoundEvent, RoundState
-from aggregator_service.rounds.transactions import LostRaceError, fail_round, keep_apart, missing_clients, move
+from aggregator_service.rounds.transactions import (
+    LostRaceError,
+    enforce_min_difference,
+    fail_round,
+    missing_clients,
+    move,
+)
 from aggregator_service.storage.database import Database, announce, count_dropouts
-from aggregator_service.storage.rounds import find_round, lock_round
+from aggregator_service.storage.rounds import find_round, lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stages import (
     Handout,
     add_handouts,
+    awaited_message,
+    clients_with,
     count_of,
-    deliveries,
-    expected,
     find_handout,
     handed_out_bytes,
     message_bodies,
-    those_who,
+    prerequisite,
 )
 from aggregator_service.tasks.plans import plan_round
 from protocols.errors import ParameterError, ThresholdError
@@ -54,7 +60,7 @@ def round_context(task: TaskRow, round_: RoundRow) -> RoundContext:
         task_id=task.id,
         round_number=round_.number,
         round_seed=round_.seed,
-        plan=own_plan(plan_round(task, round_).plan),
+        plan=own_plan(plan_round(task, round_).sum_plan),
         model_digest=round_.model_digest or b"",
         cohort=round_.cohort,
     )
@@ -77,7 +83,7 @@ def survivors_of(database: Database, task_id: str, number: int) -> tuple[frozens
         round_ = find_round(session, task_id, number)
         if round_ is None:
             raise LookupError("there is no such round")
-        sharers, survivors = (session.scalars(those_who(round_.id, part)) for part in ("share", "contribute"))
+        sharers, survivors = (session.scalars(clients_with(round_.id, part)) for part in ("share", "contribute"))
         return frozenset(sharers), frozenset(survivors)
 
 
@@ -93,7 +99,7 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
 
     The stage of unmasking has no next one: its end is the release.
     """
-    round_ = lock_round(session, round_id)
+    round_ = lock_round_exclusive(session, round_id)
     stage_end = _STAGE_ENDS.get(round_.state)
     if stage_end is None or not _is_over(session, round_, now):
         return round_
@@ -123,7 +129,7 @@ def give_up(session: Session, task: TaskRow, round_: RoundRow, reason: str, now:
 
 
 def _is_over(session: Session, round_: RoundRow, now: float) -> bool:
-    taken, asked = deliveries(round_), expected(round_)
+    taken, asked = awaited_message(round_), prerequisite(round_)
     if taken is None or asked is None:
         return False
     return now >= round_.deadline or count_of(session, round_.id, taken) == count_of(session, round_.id, asked)
@@ -138,7 +144,7 @@ def _floor(stage: str, present: int, floor: int) -> None:
 def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float) -> RoundEvent:
     advertised = _without_shared_keys(session, round_, message_bodies(session, round_.id, "advertise"))
     _floor("advertising", len(advertised), floor)
-    clients = session.scalars(select(ClientRow).where(ClientRow.id.in_(those_who(round_.id, "advertise"))))
+    clients = session.scalars(select(ClientRow).where(ClientRow.id.in_(clients_with(round_.id, "advertise"))))
     entries = [
         RosterEntry(
             client_id=client.id,
@@ -176,20 +182,20 @@ def _hand_out_shares(session: Session, task: TaskRow, round_: RoundRow, floor: i
 
 
 def _fix_survivors(session: Session, task: TaskRow, round_: RoundRow, floor: int, now: float) -> RoundEvent | None:
-    sharers = session.scalars(those_who(round_.id, "share")).all()
-    survivors = session.scalars(those_who(round_.id, "contribute")).all()
+    sharers = session.scalars(clients_with(round_.id, "share")).all()
+    survivors = session.scalars(clients_with(round_.id, "contribute")).all()
     roster = _roster(session, task, round_)
     _floor("collecting", len(survivors), floor)
     server.check_survivors(roster, sharers, survivors)
-    if not keep_apart(session, task, round_, now):
+    if not enforce_min_difference(session, task, round_, now):
         return None
     add_handouts(session, round_.id, "survivors", {"": roster.encode_set(survivors)})
     return RoundEvent.SURVIVORS_TO_CONFIRM if round_.confirms else RoundEvent.SURVIVORS_KNOWN
 
 
 def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, _floor: int, _now: float) -> RoundEvent:
-    sharers = session.scalars(those_who(round_.id, "share")).all()
-    survivors = session.scalars(those_who(round_.id, "contribute")).all()
+    sharers = session.scalars(clients_with(round_.id, "share")).all()
+    survivors = session.scalars(clients_with(round_.id, "contribute")).all()
     confirmed = message_bodies(session, round_.id, "confirm")
     roster = _roster(session, task, round_)
     server.check_confirmed(roster, sharers, survivors, confirmed.keys())
@@ -222,7 +228,7 @@ def gather_masks(session: Session, round_: RoundRow) -> Masks:
     return Masks(
         context=round_context(task, round_),
         roster=handout.body,
-        sharers=tuple(session.scalars(those_who(round_.id, "share"))),
-        survivors=tuple(session.scalars(those_who(round_.id, "contribute"))),
+        sharers=tuple(session.scalars(clients_with(round_.id, "share"))),
+        survivors=tuple(session.scalars(clients_with(round_.id, "contribute"))),
         replies=message_bodies(session, round_.id, "unmask"),
     )

@@ -15,14 +15,14 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.storage.database import DATABASE_GONE, Database
 
-__all__ = ["Herald"]
+__all__ = ["ProgressRelay"]
 
 _LOG = logging.getLogger(__name__)
 _PAUSE: Final = 0.05
 """Seconds in which progress gathers; also how far apart two such commits are at least."""
 
 
-class Herald:
+class ProgressRelay:
     """Collects the tasks in which something happened, and tells of them."""
 
     def __init__(self, database: Database) -> None:

@@ -13,7 +13,7 @@ from aggregator_service.compute.jobs import BlobRef, Released, StoredState
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE, RoundEvent, RoundState, next_state
 from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
-from aggregator_service.rounds.differencing import part_with_similar, staying_cohort
+from aggregator_service.rounds.differencing import retire_similar, staying_cohort
 from aggregator_service.storage.chunks import drop_chunks
 from aggregator_service.storage.database import (
     announce,
@@ -22,17 +22,23 @@ from aggregator_service.storage.database import (
     count_outcome,
     discard,
 )
-from aggregator_service.storage.rounds import last_completed, last_round, lock_round, lock_task, received_count
+from aggregator_service.storage.rounds import (
+    last_completed,
+    last_round,
+    lock_round_exclusive,
+    lock_task,
+    received_count,
+)
 from aggregator_service.storage.schema import (
     ContributionRow,
-    PhaseRow,
     RoundRow,
+    RoundStateRow,
     SnapshotRow,
     TaskRow,
     ViewRow,
 )
 from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot, find_snapshot
-from aggregator_service.storage.stages import count_of, deliveries, expected, scrub_stages
+from aggregator_service.storage.stages import awaited_message, count_of, prerequisite, scrub_stages
 from aggregator_service.tasks.eligibility import able_members
 from aggregator_service.tasks.ledger import survivors_digest
 from aggregator_service.tasks.plans import plan_task, row_terms
@@ -44,7 +50,7 @@ __all__ = [
     "LostRaceError",
     "close_task",
     "fail_round",
-    "keep_apart",
+    "enforce_min_difference",
     "missing_clients",
     "move",
     "open_round",
@@ -69,16 +75,18 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     if task.state != "open" or (previous is not None and previous.state in ACTIVE):
         return None
     schedule = Schedule.model_validate(task.schedule)
-    number, step = 1 if previous is None else previous.number + 1, task.completed_rounds + 1
-    plan = plan_task(row_terms(task), step)
+    number, sum_index = 1 if previous is None else previous.number + 1, task.completed_rounds + 1
+    plan = plan_task(row_terms(task), sum_index)
     completed = last_completed(session, task.id)
     if plan.recipe.frozen_cohort and completed is not None:
         clients = staying_cohort(session, completed)
     else:
-        group = plan.recipe.group_of(step)
-        if not enough_members(schedule, able_members(session, task, plan.recipe.groups), group, previous is None):
+        device_group = plan.recipe.device_group_of(sum_index)
+        if not enough_members(
+            schedule, able_members(session, task, plan.recipe.device_groups), device_group, previous is None
+        ):
             return None
-        clients = draw_cohort(session, task, schedule, group)
+        clients = draw_cohort(session, task, schedule, device_group)
     if task.opened_by == "holder" and not _holder_is_up_to_date(session, task, completed):
         return None
     interactive = plan.mechanism.interactive
@@ -86,10 +94,10 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         task_id=task.id,
         number=number,
         state=(RoundState.ADVERTISING if interactive else RoundState.COLLECTING).value,
-        step=step,
-        seed=plan.recipe.plan(task.seed, number, step).seed,
-        model_digest=agreed_digest(session, task, step, completed) if interactive else None,
-        confirms=isinstance(plan.plan, MaskedPlan) and plan.plan.mode == "semi-malicious",
+        sum_index=sum_index,
+        seed=plan.recipe.round_spec(task.seed, number, sum_index).seed,
+        model_digest=agreed_digest(session, task, sum_index, completed) if interactive else None,
+        confirms=isinstance(plan.sum_plan, MaskedPlan) and plan.sum_plan.mode == "semi-malicious",
         opened_at=now,
         deadline=now + (schedule.stage_seconds if interactive else schedule.collect_seconds),
         cohort=len(clients),
@@ -98,7 +106,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     )
     session.add(round_)
     session.flush()
-    session.add(PhaseRow(round_id=round_.id, state=round_.state, entered_at=now))
+    session.add(RoundStateRow(round_id=round_.id, state=round_.state, entered_at=now))
     write_cohort(session, round_, clients)
     announce(session, task.id, "round")
     _LOG.info("round opened", extra=fields(task=task.id, round=number, cohort=len(clients)))
@@ -115,7 +123,7 @@ def stop_collecting(session: Session, round_id: int, now: float) -> RoundRow:
 
     For rounds of one stage; those with several are moved on by `rounds.masked`.
     """
-    round_ = lock_round(session, round_id)
+    round_ = lock_round_exclusive(session, round_id)
     received = received_count(session, round_id)
     if round_.state != RoundState.COLLECTING or (received < round_.cohort and now < round_.deadline):
         return round_
@@ -125,19 +133,19 @@ def stop_collecting(session: Session, round_id: int, now: float) -> RoundRow:
     if received < floor:
         reason = f"{received} of {round_.cohort} clients delivered in time, and {floor} are needed"
         fail_round(session, task, round_, RoundEvent.DEADLINE_MISSED, reason, now)
-    elif keep_apart(session, task, round_, now):
+    elif enforce_min_difference(session, task, round_, now):
         move(session, round_, RoundEvent.ALL_RECEIVED if received == round_.cohort else RoundEvent.DEADLINE_MET, now)
         announce(session, task.id, "round")
     return round_
 
 
-def keep_apart(session: Session, task: TaskRow, round_: RoundRow, now: float) -> bool:
+def enforce_min_difference(session: Session, task: TaskRow, round_: RoundRow, now: float) -> bool:
     """Whether the survivors of a round may be summed up beside what was released before.
 
     Otherwise the round has failed, and the job goes on over fewer, or is over when they are below the floor. No client
     is at fault and each time the job gets smaller, so this does not count towards `max_failed_rounds`.
     """
-    alike = part_with_similar(session, task, round_)
+    alike = retire_similar(session, task, round_)
     if alike is None:
         return True
     reason, floor = alike.reason, Schedule.model_validate(task.schedule).min_clients
@@ -156,7 +164,7 @@ def record_fold(
     Raises `LostRaceError` unless every contribution of the batch was still unfolded and the pointer still stood
     where the fold began.
     """
-    round_ = lock_round(session, round_id)
+    round_ = lock_round_exclusive(session, round_id)
     if round_.state not in ACTIVE or round_.partial_key != (previous.key if previous else None):
         raise LostRaceError
     for start in range(0, len(batch), _BATCH):
@@ -177,7 +185,7 @@ def record_fold(
 
 def record_release(session: Session, round_id: int, partial: BlobRef, released: Released, now: float) -> RoundRow:
     """Publish the aggregate (once, unchangeable from here on), and the model state where the server has one."""
-    round_ = lock_round(session, round_id)
+    round_ = lock_round_exclusive(session, round_id)
     if round_.state not in (RoundState.FOLDING, RoundState.UNMASKING) or round_.partial_key != partial.key:
         raise LostRaceError
     task = session.get_one(TaskRow, round_.task_id)
@@ -208,7 +216,11 @@ def _keep_state(session: Session, round_: RoundRow, state: StoredState, views: S
     """The server's own snapshot, and what each group downloads of it where there are several."""
     of_it = {"task_id": round_.task_id, "round_number": round_.number}
     snapshot = SnapshotRow(author=SERVER_AUTHOR, **of_it, **vars(state))
-    add_snapshot(session, snapshot, [ViewRow(group=group, **of_it, **vars(view)) for group, view in enumerate(views)])
+    add_snapshot(
+        session,
+        snapshot,
+        [ViewRow(device_group=device_group, **of_it, **vars(view)) for device_group, view in enumerate(views)],
+    )
 
 
 def fail_round(
@@ -246,7 +258,9 @@ def close_task(session: Session, task: TaskRow, now: float) -> None:
     task.state = "closed"
     newest = last_round(session, task.id)
     if newest is not None and newest.state in ACTIVE:
-        fail_round(session, task, lock_round(session, newest.id), RoundEvent.TASK_CLOSED, "the task was closed", now)
+        fail_round(
+            session, task, lock_round_exclusive(session, newest.id), RoundEvent.TASK_CLOSED, "the task was closed", now
+        )
     session.flush()
     announce(session, task.id, "round", "members", "snapshot")
     _LOG.info("task closed", extra=fields(task=task.id))
@@ -254,16 +268,16 @@ def close_task(session: Session, task: TaskRow, now: float) -> None:
 
 def missing_clients(session: Session, round_: RoundRow) -> int:
     """How many clients have not delivered yet what the current stage waits for."""
-    taken, asked = deliveries(round_), expected(round_)
+    taken, asked = awaited_message(round_), prerequisite(round_)
     if taken is None or asked is None:
         return 0
     return count_of(session, round_.id, asked) - count_of(session, round_.id, taken)
 
 
-def move(session: Session, round_: RoundRow, event: RoundEvent, now: float) -> PhaseRow:
+def move(session: Session, round_: RoundRow, event: RoundEvent, now: float) -> RoundStateRow:
     """The round's next state, as the table has it, and when it was entered."""
     round_.state = next_state(round_.state, event).value
-    phase = PhaseRow(round_id=round_.id, state=round_.state, entered_at=now, handed_out=0)
+    phase = RoundStateRow(round_id=round_.id, state=round_.state, entered_at=now, handed_out=0)
     session.add(phase)
     return phase
 

@@ -109,7 +109,7 @@ async def head(
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     if admission.stored is not None:
         return Response(headers=_standing(admission.stored.bytes, complete=True))
-    return Response(headers=_standing(admission.standing[0], complete=False))
+    return Response(headers=_standing(admission.status[0], complete=False))
 
 
 def _standing(offset: int, *, complete: bool) -> dict[str, str]:
@@ -185,7 +185,7 @@ def _announced(services: Services, request: Request, admission: Admission, last:
     if last and offset + length != admission.length:
         expected = admission.length
         raise Problem("body-too-short", f"the contribution must have {expected} bytes", expected_bytes=expected)
-    if not last and admission.standing[1] >= MOST_CHUNKS:
+    if not last and admission.status[1] >= MOST_CHUNKS:
         raise Problem("bad-request", f"an upload has at most {MOST_CHUNKS} chunks and a last one: send longer ones")
     path = services.settings.upload_dir / new_key("body", "chunk").replace("/", "-")
     return Chunk(path, offset, length, digest)
@@ -216,7 +216,7 @@ def _is_last(request: Request) -> bool:
 
 
 def _check_offset(request: Request, admission: Admission) -> int:
-    given, stands = request.headers.get("upload-offset", ""), admission.standing[0]
+    given, stands = request.headers.get("upload-offset", ""), admission.status[0]
     if not given.isascii() or not given.isdigit() or len(given) > 18:
         raise Problem("bad-request", "Upload-Offset must be a number of bytes")
     if int(given) != stands:

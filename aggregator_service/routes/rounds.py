@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.access.principals import Enrolled, Operator
 from aggregator_service.http.authentication import OperatorIs, PrincipalOf, member_of, task_of
 from aggregator_service.http.etags import not_modified
-from aggregator_service.http.fast_polls import trusted_standing
+from aggregator_service.http.fast_polls import trusted_status
 from aggregator_service.polling.round_views import compact_round, round_etag, round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
@@ -87,12 +87,12 @@ async def current(
 
     async def look() -> tuple[RoundView, str] | None:
         if isinstance(principal, Enrolled):
-            board = await services.memory.look(member_of(principal, task).task_id)
-            if board is not None and not board.has_round:
+            cached_round = await services.task_cache.look(member_of(principal, task).task_id)
+            if cached_round is not None and not cached_round.has_round:
                 return judge(None)
-            standing = None if board is None else trusted_standing(services, board, principal)
-            if board is not None and standing is not None:
-                return judge((board.view(standing, services.clock.now()), board.etag(standing)))
+            status = None if cached_round is None else trusted_status(services, cached_round, principal)
+            if cached_round is not None and status is not None:
+                return judge((cached_round.view(status, services.clock.now()), cached_round.etag(status)))
         return judge(await run_in_threadpool(read))
 
     # Operators watch the counts, which wake nobody: they look once a second.

@@ -108,10 +108,10 @@ def _group_of(session: Session, principal: Principal, task_id: str, asked: int |
     """Whose view of a snapshot is wanted: a member's own group's, whatever an operator asks for."""
     task = task_of(session, principal, task_id)
     if isinstance(principal, Enrolled):
-        if asked not in (None, principal.group):
+        if asked not in (None, principal.device_group):
             raise Problem("forbidden", "a member sees snapshots as its own group does")
-        return principal.group
-    groups = plan_task(row_terms(task)).recipe.groups
+        return principal.device_group
+    groups = plan_task(row_terms(task)).recipe.device_groups
     if asked is not None and asked >= groups:
         raise Problem("invalid-parameters", f"the task has groups 0 to {groups - 1}")
     return asked
@@ -169,7 +169,7 @@ def _admit(
         newest = newest_snapshot(session, task_id)
         if newest is not None and newest.round_number > number + KEPT_SNAPSHOTS:
             raise Problem("conflict", "newer snapshots are there already")
-        return None, sealed_bytes(plan_task(row_terms(task)).recipe.state_bytes(round_.step))
+        return None, sealed_bytes(plan_task(row_terms(task)).recipe.state_bytes(round_.sum_index))
 
 
 def _check_author(session: Session, task: TaskRow, member: Enrolled) -> None:

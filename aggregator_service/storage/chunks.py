@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.storage.database import discard
 from aggregator_service.storage.schema import ChunkRow
 
-__all__ = ["drop_chunks", "stored_chunks", "upload_standing"]
+__all__ = ["drop_chunks", "stored_chunks", "upload_progress"]
 
 _ANY: Final = (
     select(ChunkRow.blob_key)
@@ -26,7 +26,7 @@ def stored_chunks(session: Session, round_id: int, client_id: str) -> Sequence[C
     return session.scalars(query.order_by(ChunkRow.offset)).all()
 
 
-def upload_standing(session: Session, round_id: int, client_id: str) -> tuple[int, int]:
+def upload_progress(session: Session, round_id: int, client_id: str) -> tuple[int, int]:
     """Where one upload stands: bytes that are stored, and in how many chunks."""
     query = select(func.coalesce(func.sum(ChunkRow.bytes), 0), func.count())
     found = session.execute(query.where(ChunkRow.round_id == round_id, ChunkRow.client_id == client_id)).one()

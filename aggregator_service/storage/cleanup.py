@@ -34,7 +34,7 @@ __all__ = [
     "DataDirectoryInUseError",
     "collect_bodies",
     "collect_orphans",
-    "let_go",
+    "delete_orphans",
     "own_data_directory",
     "sweep",
 ]
@@ -115,7 +115,7 @@ async def sweep(database: Database, blobs: BlobStore) -> None:
             _LOG.exception("orphans stay for now")
 
 
-def let_go(effects: Effects, blobs: BlobStore) -> None:
+def delete_orphans(effects: Effects, blobs: BlobStore) -> None:
     """After a commit: delete what no row names any more. What cannot be deleted now is collected later."""
     if not effects.orphans:
         return

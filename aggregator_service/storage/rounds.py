@@ -10,24 +10,24 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ORDER, RoundState
 from aggregator_service.storage.locks import hold_alone
-from aggregator_service.storage.schema import CohortRow, ContributionRow, PhaseRow, RoundRow, SnapshotRow, TaskRow
+from aggregator_service.storage.schema import CohortRow, ContributionRow, RoundRow, RoundStateRow, SnapshotRow, TaskRow
 
 __all__ = [
     "cohort_clients",
     "find_contribution",
     "find_round",
     "hold_data_set",
-    "hold_round",
+    "lock_round_shared",
     "in_cohort",
     "last_completed",
     "last_round",
     "list_completed",
     "list_judged",
     "list_rounds",
-    "lock_round",
+    "lock_round_exclusive",
     "lock_task",
     "newest_snapshot",
-    "phases_of",
+    "entered_states",
     "received_count",
     "unfolded",
     "unfolded_count",
@@ -74,7 +74,7 @@ def lock_task(session: Session, task_id: str) -> TaskRow:
     return session.scalars(_LOCK_TASK, {"task": task_id}).one()
 
 
-def lock_round(session: Session, round_id: int) -> RoundRow:
+def lock_round_exclusive(session: Session, round_id: int) -> RoundRow:
     """A round as it is now, held against other writers, and against clients' messages, until the transaction ends.
 
     Its task is held too: what moves a round counts it there, and wakes those who wait.
@@ -83,7 +83,7 @@ def lock_round(session: Session, round_id: int) -> RoundRow:
     return session.scalars(_LOCK_ROUND, {"round": round_id}).one()
 
 
-def hold_round(session: Session, round_id: int, client_id: str) -> RoundRow:
+def lock_round_shared(session: Session, round_id: int, client_id: str) -> RoundRow:
     """A round as it is now, that cannot move on until the transaction ends: for a message of one of its cohort.
 
     Other clients may hold it at the same time; another request of this client waits.
@@ -134,9 +134,9 @@ def list_rounds(session: Session, task_id: str, after: int, limit: int, state: s
     return session.scalars(query.order_by(RoundRow.number).limit(limit)).all()
 
 
-def phases_of(session: Session, round_id: int) -> list[PhaseRow]:
+def entered_states(session: Session, round_id: int) -> list[RoundStateRow]:
     """The states that a round has been in, in order; the last one is that it is in."""
-    rows = session.scalars(select(PhaseRow).where(PhaseRow.round_id == round_id))
+    rows = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id == round_id))
     return sorted(rows, key=lambda row: (row.entered_at, ORDER.index(row.state)))
 
 

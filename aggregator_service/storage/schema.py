@@ -32,7 +32,7 @@ __all__ = [
     "HandoutRow",
     "InvitationRow",
     "OperatorRow",
-    "PhaseRow",
+    "RoundStateRow",
     "RoundRow",
     "SignInRow",
     "SnapshotRow",
@@ -125,7 +125,7 @@ class InvitationRow(Base):
 
 class ClientRow(Base):
     """An enrolled client. `sequence` is the order of enrolment, `turn` its place for round-robin, `retired_in` the
-    number of the round after which it left a job with a frozen cohort for good, `group` the recipe's group it is in,
+    number of the round after which it left a job with a frozen cohort for good, `device_group` its group in the recipe,
     `revoked_at` when an operator took its membership away."""
 
     __tablename__ = "clients"
@@ -150,7 +150,7 @@ class ClientRow(Base):
     identity_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     mailbox_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     membership_proof: Mapped[bytes | None] = mapped_column(LargeBinary(32))
-    group: Mapped[int] = mapped_column("group_number", default=0)
+    device_group: Mapped[int] = mapped_column("group_number", default=0)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
     enrolled_at: Mapped[float] = mapped_column(Float)
     turn: Mapped[int] = mapped_column(BigInteger)
@@ -163,10 +163,10 @@ class ClientRow(Base):
 
 
 class RoundRow(Base):
-    """A round. `step`: which of the task's sums it is after. `partial_key` is the pointer that a fold swings, `folded`
-    counts what the partial holds. `unfinished`: uploads that had begun and were not whole when the round ended.
-    `deadline` is that of the stage the round is in. `model_digest` is what a masked round binds its keys to, null for
-    others; `confirms` says that its survivors sign who survived."""
+    """A round. `sum_index`: which of the task's sums it is for. `partial_key` is the pointer that a fold swings,
+    `folded` counts what the partial holds. `unfinished`: uploads that had begun and were not whole when the round
+    ended. `deadline` is that of the stage the round is in. `model_digest` is what a masked round binds its keys to,
+    null for others; `confirms` says that its survivors sign who survived."""
 
     __tablename__ = "rounds"
     __table_args__ = (UniqueConstraint("task_id", "number"),)
@@ -174,7 +174,7 @@ class RoundRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"))
     number: Mapped[int]
-    step: Mapped[int]
+    sum_index: Mapped[int] = mapped_column("step")
     state: Mapped[str] = mapped_column(String(16))
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     model_digest: Mapped[bytes | None] = mapped_column(LargeBinary(32))
@@ -196,7 +196,7 @@ class RoundRow(Base):
     report: Mapped[dict[str, float]] = mapped_column(JSON, default=dict)
 
 
-class PhaseRow(Base):
+class RoundStateRow(Base):
     """When a round entered a state, and the bytes that were made then for clients to fetch (`handed_out`: for all of
     them together). One row a state, kept when what it tells of is scrubbed."""
 
@@ -294,7 +294,7 @@ class ViewRow(Base):
 
     task_id: Mapped[str] = mapped_column(String(40), primary_key=True)
     round_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    group: Mapped[int] = mapped_column("group_number", primary_key=True, autoincrement=False)
+    device_group: Mapped[int] = mapped_column("group_number", primary_key=True, autoincrement=False)
     digest: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int] = mapped_column(BigInteger)
     blob_key: Mapped[str | None] = mapped_column(String(200))

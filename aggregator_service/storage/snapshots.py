@@ -22,11 +22,14 @@ def find_snapshot(session: Session, task_id: str, number: int) -> SnapshotRow | 
     return session.get(SnapshotRow, (task_id, number))
 
 
-def seen_by(session: Session, snapshot: SnapshotRow, group: int | None) -> SnapshotRow | ViewRow:
-    """What the members of `group` download of a snapshot; the snapshot itself where the groups have no views of it,
-    or where `group` is None.
+def seen_by(session: Session, snapshot: SnapshotRow, device_group: int | None) -> SnapshotRow | ViewRow:
+    """What the members of `device_group` download of a snapshot.
+
+    The snapshot itself where the groups have no views of it, or where `device_group` is None.
     """
-    view = None if group is None else session.get(ViewRow, (snapshot.task_id, snapshot.round_number, group))
+    view = (
+        None if device_group is None else session.get(ViewRow, (snapshot.task_id, snapshot.round_number, device_group))
+    )
     return snapshot if view is None else view
 
 

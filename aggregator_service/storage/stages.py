@@ -23,16 +23,16 @@ __all__ = [
     "Part",
     "Stage",
     "add_handouts",
+    "awaited_message",
     "count_of",
-    "deliveries",
-    "expected",
     "find_handout",
     "find_message",
     "handed_out_bytes",
     "message_bodies",
     "scrub_stages",
+    "prerequisite",
     "takes_part",
-    "those_who",
+    "clients_with",
 ]
 
 Stage = Literal["advertise", "share", "confirm", "unmask"]
@@ -58,14 +58,14 @@ _BEFORE: Final[Mapping[Part, Part]] = {
 }
 
 
-def deliveries(round_: RoundRow) -> Part | None:
+def awaited_message(round_: RoundRow) -> Part | None:
     """What the current stage takes; None when nothing is taken any more."""
     return _DELIVERED.get(round_.state)
 
 
-def expected(round_: RoundRow) -> Part | None:
+def prerequisite(round_: RoundRow) -> Part | None:
     """What a client must have done to take part in the current stage; None when nothing is taken any more."""
-    taken = deliveries(round_)
+    taken = awaited_message(round_)
     if taken is None or round_.model_digest is None:
         return None if taken is None else "asked"
     if taken == "unmask":
@@ -73,7 +73,7 @@ def expected(round_: RoundRow) -> Part | None:
     return _BEFORE[taken]
 
 
-def _those_who(part: Part) -> Select[str]:
+def _clients_with(part: Part) -> Select[str]:
     round_id: BindParameter[int] = bindparam("round")
     if part == "asked":
         return select(CohortRow.client_id).where(CohortRow.round_id == round_id)
@@ -84,12 +84,12 @@ def _those_who(part: Part) -> Select[str]:
 
 
 # Put together once, since the engine counts at each of its steps.
-_COUNTS: Final = {part: select(func.count()).select_from(_those_who(part).subquery()) for part in get_args(Part)}
+_COUNTS: Final = {part: select(func.count()).select_from(_clients_with(part).subquery()) for part in get_args(Part)}
 
 
-def those_who(round_id: int, part: Part) -> Select[str]:
+def clients_with(round_id: int, part: Part) -> Select[str]:
     """The ids of the clients that did this."""
-    return _those_who(part).params(round=round_id)
+    return _clients_with(part).params(round=round_id)
 
 
 def count_of(session: Session, round_id: int, part: Part) -> int:
@@ -145,7 +145,7 @@ def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:
     held = HandoutRow.round_id == round_.id, HandoutRow.kind == kind
     to_everybody = HandoutRow.recipient == literal_column("''")  # no parameter: PostgreSQL could not tell two apart
     lengths = select(to_everybody, func.sum(func.length(HandoutRow.body))).where(*held)
-    asked = expected(round_)
+    asked = prerequisite(round_)
     clients = 0 if asked is None else count_of(session, round_.id, asked)
     rows = session.execute(lengths.group_by(to_everybody))
     return sum(int(length) * (clients if to_all else 1) for to_all, length in rows)

@@ -21,9 +21,9 @@ def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
         raise ParameterError("this recipe asks groups in turn, over one cohort that only shrinks: no task can do both")
     for plan in plans:
         _check_floor(plan, schedule)
-    keys = {getattr(plan.plan, "parameter_id", b"") for plan in plans}
+    keys = {getattr(plan.sum_plan, "parameter_id", b"") for plan in plans}
     if len(keys) > 1:
-        degrees = ", ".join(str(plan.plan.describe().get("ring_degree")) for plan in plans)
+        degrees = ", ".join(str(plan.sum_plan.describe().get("ring_degree")) for plan in plans)
         raise ParameterError(
             f"the groups' sums suit different ring degrees ({degrees}) and the task has one set of keys: choose a "
             "degree for all with the mechanism's parameter 'degree'"
@@ -31,18 +31,18 @@ def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
 
 
 def _check_floor(plan: TaskPlan, schedule: Schedule) -> None:
-    if not isinstance(plan.plan, MaskedPlan):
+    if not isinstance(plan.sum_plan, MaskedPlan):
         return
     for name, clients in (("cohort_size", schedule.cohort_size), ("min_clients", schedule.min_clients)):
         try:
-            plan.plan.neighbourhood(clients)
+            plan.sum_plan.neighbourhood(clients)
         except ParameterError as error:
             raise ParameterError(f"a masked round of {name} clients cannot work: {error}") from error
 
 
 def task_warnings(plan: TaskPlan, schedule: Schedule, repeatable: bool) -> list[str]:
     """What this choice reveals, and to whom."""
-    summed = plan.plan
+    summed = plan.sum_plan
     warnings = _of_masked(summed, schedule) if isinstance(summed, MaskedPlan) else [_OPENED_BY[summed.opened_by]]
     if repeatable:
         warnings.append(

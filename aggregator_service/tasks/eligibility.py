@@ -22,8 +22,8 @@ def eligible_clause(task: TaskRow) -> ColumnElement[bool]:
     return and_(member, ClientRow.envelope_key.is_not(None)) if task.needs_keyring else member
 
 
-def able_members(session: Session, task: TaskRow, groups: int) -> list[int]:
+def able_members(session: Session, task: TaskRow, device_groups: int) -> list[int]:
     """How many members of each group can contribute."""
-    able = select(ClientRow.group, func.count()).where(ClientRow.task_id == task.id, eligible_clause(task))
-    counts = {row[0]: row[1] for row in session.execute(able.group_by(ClientRow.group))}
-    return [counts.get(group, 0) for group in range(groups)]
+    able = select(ClientRow.device_group, func.count()).where(ClientRow.task_id == task.id, eligible_clause(task))
+    counts = {row[0]: row[1] for row in session.execute(able.group_by(ClientRow.device_group))}
+    return [counts.get(device_group, 0) for device_group in range(device_groups)]

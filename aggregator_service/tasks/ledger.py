@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import those_who
+from aggregator_service.storage.stages import clients_with
 from protocols.messages import LedgerEntry, LedgerPage
 
 __all__ = ["client_ledger", "survivors_digest", "task_ledger"]
@@ -32,14 +32,14 @@ def client_ledger(session: Session, task: TaskRow, client_id: str, after: int, l
 
 def survivors_digest(session: Session, round_id: int) -> str:
     """SHA-256 (hex) over the identity keys of a round's survivors, in order of the keys."""
-    keys = select(ClientRow.identity_key).where(ClientRow.id.in_(those_who(round_id, "contribute")))
+    keys = select(ClientRow.identity_key).where(ClientRow.id.in_(clients_with(round_id, "contribute")))
     return hashlib.sha256(b"".join(sorted(session.scalars(keys)))).hexdigest()
 
 
 def _entry(task: TaskRow, round_: RoundRow, contribution: str | None) -> LedgerEntry:
     return LedgerEntry(
         round=round_.number,
-        step=round_.step,
+        step=round_.sum_index,
         recipe=task.recipe_name,
         mechanism=task.mechanism_name,
         data_set=task.data_set,

@@ -64,10 +64,10 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
     if invitation.expires_at <= now or invitation.used >= invitation.uses:
         raise Problem("gone", "the invitation is used up or expired; ask the operator for another")
     if task.needs_keyring and request.membership_proof is None:
-        raise Problem("invalid-parameters", "this task needs a membership_proof, made with the group code")
-    group = _group(task, request)
+        raise Problem("invalid-parameters", "this task needs a membership_proof, made with the membership secret")
+    device_group = _group(task, request)
     invitation.used += 1
-    return _enrol_first(session, task, invitation, request, group, now), True
+    return _enrol_first(session, task, invitation, request, device_group, now), True
 
 
 def _check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key: bytes) -> None:
@@ -80,13 +80,14 @@ def _check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key
 
 def _group(task: TaskRow, request: EnrolmentRequest) -> int:
     """The group that the client states; where there is only one it need not."""
-    groups = plan_task(row_terms(task)).recipe.groups
-    if request.group is None and groups > 1:
+    device_groups = plan_task(row_terms(task)).recipe.device_groups
+    if request.group is None and device_groups > 1:
         raise Problem(
-            "invalid-parameters", f"this task has groups 0 to {groups - 1}, asked in turn: state which the client is in"
+            "invalid-parameters",
+            f"this task has groups 0 to {device_groups - 1}, asked in turn: state which the client is in",
         )
-    if request.group is not None and request.group >= groups:
-        has = f"groups 0 to {groups - 1}" if groups > 1 else "one group of clients, 0"
+    if request.group is not None and request.group >= device_groups:
+        has = f"groups 0 to {device_groups - 1}" if device_groups > 1 else "one group of clients, 0"
         raise Problem("invalid-parameters", f"this task has {has}: there is no group {request.group}")
     return request.group or 0
 
@@ -96,13 +97,13 @@ def _enrol_again(session: Session, client: ClientRow, request: EnrolmentRequest,
         raise Problem(
             "conflict", "this identity is enrolled with another mailbox key; envelopes are sealed to that one"
         )
-    if request.group not in (None, client.group):
-        raise Problem("conflict", f"this identity is enrolled in group {client.group}, and stays there")
+    if request.group not in (None, client.device_group):
+        raise Problem("conflict", f"this identity is enrolled in group {client.device_group}, and stays there")
     token = new_token("hrc")
     void_token(session, client.token_hash)
     client.token_hash = hash_token(token)
     if request.membership_proof is not None and not is_keyed(client):
-        # whoever mistyped the group code the first time need not become somebody else to correct it
+        # whoever mistyped the membership secret the first time need not become somebody else to correct it
         client.membership_proof = b64decode(request.membership_proof, 32)
     announce(session, client.task_id, "members", "tokens")
     session.flush()
@@ -122,11 +123,11 @@ def _turn(task: TaskRow, request: EnrolmentRequest) -> int:
 
 
 def _enrol_first(
-    session: Session, task: TaskRow, invitation: InvitationRow, request: EnrolmentRequest, group: int, now: float
+    session: Session, task: TaskRow, invitation: InvitationRow, request: EnrolmentRequest, device_group: int, now: float
 ) -> Enrolment:
     newest = select(func.coalesce(func.max(ClientRow.sequence), 0)).where(ClientRow.task_id == task.id)
     # A newcomer takes its place in the current turn of a round-robin instead of making up for all it missed.
-    alike = ClientRow.task_id == task.id, ClientRow.group == group
+    alike = ClientRow.task_id == task.id, ClientRow.device_group == device_group
     turns = select(func.coalesce(func.min(ClientRow.times_asked), 0)).where(*alike)
     token = new_token("hrc")
     proof = request.membership_proof
@@ -138,7 +139,7 @@ def _enrol_first(
         identity_key=b64decode(request.identity_key, 32),
         mailbox_key=b64decode(request.mailbox_key, 32),
         membership_proof=None if proof is None else b64decode(proof, 32),
-        group=group,
+        device_group=device_group,
         token_hash=hash_token(token),
         enrolled_at=now,
         turn=_turn(task, request),
@@ -161,7 +162,7 @@ def _enrolment(client: ClientRow, token: str) -> Enrolment:
             "client_id": client.id,
             "token": token,
             "role": client.role,
-            "group": client.group,
+            "group": client.device_group,
         }
     )
 
@@ -195,7 +196,7 @@ def _member(row: ClientRow) -> Member:
             "membership_proof": None if row.membership_proof is None else b64encode(row.membership_proof),
             "keyed": is_keyed(row),
             "revoked": row.revoked_at is not None,
-            "group": row.group,
+            "group": row.device_group,
         }
     )
 

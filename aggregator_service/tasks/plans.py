@@ -36,7 +36,7 @@ class TaskPlan:
 
     recipe: Recipe
     mechanism: Mechanism
-    plan: SumPlan
+    sum_plan: SumPlan
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """The blocks that this client feeds in this round."""
@@ -44,7 +44,7 @@ class TaskPlan:
 
     def contribution_bytes(self, spec: RoundSpec, client_id: str) -> int:
         """Exact length of this client's contribution in this round."""
-        return self.plan.contribution_bytes(self.route(spec, client_id))
+        return self.sum_plan.contribution_bytes(self.route(spec, client_id))
 
 
 def _canonical(parameters: Mapping[str, Any]) -> str:
@@ -78,17 +78,17 @@ def row_terms(task: TaskRow) -> TaskTerms:
     return task_terms(task.recipe_name, task.recipe_parameters, task.mechanism_name, parameters, schedule)
 
 
-def plan_task(terms: TaskTerms, step: int = 1) -> TaskPlan:
-    """What sum `step` of a task is: equal layouts share one plan.
+def plan_task(terms: TaskTerms, sum_index: int = 1) -> TaskPlan:
+    """What sum `sum_index` of a task is: equal layouts share one plan.
 
     `ParameterError`, `BudgetError` or `CombinationError` says what cannot work.
     """
-    return _plan(terms, _recipe(terms.recipe_name, terms.recipe_parameters).layout(step))
+    return _plan(terms, _recipe(terms.recipe_name, terms.recipe_parameters).layout(sum_index))
 
 
 def plan_round(task: TaskRow, round_: RoundRow) -> TaskPlan:
     """What a stored round sums."""
-    return plan_task(row_terms(task), round_.step)
+    return plan_task(row_terms(task), round_.sum_index)
 
 
 @lru_cache(maxsize=64)
@@ -105,4 +105,4 @@ def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
 
 def round_spec(round_: RoundRow) -> RoundSpec:
     """The broadcast of a stored round."""
-    return RoundSpec(round_.number, round_.seed, round_.step)
+    return RoundSpec(round_.number, round_.seed, round_.sum_index)

@@ -43,7 +43,7 @@ def plan_request(request: TaskRequest) -> TaskPlan:
     recipe, mechanism = request.recipe, request.mechanism
     terms = task_terms(recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule)
     plan = plan_task(terms)
-    check_sums([plan_task(terms, step) for step in range(1, plan.recipe.groups + 1)], request.schedule)
+    check_sums([plan_task(terms, sum_index) for sum_index in range(1, plan.recipe.device_groups + 1)], request.schedule)
     return plan
 
 
@@ -61,7 +61,7 @@ def create_task(session: Session, request: TaskRequest, plan: TaskPlan, now: flo
         schedule=request.schedule.model_dump(),
         seed=os.urandom(32) if request.seed is None else b64decode(request.seed, 32),
         repeatable=request.seed is not None,
-        opened_by=plan.plan.opened_by,
+        opened_by=plan.sum_plan.opened_by,
         needs_keyring=plan.mechanism.needs_keyring,
         data_set=request.data_set,
         created_at=now,
@@ -93,7 +93,7 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
         select(func.count()).select_from(ClientRow).where(ClientRow.task_id == task.id, ClientRow.revoked_at.is_(None))
     )
     members = session.execute(counted).scalar_one()
-    able = able_members(session, task, plan.recipe.groups)
+    able = able_members(session, task, plan.recipe.device_groups)
     return TaskView.model_validate(
         {
             "task_id": task.id,
@@ -104,7 +104,7 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
             "schedule": schedule,
             "seed": b64encode(task.seed),
             "data_set": task.data_set,
-            "plan": plan.plan.describe(),
+            "plan": plan.sum_plan.describe(),
             "opened_by": task.opened_by,
             "members": members,
             "keyed_members": sum(able) if task.needs_keyring else 0,
@@ -116,15 +116,15 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
     )
 
 
-def agreed_digest(session: Session, task: TaskRow, step: int, completed: RoundRow | None) -> bytes:
-    """What a masked round of sum `step` binds its keys to; `completed` is the newest round that released a sum.
+def agreed_digest(session: Session, task: TaskRow, sum_index: int, completed: RoundRow | None) -> bytes:
+    """What a masked round of sum `sum_index` binds its keys to; `completed` is the newest round that released a sum.
 
     The model in it is what those who are asked train on: their group's view of it.
     """
-    group = plan_task(row_terms(task), step).recipe.group_of(step)
+    device_group = plan_task(row_terms(task), sum_index).recipe.device_group_of(sum_index)
     state = None if completed is None else find_snapshot(session, task.id, completed.number)
-    digest = None if state is None else bytes.fromhex(seen_by(session, state, group).digest)
-    return broadcast_digest(task_view(session, task), step, digest)
+    digest = None if state is None else bytes.fromhex(seen_by(session, state, device_group).digest)
+    return broadcast_digest(task_view(session, task), sum_index, digest)
 
 
 def create_invitation(session: Session, task: TaskRow, request: InvitationRequest, now: float) -> Invitation:

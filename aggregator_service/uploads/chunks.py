@@ -18,8 +18,8 @@ from aggregator_service.crash_points import crash_point
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import BlobDamagedError, new_key
-from aggregator_service.storage.chunks import drop_chunks, stored_chunks, upload_standing
-from aggregator_service.storage.rounds import find_contribution, hold_round
+from aggregator_service.storage.chunks import drop_chunks, stored_chunks, upload_progress
+from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow
 from aggregator_service.uploads.contributions import Admission, commit_contribution
 from aggregator_service.uploads.receive import file_digest
@@ -60,17 +60,17 @@ def store_chunk(services: Services, admission: Admission, chunk: Chunk) -> None:
     try:
         services.database.transact(lambda session: _insert(session, admission, chunk, key))
     except BaseException:
-        _let_go_of(services, admission, chunk.offset, key)
+        _delete_unacknowledged(services, admission, chunk.offset, key)
         raise
 
 
 def _insert(session: Session, admission: Admission, chunk: Chunk, key: str) -> None:
     # The round is held until the commit: a chunk is either there when the round's end lets go of them, or refused.
     round_id, client_id = admission.round.id, admission.client.client_id
-    round_ = hold_round(session, round_id, client_id)
+    round_ = lock_round_shared(session, round_id, client_id)
     if round_.state != "collecting" or find_contribution(session, round_id, client_id) is not None:
         raise OvertakenError
-    if upload_standing(session, round_id, client_id)[0] != chunk.offset:
+    if upload_progress(session, round_id, client_id)[0] != chunk.offset:
         raise OvertakenError
     session.add(
         ChunkRow(
@@ -84,7 +84,7 @@ def _insert(session: Session, admission: Admission, chunk: Chunk, key: str) -> N
     )
 
 
-def _let_go_of(services: Services, admission: Admission, offset: int, key: str) -> None:
+def _delete_unacknowledged(services: Services, admission: Admission, offset: int, key: str) -> None:
     """Delete a blob unless its row is there after all: a commit may take effect and its answer be lost."""
     try:
         with services.database.read() as session:
@@ -140,7 +140,7 @@ def _forget(services: Services, admission: Admission) -> None:
     """The upload stands at nothing; `OvertakenError` when it is over."""
 
     def write(session: Session) -> None:
-        round_ = hold_round(session, admission.round.id, admission.client.client_id)
+        round_ = lock_round_shared(session, admission.round.id, admission.client.client_id)
         if round_.state != "collecting":
             raise OvertakenError
         drop_chunks(session, round_.id, admission.client.client_id)

@@ -21,11 +21,11 @@ from aggregator_service.polling.round_views import receipt
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.chunks import drop_chunks, upload_standing
+from aggregator_service.storage.chunks import drop_chunks, upload_progress
 from aggregator_service.storage.database import Delivery, changed_rows, progress
-from aggregator_service.storage.rounds import find_contribution, find_round, hold_round, in_cohort
+from aggregator_service.storage.rounds import find_contribution, find_round, in_cohort, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
-from aggregator_service.storage.stages import expected, takes_part
+from aggregator_service.storage.stages import prerequisite, takes_part
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from aggregator_service.uploads.receive import Received, map_file, received
 from protocols.layout import Route
@@ -73,12 +73,12 @@ class Admission:
     route: Route
     length: int
     stored: ContributionRow | None
-    standing: tuple[int, int] = (0, 0)
+    status: tuple[int, int] = (0, 0)
     """Bytes that are stored of an upload in chunks, and how many chunks they are."""
 
     def check(self, body: memoryview) -> None:
         """`ContributionError` when the bytes must not enter the sum."""
-        self.plan.mechanism.check(self.plan.plan, self.route, body)
+        self.plan.mechanism.check(self.plan.sum_plan, self.route, body)
 
     def refuse_late(self, now: float) -> None:
         """409 round-closed unless the round takes contributions."""
@@ -99,7 +99,7 @@ def admit(
             raise Problem("not-found", "there is no such round")
         if not in_cohort(session, round_.id, client.client_id):
             raise Problem("not-in-cohort", "this client is not asked in this round")
-        before = expected(round_) if round_.state == "collecting" else None
+        before = prerequisite(round_) if round_.state == "collecting" else None
         if before is not None and not takes_part(session, round_.id, before, client.client_id):
             raise Problem("not-in-cohort", "this client shared no keys in this round, so it has left it")
         plan = plan_round(task, round_)
@@ -109,17 +109,17 @@ def admit(
             client=client,
             plan=plan,
             route=route,
-            length=plan.plan.contribution_bytes(route),
+            length=plan.sum_plan.contribution_bytes(route),
             stored=find_contribution(session, round_.id, client.client_id),
-            standing=upload_standing(session, round_.id, client.client_id) if resumable else (0, 0),
+            status=upload_progress(session, round_.id, client.client_id) if resumable else (0, 0),
         )
 
 
 async def admit_soon(services: Services, principal: Principal, task_id: str, number: int, client_id: str) -> Admission:
     """`admit`, from memory where a contribution is awaited. Whether it still is, is asked again when it is stored."""
     client = member_of(principal, task_id, client_id)
-    board = await services.memory.look(task_id)
-    awaited = None if board is None else board.awaited_contribution(number, client_id)
+    cached_round = await services.task_cache.look(task_id)
+    awaited = None if cached_round is None else cached_round.awaited_contribution(number, client_id)
     if awaited is None:
         return await run_in_threadpool(admit, services, principal, task_id, number, client_id)
     return Admission(client=client, stored=None, **vars(awaited))
@@ -175,7 +175,7 @@ def _store(services: Services, admission: Admission, path: Path, digest: str) ->
     try:
         answer, is_new = _count_in(services, admission, key, digest)
     except BaseException:
-        _let_go_of(services, admission, key)
+        _delete_unacknowledged(services, admission, key)
         raise
     if is_new:
         crash_point("upload.row-before-ack")
@@ -194,7 +194,7 @@ def _store(services: Services, admission: Admission, path: Path, digest: str) ->
     return answer, is_new
 
 
-def _let_go_of(services: Services, admission: Admission, key: str) -> None:
+def _delete_unacknowledged(services: Services, admission: Admission, key: str) -> None:
     """Delete a blob unless its row is there after all: a commit may take effect and its answer be lost."""
     try:
         with services.database.read() as session:
@@ -245,7 +245,7 @@ def _stored_instead(session: Session, now: float, admission: Admission, digest: 
     The round is held until the commit, and so is the client's place: another upload of the same client waits.
     """
     client_id = admission.client.client_id
-    round_ = hold_round(session, admission.round.id, client_id)
+    round_ = lock_round_shared(session, admission.round.id, client_id)
     stored = find_contribution(session, round_.id, client_id)
     if stored is not None:
         return same_or_conflict(round_, stored, digest)

@@ -16,16 +16,16 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked_stages import roster_of, round_context, survivors_of
 from aggregator_service.services import Services
 from aggregator_service.storage.database import Delivery, progress
-from aggregator_service.storage.rounds import find_round, hold_round, in_cohort
+from aggregator_service.storage.rounds import find_round, in_cohort, lock_round_shared
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stages import (
     STATE_OF,
     Handout,
     Stage,
     count_of,
-    expected,
     find_handout,
     find_message,
+    prerequisite,
     takes_part,
 )
 from aggregator_service.tasks.plans import plan_round
@@ -84,7 +84,7 @@ def _refuse_outsider(session: Session, round_: RoundRow, stage: Stage, client_id
         raise Problem("not-in-cohort", "this client is not asked in this round")
     if round_.state != STATE_OF[stage] or now >= round_.deadline:
         raise Problem("round-closed", f"the round is {round_.state}: it takes no messages of this stage now")
-    before = expected(round_)
+    before = prerequisite(round_)
     if before is not None and not takes_part(session, round_.id, before, client_id):
         raise Problem("not-in-cohort", "this client did not take part in the stage before, so it has left the round")
 
@@ -95,7 +95,7 @@ def _length(session: Session, task: TaskRow, round_: RoundRow, stage: Stage) -> 
     if stage == "confirm":
         return messages.CONFIRMATION_BYTES
     members = count_of(session, round_.id, "advertise")
-    degree = own_plan(plan_round(task, round_).plan).neighbourhood(members).degree
+    degree = own_plan(plan_round(task, round_).sum_plan).neighbourhood(members).degree
     return messages.share_bytes(degree) if stage == "share" else messages.reply_bytes(degree)
 
 
@@ -158,7 +158,7 @@ def _insert(
 ) -> tuple[UploadReceipt, bool]:
     # The round is held until the commit: a message is either in before the stage ends, or refused.
     client_id = admission.client.client_id
-    round_ = hold_round(session, admission.round.id, client_id)
+    round_ = lock_round_shared(session, admission.round.id, client_id)
     stored = find_message(session, round_.id, admission.stage, client_id)
     if stored is not None:
         return same_or_other(admission, stored, digest), False

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from bench._server import OPERATOR_TOKEN, Server
 from bench.service_parts.wire import Answer, Call, Run, closed_loop, request_bytes
 from protocols.codec import b64encode
-from protocols.crypto.envelope import GROUP_CODE_BYTES, enrolment_message, membership_proof, seal_envelope
+from protocols.crypto.envelope import MEMBERSHIP_SECRET_BYTES, enrolment_message, membership_proof, seal_envelope
 from protocols.crypto.http_signature import SignedRequest, sign_request
 from protocols.crypto.keyring import encode_keyring
 from protocols.recipes.registry import recipe
@@ -55,12 +55,12 @@ def cpu_seconds(pid: int) -> float:
 class _Newcomer:
     """Keys of a client that is not enrolled yet."""
 
-    def __init__(self, group_code: bytes) -> None:
+    def __init__(self, membership_secret: bytes) -> None:
         self.identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
         self.identity_key, self.mailbox_key = (
             key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw) for key in (self.identity, mailbox)
         )
-        self.proof = membership_proof(group_code, self.identity_key, self.mailbox_key)
+        self.proof = membership_proof(membership_secret, self.identity_key, self.mailbox_key)
 
     def request(self, invitation: str) -> Call:
         """Its enrolment."""
@@ -111,7 +111,7 @@ class Federation:
         plan = CKKS.plan({"set": "standard"}, recipe("fedmf", parameters).layout(), cohort)
         assert isinstance(plan, CkksPlan)
         self.plan, self.keyring = plan, CKKS.generate_keyring(plan)
-        self._group_code = secrets.token_bytes(GROUP_CODE_BYTES)
+        self._membership_secret = secrets.token_bytes(MEMBERSHIP_SECRET_BYTES)
         request = {
             "name": "service",
             "recipe": {"name": "fedmf", "parameters": parameters},
@@ -155,7 +155,7 @@ class Federation:
     def _enrol(self, role: str, count: int) -> Run:
         wanted = {"role": role, "uses": count}
         invitation = self.operator("POST", f"{self.path}/invitations", wanted)["invitation"]
-        newcomers = [_Newcomer(self._group_code) for _ in range(count)]
+        newcomers = [_Newcomer(self._membership_secret) for _ in range(count)]
         answers: list[Answer] = []
         run = self.load([newcomer.request(invitation) for newcomer in newcomers], 201, keep=answers.append)
         for answer in sorted(answers, key=lambda answer: answer.index):
@@ -166,7 +166,9 @@ class Federation:
     def leave_envelopes(self) -> Run:
         """The holder seals the keys for every member, itself included, and leaves them in the mailboxes."""
         keyring, holder = encode_keyring(self.keyring), self.members[0]
-        sealed = [seal_envelope(keyring, member.mailbox_key, self._group_code, self.task) for member in self.members]
+        sealed = [
+            seal_envelope(keyring, member.mailbox_key, self._membership_secret, self.task) for member in self.members
+        ]
         calls = (
             holder.put(f"{self.path}/keyring/{member.client_id}", envelope)
             for member, envelope in zip(self.members, sealed, strict=True)

@@ -83,7 +83,7 @@ class FairRow:
         """Train, rank after every second one of the last turns, and keep the figures and their means."""
         started = perf_counter()
         train, test = load_train_test(DATASET, data_dir)
-        federation, groups = self.federation(train)
+        federation, device_groups = self.federation(train)
         curve = []
         for turn in federation.run(self.rounds):
             ticks[self.key] = turn
@@ -99,7 +99,7 @@ class FairRow:
             "clipped": federation.clipped,
         }
         if self.kind in ("het", "het_add", "hom"):
-            for group, ndcg in federation.rank_on_devices(test, groups).items():
+            for group, ndcg in federation.rank_on_devices(test, device_groups).items():
                 figures[f"on_devices_{2 ** federation.recipe.parameters.capacities[int(group)]}x"] = ndcg
         keep(path_of(self, folder), figures | {"curve": curve, "seconds": perf_counter() - started})
 
@@ -124,8 +124,8 @@ class FairRow:
                 alone = np.where(some, 0, -1)
                 return self._of(train, (0,), alone, (CLIENTS,)), alone
             case "het_share":
-                groups, full = np.where(some, 0, 1), round(CLIENTS * self.full_percent / 100)
-                return self._of(train, (0, 1), groups, (full, CLIENTS - full)), groups
+                device_groups, full = np.where(some, 0, 1), round(CLIENTS * self.full_percent / 100)
+                return self._of(train, (0, 1), device_groups, (full, CLIENTS - full)), device_groups
 
     def _full_devices(self, users: int) -> np.ndarray:
         """bool (users,): drawn as the released code does, by numpy's old generator with seed 101."""
@@ -138,12 +138,12 @@ class FairRow:
         self,
         train: Interactions,
         capacities: tuple[int, ...],
-        groups: np.ndarray,
+        device_groups: np.ndarray,
         cohorts: tuple[int, ...],
         mixing: Literal["replace", "add"] = "replace",
     ) -> FairFederation:
         given = parameters(train, capacities, self.most, mixing)
-        return FairFederation(train, given, TRAINING, groups, cohorts, self.seed)
+        return FairFederation(train, given, TRAINING, device_groups, cohorts, self.seed)
 
 
 def parameters(
@@ -200,11 +200,11 @@ def client_peak(recipe: Fair, train: Interactions, user: int) -> int:
     half, rng = FairHalf(recipe, TRAINING), np.random.default_rng(0)
     seed = derive_seed(b"memory", "simulation task")
     body = recipe.encode_view(recipe.initial_view(seed, 0), 0)
-    history, memory = train.history(user), half.first_memory(rng)
+    history, client_state = train.history(user), half.initial_client_state(rng)
     tracemalloc.start()
     try:
         view = recipe.decode_view(0, body, 0)
-        half.contribute(recipe.plan(seed, 1), "client", view, history, memory, rng)
+        half.contribute(recipe.round_spec(seed, 1), "client", view, history, client_state, rng)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -26,9 +26,9 @@ __all__ = ["FairFederation", "equal_groups", "rank_model"]
 SCORE_ITEMS = 16_384
 
 
-def equal_groups(users: int, groups: int) -> np.ndarray:
+def equal_groups(users: int, device_groups: int) -> np.ndarray:
     """Users in the order of their ids, split into groups of the same size (the paper's capacity schemes)."""
-    return np.repeat(np.arange(groups), [part.size for part in np.array_split(np.arange(users), groups)])
+    return np.repeat(np.arange(device_groups), [part.size for part in np.array_split(np.arange(users), device_groups)])
 
 
 class FairFederation:
@@ -44,7 +44,7 @@ class FairFederation:
         train: Interactions,
         parameters: FairParameters,
         training: FairConfig,
-        groups: np.ndarray,
+        device_groups: np.ndarray,
         cohorts: Sequence[int],
         seed: int = 0,
     ) -> None:
@@ -54,32 +54,36 @@ class FairFederation:
         self.task_seed = derive_seed(str(seed).encode(), "simulation task")
         self.state = self.recipe.initial_state(self.task_seed)
         draws = np.random.default_rng([seed, 1])
-        self.memories = [self.half.first_memory(draws) for _ in range(train.n_users)]
+        self.client_states = [self.half.initial_client_state(draws) for _ in range(train.n_users)]
         order = np.random.default_rng([seed, 42]).permutation(train.n_users)
-        self.orders = [order[groups[order] == group] for group in range(self.recipe.groups)]
+        self.orders = [order[device_groups[order] == device_group] for device_group in range(self.recipe.device_groups)]
         self.clipped = 0
         self.loss = float("nan")
 
     def run(self, turns: int) -> Iterator[int]:
         """Turns, numbered from 1: one sum of each group, after the last of which the model moves."""
         for turn in range(1, turns + 1):
-            losses = [self._sum(turn) for _ in range(self.recipe.groups)]
+            losses = [self._sum(turn) for _ in range(self.recipe.device_groups)]
             self.loss = float(np.mean(losses))
             yield turn
 
     def _sum(self, turn: int) -> float:
         number = self.state.round_number + 1
-        spec = self.recipe.plan(self.task_seed, number)
-        group = self.recipe.group_of(spec.step)
-        view, members, cohort = self.recipe.view(self.state, group), self.orders[group], self.cohorts[group]
+        spec = self.recipe.round_spec(self.task_seed, number)
+        device_group = self.recipe.device_group_of(spec.sum_index)
+        view, members, cohort = (
+            self.recipe.view(self.state, device_group),
+            self.orders[device_group],
+            self.cohorts[device_group],
+        )
         places = np.arange((turn - 1) * cohort, (turn - 1) * cohort + min(cohort, members.size))
-        total, losses = np.zeros(self.recipe.layout(spec.step).length), []
+        total, losses = np.zeros(self.recipe.layout(spec.sum_index).length), []
         for user in members[places % members.size]:
             rng = np.random.default_rng([self.seed, 2, int(user), turn])
             history = self.train.history(int(user))
-            made = self.half.train(view, history, self.memories[user], rng)
+            made = self.half.train(view, history, self.client_states[user], rng)
             self.add(total, made.places, made.changes, made.dense - view.dense, len(history))
-            self.memories[user] = {USER_VECTORS: made.user}
+            self.client_states[user] = {USER_VECTORS: made.user}
             losses.append(made.loss)
         self.state = self.recipe.absorb(self.state, spec, total, places.size)
         return float(np.mean(losses))
@@ -99,20 +103,20 @@ class FairFederation:
     @property
     def users(self) -> np.ndarray:
         """Every user's own vectors, float32 (users, 2, dim)."""
-        return np.stack([memory[USER_VECTORS] for memory in self.memories])
+        return np.stack([client_state[USER_VECTORS] for client_state in self.client_states])
 
     def rank(self, test: Interactions) -> RankingResult:
         """NDCG@20 and Recall@20 of the server's model with every user's own vectors."""
         return rank_model(self.users, self.state.tables, self.state.dense, self.train, test)
 
-    def rank_on_devices(self, test: Interactions, groups: np.ndarray) -> dict[str, float]:
+    def rank_on_devices(self, test: Interactions, device_groups: np.ndarray) -> dict[str, float]:
         """NDCG@20 by group, of what its devices can score with: their view, and no more."""
         found = {}
-        for group in range(self.recipe.groups):
-            view = self.recipe.view(self.state, group)
+        for device_group in range(self.recipe.device_groups):
+            view = self.recipe.view(self.state, device_group)
             tables = whole_tables(self.recipe, view)
-            members = np.flatnonzero(groups == group)
-            found[str(group)] = rank_model(self.users, tables, view.dense, self.train, test, members).ndcg
+            members = np.flatnonzero(device_groups == device_group)
+            found[str(device_group)] = rank_model(self.users, tables, view.dense, self.train, test, members).ndcg
         return found
 
 
@@ -120,10 +124,12 @@ def whole_tables(recipe: Fair, view: FairView) -> np.ndarray:
     """S psi of a view, float32 (2, n): what a device never makes, but a benchmark may."""
     elements = recipe.parameters.elements
     spaces = spaces_of(view.seed, elements, view.tables.shape[1])
-    step = 2**18
+    sum_index = 2**18
     return np.stack(
         [
-            np.concatenate([space.recover(row, slice(a, min(a + step, elements))) for a in range(0, elements, step)])
+            np.concatenate(
+                [space.recover(row, slice(a, min(a + sum_index, elements))) for a in range(0, elements, sum_index)]
+            )
             for space, row in zip(spaces, view.tables, strict=True)
         ]
     )

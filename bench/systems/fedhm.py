@@ -60,13 +60,15 @@ class FedHMFederation(FairFederation):
         train: Interactions,
         parameters: FairParameters,
         training: FairConfig,
-        groups: np.ndarray,
+        device_groups: np.ndarray,
         cohorts: tuple[int, int],
         halvings: int,
         seed: int = 0,
     ) -> None:
-        super().__init__(train, parameters, training, np.zeros_like(groups), (sum(cohorts),), seed)
-        self.ranked = [members[groups[members] == group] for group in (0, 1) for members in self.orders]
+        super().__init__(train, parameters, training, np.zeros_like(device_groups), (sum(cohorts),), seed)
+        self.ranked = [
+            members[device_groups[members] == device_group] for device_group in (0, 1) for members in self.orders
+        ]
         self.shares, self.rank_kept = cohorts, rank_of(parameters.items, parameters.dim, halvings)
 
     def run(self, turns: int) -> Iterator[int]:
@@ -77,24 +79,24 @@ class FedHMFederation(FairFederation):
 
     def _turn(self, turn: int) -> float:
         state, p = self.state, self.recipe.parameters
-        spec = self.recipe.plan(self.task_seed, turn)
+        spec = self.recipe.round_spec(self.task_seed, turn)
         view = self.recipe.view(state, 0)
         shape = (2, p.items, p.dim)
         parts = [factors(table, self.rank_kept) for table in state.tables.reshape(shape)]
         total, losses, every = np.zeros(self.recipe.layout().length), [], slice(state.tables.size)
-        for group, (members, cohort) in enumerate(zip(self.ranked, self.shares, strict=True)):
+        for device_group, (members, cohort) in enumerate(zip(self.ranked, self.shares, strict=True)):
             for place in range((turn - 1) * cohort, turn * cohort):
                 user = int(members[place % members.size])
                 rng = np.random.default_rng([self.seed, 2, user, turn])
-                history, memory = self.train.history(user), self.memories[user]
-                if group == 0:
-                    made = self.half.train(view, history, memory, rng)
+                history, client_state = self.train.history(user), self.client_states[user]
+                if device_group == 0:
+                    made = self.half.train(view, history, client_state, rng)
                     places, changes = made.places, made.changes
                 else:
-                    made = self._train_factors(parts, state.dense, history.items, memory[USER_VECTORS], rng)
+                    made = self._train_factors(parts, state.dense, history.items, client_state[USER_VECTORS], rng)
                     places, changes = every, (made.tables - state.tables).ravel()
                 self.add(total, places, changes, made.dense - state.dense, len(history))
-                self.memories[user] = {USER_VECTORS: made.user}
+                self.client_states[user] = {USER_VECTORS: made.user}
                 losses.append(made.loss)
         self.state = self.recipe.absorb(state, spec, total, sum(self.shares))
         return float(np.mean(losses))

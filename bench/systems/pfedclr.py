@@ -122,7 +122,7 @@ def scorer(federation: Federation) -> FullScorer:
     def scores(users: NDArray[np.intp]) -> NDArray[np.floating]:
         return np.stack(
             [
-                federation.half.scores(federation.state, federation.memories[user], federation.train.history(user))
+                federation.half.scores(federation.state, federation.client_states[user], federation.train.history(user))
                 for user in users.tolist()
             ]
         )

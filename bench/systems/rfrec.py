@@ -98,31 +98,31 @@ class RFRecRun:
         able, draws = devices.able, np.random.default_rng([self.seed, 90])
         curve: list[Figures] = []
         figures: Figures = {}
-        while devices.state.step < self.rounds and not made.is_done(devices.state):
+        while devices.state.sum_index < self.rounds and not made.is_done(devices.state):
             kept = max(1, round(able.size * (1 - self.dropped / 100)))
             present = np.sort(draws.choice(able, kept, replace=False))
             try:
                 with np.errstate(over="ignore", invalid="ignore"):
                     devices.round(present, self.all_hear)
             except ParameterError:
-                figures["diverged_at"] = devices.state.step + 1
+                figures["diverged_at"] = devices.state.sum_index + 1
                 break
-            ticks[self.key] = devices.state.step
-            if devices.state.step % 10 == 0:
-                curve.append({"sums": devices.state.step, **errors(devices, test)})
+            ticks[self.key] = devices.state.sum_index
+            if devices.state.sum_index % 10 == 0:
+                curve.append({"sums": devices.state.sum_index, **errors(devices, test)})
         else:
             figures |= errors(devices, test)
         values = made.layout().length
         figures |= made.report(devices.state) | {
-            "sums": devices.state.step,
+            "sums": devices.state.sum_index,
             "devices": int(able.size),
             "values": values,
-            "clipped_share": devices.clipped / max(1, devices.state.step * kept * values),
+            "clipped_share": devices.clipped / max(1, devices.state.sum_index * kept * values),
             "curve": curve,
             "seconds": perf_counter() - started,
         }
         if made.parameters.ldp is not None:
-            figures |= privacy(made, devices.state.step)
+            figures |= privacy(made, devices.state.sum_index)
         keep(path_of(self, folder), figures)
 
 

@@ -56,7 +56,7 @@ class Devices:
 
         all_hear: the others get the average, too, and train on it; only what they send is lost.
         """
-        spec = self.recipe.plan(self.task_seed, self.state.round_number + 1)
+        spec = self.recipe.round_spec(self.task_seed, self.state.round_number + 1)
         total = np.zeros(self.recipe.layout().length)
         sending, hearing = set(present.tolist()), set((self.able if all_hear else present).tolist())
         for number in self.able.tolist():
@@ -76,9 +76,9 @@ class Devices:
             model = self._models[number] = self._begin(number)
         if hears:
             self._known[number] = self.state.item_factors
-        known, stretch = self._known[number], self.recipe.stretch(self.state, spec.step)
-        if spec.step > 1:
-            model.move(known, self._rule, self.recipe.stretch(self.state, spec.step - 1).moves)
+        known, stretch = self._known[number], self.recipe.stretch(self.state, spec.sum_index)
+        if spec.sum_index > 1:
+            model.move(known, self._rule, self.recipe.stretch(self.state, spec.sum_index - 1).moves)
         for _ in range(stretch.local):
             model.train(self._ratings[number], known, self._rule)
         return model

@@ -23,8 +23,8 @@ class Policy:
     `Policy(mechanisms=frozenset({"ckks", "plain"}))`.
     masked_modes: `curious` trusts the server to follow the protocol of masked sums, so it must be allowed by name.
     min_neighbours, min_threshold, min_ring_bits: below these a masked round is refused, whatever the server says.
-    trust_roster: without a group code nobody but the server says who the other clients are, and it could invent them
-    all; semi-malicious masked tasks are then refused unless this is set.
+    trust_roster: without a membership secret nobody but the server says who the other clients are, and it could
+    invent them all; semi-malicious masked tasks are then refused unless this is set.
     reveal_indices: Top-K with own support tells the server which entries this client sends, and so which items it
     touched, however the values are hidden; so it must be allowed by name where the sum hides them.
     max_clip_share: share of an update's values that may be clipped before progress is told with a warning.
@@ -56,7 +56,7 @@ class Policy:
                 f"task {terms.name!r} sums with {terms.mechanism.name!r}; this client's policy allows {allowed} "
                 f"(Policy(mechanisms=...) changes that)"
             )
-        if terms.plan.layout.chosen and terms.mechanism.name != "plain" and not self.reveal_indices:
+        if terms.sum_plan.layout.chosen and terms.mechanism.name != "plain" and not self.reveal_indices:
             raise PolicyRefused(
                 f"in task {terms.name!r} every client tells the server which entries it sends, and so which items it "
                 "touched; this client's policy forbids that (Policy(reveal_indices=True) changes that)"

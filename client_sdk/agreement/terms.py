@@ -54,7 +54,7 @@ class TaskTerms:
     schedule: Schedule
     recipe: Recipe
     mechanism: Mechanism
-    plan: SumPlan
+    sum_plan: SumPlan
     view: TaskView
     _plans: dict[VectorLayout, SumPlan] = field(init=False, default_factory=dict, repr=False, compare=False)
 
@@ -75,11 +75,11 @@ class TaskTerms:
         seed = b64decode(view.seed, 32)
         return cls(view.task_id, view.name, seed, view.schedule, recipe, mechanism, plan, view)
 
-    def plan_at(self, step: int) -> SumPlan:
-        """The plan of sum `step`; `plan` is that of the first, and for most recipes of all."""
-        layout = self.recipe.layout(step)
-        if layout == self.plan.layout:
-            return self.plan
+    def sum_plan_at(self, sum_index: int) -> SumPlan:
+        """The plan of sum `sum_index`; `sum_plan` is that of the first, and for most recipes of all."""
+        layout = self.recipe.layout(sum_index)
+        if layout == self.sum_plan.layout:
+            return self.sum_plan
         if layout not in self._plans:
             parameters, cohort = self.view.mechanism.parameters, self.schedule.cohort_size
             self._plans[layout] = self.mechanism.plan(parameters, layout, cohort)
@@ -93,7 +93,7 @@ class TaskTerms:
         its own view of the state and nobody holds the whole. Where the server cannot open the sums it has no state to
         give: there members replay, whatever the recipe would rather have.
         """
-        wanted = self.recipe.by_snapshot or self.recipe.groups > 1 or self.mechanism.interactive
+        wanted = self.recipe.by_snapshot or self.recipe.device_groups > 1 or self.mechanism.interactive
         return wanted and self.opened_by == "anyone"
 
     @property
@@ -104,7 +104,7 @@ class TaskTerms:
     @property
     def opened_by(self) -> OpenedBy:
         """Who can open the aggregates."""
-        return self.plan.opened_by
+        return self.sum_plan.opened_by
 
     @property
     def snapshot_bytes(self) -> int:
@@ -117,7 +117,7 @@ class TaskTerms:
         if view.step > view.number:
             detail = f"round {view.number} is announced as sum {view.step}, which is ahead of it"
             raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail)
-        spec = self.recipe.plan(self.seed, view.number, view.step)
+        spec = self.recipe.round_spec(self.seed, view.number, view.step)
         if b64encode(spec.seed) != view.seed:
             detail = f"round {view.number} is announced with a seed that does not follow from the task's"
             raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail)

@@ -37,7 +37,7 @@ from protocols.messages import (
     UploadReceipt,
 )
 
-__all__ = ["Calls", "Fresh", "Handout", "Stage", "base_url"]
+__all__ = ["ApiCalls", "Fresh", "Handout", "Stage", "base_url"]
 
 Stage = Literal["advertise", "share", "confirm", "unmask"]
 Handout = Literal["roster", "inbox", "survivors", "confirmations"]
@@ -67,7 +67,7 @@ def base_url(url: str) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Calls:
+class ApiCalls:
     """The API as one bearer of a token sees it; `token` is None before enrolment.
 
     signer: signs the requests of enrolled clients; operators have none.
@@ -86,9 +86,9 @@ class Calls:
             raise ParameterError(f"chunk_bytes must be at least 1, got {self.chunk_bytes}")
 
     def __repr__(self) -> str:
-        return f"<Calls {self.url}>"
+        return f"<ApiCalls {self.url}>"
 
-    def enrolled(self, client_id: str, token: str, key: Ed25519PrivateKey) -> Calls:
+    def enrolled(self, client_id: str, token: str, key: Ed25519PrivateKey) -> ApiCalls:
         """The same API as this enrolled client sees it: its requests carry its token and its signature."""
         return replace(self, token=token, signer=Signer(client_id, key, self.time))
 

@@ -20,14 +20,14 @@ from client_sdk.api.signing import Signer
 from client_sdk.errors import ApiError, ConnectionFailed, ContractBroken, MethodNotAllowed, NotFound, OffsetMismatch
 from protocols.messages import UploadReceipt
 
-__all__ = ["DEFAULT_CHUNK_BYTES", "Standing", "upload"]
+__all__ = ["DEFAULT_CHUNK_BYTES", "UploadProgress", "upload"]
 
 DEFAULT_CHUNK_BYTES: Final = 4 << 20
 _TRUE: Final = "?1"
 
 
 @dataclass(frozen=True)
-class Standing:
+class UploadProgress:
     """Where an upload stands on the server."""
 
     offset: int
@@ -73,14 +73,14 @@ def upload(
         try:
             if not resume or foreign:
                 return (yield from _put(target))
-            standing = yield from _standing(target, policy)
-            if standing.complete:
+            progress = yield from _upload_progress(target, policy)
+            if progress.complete:
                 # An empty last chunk with the digest of the whole: answered with the receipt, or as a conflict.
                 return (yield from _patches(target, len(body), chunk_bytes))
-            foreign = standing.offset > sent  # a whole PUT replaces what another ciphertext began
+            foreign = progress.offset > sent  # a whole PUT replaces what another ciphertext began
             if not foreign:
-                attempt, reached = (1 if standing.offset > reached else attempt), standing.offset
-                return (yield from _patches(target, standing.offset, chunk_bytes))
+                attempt, reached = (1 if progress.offset > reached else attempt), progress.offset
+                return (yield from _patches(target, progress.offset, chunk_bytes))
         except _Broken as broken:
             sent = max(sent, broken.sent)
             yield from back_off(broken.cause, attempt, policy, idempotent=True)
@@ -105,17 +105,17 @@ def _put(target: _Target) -> Program[UploadReceipt]:
     return target.receipt(response, request)
 
 
-def _standing(target: _Target, policy: RetryPolicy) -> Program[Standing]:
+def _upload_progress(target: _Target, policy: RetryPolicy) -> Program[UploadProgress]:
     """Ask the server where the upload stands; one that knows nothing of it stands at 0."""
     request = target.request("HEAD", {})
     try:
         response = yield from send(request, policy)
     except (NotFound, MethodNotAllowed):
-        return Standing(0, False)
+        return UploadProgress(0, False)
     text = response.headers.get("upload-offset", "")
     if not text.isdigit():
         raise ContractBroken("HEAD", target.url, response.status, "no Upload-Offset in the answer")
-    return Standing(int(text), response.headers.get("upload-complete") == _TRUE)
+    return UploadProgress(int(text), response.headers.get("upload-complete") == _TRUE)
 
 
 def _patches(target: _Target, offset: int, chunk_bytes: int) -> Program[UploadReceipt]:

@@ -32,7 +32,9 @@ def cost(
     mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, paillier, masked, plain.")] = "ckks",
     clients: Annotated[int, typer.Option(min=1, help="Clients a round.")] = 60,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 1000,
-    group: Annotated[int, typer.Option(help="Of this group of clients, where groups take turns (FAIR).")] = 0,
+    device_group: Annotated[
+        int, typer.Option("--device-group", "--group", help="Of this group of clients, where groups take turns (FAIR).")
+    ] = 0,
     up: Annotated[float, typer.Option(help="What a client sends a second, MiB (the paper writes MB).")] = 0.25,
     down: Annotated[float, typer.Option(help="What a client receives a second, MiB (the paper writes MB).")] = 0.75,
     recipe_parameter: Annotated[
@@ -59,10 +61,10 @@ def cost(
     chosen = make_recipe(recipe, shape | named_values(recipe_parameter or []))
     check_combination(chosen, mechanism)
     how = named_values(mechanism_parameter or [])
-    countings = {"paper": published_traffic(chosen, rounds, group)}
+    countings = {"paper": published_traffic(chosen, rounds, device_group)}
     if mechanism != "plain":
-        countings["plain"] = wire_traffic(chosen, find_mechanism("plain"), {}, clients, rounds, group)
-    countings[mechanism] = wire_traffic(chosen, find_mechanism(mechanism), how, clients, rounds, group)
+        countings["plain"] = wire_traffic(chosen, find_mechanism("plain"), {}, clients, rounds, device_group)
+    countings[mechanism] = wire_traffic(chosen, find_mechanism(mechanism), how, clients, rounds, device_group)
     if as_json:
         parameters = {"recipe": chosen.parameters.model_dump(mode="json"), "mechanism": how}
         typer.echo(json.dumps(_document(recipe, mechanism, parameters, clients, link, countings), indent=2))

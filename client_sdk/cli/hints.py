@@ -36,8 +36,8 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (PolicyRefused, "--min-cohort and --allow-plain change what this client agrees to."),
     (ModelUnavailable, "Try again when the next round is over."),
     (ConnectionFailed, _UNREACHABLE),
-    (EnvelopeError, "Is this the group code that the key holder gave out? Pass it with --group-code."),
-    (KeyringError, "The holder makes the keys with: hushrec keyring create. Members pass --group-code to join."),
+    (EnvelopeError, "Is this the membership secret that the key holder gave out? Pass it with --membership-secret."),
+    (KeyringError, "The holder makes the keys with: hushrec keyring create. Members pass --membership-secret to join."),
     (ServerFault, "The server is at fault: its operator finds more in the server's log."),
     (LocalFileError, "hushrec join makes the identity and keeps what belongs to it; --identity names the file."),
 )

@@ -13,7 +13,7 @@ from client_sdk.cli.console import console, stderr, table
 from client_sdk.cli.membership import READING, IdentityFile, TaskName, kept_membership, load_identity
 from client_sdk.client import Client
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import Membership, Shelf, default_store
+from client_sdk.local_state.store import ClientStore, Membership, default_store
 from client_sdk.participation.ledger import OwnLedger
 from protocols.messages import LedgerEntry
 
@@ -44,7 +44,7 @@ def ledger(
 
 
 def _memberships(me: Identity, task: str | None) -> list[Membership]:
-    kept = Shelf(default_store(), me.fingerprint).memberships()
+    kept = ClientStore(default_store(), me.fingerprint).memberships()
     return kept if task is None and kept else [kept_membership(me, task)]
 
 

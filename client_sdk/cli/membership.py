@@ -14,7 +14,7 @@ from client_sdk.cli.console import stderr
 from client_sdk.client import ClientOptions
 from client_sdk.errors import LocalFileError, NotEnrolled
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import Membership, Shelf, default_store
+from client_sdk.local_state.store import ClientStore, Membership, default_store
 from protocols.errors import ParameterError
 from protocols.sums.registry import MECHANISMS
 
@@ -22,7 +22,7 @@ __all__ = [
     "PATIENT",
     "READING",
     "Group",
-    "GroupCode",
+    "MembershipSecret",
     "IdentityFile",
     "TaskName",
     "interactions_file",
@@ -45,14 +45,19 @@ IdentityFile = Annotated[
     typer.Option("--identity", envvar="HUSHREC_IDENTITY", help="Identity file; one in the user's data directory."),
 ]
 TaskName = Annotated[str | None, typer.Option("--task", help="Name or id of the task; not needed when there is one.")]
-GroupCode = Annotated[
+MembershipSecret = Annotated[
     str | None,
-    typer.Option("--group-code", envvar="HUSHREC_GROUP_CODE", help="What the members of an encrypted task share."),
+    typer.Option(
+        "--membership-secret", envvar="HUSHREC_MEMBERSHIP_SECRET", help="What the members of an encrypted task share."
+    ),
 ]
 Group = Annotated[
     int | None,
     typer.Option(
-        "--group", min=0, help="Your class of device, in tasks that ask for one (FAIR: memory size, 0 has the most)."
+        "--device-group",
+        "--group",
+        min=0,
+        help="Your class of device, in tasks that ask for one (FAIR: memory size, 0 has the most).",
     ),
 ]
 
@@ -81,7 +86,7 @@ def kept_membership(identity: Identity, task: str | None) -> Membership:
 
     Raises `NotEnrolled`, or `ParameterError` when several fit.
     """
-    kept = Shelf(default_store(), identity.fingerprint).memberships()
+    kept = ClientStore(default_store(), identity.fingerprint).memberships()
     found = [membership for membership in kept if task in (None, membership.task_name, membership.task_id)]
     if not found:
         names = ", ".join(sorted(membership.task_name for membership in kept)) or "none"

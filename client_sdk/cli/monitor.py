@@ -55,7 +55,7 @@ def line_of(event: Event) -> str:
         case KeyringDelivered():
             return f"sealed the keyring for {event.client_id}"
         case KeyringRefused():
-            return f"refused {event.client_id}: its proof was not made with the group code"
+            return f"refused {event.client_id}: its proof was not made with the membership secret"
         case SnapshotPublished():
             return f"published the sealed model of round {event.round}"
         case ModelBehind():

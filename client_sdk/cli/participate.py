@@ -15,8 +15,8 @@ from client_sdk.cli.membership import (
     PATIENT,
     READING,
     Group,
-    GroupCode,
     IdentityFile,
+    MembershipSecret,
     TaskName,
     interactions_file,
     kept_membership,
@@ -39,8 +39,8 @@ def join(
     invitation: Annotated[
         str | None, typer.Option(envvar="HUSHREC_INVITATION", help="From the operator; not needed a second time.")
     ] = None,
-    group_code: GroupCode = None,
-    group: Group = None,
+    membership_secret: MembershipSecret = None,
+    device_group: Group = None,
     identity: IdentityFile = None,
     task: TaskName = None,
     allow_plain: Annotated[
@@ -51,7 +51,10 @@ def join(
         typer.Option("--allow-curious", help="Agree to masked sums whose server is trusted to obey the protocol."),
     ] = False,
     trust_roster: Annotated[
-        bool, typer.Option("--trust-roster", help="Masked sums without a group code: believe the server who is there.")
+        bool,
+        typer.Option(
+            "--trust-roster", help="Masked sums without a membership secret: believe the server who is there."
+        ),
     ] = False,
     reveal_indices: Annotated[
         bool, typer.Option("--reveal-indices", help="Agree that the server sees which entries of a model you change.")
@@ -62,7 +65,7 @@ def join(
 
     Stopped and started again, it goes on where it was; the invitation is needed once.
 
-    Example: hushrec join https://recs.example.org --invitation hri_... --group-code CODE --interactions items.txt
+    Example: hushrec join https://recs.example.org --invitation hri_... --interactions items.txt
     """
     history = read_history(interactions)  # before anything is sent
     policy = Policy(
@@ -74,7 +77,9 @@ def join(
     )
     who = open_identity(identity)
     with Client(url, who, policy=policy) as client:  # a wrong address is told soon
-        task_id = client.join(task, invitation=invitation, group_code=group_code, group=group).terms.task_id
+        task_id = client.join(
+            task, invitation=invitation, membership_secret=membership_secret, device_group=device_group
+        ).terms.task_id
     with Client(url, who, policy=policy, options=PATIENT) as client:
         part = client.join(task_id)
         remember_interactions(who, part.membership, interactions)
@@ -92,9 +97,9 @@ def join(
 def _greeting(part: Participant, items: int) -> str:
     terms = part.terms
     opened = {"anyone": "anyone, the server included", "members": "its members", "holder": "its key holder"}
-    group = f" of group {part.membership.group}" if terms.recipe.groups > 1 else ""
+    device_group = f" of group {part.membership.device_group}" if terms.recipe.device_groups > 1 else ""
     return (
-        f"task {terms.name}: client {part.membership.client_id}{group}, "
+        f"task {terms.name}: client {part.membership.client_id}{device_group}, "
         f"{terms.recipe.name} over {terms.mechanism.name}, "
         f"{terms.schedule.rounds} rounds of {terms.schedule.cohort_size} clients; sums can be opened by "
         f"{opened[terms.opened_by]}; training on {items} items"

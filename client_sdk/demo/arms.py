@@ -21,7 +21,7 @@ from client_sdk.demo.server import DemoServer
 from client_sdk.evaluation.leave_one_out import EvaluationResult, evaluate_scores
 from client_sdk.local_state.identity import Identity
 from client_sdk.operator import Operator, task_request
-from client_sdk.participation.keyring import new_group_code
+from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.simulation.fleet import Fleet
 from client_sdk.simulation.fleet_rounds import FleetRound
 from client_sdk.training.mf import MFConfig
@@ -113,7 +113,7 @@ def run_arm(
             def staged(stage: str) -> Callable[[int], None]:
                 return lambda done: tell(Tick(arm, f"{stage} {done} of {users.size} clients"))
 
-            fleet.enrol(members, holder, new_group_code() if keyed else None, staged("enrolling"))
+            fleet.enrol(members, holder, new_membership_secret() if keyed else None, staged("enrolling"))
             if keyed:
                 fleet.give_keys(staged("sealing the keys to"))
             result = _train(arm, shared, fleet, users, tell)

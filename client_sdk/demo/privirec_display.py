@@ -86,7 +86,7 @@ class SpectrumDisplay:
 
 
 def _cells(done: SumDone) -> list[str]:
-    name = f"{done.step} {_NAMES.get(done.kind, done.kind)}"
+    name = f"{done.sum_index} {_NAMES.get(done.kind, done.kind)}"
     if done.failure:
         return [name, "[red]failed", "", "", "", "", f"{done.seconds:.0f}"]
     captured = "" if done.captured is None else f"{_bar(done.captured)} {done.captured:.2f}"

@@ -19,7 +19,7 @@ class SumDone:
     """A round that is over. captured, change, singular_values: of the model after it, empty before the iterations."""
 
     number: int
-    step: int
+    sum_index: int
     kind: str
     survivors: int
     seconds: float

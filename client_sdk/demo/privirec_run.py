@@ -28,7 +28,7 @@ from client_sdk.errors import ClientSDKError
 from client_sdk.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.filters import GFCF, Components, interaction_rows
 from client_sdk.operator import Operator, task_request
-from client_sdk.participation.keyring import new_group_code
+from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.simulation.fleet import Fleet
 from client_sdk.simulation.fleet_rounds import FleetRound
 from protocols.errors import ParameterError
@@ -143,7 +143,7 @@ def _play(
         ) as fleet,
     ):
         task = operator.create_task(asked)
-        code = new_group_code() if request.mechanism == "masked" else None
+        code = new_membership_secret() if request.mechanism == "masked" else None
         fleet.enrol(operator.invite(task.task_id, users.size).invitation, None, code, display.enrolled)
         watcher = _watch_stages(server, task, display.stage)
 
@@ -174,16 +174,22 @@ def _watch_stages(server: DemoServer, task: TaskView, told: Callable[[RoundView]
 def _sum_done(recipe: PriviRecK, fleet: Fleet, report: FleetRound) -> SumDone:
     state = privirec_state(fleet.model())
     complete = report.state == "complete"
-    step = state.step if complete else state.step + 1
+    sum_index = state.sum_index if complete else state.sum_index + 1
     sent = report.bytes_up / max(1, len(report.reports))
     done = SumDone(
-        report.number, step, recipe.sum_of(step), report.survivors, report.seconds, sent, failure=report.failure
+        report.number,
+        sum_index,
+        recipe.sum_of(sum_index),
+        report.survivors,
+        report.seconds,
+        sent,
+        failure=report.failure,
     )
     if not complete or done.kind != "iteration":
         return done
     values = [float(value) for value in state.singular_values[: recipe.parameters.components]]
     return SumDone(
-        done.number, done.step, done.kind, done.survivors, done.seconds, done.bytes_up, None,
+        done.number, done.sum_index, done.kind, done.survivors, done.seconds, done.bytes_up, None,
         state.captured, state.change, values,
     )  # fmt: skip
 

@@ -89,18 +89,24 @@ class Identity:
         """16 hex digits of a digest of both public keys."""
         return digest("identity fingerprint", self.public_key, self.mailbox_key).hex()[:16]
 
-    def enrolment(self, invitation: str, group_code: bytes | None, group: int | None = None) -> EnrolmentRequest:
-        """The signed request to enrol with `invitation`, with a proof of membership when a group code is given.
+    def enrolment(
+        self, invitation: str, membership_secret: bytes | None, device_group: int | None = None
+    ) -> EnrolmentRequest:
+        """The signed request to enrol with `invitation`, with a proof of membership when a membership secret is given.
 
-        group: which of the task's groups of clients to join, where it has several.
+        device_group: which of the task's groups of clients to join, where it has several.
         """
-        proof = None if group_code is None else membership_proof(group_code, self.public_key, self.mailbox_key)
-        message = enrolment_message(invitation, self.public_key, self.mailbox_key, group)
+        proof = (
+            None
+            if membership_secret is None
+            else membership_proof(membership_secret, self.public_key, self.mailbox_key)
+        )
+        message = enrolment_message(invitation, self.public_key, self.mailbox_key, device_group)
         return EnrolmentRequest(
             invitation=invitation,
             identity_key=b64encode(self.public_key),
             mailbox_key=b64encode(self.mailbox_key),
             signature=b64encode(self.signing_key.sign(message)),
             membership_proof=None if proof is None else b64encode(proof),
-            group=group,
+            group=device_group,
         )

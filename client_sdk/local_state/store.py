@@ -22,18 +22,20 @@ from numpy.typing import NDArray
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.errors import LocalFileError
 from client_sdk.local_state.private_files import ensure_private_directory, read_private, write_private
-from client_sdk.training.base import Memory
+from client_sdk.training.base import ClientState
 from protocols.codec import b64decode, b64encode
-from protocols.crypto.envelope import GROUP_CODE_BYTES
+from protocols.crypto.envelope import MEMBERSHIP_SECRET_BYTES
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Role
 from protocols.recipes.base import ModelState, Recipe
 
-__all__ = ["DirectoryStore", "Membership", "MemoryStore", "OwnContribution", "Shelf", "Store", "default_store"]
+__all__ = ["DirectoryStore", "Membership", "MemoryStore", "OwnContribution", "ClientStore", "Store", "default_store"]
 
 _ROUND: Final = struct.Struct("<Q")
 _MEMBERSHIP: Final = "membership.json"
+_RENAMED: Final = {"group_code": "membership_secret", "group": "device_group"}
+"""Fields of memberships that version 0.1.0 kept under other names."""
 _TERMS: Final = "terms.json"
 _KEYRING: Final = "keyring.bin"
 _MEMORY: Final = "memory.npz"
@@ -43,9 +45,9 @@ _CONTRIBUTIONS: Final = "contributions.json"
 
 @dataclass(frozen=True, repr=False)
 class Membership:
-    """One client's place in one task. token and group_code are secrets, so it shows ids only.
+    """One client's place in one task. token and membership_secret are secrets, so it shows ids only.
 
-    group: which of the recipe's groups of clients it is in, 0 where there is one.
+    device_group: which of the recipe's groups of clients it is in, 0 where there is one.
     """
 
     url: str
@@ -54,8 +56,8 @@ class Membership:
     client_id: str
     role: Role
     token: str
-    group_code: bytes | None
-    group: int = 0
+    membership_secret: bytes | None
+    device_group: int = 0
 
     def __repr__(self) -> str:
         return f"<Membership {self.client_id} of {self.task_name} ({self.task_id})>"
@@ -136,7 +138,7 @@ def default_store() -> DirectoryStore:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class ClientStore:
     """One identity's part of a store, typed. Every reader raises `LocalFileError` for what is damaged."""
 
     store: Store
@@ -153,16 +155,18 @@ class Shelf:
         if body is None:
             return None
         try:
-            content = json.loads(body)
-            code = content.pop("group_code")
-            return Membership(**content, group_code=None if code is None else b64decode(code, GROUP_CODE_BYTES))
+            content = {_RENAMED.get(key, key): value for key, value in json.loads(body).items()}
+            code = content.pop("membership_secret")
+            return Membership(
+                **content, membership_secret=None if code is None else b64decode(code, MEMBERSHIP_SECRET_BYTES)
+            )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise LocalFileError(f"the membership kept for task {task_id} is damaged") from error
 
     def keep_membership(self, membership: Membership) -> None:
-        """Keep a membership, its token and group code included."""
-        code = membership.group_code
-        content = {**vars(membership), "group_code": None if code is None else b64encode(code)}
+        """Keep a membership, its token and membership secret included."""
+        code = membership.membership_secret
+        content = {**vars(membership), "membership_secret": None if code is None else b64encode(code)}
         self.store.write(self.owner, membership.task_id, _MEMBERSHIP, json.dumps(content, indent=1).encode())
 
     def agreed(self, task_id: str) -> AgreedTerms | None:
@@ -204,7 +208,7 @@ class Shelf:
         content = {str(number): [one.digest, one.acknowledged] for number, one in noted.items()}
         self.store.write(self.owner, task_id, _CONTRIBUTIONS, json.dumps(content).encode())
 
-    def memory(self, task_id: str, like: Memory) -> Memory | None:
+    def client_state(self, task_id: str, like: ClientState) -> ClientState | None:
         """What this client's half of the recipe keeps, with the names, dtypes and shapes that `like` has.
 
         An array that is empty in `like` may have any number of rows.
@@ -221,27 +225,31 @@ class Shelf:
             raise LocalFileError(f"the memory kept for task {task_id} is not that of its recipe")
         return kept
 
-    def keep_memory(self, task_id: str, memory: Memory) -> None:
+    def keep_client_state(self, task_id: str, client_state: ClientState) -> None:
         """Keep what this client's half of the recipe wants to find again."""
         body = BytesIO()
-        np.savez(body, allow_pickle=False, **memory)
+        np.savez(body, allow_pickle=False, **client_state)
         self.store.write(self.owner, task_id, _MEMORY, body.getvalue())
 
-    def item_state(self, task_id: str, recipe: Recipe, group: int | None = None) -> ModelState | None:
-        """The newest model state that was known here; with `group`, what its members hold of it."""
+    def item_state(self, task_id: str, recipe: Recipe, device_group: int | None = None) -> ModelState | None:
+        """The newest model state that was known here; with `device_group`, what its members hold of it."""
         body = self.store.read(self.owner, task_id, _ITEM_STATE)
         if body is None:
             return None
         try:
             (number,) = _ROUND.unpack_from(body)
             state = body[_ROUND.size :]
-            return recipe.decode_state(number, state) if group is None else recipe.decode_view(number, state, group)
+            return (
+                recipe.decode_state(number, state)
+                if device_group is None
+                else recipe.decode_view(number, state, device_group)
+            )
         except (struct.error, CodecError) as error:
             raise LocalFileError(f"the item state kept for task {task_id} is damaged") from error
 
-    def keep_item_state(self, task_id: str, recipe: Recipe, state: ModelState, group: int | None = None) -> None:
-        """Keep a model state, or with `group` what its members hold of it, behind its round number."""
-        body = recipe.encode_state(state) if group is None else recipe.encode_view(state, group)
+    def keep_item_state(self, task_id: str, recipe: Recipe, state: ModelState, device_group: int | None = None) -> None:
+        """Keep a model state, or with `device_group` what its members hold of it, behind its round number."""
+        body = recipe.encode_state(state) if device_group is None else recipe.encode_view(state, device_group)
         self.store.write(self.owner, task_id, _ITEM_STATE, _ROUND.pack(state.round_number) + body)
 
 

@@ -33,7 +33,7 @@ class ModelCache:
     """What followers of one task in one process may share. Thread-safe.
 
     Shared: the list of completed rounds, and each model state once one follower has made it, so that an aggregate is
-    opened once; apart for each `group` whose members follow a view of their own (None: the whole state). With
+    opened once; apart for each `device_group` whose members follow a view of their own (None: the whole state). With
     `downloads="each"` every follower still downloads and checks all it would need alone; with `"once"` followers that
     find their state here download nothing, and what they would have is reported as `bytes_spared`. Only for clients
     that trust each other with the model: a fleet, a test.
@@ -45,33 +45,33 @@ class ModelCache:
     _catalogues: dict[_Followed, Catalogue] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def state(self, task_id: str, group: int | None, number: int) -> ModelState | None:
+    def state(self, task_id: str, device_group: int | None, number: int) -> ModelState | None:
         """The state after round `number`, if it is kept."""
         with self._lock:
-            kept = self._states.get((task_id, group))
+            kept = self._states.get((task_id, device_group))
             return None if kept is None else kept.get(number)
 
-    def put(self, task_id: str, group: int | None, state: ModelState) -> None:
+    def put(self, task_id: str, device_group: int | None, state: ModelState) -> None:
         """Keep a state, read-only, with the `keep` newest."""
         state.freeze()
         with self._lock:
-            kept = self._states.setdefault((task_id, group), OrderedDict())
+            kept = self._states.setdefault((task_id, device_group), OrderedDict())
             kept[state.round_number] = state
             while len(kept) > self.keep:
                 kept.popitem(last=False)
 
-    def catalogue(self, task_id: str, group: int | None, upto: int) -> Catalogue | None:
+    def catalogue(self, task_id: str, device_group: int | None, upto: int) -> Catalogue | None:
         """What `extend_catalogue` left, if it reaches to `upto`."""
         with self._lock:
-            found = self._catalogues.get((task_id, group))
+            found = self._catalogues.get((task_id, device_group))
         return found if found is not None and found.upto == upto else None
 
-    def extend_catalogue(self, task_id: str, group: int | None, news: Catalogue) -> None:
+    def extend_catalogue(self, task_id: str, device_group: int | None, news: Catalogue) -> None:
         """Add newly completed rounds to the list that starts at round 0."""
         with self._lock:
-            old = self._catalogues.get((task_id, group))
+            old = self._catalogues.get((task_id, device_group))
             known = old.completed if old else ()
             last = known[-1].number if known else 0
             completed = known + tuple(view for view in news.completed if view.number > last)
             snapshot = news.snapshot or (old.snapshot if old else None)
-            self._catalogues[task_id, group] = Catalogue(news.upto, completed, snapshot)
+            self._catalogues[task_id, device_group] = Catalogue(news.upto, completed, snapshot)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program, work
 from client_sdk.errors import Conflict, ContractBroken, ModelUnavailable
-from client_sdk.local_state.store import Shelf
+from client_sdk.local_state.store import ClientStore
 from client_sdk.model.cache import Catalogue, ModelCache
 from protocols.crypto.envelope import open_snapshot, seal_snapshot
 from protocols.crypto.keyring import Keyring
@@ -87,14 +87,14 @@ def plan_sync(known: int, catalogue: Catalogue, snapshots_only: bool = False) ->
 
 
 def fetch_catalogue(
-    calls: Calls, terms: TaskTerms, known: int, upto: int, snapshots_only: bool = False
+    calls: ApiCalls, terms: TaskTerms, known: int, upto: int, snapshots_only: bool = False
 ) -> Program[Catalogue]:
     """Ask the server what there is after round `known`; a snapshot only where it could be the cheaper way.
 
     The pages stop short of rounds that a snapshot covers once it is clear that the snapshot is cheaper.
     """
     snapshot = None
-    if snapshots_only or (upto - known) * terms.plan.aggregate_bytes > terms.snapshot_bytes:
+    if snapshots_only or (upto - known) * terms.sum_plan.aggregate_bytes > terms.snapshot_bytes:
         snapshot = yield from calls.latest_snapshot(terms.task_id)
         if snapshot is not None and not known < snapshot.round <= upto:
             snapshot = None
@@ -121,9 +121,9 @@ def _check_completed(terms: TaskTerms, view: RoundView, after: int) -> None:
     fault = None
     if view.state != "complete" or view.number <= after:
         fault = "is out of place in the list of completed rounds"
-    elif view.aggregate_bytes != (expected := terms.plan_at(view.step).aggregate_bytes):
+    elif view.aggregate_bytes != (expected := terms.sum_plan_at(view.step).aggregate_bytes):
         fault = f"has an aggregate of {view.aggregate_bytes} bytes, the plan says {expected}"
-    elif not terms.schedule.min_clients <= view.survivors <= terms.plan.max_contributions:
+    elif not terms.schedule.min_clients <= view.survivors <= terms.sum_plan.max_contributions:
         fault = f"was released over {view.survivors} survivors, outside what the task allows"
     if fault:
         raise ContractBroken("GET", f"/v1/tasks/{terms.task_id}/rounds", 200, f"round {view.number} {fault}")
@@ -133,31 +133,31 @@ def _check_completed(terms: TaskTerms, view: RoundView, after: int) -> None:
 class ModelFollower:
     """One client's copy of the model, moved forward on demand.
 
-    `known` is the round it stands at. In a fleet (`shared` given) the state itself may be left to the cache. `group`:
-    which of the recipe's groups the client is in. Where the server keeps the model (`terms.by_snapshot`), `state` is
-    what that group sees of it, and the whole state is never here.
+    `known` is the round it stands at. In a fleet (`shared` given) the state itself may be left to the cache.
+    `device_group`: which of the recipe's groups the client is in. Where the server keeps the model
+    (`terms.by_snapshot`), `state` is what that group sees of it, and the whole state is never here.
     `opens`: whether it may open aggregates of a public-key task itself. Only the key holder's service does so: opening
     adds fresh noise, and all members, the holder's own training included, must stand on the one state it published.
     """
 
-    calls: Calls
+    calls: ApiCalls
     terms: TaskTerms
-    shelf: Shelf | None = None
+    client_store: ClientStore | None = None
     keyring: Keyring | None = None
     shared: ModelCache | None = None
     known: int = 0
     state: ModelState | None = None
     opens: bool = False
-    group: int = 0
+    device_group: int = 0
 
     @property
     def view_group(self) -> int | None:
         """The group whose view of the model is followed; None where it is the whole state."""
-        return self.group if self.terms.by_snapshot else None
+        return self.device_group if self.terms.by_snapshot else None
 
     def view(self, state: ModelState) -> ModelState:
         """What the client trains from and recommends by, of a state that was followed."""
-        return state if self.terms.by_snapshot else self.terms.recipe.view(state, self.group)
+        return state if self.terms.by_snapshot else self.terms.recipe.view(state, self.device_group)
 
     @property
     def snapshots_only(self) -> bool:
@@ -176,8 +176,8 @@ class ModelFollower:
 
     def _recall(self) -> None:
         """Take up the newest state this client knows: its own, the one on its shelf, or the initial one."""
-        if self.state is None and self.shelf is not None and self.shared is None:
-            self.state = self.shelf.item_state(self.terms.task_id, self.terms.recipe, self.view_group)
+        if self.state is None and self.client_store is not None and self.shared is None:
+            self.state = self.client_store.item_state(self.terms.task_id, self.terms.recipe, self.view_group)
         if self.state is not None:
             self.known = self.state.round_number
 
@@ -208,14 +208,14 @@ class ModelFollower:
                 left -= step
 
     def _follow(self, upto: int) -> Program[CaughtUp]:
-        task_id, group = self.terms.task_id, self.view_group
-        catalogue = self.shared.catalogue(task_id, group, upto) if self.shared else None
+        task_id, device_group = self.terms.task_id, self.view_group
+        catalogue = self.shared.catalogue(task_id, device_group, upto) if self.shared else None
         for _ in range(_TRIES):
             if catalogue is None:
                 catalogue = yield from fetch_catalogue(self.calls, self.terms, self.known, upto, self.snapshots_only)
             plan = plan_sync(self.known, catalogue, self.snapshots_only)
             target = self.known if plan.target is None else plan.target
-            cached = self.shared.state(task_id, group, target) if self.shared else None
+            cached = self.shared.state(task_id, device_group, target) if self.shared else None
             if cached is None and self.known and self._base() is None:
                 self.forget()
                 catalogue = None
@@ -243,22 +243,26 @@ class ModelFollower:
             if cached is None:
                 state = self._open_snapshot(plan.snapshot, body)
         for view in plan.rounds:
-            length = self.terms.plan_at(view.step).aggregate_bytes
+            length = self.terms.sum_plan_at(view.step).aggregate_bytes
             body = yield from self.calls.aggregate(self.terms.task_id, view.number, length, view.aggregate_digest)
             if cached is None:
                 state = yield from self._absorb(state, view, body)
         return state
 
     def _initial(self) -> ModelState:
-        recipe, group = self.terms.recipe, self.view_group
-        return recipe.initial_state(self.terms.seed) if group is None else recipe.initial_view(self.terms.seed, group)
+        recipe, device_group = self.terms.recipe, self.view_group
+        return (
+            recipe.initial_state(self.terms.seed)
+            if device_group is None
+            else recipe.initial_view(self.terms.seed, device_group)
+        )
 
     def _absorb(self, state: ModelState, view: RoundView, body: bytes) -> Program[ModelState]:
         terms, keyring = self.terms, self.keyring
         spec = terms.round_spec(view)
 
         def open_and_absorb() -> ModelState:
-            total = terms.mechanism.open(terms.plan_at(view.step), body, view.survivors, keyring)
+            total = terms.mechanism.open(terms.sum_plan_at(view.step), body, view.survivors, keyring)
             return terms.recipe.absorb(state, spec, total, view.survivors)
 
         return work(open_and_absorb)
@@ -279,8 +283,8 @@ class ModelFollower:
             self.shared.put(self.terms.task_id, self.view_group, state)
             return
         self.state = state
-        if moved and self.shelf is not None:
-            self.shelf.keep_item_state(self.terms.task_id, self.terms.recipe, state, self.view_group)
+        if moved and self.client_store is not None:
+            self.client_store.keep_item_state(self.terms.task_id, self.terms.recipe, state, self.view_group)
 
     def publish(self, state: ModelState) -> Program[bool]:
         """Offer `state` as a sealed snapshot; False when another member was first.

@@ -83,7 +83,7 @@ class KeyringDelivered:
 
 @dataclass(frozen=True)
 class KeyringRefused:
-    """The key holder refused a member: its proof was not made with the group code. The server may have invented it."""
+    """The key holder refused a member: its proof of membership does not verify. The server may have invented it."""
 
     client_id: str
 
@@ -118,7 +118,7 @@ def waiting_to_start(task: TaskView, needs_keyring: bool) -> Waiting:
         here = task.keyed_members if needs_keyring else task.members
         return Waiting(f"the first round: {here} of {wanted} members {ready}")
     each = schedule.min_clients if schedule.start_clients else wanted
-    counted = ", ".join(f"{count} in group {group}" for group, count in enumerate(able))
+    counted = ", ".join(f"{count} in group {device_group}" for device_group, count in enumerate(able))
     in_all = f", {wanted} in all" if schedule.start_clients else ""
     return Waiting(f"the first round: {counted} {ready}, and it takes {each} in each{in_all}")
 

@@ -1,8 +1,8 @@
 """Getting the shared keys to the members through a server that must not have them.
 
-The key holder makes the keyring, checks each member's proof against the group code, and leaves one sealed envelope a
-member in the server's mailbox. A member opens its own with its X25519 key and the group code. In public-key mode the
-envelopes hold no secret key.
+The key holder makes the keyring, checks each member's proof against the membership secret, and leaves one sealed
+envelope a member in the server's mailbox. A member opens its own with its X25519 key and the secret. In public-key
+mode the envelopes hold no secret key.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Pause, Program
 from client_sdk.errors import Conflict
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import Membership, Shelf
+from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.events import (
     KeyringDelivered,
@@ -28,7 +28,7 @@ from client_sdk.participation.events import (
     waiting_to_start,
 )
 from protocols.codec import b64decode, b64encode
-from protocols.crypto.envelope import GROUP_CODE_BYTES, check_membership, open_envelope, seal_envelope
+from protocols.crypto.envelope import MEMBERSHIP_SECRET_BYTES, check_membership, open_envelope, seal_envelope
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CodecError, KeyringError, ParameterError
 from protocols.messages import Member
@@ -41,28 +41,28 @@ __all__ = [
     "create_keyring",
     "enter_rounds",
     "members_copy",
-    "new_group_code",
-    "parse_group_code",
+    "new_membership_secret",
+    "parse_membership_secret",
     "publish_key",
     "receive_keyring",
 ]
 
 
-def new_group_code() -> str:
-    """A fresh group code as text: 32 random bytes, base64url. Hand it to the members, never to the server."""
-    return b64encode(secrets.token_bytes(GROUP_CODE_BYTES))
+def new_membership_secret() -> str:
+    """A fresh membership secret as text: 32 random bytes, base64url. Hand it to the members, never to the server."""
+    return b64encode(secrets.token_bytes(MEMBERSHIP_SECRET_BYTES))
 
 
-def parse_group_code(code: str | bytes | None) -> bytes | None:
-    """A group code as bytes from either form; `ParameterError` for anything else. The text never repeats the code."""
+def parse_membership_secret(code: str | bytes | None) -> bytes | None:
+    """A membership secret as bytes from either form; `ParameterError`, which never repeats it, for anything else."""
     if code is None:
         return None
     try:
         raw = b64decode(code.strip()) if isinstance(code, str) else code
     except CodecError:
-        raise ParameterError("a group code is 43 characters of base64url: was it copied whole?") from None
-    if len(raw) != GROUP_CODE_BYTES:
-        raise ParameterError(f"a group code has {GROUP_CODE_BYTES} bytes, this one has {len(raw)}")
+        raise ParameterError("a membership secret is 43 characters of base64url: was it copied whole?") from None
+    if len(raw) != MEMBERSHIP_SECRET_BYTES:
+        raise ParameterError(f"a membership secret has {MEMBERSHIP_SECRET_BYTES} bytes, this one has {len(raw)}")
     return raw
 
 
@@ -70,33 +70,37 @@ def create_keyring(terms: TaskTerms) -> Keyring:
     """Fresh keys for a task, from the plan computed here; `ParameterError` where the mechanism needs none."""
     if not terms.mechanism.needs_keyring:
         raise ParameterError(f"task {terms.name!r} sums with {terms.mechanism.name!r}, which needs no keyring")
-    return terms.mechanism.generate_keyring(terms.plan)
+    return terms.mechanism.generate_keyring(terms.sum_plan)
 
 
 def check_keyring(terms: TaskTerms, keyring: Keyring) -> Keyring:
     """`keyring` if it is for this task's mechanism and parameters, `KeyringError` otherwise."""
     if keyring.mechanism != terms.mechanism.name:
         raise KeyringError(f"the keyring is for {keyring.mechanism!r}, task {terms.name!r} sums with another mechanism")
-    expected = getattr(terms.plan, "parameter_id", keyring.parameter_id)
+    expected = getattr(terms.sum_plan, "parameter_id", keyring.parameter_id)
     if keyring.parameter_id != expected:
         raise KeyringError(f"the keyring was made for other parameters than those of task {terms.name!r}")
     return keyring
 
 
 def receive_keyring(
-    calls: Calls, terms: TaskTerms, identity: Identity, group_code: bytes | None, wait: float = 0.0
+    calls: ApiCalls, terms: TaskTerms, identity: Identity, membership_secret: bytes | None, wait: float = 0.0
 ) -> Program[Keyring | None]:
     """This member's keyring from its envelope; None while there is none.
 
-    Raises `EnvelopeError` when it does not open with this identity and group code, `KeyringError` when it is for
+    Raises `EnvelopeError` when it does not open with this identity and membership secret, `KeyringError` when it is for
     other parameters.
     """
-    if group_code is None:
-        raise KeyringError(f"task {terms.name!r} needs the group code that its members share: join with group_code=...")
+    if membership_secret is None:
+        raise KeyringError(
+            f"task {terms.name!r} needs the membership secret that its members share: join with membership_secret=..."
+        )
     envelope = yield from calls.envelope(terms.task_id, wait)
     if envelope is None:
         return None
-    return check_keyring(terms, decode_keyring(open_envelope(envelope, identity.mailbox, group_code, terms.task_id)))
+    return check_keyring(
+        terms, decode_keyring(open_envelope(envelope, identity.mailbox, membership_secret, terms.task_id))
+    )
 
 
 def members_copy(terms: TaskTerms, keyring: Keyring) -> Keyring:
@@ -104,7 +108,7 @@ def members_copy(terms: TaskTerms, keyring: Keyring) -> Keyring:
     return keyring.without_secret_key() if terms.opened_by == "holder" else keyring
 
 
-def publish_key(calls: Calls, terms: TaskTerms, keyring: Keyring) -> Program[None]:
+def publish_key(calls: ApiCalls, terms: TaskTerms, keyring: Keyring) -> Program[None]:
     """Name the public key that contributions are folded under, where the mechanism has one; again is harmless.
 
     `Conflict` when this task was given another: whoever did it, this keyring is of no use there.
@@ -114,17 +118,17 @@ def publish_key(calls: Calls, terms: TaskTerms, keyring: Keyring) -> Program[Non
 
 
 def enter_rounds(
-    calls: Calls, terms: TaskTerms, identity: Identity, membership: Membership, keyring: Keyring
+    calls: ApiCalls, terms: TaskTerms, identity: Identity, membership: Membership, keyring: Keyring
 ) -> Program[None]:
     """Have the key holder asked in rounds like any member: it leaves itself an envelope.
 
     A holder that only serves keys never does, so no round waits for it.
     """
-    if membership.group_code is None:
-        raise KeyringError("the key holder of a task needs its group code")
+    if membership.membership_secret is None:
+        raise KeyringError("the key holder of a task needs its membership secret")
     yield from publish_key(calls, terms, keyring)
     body = encode_keyring(members_copy(terms, keyring))
-    envelope = seal_envelope(body, identity.mailbox_key, membership.group_code, terms.task_id)
+    envelope = seal_envelope(body, identity.mailbox_key, membership.membership_secret, terms.task_id)
     try:
         yield from calls.put_envelope(terms.task_id, membership.client_id, envelope)
     except Conflict:
@@ -143,28 +147,28 @@ class Deliveries:
 class KeyService:
     """The key holder's work, as programs. `refused` members are told once and never keyed."""
 
-    calls: Calls
+    calls: ApiCalls
     terms: TaskTerms
-    shelf: Shelf
-    group_code: bytes
+    client_store: ClientStore
+    membership_secret: bytes
     refused: set[str] = field(default_factory=set)
     _follower: ModelFollower | None = field(default=None, repr=False)
     _published: int = 0
 
     def keyring(self) -> Keyring:
         """The task's keyring; `KeyringError` before `create`."""
-        keyring = self.shelf.keyring(self.terms.task_id)
+        keyring = self.client_store.keyring(self.terms.task_id)
         if keyring is None:
             raise KeyringError(f"no keyring of task {self.terms.name!r} is kept here: create it first")
         return keyring
 
     def create(self) -> Keyring:
         """Make the keyring and keep it before anyone is given a copy; one that is kept already stays."""
-        kept = self.shelf.keyring(self.terms.task_id)
+        kept = self.client_store.keyring(self.terms.task_id)
         if kept is not None:
             return check_keyring(self.terms, kept)
         keyring = create_keyring(self.terms)
-        self.shelf.keep_keyring(self.terms.task_id, keyring)
+        self.client_store.keep_keyring(self.terms.task_id, keyring)
         return keyring
 
     def deliver(self, progress: Progress | None = None, wait: float = 0.0) -> Program[Deliveries]:
@@ -182,7 +186,9 @@ class KeyService:
                     if member.client_id not in self.refused:
                         refused.append(member.client_id)
                     continue
-                envelope = seal_envelope(body, b64decode(member.mailbox_key), self.group_code, self.terms.task_id)
+                envelope = seal_envelope(
+                    body, b64decode(member.mailbox_key), self.membership_secret, self.terms.task_id
+                )
                 try:
                     yield from self.calls.put_envelope(self.terms.task_id, member.client_id, envelope)
                 except Conflict:
@@ -201,7 +207,9 @@ class KeyService:
 
     def _proven(self, member: Member) -> bool:
         proof = None if member.membership_proof is None else b64decode(member.membership_proof)
-        return check_membership(self.group_code, b64decode(member.identity_key), b64decode(member.mailbox_key), proof)
+        return check_membership(
+            self.membership_secret, b64decode(member.identity_key), b64decode(member.mailbox_key), proof
+        )
 
     def follower(self) -> ModelFollower:
         """The holder's copy of the model."""

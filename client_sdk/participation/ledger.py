@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program
-from client_sdk.local_state.store import OwnContribution, Shelf
+from client_sdk.local_state.store import ClientStore, OwnContribution
 from protocols.messages import LedgerEntry
 
 __all__ = ["OwnLedger", "deliver", "read_ledger"]
@@ -27,15 +27,17 @@ class OwnLedger:
     warnings: tuple[str, ...]
 
 
-def deliver(calls: Calls, shelf: Shelf, task_id: str, number: int, client_id: str, body: bytes) -> Program[None]:
+def deliver(
+    calls: ApiCalls, client_store: ClientStore, task_id: str, number: int, client_id: str, body: bytes
+) -> Program[None]:
     """Upload a contribution, noted down before it leaves: a lost answer does not mean that it was not counted."""
     digest = hashlib.sha256(body).hexdigest()
-    shelf.note_contribution(task_id, number, OwnContribution(digest, acknowledged=False))
+    client_store.note_contribution(task_id, number, OwnContribution(digest, acknowledged=False))
     yield from calls.contribute(task_id, number, client_id, body)
-    shelf.note_contribution(task_id, number, OwnContribution(digest, acknowledged=True))
+    client_store.note_contribution(task_id, number, OwnContribution(digest, acknowledged=True))
 
 
-def read_ledger(calls: Calls, shelf: Shelf, task_id: str, task_name: str) -> Program[OwnLedger]:
+def read_ledger(calls: ApiCalls, client_store: ClientStore, task_id: str, task_name: str) -> Program[OwnLedger]:
     """The ledger of one task, compared with this client's own notes."""
     entries: list[LedgerEntry] = []
     while True:
@@ -43,7 +45,7 @@ def read_ledger(calls: Calls, shelf: Shelf, task_id: str, task_name: str) -> Pro
         entries += page.entries
         if not page.more or not page.entries:
             break
-    noted = shelf.contributions(task_id)
+    noted = client_store.contributions(task_id)
     warnings = [text for entry in entries if (text := _differs(entry, noted.get(entry.round)))]
     listed = {entry.round for entry in entries}
     for number in sorted(noted.keys() - listed):

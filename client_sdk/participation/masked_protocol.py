@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.calls import Calls, Handout, Stage
+from client_sdk.api.calls import ApiCalls, Handout, Stage
 from client_sdk.api.effects import Program, work
 from client_sdk.errors import PolicyRefused
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import Membership, Shelf
+from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.participation.ledger import deliver
 from protocols.crypto.envelope import membership_proof
 from protocols.errors import ParameterError
@@ -34,7 +34,7 @@ from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import RosterEntry
 from protocols.sums.masked.task_binding import broadcast_digest
 
-__all__ = ["Elements", "MaskedPart", "Vouching", "round_context"]
+__all__ = ["Elements", "MaskedPart", "MembershipCheck", "round_context"]
 
 _STAGES: Final = ("advertising", "sharing", "collecting", "confirming", "unmasking")
 _REACHED: Final[dict[type, int]] = {
@@ -51,14 +51,14 @@ Elements = Callable[[], NDArray[np.unsignedinteger[Any]]]
 """Makes the vector: ring elements (layout.length,), asked for once, when the client contributes."""
 
 
-class Vouching:
-    """Who is a member: whoever proves to know the group code. Remembers whom it has vouched for.
+class MembershipCheck:
+    """Who is a member: whoever proves to know the membership secret. Remembers whom it has vouched for.
 
-    Without a group code the server's word is all there is.
+    Without a membership secret the server's word is all there is.
     """
 
-    def __init__(self, group_code: bytes | None) -> None:
-        self._code = group_code
+    def __init__(self, membership_secret: bytes | None) -> None:
+        self._code = membership_secret
         self._known: set[tuple[bytes, bytes, bytes]] = set()
 
     def __call__(self, entry: RosterEntry) -> bool:
@@ -76,42 +76,43 @@ class Vouching:
 
 def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, state: ModelState) -> RoundContext:
     """What this client binds its keys and masks to: computed from its own terms and what it holds of the model."""
-    plan = terms.plan_at(spec.step)
+    plan = terms.sum_plan_at(spec.sum_index)
     if not isinstance(plan, MaskedPlan):
         raise ParameterError(f"task {terms.name!r} sums with {terms.mechanism.name!r}, not with masks")
-    held = terms.recipe.encode_view(state, terms.recipe.group_of(spec.step)) if state.round_number else None
+    held = terms.recipe.encode_view(state, terms.recipe.device_group_of(spec.sum_index)) if state.round_number else None
     model = None if held is None else hashlib.sha256(held).digest()
-    digest = broadcast_digest(terms.view, spec.step, model)
+    digest = broadcast_digest(terms.view, spec.sum_index, model)
     return RoundContext(terms.task_id, spec.number, spec.seed, plan, digest, view.cohort)
 
 
 @dataclass
 class MaskedPart:
-    """One client in one masked round. `step` does what the round's stage asks for, once.
+    """One client in one masked round. `advance` does what the round's stage asks for, once.
 
     `finished` once the one unmask request is answered, or when this client has missed a stage.
     """
 
-    calls: Calls
+    calls: ApiCalls
     membership: Membership
     identity: Identity
     policy: Policy
-    vouching: Vouching
+    membership_check: MembershipCheck
     context: RoundContext
-    shelf: Shelf
+    client_store: ClientStore
     finished: bool = False
     missed: str | None = None
     _state: object = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        trusting = self.membership.group_code is None and not self.policy.trust_roster
+        trusting = self.membership.membership_secret is None and not self.policy.trust_roster
         if trusting and self.context.plan.mode != "curious":
             raise PolicyRefused(
-                "without the group code only the server says who the other clients are; join with group_code=..., or "
+                "without the membership secret only the server says who the other clients are; join with "
+                "membership_secret=..., or "
                 "allow it with Policy(trust_roster=True)"
             )
 
-    def step(self, view: RoundView, elements: Elements) -> Program[None]:
+    def advance(self, view: RoundView, elements: Elements) -> Program[None]:
         """Send this client's message of the stage that `view` is in; nothing when it is sent already.
 
         Raises `RefusalError`, `ThresholdError` and `CodecError` when the server breaks a rule or too few neighbours are
@@ -146,7 +147,7 @@ class MaskedPart:
 
     def _share(self, state: stages.Advertised) -> Program[None]:
         roster = yield from self._fetch("roster")
-        self._state, body = yield from work(lambda: stages.share(state, roster, self.vouching))
+        self._state, body = yield from work(lambda: stages.share(state, roster, self.membership_check))
         yield from self._put("share", body)
 
     def _contribute(self, state: stages.Shared, elements: Elements) -> Program[None]:
@@ -154,7 +155,7 @@ class MaskedPart:
         inbox = yield from self._fetch("inbox", messages.inbox_bytes(members, degree))
         self._state, body = yield from work(lambda: stages.contribute(state, inbox, elements()))
         task_id, number = self.context.task_id, self.context.round_number
-        yield from deliver(self.calls, self.shelf, task_id, number, self.membership.client_id, body)
+        yield from deliver(self.calls, self.client_store, task_id, number, self.membership.client_id, body)
 
     def _confirm(self, state: stages.Contributed) -> Program[None]:
         survivors = yield from self._fetch("survivors", messages.set_bytes(len(state.roster)))

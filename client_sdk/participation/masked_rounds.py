@@ -30,7 +30,7 @@ _LONG_POLL = 20.0
 
 @dataclass
 class MaskedRound:
-    """One client in one masked round. Give `step` the round's view whenever it changed, until `finished`."""
+    """One client in one masked round. Give `advance` the round's view whenever it changed, until `finished`."""
 
     core: Participation
     view: RoundView
@@ -48,14 +48,14 @@ class MaskedRound:
         """Whether there is nothing left to send."""
         return self._part is not None and self._part.finished
 
-    def step(self, view: RoundView) -> Program[None]:
+    def advance(self, view: RoundView) -> Program[None]:
         """What the stage of `view` asks of this client; `RoundLost` when it came too late for one."""
         started, training = perf_counter(), self._seconds["train"]
         if self._part is None:
             self._part = yield from metered(self._begin(), self.traffic)
             self._seconds["catch up"] += perf_counter() - started
             started = perf_counter()
-        yield from metered(self._part.step(view, self._elements), self.traffic)
+        yield from metered(self._part.advance(view, self._elements), self.traffic)
         self._seconds["rest"] += perf_counter() - started - (self._seconds["train"] - training)
         if self._part.missed:
             raise RoundLost(self._part.missed)
@@ -68,7 +68,9 @@ class MaskedRound:
         core.policy.check_round(view)
         self._caught_up = yield from core.follower.follow(view.number - 1, patience=60.0)
         context = round_context(core.terms, view, self._spec, self._caught_up.state)
-        return MaskedPart(core.calls, core.membership, core.identity, core.policy, core.vouching, context, core.shelf)
+        return MaskedPart(
+            core.calls, core.membership, core.identity, core.policy, core.membership_check, context, core.client_store
+        )
 
     @property
     def _spec(self) -> RoundSpec:
@@ -98,7 +100,7 @@ class MaskedRound:
             samples=self._local.samples,
             values=self._local.values,
             clipped=self._local.clipped,
-            contribution_bytes=self.core.terms.plan_at(self._spec.step).contribution_bytes(route),
+            contribution_bytes=self.core.terms.sum_plan_at(self._spec.sum_index).contribution_bytes(route),
             bytes_up=self.traffic.up,
             bytes_down=self.traffic.down,
             bytes_spared=self._caught_up.bytes_spared,
@@ -119,7 +121,7 @@ def take_masked_part(
     """
     own, etag = MaskedRound(core, view, history, progress), None
     while True:
-        yield from own.step(view)
+        yield from own.advance(view)
         if own.finished:
             return own.report()
         fresh = yield from core.calls.current_round(core.terms.task_id, etag, _LONG_POLL)

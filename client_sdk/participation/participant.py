@@ -17,13 +17,15 @@ __all__ = ["AsyncKeyHolder", "AsyncParticipant", "KeyHolder", "Participant", "ke
 
 
 def key_service(participation: Participation) -> KeyService:
-    """The key holder's programs for this membership; `ParameterError` unless it is the holder's, with a group code."""
+    """The key holder's programs for this membership; `ParameterError` unless it is the holder's, with a secret."""
     membership = participation.membership
     if membership.role != "holder":
         raise ParameterError(f"this client is a member of task {membership.task_name!r}, not its key holder")
-    if membership.group_code is None:
-        raise ParameterError("the key holder needs the group code: join with group_code=...")
-    return KeyService(participation.calls, participation.terms, participation.shelf, membership.group_code)
+    if membership.membership_secret is None:
+        raise ParameterError("the key holder needs the membership secret: join with membership_secret=...")
+    return KeyService(
+        participation.calls, participation.terms, participation.client_store, membership.membership_secret
+    )
 
 
 class _Part:
@@ -65,14 +67,14 @@ class Participant(_Part):
         `interactions`: item numbers 0..N-1 that the user chose, each once, or a mapping from item to rating for the
         recipes that learn from ratings. Returns the rounds' reports.
         """
-        return self._driver.run(self.core.loop(interactions, progress, stop, poll_seconds))
+        return self._driver.run(self.core.run_until_closed(interactions, progress, stop, poll_seconds))
 
     def take_part_once(
         self, round_view: RoundView, interactions: object, progress: Progress | None = None
     ) -> RoundReport:
         """Take part in one round; raises what `take_part` would tell as `RoundMissed`."""
         self.core.seen = self.core.history(interactions)
-        return self._driver.run(self.core.once(round_view, self.core.seen, progress))
+        return self._driver.run(self.core.run_round(round_view, self.core.seen, progress))
 
     def current_round(self, wait: float = 0.0) -> RoundView | None:
         """The newest round, waited for up to `wait` (30) seconds; None when there is none."""
@@ -107,14 +109,14 @@ class AsyncParticipant(_Part):
         poll_seconds: float = 20.0,
     ) -> list[RoundReport]:
         """See `Participant.take_part`; cancelling the task stops it at once."""
-        return await self._driver.run(self.core.loop(interactions, progress, stop, poll_seconds))
+        return await self._driver.run(self.core.run_until_closed(interactions, progress, stop, poll_seconds))
 
     async def take_part_once(
         self, round_view: RoundView, interactions: object, progress: Progress | None = None
     ) -> RoundReport:
         """See `Participant.take_part_once`."""
         self.core.seen = self.core.history(interactions)
-        return await self._driver.run(self.core.once(round_view, self.core.seen, progress))
+        return await self._driver.run(self.core.run_round(round_view, self.core.seen, progress))
 
     async def current_round(self, wait: float = 0.0) -> RoundView | None:
         """See `Participant.current_round`."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Pause, Program, Traffic, metered, work
 from client_sdk.errors import (
     ContractBroken,
@@ -26,7 +26,7 @@ from client_sdk.errors import (
 )
 from client_sdk.history import History
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import Membership, Shelf
+from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.model.catch_up import CaughtUp, ModelFollower
 from client_sdk.model.recommendation import Recommendations, top_items
 from client_sdk.participation.events import (
@@ -42,9 +42,9 @@ from client_sdk.participation.events import (
 )
 from client_sdk.participation.keyring import enter_rounds, receive_keyring
 from client_sdk.participation.ledger import deliver
-from client_sdk.participation.masked_protocol import Vouching
+from client_sdk.participation.masked_protocol import MembershipCheck
 from client_sdk.participation.masked_rounds import take_masked_part
-from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult, Memory
+from client_sdk.training.base import ChecksHistory, ClientHalf, ClientState, LocalResult
 from protocols.errors import KeyringError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
@@ -66,18 +66,18 @@ _SNAPSHOT_VOLUNTEERS = 3.0
 class Participation:
     """One client of one task. `rng` is for training alone: keys and ciphertexts take the system's randomness."""
 
-    calls: Calls
+    calls: ApiCalls
     terms: TaskTerms
     membership: Membership
     identity: Identity
-    shelf: Shelf
+    client_store: ClientStore
     policy: Policy
     follower: ModelFollower
     half: ClientHalf
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     seen: History | None = None
-    vouching: Vouching = field(default_factory=lambda: Vouching(None), repr=False)
-    _memory: Memory | None = field(default=None, repr=False)
+    membership_check: MembershipCheck = field(default_factory=lambda: MembershipCheck(None), repr=False)
+    _client_state: ClientState | None = field(default=None, repr=False)
 
     # --- keys ----------------------------------------------------------------------------------------------------
 
@@ -86,13 +86,13 @@ class Participation:
         task_id = self.terms.task_id
         if not self.terms.mechanism.needs_keyring or self.follower.keyring is not None:
             return True
-        kept = self.shelf.keyring(task_id)
+        kept = self.client_store.keyring(task_id)
         if kept is None and self.membership.role == "holder":
             raise KeyringError(f"this client holds the keys of task {self.terms.name!r}: create the keyring first")
         told = False
         while kept is None:
             kept = yield from receive_keyring(
-                self.calls, self.terms, self.identity, self.membership.group_code, wait if told else 0.0
+                self.calls, self.terms, self.identity, self.membership.membership_secret, wait if told else 0.0
             )
             if kept is None:
                 if stop and stop():
@@ -102,7 +102,7 @@ class Participation:
                 told = True
                 yield Pause(0.05)
             else:
-                self.shelf.keep_keyring(task_id, kept)
+                self.client_store.keep_keyring(task_id, kept)
         self.follower.keyring = kept
         if self.membership.role == "holder":
             yield from enter_rounds(self.calls, self.terms, self.identity, self.membership, kept)
@@ -110,7 +110,7 @@ class Participation:
 
     # --- one round -----------------------------------------------------------------------------------------------
 
-    def once(self, view: RoundView, history: History, progress: Progress | None = None) -> Program[RoundReport]:
+    def run_round(self, view: RoundView, history: History, progress: Progress | None = None) -> Program[RoundReport]:
         """Take part in the round `view`: what `take_part` does for each round it is asked in.
 
         Raises `PolicyRefused`, the upload's problems, `RoundLost` and its like in masked rounds, and `ParameterError`
@@ -118,9 +118,9 @@ class Participation:
         """
         if self.terms.mechanism.interactive:
             return take_masked_part(self, view, history, progress)
-        return self._once(view, history, progress, Traffic())
+        return self._run_unmasked_round(view, history, progress, Traffic())
 
-    def _once(
+    def _run_unmasked_round(
         self, view: RoundView, history: History, progress: Progress | None, traffic: Traffic
     ) -> Program[RoundReport]:
         self.policy.check_round(view)
@@ -136,7 +136,7 @@ class Participation:
         if progress and self.policy.too_much_clipped(local.clipped, local.values):
             progress(ClipWarning(view.number, local.clipped, local.values))
         client_id = self.membership.client_id
-        delivery = deliver(self.calls, self.shelf, self.terms.task_id, view.number, client_id, body)
+        delivery = deliver(self.calls, self.client_store, self.terms.task_id, view.number, client_id, body)
         yield from metered(delivery, traffic)
         uploaded = perf_counter()
         finishing = yield from self.settle(local)
@@ -162,12 +162,14 @@ class Participation:
     def spec(self, view: RoundView) -> RoundSpec:
         """The round's broadcast, after what the server says of it was compared with what follows from the terms."""
         spec = self.terms.round_spec(view)
-        asked = self.terms.recipe.group_of(spec.step)
-        if asked != self.membership.group:
-            detail = f"round {view.number} is for group {asked}, and this client is in group {self.membership.group}"
+        asked = self.terms.recipe.device_group_of(spec.sum_index)
+        if asked != self.membership.device_group:
+            detail = (
+                f"round {view.number} is for group {asked}, and this client is in group {self.membership.device_group}"
+            )
             raise ContractBroken("GET", f"/v1/tasks/{self.terms.task_id}/rounds/{view.number}", 200, detail)
         route = self.terms.recipe.route(spec, self.membership.client_id)
-        implied = self.terms.plan_at(spec.step).contribution_bytes(route)
+        implied = self.terms.sum_plan_at(spec.sum_index).contribution_bytes(route)
         if view.contribution_bytes not in (None, implied):
             detail = f"round {view.number} asks for {view.contribution_bytes} bytes, the plan says {implied}"
             raise ContractBroken("GET", f"/v1/tasks/{self.terms.task_id}/rounds/{view.number}", 200, detail)
@@ -178,12 +180,12 @@ class Participation:
 
         state: what the client's group sees of the model.
         """
-        memory = self.memory() or self.half.first_memory(self.rng)
-        return self.half.contribute(spec, self.membership.client_id, state, history, memory, self.rng)
+        client_state = self.client_state() or self.half.initial_client_state(self.rng)
+        return self.half.contribute(spec, self.membership.client_id, state, history, client_state, self.rng)
 
     def _seal(self, spec: RoundSpec, local: LocalResult) -> bytes:
         route = self.terms.recipe.route(spec, self.membership.client_id)
-        plan = self.terms.plan_at(spec.step)
+        plan = self.terms.sum_plan_at(spec.sum_index)
         return self.terms.mechanism.seal(plan, route, local.blocks, self.follower.keyring)
 
     def _offer_snapshot(self, view: RoundView, caught_up: CaughtUp, progress: Progress | None) -> Program[None]:
@@ -196,25 +198,27 @@ class Participation:
 
     # --- what stays here -----------------------------------------------------------------------------------------
 
-    def memory(self) -> Memory | None:
+    def client_state(self) -> ClientState | None:
         """What this client keeps to itself, its user factor for one; None before it first took part."""
-        if self._memory is None:
-            self._memory = self.shelf.memory(self.terms.task_id, self.half.first_memory(np.random.default_rng(0)))
-        return self._memory
+        if self._client_state is None:
+            self._client_state = self.client_store.client_state(
+                self.terms.task_id, self.half.initial_client_state(np.random.default_rng(0))
+            )
+        return self._client_state
 
     def settle(self, local: LocalResult) -> Program[float]:
         """Remember what a stored contribution left, then do what was put off until then; the seconds that took."""
-        self.keep_memory(local.memory)
+        self.keep_client_state(local.client_state)
         if local.finish is None:
             return 0.0
         started = perf_counter()
-        self.keep_memory((yield from work(local.finish)))
+        self.keep_client_state((yield from work(local.finish)))
         return perf_counter() - started
 
-    def keep_memory(self, memory: Memory) -> None:
+    def keep_client_state(self, client_state: ClientState) -> None:
         """Remember what the last contribution left, once that is stored."""
-        self._memory = memory
-        self.shelf.keep_memory(self.terms.task_id, memory)
+        self._client_state = client_state
+        self.client_store.keep_client_state(self.terms.task_id, client_state)
 
     # --- until the task ends -------------------------------------------------------------------------------------
 
@@ -227,7 +231,7 @@ class Participation:
             self.half.check(history)
         return history
 
-    def loop(
+    def run_until_closed(
         self,
         interactions: object,
         progress: Progress | None = None,
@@ -243,16 +247,16 @@ class Participation:
         if not (yield from self.ready(progress, stop, poll_seconds)):
             return []
         with self._working_ahead():
-            return (yield from self._rounds(self.seen, progress, stop, poll_seconds))
+            return (yield from self._run_rounds(self.seen, progress, stop, poll_seconds))
 
     def _working_ahead(self) -> AbstractContextManager[None]:
         """Let the mechanism use the time between rounds, where it can."""
         mechanism, keyring = self.terms.mechanism, self.follower.keyring
         if isinstance(mechanism, WorksAhead) and keyring is not None:
-            return mechanism.working_ahead(self.terms.plan, keyring)
+            return mechanism.working_ahead(self.terms.sum_plan, keyring)
         return nullcontext()
 
-    def _rounds(
+    def _run_rounds(
         self, history: History, progress: Progress | None, stop: Stop | None, poll_seconds: float
     ) -> Program[list[RoundReport]]:
         reports: list[RoundReport] = []
@@ -290,7 +294,7 @@ class Participation:
 
     def _attempt(self, view: RoundView, history: History, progress: Progress | None) -> Program[RoundReport | None]:
         try:
-            report = yield from self.once(view, history, progress)
+            report = yield from self.run_round(view, history, progress)
         except _MISSED as error:
             if progress:
                 progress(RoundMissed(view.number, str(error)))
@@ -333,12 +337,12 @@ class Participation:
 
     def scores(self, state: ModelState, history: History) -> NDArray[np.float32]:
         """This user's score for every item, float32 (items,), by what its group sees of the model."""
-        memory = self.memory()
-        if memory is None:
-            spec = self.terms.recipe.plan(self.terms.seed, max(1, state.round_number))
-            memory = self.half.prepare(spec, state, history, self.rng)
-            self.keep_memory(memory)
-        return self.half.scores(state, memory, history)
+        client_state = self.client_state()
+        if client_state is None:
+            spec = self.terms.recipe.round_spec(self.terms.seed, max(1, state.round_number))
+            client_state = self.half.prepare(spec, state, history, self.rng)
+            self.keep_client_state(client_state)
+        return self.half.scores(state, client_state, history)
 
 
 def _is_asked(view: RoundView) -> bool:

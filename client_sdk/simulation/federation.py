@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.data.interactions import Interactions
-from client_sdk.training.base import LocalResult, Memory, TrainingConfig
+from client_sdk.training.base import ClientState, LocalResult, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.registry import client_half
 from protocols.crypto.domain import derive_seed
@@ -116,26 +116,31 @@ class Federation:
         self.half = client_half(self.recipe, self.training)
         users = self.train.n_users
         draws = np.random.default_rng([self.seed, 1])
-        self.memories: list[Memory] = [self.half.first_memory(draws) for _ in range(users)]
+        self.client_states: list[ClientState] = [self.half.initial_client_state(draws) for _ in range(users)]
         order = np.random.default_rng([self.seed, 42]).permutation(users)
         if self.recipe.frozen_cohort:  # a user without a row has nothing to add to sums over everyone's
             order = order[self.train.user_degrees()[order] > 0]
-        group_of = np.zeros(users, np.int64) if self.user_groups is None else self.user_groups
-        self.orders = [order[group_of[order] == group] for group in range(self.recipe.groups)]
+        device_group_of = np.zeros(users, np.int64) if self.user_groups is None else self.user_groups
+        self.orders = [
+            order[device_group_of[order] == device_group] for device_group in range(self.recipe.device_groups)
+        ]
         if not all(members.size for members in self.orders):
-            raise ParameterError(f"each of the recipe's {self.recipe.groups} groups needs users")
+            raise ParameterError(f"each of the recipe's {self.recipe.device_groups} groups needs users")
 
     @property
     def user_factors(self) -> NDArray[np.float32]:
         """Every user's own factor, float32 (users, dim), for recipes that have one."""
-        return np.stack([memory[USER_FACTOR] for memory in self.memories])
+        return np.stack([client_state[USER_FACTOR] for client_state in self.client_states])
 
     def cohort(self, spec: RoundSpec) -> NDArray[np.int64]:
         """The users asked in a round: the same in all rounds where the recipe's cohort is frozen.
 
         Groups take turns, so a group's turn comes every `recipe.groups` rounds.
         """
-        members, turn = self.orders[self.recipe.group_of(spec.step)], (spec.number - 1) // self.recipe.groups
+        members, turn = (
+            self.orders[self.recipe.device_group_of(spec.sum_index)],
+            (spec.number - 1) // self.recipe.device_groups,
+        )
         if self.sampling == "uniform" and not self.recipe.frozen_cohort:
             draws = np.random.default_rng([self.seed, 3, spec.number])
             return np.asarray(draws.choice(members, min(self.cohort_size, members.size), replace=False))
@@ -154,9 +159,9 @@ class Federation:
             yield self._round(number)
 
     def _round(self, number: int) -> SimulatedRound:
-        spec = self.recipe.plan(self.task_seed, number)
-        plan, cohort, tally = self._plan(spec.step), self.cohort(spec), _Tally()
-        self._view = self.recipe.view(self.state, self.recipe.group_of(spec.step))
+        spec = self.recipe.round_spec(self.task_seed, number)
+        plan, cohort, tally = self._plan(spec.sum_index), self.cohort(spec), _Tally()
+        self._view = self.recipe.view(self.state, self.recipe.device_group_of(spec.sum_index))
         if isinstance(plan, MaskedPlan):
             total = self._sum_masked(plan, spec, cohort, tally)
         else:
@@ -201,8 +206,8 @@ class Federation:
         tally.bytes += sum(map(len, transcript.contributions.values()))
         return transcript.total
 
-    def _plan(self, step: int) -> SumPlan:
-        layout = self.recipe.layout(step)
+    def _plan(self, sum_index: int) -> SumPlan:
+        layout = self.recipe.layout(sum_index)
         if layout != self.plan.layout:
             self.plan = self.mechanism.plan(self.mechanism_parameters, layout, self.cohort_size)
         return self.plan
@@ -212,8 +217,8 @@ class Federation:
         excluded = None if self.excluded is None else self.excluded[user]
         history = self.train.history(user)
         with tally.clock("train"):
-            local = self.half.contribute(spec, str(user), self._view, history, self.memories[user], rng, excluded)
-            self.memories[user] = local.memory if local.finish is None else local.finish()
+            local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng, excluded)
+            self.client_states[user] = local.client_state if local.finish is None else local.finish()
         tally.losses.append(local.loss)
         tally.clipped += local.clipped
         return local

@@ -38,7 +38,7 @@ from client_sdk.participation.keyring import KeyService
 from client_sdk.participation.participant import key_service
 from client_sdk.participation.unmasked_rounds import Participation, Stop
 from client_sdk.simulation.fleet_rounds import FleetRound, MaskedStage, Seat, play_at_once, play_stages
-from client_sdk.training.base import Memory, TrainingConfig
+from client_sdk.training.base import ClientState, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
@@ -57,8 +57,8 @@ class Fleet:
     interactions: what `take_part` takes, one a client. seed: fixes every client's training draws; fresh randomness by
     default. dropout: share of a cohort that falls silent, drawn with `dropout_rng`; the round then waits for its
     deadline. In masked rounds `dropout_stage` is the first stage that they do not answer. identities: fresh ones by
-    default; the same ones in a task of the same seed get the same turns. groups: which of the recipe's groups each
-    client is in, needed where it has several. Client 0 watches the rounds for all, and is
+    default; the same ones in a task of the same seed get the same turns. device_groups: which of the recipe's device
+    groups each client is in, needed where it has several. Client 0 watches the rounds for all, and is
     the key holder where there is one.
     """
 
@@ -77,7 +77,7 @@ class Fleet:
         dropout_stage: MaskedStage = "collecting",
         options: ClientOptions | None = None,
         identities: Sequence[Identity] | None = None,
-        groups: Sequence[int] | None = None,
+        device_groups: Sequence[int] | None = None,
     ) -> None:
         if not interactions:
             raise ParameterError("a fleet needs at least one client")
@@ -87,9 +87,13 @@ class Fleet:
         self._training, self._policy, self._seed = training, policy or _ANY_MECHANISM, seed
         if identities is not None and len(identities) != len(interactions):
             raise ParameterError(f"{len(interactions)} clients need as many identities, got {len(identities)}")
-        if groups is not None and len(groups) != len(interactions):
-            raise ParameterError(f"{len(interactions)} clients are in as many groups, got {len(groups)}")
-        self._groups = [None] * len(interactions) if groups is None else [int(group) for group in groups]
+        if device_groups is not None and len(device_groups) != len(interactions):
+            raise ParameterError(f"{len(interactions)} clients are in as many device_groups, got {len(device_groups)}")
+        self._groups = (
+            [None] * len(interactions)
+            if device_groups is None
+            else [int(device_group) for device_group in device_groups]
+        )
         self._identities = list(identities or (Identity.generate() for _ in interactions))
         self._dropout, self._dropout_rng = dropout, dropout_rng or np.random.default_rng()
         self._dropout_stage: MaskedStage = dropout_stage
@@ -124,7 +128,7 @@ class Fleet:
         self,
         invitation: str,
         holder_invitation: str | None = None,
-        group_code: str | None = None,
+        membership_secret: str | None = None,
         told: Told | None = None,
     ) -> None:
         """Enrol every client; with `holder_invitation` client 0 becomes the key holder and makes the keyring.
@@ -137,9 +141,9 @@ class Fleet:
             enroller = Enroller(self._url, self._identities[index], store, self._policy, self._options)
             ticket = holder_invitation if index == 0 and holder_invitation else invitation
             seed = None if self._seed is None else (self._seed, index)
-            group = self._groups[index]
+            device_group = self._groups[index]
             return lambda: enroller.participation(
-                None, ticket, group_code, self._training, seed, self._cache, group=group
+                None, ticket, membership_secret, self._training, seed, self._cache, device_group=device_group
             )
 
         first = self._spread([program(0)])
@@ -148,7 +152,7 @@ class Fleet:
             client.history(items) for client, items in zip(self._clients, self._interactions, strict=True)
         ]
         for client in self._clients:
-            client.vouching = self._clients[0].vouching
+            client.membership_check = self._clients[0].membership_check
         self._by_id = {client.membership.client_id: index for index, client in enumerate(self._clients)}
         if holder_invitation:
             self._holder = key_service(self._clients[0])
@@ -265,8 +269,8 @@ class Fleet:
         terms = self._clients[0].terms
         behind = [
             follower
-            for group, follower in self._model_followers().items()
-            if self._cache.catalogue(terms.task_id, group, upto) is None
+            for device_group, follower in self._model_followers().items()
+            if self._cache.catalogue(terms.task_id, device_group, upto) is None
         ]
         if behind and self._holder is not None and terms.opened_by == "holder" and upto:
             self._driver.run(self._holder.publish_newest(upto))
@@ -275,14 +279,14 @@ class Fleet:
 
     def _bring(self, follower: ModelFollower, upto: int) -> None:
         """One copy of the model, and what is known of the way to it."""
-        calls, task_id, group = follower.calls, follower.terms.task_id, follower.view_group
+        calls, task_id, device_group = follower.calls, follower.terms.task_id, follower.view_group
         news = self._driver.run(fetch_catalogue(calls, follower.terms, follower.known, upto))
         snapshot = self._driver.run(calls.latest_snapshot(task_id)) if upto else None
-        self._cache.extend_catalogue(task_id, group, Catalogue(upto, news.completed, snapshot))
+        self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, news.completed, snapshot))
         state = self._driver.run(follower.follow(upto)).state
         if self._driver.run(follower.publish_when_due(state, self._policy.snapshot_every)):
             snapshot = self._driver.run(calls.latest_snapshot(task_id))
-            self._cache.extend_catalogue(task_id, group, Catalogue(upto, (), snapshot))
+            self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, (), snapshot))
 
     def _model_followers(self) -> dict[int | None, ModelFollower]:
         """The fleet's own copies of the model, one for each group that follows its own view of it.
@@ -291,7 +295,9 @@ class Fleet:
         """
         for client in self._clients:
             if client.follower.view_group not in self._followers:
-                own = ModelFollower(client.calls, client.terms, shared=self._cache, group=client.membership.group)
+                own = ModelFollower(
+                    client.calls, client.terms, shared=self._cache, device_group=client.membership.device_group
+                )
                 self._followers[own.view_group] = own
         for follower in self._followers.values():
             follower.keyring = self._clients[0].follower.keyring
@@ -304,9 +310,11 @@ class Fleet:
         """Every client, in the order of `interactions`."""
         return tuple(self._clients)
 
-    def model(self, group: int | None = None) -> ModelState:
-        """The newest model the fleet knows, as `group` sees it (client 0's by default); at first the initial one."""
-        wanted = self._clients[0].membership.group if group is None else group
+    def model(self, device_group: int | None = None) -> ModelState:
+        """The newest model the fleet knows, as `device_group` (client 0's by default) sees it; at first the initial
+        one.
+        """
+        wanted = self._clients[0].membership.device_group if device_group is None else device_group
         if not self._followers:
             self._sync(0)
         whole = self._followers.get(None)
@@ -318,18 +326,18 @@ class Fleet:
 
     def user_factors(self) -> NDArray[np.float32]:
         """Every client's own factor, float32 (clients, dim); a fresh random one for a client that never trained."""
-        return np.stack([memory[USER_FACTOR] for memory in self._memories()])
+        return np.stack([client_state[USER_FACTOR] for client_state in self._client_states()])
 
     def scores(self) -> Iterator[NDArray[np.float32]]:
         """Every client's scores by the newest model, float32 (items,) one after the other."""
-        groups = {client.membership.group for client in self._clients}
-        states = {group: self.model(group) for group in groups}
-        for client, memory, history in zip(self._clients, self._memories(), self._histories, strict=True):
-            yield client.half.scores(states[client.membership.group], memory, history)
+        device_groups = {client.membership.device_group for client in self._clients}
+        states = {device_group: self.model(device_group) for device_group in device_groups}
+        for client, client_state, history in zip(self._clients, self._client_states(), self._histories, strict=True):
+            yield client.half.scores(states[client.membership.device_group], client_state, history)
 
-    def _memories(self) -> list[Memory]:
+    def _client_states(self) -> list[ClientState]:
         rng = np.random.default_rng(self._seed)
-        return [client.memory() or client.half.first_memory(rng) for client in self._clients]
+        return [client.client_state() or client.half.initial_client_state(rng) for client in self._clients]
 
     def traffic(self) -> tuple[int, int]:
         """Bytes of bodies sent and received by everyone so far: enrolment, keys, polls and snapshots included."""

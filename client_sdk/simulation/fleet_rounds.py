@@ -107,7 +107,7 @@ def play_at_once(seats: Sequence[Seat], view: RoundView, spread: Spread) -> list
             if seat.drops:
                 return RoundMissed(view.number, _DROPPED)
             try:
-                return (yield from seat.client.once(seat.view(view), seat.history))
+                return (yield from seat.client.run_round(seat.view(view), seat.history))
             except PolicyRefused:
                 raise
             except ClientSDKError as error:
@@ -145,7 +145,7 @@ class _Played:
     def stage(self, view: RoundView) -> Callable[[], Program[None]]:
         def program() -> Program[None]:
             try:
-                yield from self.round.step(self.seat.view(view))
+                yield from self.round.advance(self.seat.view(view))
             except PolicyRefused:
                 raise
             except (ClientSDKError, RefusalError, ThresholdError, CodecError) as error:

@@ -68,15 +68,15 @@ class Traffic:
         return self.up_minutes(link) + self.down_minutes(link)
 
 
-def published_traffic(recipe: Recipe, rounds: int, group: int = 0) -> Traffic:
+def published_traffic(recipe: Recipe, rounds: int, device_group: int = 0) -> Traffic:
     """The paper's counting: the float32 values of an update up, those of a sum down; no counts, no cipher.
 
     An entry of Top-K counts twice, value and index, in both directions; SVD at rank r counts as CoLR at rank r. Where
-    groups take turns, a client of `group` has part in its own group's rounds alone.
+    groups take turns, a client of `device_group` has part in its own group's rounds alone.
     """
     up = down = 0
-    for layout, route, step in _sums(recipe, rounds, group):
-        if recipe.group_of(step) != group:
+    for layout, route, sum_index in _sums(recipe, rounds, device_group):
+        if recipe.device_group_of(sum_index) != device_group:
             continue
         sent, released = _published_values(recipe, layout, route)
         up += _FLOAT32 * sent
@@ -98,14 +98,19 @@ def _values(blocks: Iterable[Block]) -> int:
 
 
 def wire_traffic(
-    recipe: Recipe, mechanism: Mechanism, parameters: Mapping[str, Any], clients: int, rounds: int, group: int = 0
+    recipe: Recipe,
+    mechanism: Mechanism,
+    parameters: Mapping[str, Any],
+    clients: int,
+    rounds: int,
+    device_group: int = 0,
 ) -> Traffic:
     """What is sent: contributions of the plan's length up, aggregates (or snapshots of the model) down.
 
     `clients`: contributions a sum, which the plan's budget and a masked round's handshake depend on. Where groups take
-    turns, a client of `group` contributes in its own group's rounds; it fetches what the group sees of the model then,
-    or, where the server cannot open the sums, every aggregate. Control messages, about a kilobyte a round, are left
-    out. Raises what planning raises (`ParameterError`, `BudgetError`).
+    turns, a client of `device_group` contributes in its own group's rounds; it fetches its group's view of the model
+    then, or, where the server cannot open the sums, every aggregate. Control messages, about a kilobyte a round, are
+    left out. Raises what planning raises (`ParameterError`, `BudgetError`).
     """
 
     @cache
@@ -114,16 +119,16 @@ def wire_traffic(
 
     up = down = 0
     handshake = _masked_handshake if mechanism.interactive else _no_handshake
-    for layout, route, step in _sums(recipe, rounds, group):
+    for layout, route, sum_index in _sums(recipe, rounds, device_group):
         plan = plan_of(layout)
         by_snapshot = recipe.by_snapshot and plan.opened_by == "anyone"
-        asked = recipe.group_of(step) == group
+        asked = recipe.device_group_of(sum_index) == device_group
         if asked:
             more_up, more_down = handshake(plan, clients)
             up += plan.contribution_bytes(route) + more_up
             down += more_down
         if asked or not by_snapshot:
-            down += recipe.view_bytes(step, group) if by_snapshot else plan.aggregate_bytes
+            down += recipe.view_bytes(sum_index, device_group) if by_snapshot else plan.aggregate_bytes
     return Traffic(rounds, up, down)
 
 
@@ -149,11 +154,13 @@ def _masked_handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
     return up, down
 
 
-def _sums(recipe: Recipe, rounds: int, group: int) -> Iterator[tuple[VectorLayout, Route, int]]:
+def _sums(recipe: Recipe, rounds: int, device_group: int) -> Iterator[tuple[VectorLayout, Route, int]]:
     """Layout and one client's route of every sum, with the sum's number."""
     if rounds < 1:
         raise ParameterError(f"at least one round is needed, got {rounds}")
-    if not 0 <= group < recipe.groups:
-        raise ParameterError(f"recipe {recipe.name!r} has {recipe.groups} groups of clients: there is no group {group}")
-    for step in range(1, rounds + 1):
-        yield recipe.layout(step), recipe.route(recipe.plan(_SEED, step), "client"), step
+    if not 0 <= device_group < recipe.device_groups:
+        raise ParameterError(
+            f"recipe {recipe.name!r} has {recipe.device_groups} groups of clients: there is no group {device_group}"
+        )
+    for sum_index in range(1, rounds + 1):
+        yield recipe.layout(sum_index), recipe.route(recipe.round_spec(_SEED, sum_index), "client"), sum_index

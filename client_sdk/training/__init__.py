@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client_sdk.training.base import ClientHalf, LocalResult, Memory, TrainingConfig
+from client_sdk.training.base import ClientHalf, ClientState, LocalResult, TrainingConfig
 from client_sdk.training.factors import FactorHalf
 from client_sdk.training.fair import FairConfig
 from client_sdk.training.local import train_locally
@@ -19,7 +19,7 @@ __all__ = [
     "LocalResult",
     "LocalUpdate",
     "MFConfig",
-    "Memory",
+    "ClientState",
     "PFedCLRConfig",
     "TrainingConfig",
     "client_half",

@@ -13,9 +13,9 @@ from client_sdk.history import History
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 
-__all__ = ["ChecksHistory", "ClientHalf", "LocalResult", "Memory", "TrainingConfig", "training_for"]
+__all__ = ["ChecksHistory", "ClientHalf", "LocalResult", "ClientState", "TrainingConfig", "training_for"]
 
-Memory = Mapping[str, NDArray[Any]]
+ClientState = Mapping[str, NDArray[Any]]
 """What a client keeps from round to round and never sends: its user factor, a residual; arrays by name."""
 
 
@@ -31,10 +31,10 @@ class LocalResult:
 
     blocks: Sequence[NDArray[np.float64]]
     clipped: int
-    memory: Memory
+    client_state: ClientState
     loss: float
     samples: int
-    finish: Callable[[], Memory] | None = None
+    finish: Callable[[], ClientState] | None = None
 
     @property
     def values(self) -> int:
@@ -62,7 +62,7 @@ def training_for(recipe: str, given: TrainingConfig | None, kind: type[C]) -> C:
 class ClientHalf(Protocol):
     """One recipe's work on one client, whose own interactions are `history`."""
 
-    def first_memory(self, rng: np.random.Generator) -> Memory:
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """What a client starts with."""
 
     def contribute(
@@ -71,7 +71,7 @@ class ClientHalf(Protocol):
         client_id: str,
         state: ModelState,
         history: History,
-        memory: Memory,
+        client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
@@ -81,10 +81,10 @@ class ClientHalf(Protocol):
         a client without interactions or, where the recipe learns from them, ratings, and when training diverged.
         """
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """The memory of a client that never took part and wants recommendations; nothing of it is sent."""
 
-    def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """A score for every item, float32 (items,): the higher, the better."""
 
 

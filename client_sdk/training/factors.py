@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.training.base import LocalResult, Memory
+from client_sdk.training.base import ClientState, LocalResult
 from client_sdk.training.local import train_locally
 from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor
 from protocols.recipes.base import ModelState, RoundSpec, Update
@@ -29,7 +29,7 @@ class FactorHalf:
     recipe: FactorRecipe
     training: MFConfig = field(default_factory=MFConfig)
 
-    def first_memory(self, rng: np.random.Generator) -> Memory:
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """A fresh user factor."""
         return {USER_FACTOR: init_user_factor(self.recipe.parameters.dim, rng)}
 
@@ -39,23 +39,23 @@ class FactorHalf:
         client_id: str,
         state: ModelState,
         history: History,
-        memory: Memory,
+        client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Train on the positives and as many drawn negatives, and lay the change out as the recipe sends it."""
-        local = self._train(spec, client_id, state, history, memory, rng, excluded)
+        local = self._train(spec, client_id, state, history, client_state, rng, excluded)
         blocks, clipped = self.recipe.contribute(spec, client_id, Update(local.items, local.values))
         return LocalResult(blocks, clipped, {USER_FACTOR: local.user_factor}, local.loss, local.samples)
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """A user factor from local training."""
-        local = self._train(spec, "", state, history, self.first_memory(rng), rng, None)
+        local = self._train(spec, "", state, history, self.initial_client_state(rng), rng, None)
         return {USER_FACTOR: local.user_factor}
 
-    def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """The logits q_i . p."""
-        return (factors_of(state).item_factors @ memory[USER_FACTOR]).astype(np.float32)
+        return (factors_of(state).item_factors @ client_state[USER_FACTOR]).astype(np.float32)
 
     def _train(
         self,
@@ -63,10 +63,10 @@ class FactorHalf:
         client_id: str,
         state: ModelState,
         history: History,
-        memory: Memory,
+        client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None,
     ) -> LocalUpdate:
-        factors, own = factors_of(state).item_factors, np.asarray(memory[USER_FACTOR], dtype=np.float32)
+        factors, own = factors_of(state).item_factors, np.asarray(client_state[USER_FACTOR], dtype=np.float32)
         projection = self.recipe.projection(spec, client_id)
         return train_locally(projection, factors, own, history.items, self.training, rng, excluded)

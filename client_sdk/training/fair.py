@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.training.adam import Adam
-from client_sdk.training.base import LocalResult, Memory, TrainingConfig
+from client_sdk.training.base import ClientState, LocalResult, TrainingConfig
 from client_sdk.training.negatives import draw_negatives
 from client_sdk.training.neumf import pair_gradients, scores
 from client_sdk.training.touched import TouchedAdam
@@ -70,7 +70,7 @@ class FairHalf:
     recipe: Fair
     training: FairConfig = field(default_factory=FairConfig)
 
-    def first_memory(self, rng: np.random.Generator) -> Memory:
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """Fresh user vectors, N(0, 0.01^2)."""
         shape = (len(TABLES), self.recipe.parameters.dim)
         return {USER_VECTORS: (_INITIAL_SCALE * rng.standard_normal(shape)).astype(np.float32)}
@@ -81,28 +81,30 @@ class FairHalf:
         client_id: str,
         state: ModelState,
         history: History,
-        memory: Memory,
+        client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Train, and send the weighted changes of the buckets that were touched and of the small layers."""
         view = fair_view(state)
-        if view.step != spec.step - 1:
-            raise ParameterError(f"sum {spec.step} follows the model of sum {spec.step - 1}, not that of {view.step}")
-        buckets = self.recipe.buckets[self.recipe.group_of(spec.step)]
+        if view.sum_index != spec.sum_index - 1:
+            raise ParameterError(
+                f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {view.sum_index}"
+            )
+        buckets = self.recipe.buckets[self.recipe.device_group_of(spec.sum_index)]
         if view.tables.shape[1] != buckets:
             raise ParameterError(
-                f"sum {spec.step} is of devices with {buckets} values a table, not {view.tables.shape[1]}"
+                f"sum {spec.sum_index} is of devices with {buckets} values a table, not {view.tables.shape[1]}"
             )
-        made = self.train(view, history, memory, rng, excluded)
+        made = self.train(view, history, client_state, rng, excluded)
         blocks, clipped = self.recipe.contribute(spec, made.places, made.changes, made.dense - view.dense, len(history))
         return LocalResult(blocks, clipped, {USER_VECTORS: made.user}, made.loss, 2 * len(history))
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """User vectors from local training."""
-        return {USER_VECTORS: self.train(fair_view(state), history, self.first_memory(rng), rng).user}
+        return {USER_VECTORS: self.train(fair_view(state), history, self.initial_client_state(rng), rng).user}
 
-    def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """s(i) of every item, from rows recovered a few thousand at a time."""
         view, p = fair_view(state), self.recipe.parameters
         spaces = self._spaces(view)
@@ -114,7 +116,7 @@ class FairHalf:
                 space.recover(table, slice(start * p.dim, stop * p.dim)).reshape(-1, p.dim)
                 for space, table in zip(spaces, view.tables, strict=True)
             ]
-            found[start:stop] = scores(memory[USER_VECTORS], view.dense, np.stack(rows))
+            found[start:stop] = scores(client_state[USER_VECTORS], view.dense, np.stack(rows))
         return found
 
     def _spaces(self, view: FairView) -> tuple[Subspace, Subspace]:
@@ -124,7 +126,7 @@ class FairHalf:
         self,
         view: FairView,
         history: History,
-        memory: Memory,
+        client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> Trained:
@@ -133,7 +135,7 @@ class FairHalf:
         if not len(history):
             raise ParameterError("a client without interactions has nothing to train on")
         spaces, buckets = self._spaces(view), view.tables.shape[1]
-        user, dense = np.array(memory[USER_VECTORS], dtype=np.float32), view.dense.copy()
+        user, dense = np.array(client_state[USER_VECTORS], dtype=np.float32), view.dense.copy()
         own = Adam([user, dense], [config.learning_rate] * 2)
         most = min(p.items, len(history) * (1 + config.epochs)) * p.dim * len(TABLES)
         tables = TouchedAdam(view.tables.reshape(-1), config.learning_rate, most)

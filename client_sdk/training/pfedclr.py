@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.training.adam import Adam, OuterAdam
-from client_sdk.training.base import LocalResult, Memory, TrainingConfig
+from client_sdk.training.base import ClientState, LocalResult, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.mf import Samples, check_shapes, draw_samples
 from protocols.errors import ParameterError
@@ -187,22 +187,22 @@ class PFedCLRHalf:
     training: PFedCLRConfig = field(default_factory=PFedCLRConfig)
     entropy: Callable[[int], bytes] = os.urandom
 
-    def first_memory(self, rng: np.random.Generator) -> Memory:
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """p and B from N(0, 1), everyone's alike or this client's own; A or W zero."""
         p = self.recipe.parameters
         user, basis = self.recipe.shared_start()
         if p.start == "own":
             user = rng.standard_normal(p.dim).astype(np.float32)
             basis = rng.standard_normal((p.rank, p.dim)).astype(np.float32)
-        memory: dict[str, NDArray[np.generic]] = {
+        client_state: dict[str, NDArray[np.generic]] = {
             USER_FACTOR: user,
         }
         if p.variant == "clr":
-            memory[BUFFER_ROWS] = np.zeros((p.items, p.rank), np.float32)
-            memory[BUFFER_BASIS] = basis
+            client_state[BUFFER_ROWS] = np.zeros((p.items, p.rank), np.float32)
+            client_state[BUFFER_BASIS] = basis
         elif p.variant != "fedmf":
-            memory[BUFFER] = np.zeros((p.items, p.dim), np.float32)
-        return memory
+            client_state[BUFFER] = np.zeros((p.items, p.dim), np.float32)
+        return client_state
 
     def contribute(
         self,
@@ -210,43 +210,48 @@ class PFedCLRHalf:
         client_id: str,
         state: ModelState,
         history: History,
-        memory: Memory,
+        client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Step 1, laid out to be sent; step 2 is left as `finish`."""
-        first = self._train_items(state, history, memory, rng, excluded)
+        first = self._train_items(state, history, client_state, rng, excluded)
         update = Update(first.samples.items, first.rows - first.start)
         blocks, clipped = self.recipe.contribute(update, len(history), self.entropy)
         return LocalResult(
-            blocks, clipped, first.memory, first.loss, first.samples.rows.size, lambda: self._personalise(first, rng)
+            blocks,
+            clipped,
+            first.client_state,
+            first.loss,
+            first.samples.rows.size,
+            lambda: self._personalise(first, rng),
         )
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Both steps, of which nothing is sent."""
-        return self._personalise(self._train_items(state, history, self.first_memory(rng), rng, None), rng)
+        return self._personalise(self._train_items(state, history, self.initial_client_state(rng), rng, None), rng)
 
-    def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """The logits p . (q_i + w_i), w_i = a_i B or from W."""
-        user = memory[USER_FACTOR]
+        user = client_state[USER_FACTOR]
         scores = factors_of(state).item_factors @ user
-        if BUFFER in memory:
-            scores += memory[BUFFER] @ user
-        if BUFFER_ROWS in memory:
-            scores += memory[BUFFER_ROWS] @ (memory[BUFFER_BASIS] @ user)
+        if BUFFER in client_state:
+            scores += client_state[BUFFER] @ user
+        if BUFFER_ROWS in client_state:
+            scores += client_state[BUFFER_ROWS] @ (client_state[BUFFER_BASIS] @ user)
         return np.asarray(scores, dtype=np.float32)
 
     def _train_items(
         self,
         state: ModelState,
         history: History,
-        memory: Memory,
+        client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None,
     ) -> _FirstStep:
         """Step 1: Q from the shared model; p is frozen except in variants af and fedmf."""
         p, config = self.recipe.parameters, self.training
-        factors, user = factors_of(state).item_factors, np.array(memory[USER_FACTOR], dtype=np.float32)
+        factors, user = factors_of(state).item_factors, np.array(client_state[USER_FACTOR], dtype=np.float32)
         check_shapes(factors, user, p.items)
         samples = draw_samples(history.items, p.items, config.negatives, rng, excluded)
         start = factors[samples.items]
@@ -255,26 +260,26 @@ class PFedCLRHalf:
             FrozenUser(None, start, user, eta) if p.variant in ("clr", "cf") else FreeUser(None, start, user, [eta] * 2)
         )
         loss = descend(model, samples, config, rng)
-        return _FirstStep(samples, start, model.rows, {**memory, USER_FACTOR: model.user.copy()}, loss)
+        return _FirstStep(samples, start, model.rows, {**client_state, USER_FACTOR: model.user.copy()}, loss)
 
-    def _personalise(self, first: _FirstStep, rng: np.random.Generator) -> Memory:
+    def _personalise(self, first: _FirstStep, rng: np.random.Generator) -> ClientState:
         """Step 2: with Q_u frozen, p and A, B; or p and W; or W alone; or nothing."""
-        variant, config, memory = self.recipe.parameters.variant, self.training, first.memory
+        variant, config, client_state = self.recipe.parameters.variant, self.training, first.client_state
         if variant == "fedmf":
-            return memory
-        name, user = BUFFER_ROWS if variant == "clr" else BUFFER, memory[USER_FACTOR]
-        beta, eta, rows = config.buffer_learning_rate, config.learning_rate, memory[name][first.samples.items]
+            return client_state
+        name, user = BUFFER_ROWS if variant == "clr" else BUFFER, client_state[USER_FACTOR]
+        beta, eta, rows = config.buffer_learning_rate, config.learning_rate, client_state[name][first.samples.items]
         model: FrozenUser | FreeUser | LowRank
         if variant == "af":
             model = FrozenUser(first.rows, rows, user, beta)
         elif variant == "cf":
             model = FreeUser(first.rows, rows, user, [beta, eta])
         else:
-            model = LowRank(first.rows, rows, memory[BUFFER_BASIS], user, [beta, beta, eta])
+            model = LowRank(first.rows, rows, client_state[BUFFER_BASIS], user, [beta, beta, eta])
         descend(model, first.samples, config, rng)
-        whole = memory[name].copy()
+        whole = client_state[name].copy()
         whole[first.samples.items] = model.rows
-        kept = {**memory, USER_FACTOR: model.user.copy(), name: whole}
+        kept = {**client_state, USER_FACTOR: model.user.copy(), name: whole}
         return kept | {BUFFER_BASIS: model.basis.copy()} if isinstance(model, LowRank) else kept
 
 
@@ -285,5 +290,5 @@ class _FirstStep:
     samples: Samples
     start: NDArray[np.float32]
     rows: NDArray[np.float32]
-    memory: Memory
+    client_state: ClientState
     loss: float

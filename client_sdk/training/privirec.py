@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 
 from client_sdk.filters import FILTERS, Components, Filter, TurboCF, user_row
 from client_sdk.history import History
-from client_sdk.training.base import LocalResult, Memory
+from client_sdk.training.base import ClientState, LocalResult
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.privirec.recipe import PriviRecK
@@ -32,7 +32,7 @@ class PriviRecHalf:
     recipe: PriviRecK
     graph_filter: Filter
 
-    def first_memory(self, rng: np.random.Generator) -> Memory:
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """Nothing is kept."""
         return {}
 
@@ -42,7 +42,7 @@ class PriviRecHalf:
         client_id: str,
         state: ModelState,
         history: History,
-        memory: Memory,
+        client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
@@ -54,10 +54,12 @@ class PriviRecHalf:
         own, positives = privirec_state(state), history.items
         if not positives.size:
             raise ParameterError("a client without interactions has no row to contribute")
-        if own.step != spec.step - 1:
-            raise ParameterError(f"sum {spec.step} follows the model of sum {spec.step - 1}, not that of {own.step}")
-        vector = np.zeros(self.recipe.layout(spec.step).length)
-        kind = self.recipe.sum_of(spec.step)
+        if own.sum_index != spec.sum_index - 1:
+            raise ParameterError(
+                f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {own.sum_index}"
+            )
+        vector = np.zeros(self.recipe.layout(spec.sum_index).length)
+        kind = self.recipe.sum_of(spec.sum_index)
         if kind == "degrees":
             vector[positives] = 1.0
             return self._result(vector, 0, positives)
@@ -79,11 +81,11 @@ class PriviRecHalf:
     def _result(self, vector: NDArray[np.float64], clipped: int, positives: NDArray[np.int32]) -> LocalResult:
         return LocalResult([vector], clipped, {}, nan, int(positives.size))
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Nothing: the model and the positives are all that a filter needs."""
         return {}
 
-    def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """The filter's scores for the user's row; `ParameterError` while the model holds no vectors yet."""
         components = components_of(self.recipe, state)
         return np.asarray(self.graph_filter.scores(components, user_row(history.items, components.n_items))[0])
@@ -97,8 +99,8 @@ def _within_unit(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]
 def components_of(recipe: PriviRecK, state: ModelState) -> Components:
     """What the filters take, from a model; `ParameterError` before its first iteration."""
     own, p = privirec_state(state), recipe.parameters
-    if own.step < 2:
-        raise ParameterError(f"the model has no singular vectors yet: {own.step} of {recipe.steps} sums are over")
+    if own.sum_index < 2:
+        raise ParameterError(f"the model has no singular vectors yet: {own.sum_index} of {recipe.steps} sums are over")
     return Components(
         own.item_degrees,
         own.basis[:, : p.components],

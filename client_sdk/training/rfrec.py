@@ -21,20 +21,20 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.training.adam import Adam
-from client_sdk.training.base import LocalResult, Memory
+from client_sdk.training.base import ClientState, LocalResult
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec, RFRecState, rfrec_state
 
-__all__ = ["AVERAGE", "OWN_ITEMS", "STEP", "RFRecHalf"]
+__all__ = ["AVERAGE", "OWN_ITEMS", "SUM_INDEX", "RFRecHalf"]
 
 OWN_ITEMS: Final = "own_items"
 """Name in the memory: V_i, float32 (items, dim); without rows before the first round."""
 AVERAGE: Final = "average"
 """Name in the memory: the average that was last known, float32 (items, dim); without rows before the first round."""
-STEP: Final = "step"
+SUM_INDEX: Final = "step"
 """Name in the memory: int64 (1,), the sum up to which V_i is trained."""
 _MOMENTS: Final = ("user_mean", "user_square", "items_mean", "items_square")
 """Names in the memory where Adam trains: its moments, shaped as what they are of."""
@@ -44,11 +44,11 @@ _ADAM_STEPS: Final = "adam_steps"
 
 @dataclass
 class _Device:
-    """A client's model while it trains. `known`: the average it knows; `step`: the sum up to which it is trained."""
+    """A client's model while it trains. `known`: the average it knows; `sum_index`: trained up to this sum."""
 
     model: LocalModel
     known: NDArray[np.float32]
-    step: int
+    sum_index: int
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,21 @@ class RFRecHalf:
     entropy: Callable[[int], bytes] = field(default=os.urandom, repr=False)
     """For the noise, where the task has any."""
 
-    def first_memory(self, rng: np.random.Generator) -> Memory:
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """A fresh user factor, N(0, 10^-4), and nothing else yet."""
         dim = self.recipe.parameters.dim
         none = np.zeros((0, dim), np.float32)
         user = (INITIAL_STD * rng.standard_normal(dim)).astype(np.float32)
-        memory: dict[str, NDArray[Any]] = {
+        client_state: dict[str, NDArray[Any]] = {
             USER_FACTOR: user,
             OWN_ITEMS: none,
             AVERAGE: none,
-            STEP: np.zeros(1, np.int64),
+            SUM_INDEX: np.zeros(1, np.int64),
         }
         if self.recipe.parameters.rule.adam:
-            memory |= dict(zip(_MOMENTS, (np.zeros_like(user), np.zeros_like(user), none, none), strict=True))
-            memory[_ADAM_STEPS] = np.zeros(1, np.int64)
-        return memory
+            client_state |= dict(zip(_MOMENTS, (np.zeros_like(user), np.zeros_like(user), none, none), strict=True))
+            client_state[_ADAM_STEPS] = np.zeros(1, np.int64)
+        return client_state
 
     def contribute(
         self,
@@ -81,7 +81,7 @@ class RFRecHalf:
         client_id: str,
         state: ModelState,
         history: History,
-        memory: Memory,
+        client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
@@ -90,31 +90,33 @@ class RFRecHalf:
         `ParameterError` also for ratings that are missing or outside the task's range.
         """
         ratings, newest = self._ratings(history), rfrec_state(state)
-        if newest.step != spec.step - 1:
-            raise ParameterError(f"sum {spec.step} is over models trained from sum {spec.step - 1}, not {newest.step}")
-        device = self._device(newest, memory)
-        if device.step > spec.step:
-            raise ParameterError(f"this client is trained up to sum {device.step}, beyond sum {spec.step}")
-        self._train(device, ratings, newest, spec.step - 1)
+        if newest.sum_index != spec.sum_index - 1:
+            raise ParameterError(
+                f"sum {spec.sum_index} is over models trained from sum {spec.sum_index - 1}, not {newest.sum_index}"
+            )
+        device = self._device(newest, client_state)
+        if device.sum_index > spec.sum_index:
+            raise ParameterError(f"this client is trained up to sum {device.sum_index}, beyond sum {spec.sum_index}")
+        self._train(device, ratings, newest, spec.sum_index - 1)
         device.known = newest.item_factors
-        loss = self._train(device, ratings, newest, spec.step)
+        loss = self._train(device, ratings, newest, spec.sum_index)
         blocks, clipped = self.recipe.contribute(newest, device.model.items, self.entropy)
-        return LocalResult(blocks, clipped, self._memory(device), loss, len(history))
+        return LocalResult(blocks, clipped, self._client_state(device), loss, len(history))
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """A user factor from as many steps as the task has seen, all with the newest average."""
         newest = rfrec_state(state)
-        device = self._device(newest, self.first_memory(rng))
-        device.step = 0
-        self._train(device, self._ratings(history), newest, newest.step)
-        return self._memory(device)
+        device = self._device(newest, self.initial_client_state(rng))
+        device.sum_index = 0
+        self._train(device, self._ratings(history), newest, newest.sum_index)
+        return self._client_state(device)
 
-    def scores(self, state: ModelState, memory: Memory, history: History) -> NDArray[np.float32]:
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """The predicted rating of every item: the user factor, after the steps that were missed, with the average."""
         newest = rfrec_state(state)
-        device = self._device(newest, memory)
-        if device.step < newest.step:
-            self._train(device, self._ratings(history), newest, newest.step)
+        device = self._device(newest, client_state)
+        if device.sum_index < newest.sum_index:
+            self._train(device, self._ratings(history), newest, newest.sum_index)
         return predicted_ratings(newest.item_factors @ device.model.users[0], self.recipe.parameters)
 
     def check(self, history: History) -> None:
@@ -129,43 +131,43 @@ class RFRecHalf:
         users = np.zeros(len(history), np.intp)
         return Ratings.of(users, history.items, history.ratings, self.recipe.parameters)
 
-    def _device(self, state: RFRecState, memory: Memory) -> _Device:
+    def _device(self, state: RFRecState, client_state: ClientState) -> _Device:
         """What the memory holds, copied; for a client that was never asked, the average of `state`."""
-        begins = not memory[OWN_ITEMS].size
-        start, known = (state.item_factors,) * 2 if begins else (memory[OWN_ITEMS], memory[AVERAGE])
-        parameters = [memory[USER_FACTOR][None].astype(np.float32), start.astype(np.float32)]
+        begins = not client_state[OWN_ITEMS].size
+        start, known = (state.item_factors,) * 2 if begins else (client_state[OWN_ITEMS], client_state[AVERAGE])
+        parameters = [client_state[USER_FACTOR][None].astype(np.float32), start.astype(np.float32)]
         model = LocalModel(parameters[0], parameters[1])
         rule = self.recipe.parameters.rule
         if rule.adam:
             model.adam = Adam(parameters, [rule.rate] * 2)
             if not begins:
-                user_mean, user_square, items_mean, items_square = (memory[name] for name in _MOMENTS)
+                user_mean, user_square, items_mean, items_square = (client_state[name] for name in _MOMENTS)
                 means, squares = (user_mean[None], items_mean), (user_square[None], items_square)
-                model.adam.resume(int(memory[_ADAM_STEPS][0]), means, squares)
-        return _Device(model, known, state.step if begins else int(memory[STEP][0]))
+                model.adam.resume(int(client_state[_ADAM_STEPS][0]), means, squares)
+        return _Device(model, known, state.sum_index if begins else int(client_state[SUM_INDEX][0]))
 
     def _train(self, device: _Device, ratings: Ratings, state: RFRecState, upto: int) -> float:
         """Take the steps up to sum `upto` with the average that the device knows; the loss before the last one."""
         loss, rule = float("nan"), self.recipe.parameters.rule
-        for step in range(device.step + 1, upto + 1):
-            if step > 1:
-                device.model.move(device.known, rule, self.recipe.stretch(state, step - 1).moves)
-            for _ in range(self.recipe.stretch(state, step).local):
+        for sum_index in range(device.sum_index + 1, upto + 1):
+            if sum_index > 1:
+                device.model.move(device.known, rule, self.recipe.stretch(state, sum_index - 1).moves)
+            for _ in range(self.recipe.stretch(state, sum_index).local):
                 loss = device.model.train(ratings, device.known, rule)
-            device.step = step
+            device.sum_index = sum_index
         return loss
 
-    def _memory(self, device: _Device) -> Memory:
+    def _client_state(self, device: _Device) -> ClientState:
         model = device.model
-        memory: dict[str, NDArray[Any]] = {
+        client_state: dict[str, NDArray[Any]] = {
             USER_FACTOR: model.users[0],
             OWN_ITEMS: model.items,
             AVERAGE: device.known,
-            STEP: np.array([device.step], np.int64),
+            SUM_INDEX: np.array([device.sum_index], np.int64),
         }
         if model.adam is not None:
             means, squares = model.adam.moments
             kept = (means[0][0], squares[0][0], means[1], squares[1])
-            memory |= dict(zip(_MOMENTS, kept, strict=True))
-            memory[_ADAM_STEPS] = np.array([model.adam.steps], np.int64)
-        return memory
+            client_state |= dict(zip(_MOMENTS, kept, strict=True))
+            client_state[_ADAM_STEPS] = np.array([model.adam.steps], np.int64)
+        return client_state

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.training.base import LocalResult, Memory
+from client_sdk.training.base import ClientState, LocalResult
 from client_sdk.training.factors import USER_FACTOR, FactorHalf
 from client_sdk.training.mf import MFConfig
 from protocols.recipes.base import ModelState, RoundSpec, Update
@@ -50,9 +50,9 @@ class TopKHalf(FactorHalf):
     recipe: TopKRecipe
     training: MFConfig = field(default_factory=MFConfig)
 
-    def first_memory(self, rng: np.random.Generator) -> Memory:
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """A fresh user factor; with error feedback also an empty residual."""
-        return {**super().first_memory(rng), **self._kept(self._nothing())}
+        return {**super().initial_client_state(rng), **self._kept(self._nothing())}
 
     def contribute(
         self,
@@ -60,31 +60,31 @@ class TopKHalf(FactorHalf):
         client_id: str,
         state: ModelState,
         history: History,
-        memory: Memory,
+        client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Train, add what is still owed, send what the support takes of it and owe the rest."""
-        local = self._train(spec, client_id, state, history, memory, rng, excluded)
-        due = add_rows(self._owed(memory), Update(local.items, local.values))
+        local = self._train(spec, client_id, state, history, client_state, rng, excluded)
+        due = add_rows(self._owed(client_state), Update(local.items, local.values))
         sending = self.recipe.lay_out(state, due, rng)
         owed = without_empty_rows(Update(due.items, due.values - sending.sent))
         kept = {USER_FACTOR: local.user_factor, **self._kept(owed)}
         return LocalResult(sending.blocks, sending.clipped, kept, local.loss, local.samples)
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> Memory:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """A user factor from local training; nothing is owed by who never took part."""
         return {**super().prepare(spec, state, history, rng), **self._kept(self._nothing())}
 
     def _nothing(self) -> Update:
         return Update(np.zeros(0, np.int32), np.zeros((0, self.recipe.parameters.dim), np.float32))
 
-    def _owed(self, memory: Memory) -> Update:
+    def _owed(self, client_state: ClientState) -> Update:
         if not self.recipe.parameters.error_feedback:
             return self._nothing()
-        return Update(memory[RESIDUAL_ITEMS], memory[RESIDUAL_ROWS])
+        return Update(client_state[RESIDUAL_ITEMS], client_state[RESIDUAL_ROWS])
 
-    def _kept(self, owed: Update) -> Memory:
+    def _kept(self, owed: Update) -> ClientState:
         if not self.recipe.parameters.error_feedback:
             return {}
         return {RESIDUAL_ITEMS: owed.items, RESIDUAL_ROWS: owed.values}

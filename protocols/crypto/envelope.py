@@ -1,8 +1,9 @@
 """Sealed things: keyring envelopes between members, and model snapshots. The server stores both and opens neither.
 
 Trust: the server hands out the roster, so it could invent members or put its own key in an envelope. Both need the
-*group code*, 32 random bytes that the members share out of band and the server never sees: members prove knowledge of
-it when they enrol, and it is mixed into every envelope's key (a pre-shared key in the sense of RFC 9180, mode_psk).
+*membership secret*, 32 random bytes that the members share out of band and the server never sees: members prove that
+they know it when they enrol, and it is mixed into every envelope's key (a pre-shared key in the sense of RFC 9180,
+mode_psk).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from protocols.crypto.domain import derive_key, domain_tag
 from protocols.errors import EnvelopeError, ParameterError
 
 __all__ = [
-    "GROUP_CODE_BYTES",
+    "MEMBERSHIP_SECRET_BYTES",
     "check_membership",
     "enrolment_message",
     "membership_proof",
@@ -33,7 +34,7 @@ __all__ = [
     "sealed_bytes",
 ]
 
-GROUP_CODE_BYTES: Final = 32
+MEMBERSHIP_SECRET_BYTES: Final = 32
 Randomness = Callable[[int], bytes]
 """random(n) -> n secret random bytes; only test vectors bring their own."""
 
@@ -49,20 +50,22 @@ def enrolment_message(invitation: str, identity_key: bytes, mailbox_key: bytes, 
     return domain_tag("enrolment", invitation, identity_key, mailbox_key, *(() if group is None else (group,)))
 
 
-def membership_proof(group_code: bytes, identity_key: bytes, mailbox_key: bytes) -> bytes:
-    """32 bytes that only somebody with the group code can make for these keys (HMAC-SHA256)."""
-    if len(group_code) != GROUP_CODE_BYTES:
-        raise ParameterError(f"a group code has {GROUP_CODE_BYTES} bytes, this one has {len(group_code)}")
-    key = derive_key(group_code, "membership key")
+def membership_proof(membership_secret: bytes, identity_key: bytes, mailbox_key: bytes) -> bytes:
+    """32 bytes that only somebody with the membership secret can make for these keys (HMAC-SHA256)."""
+    if len(membership_secret) != MEMBERSHIP_SECRET_BYTES:
+        raise ParameterError(
+            f"a membership secret has {MEMBERSHIP_SECRET_BYTES} bytes, this one has {len(membership_secret)}"
+        )
+    key = derive_key(membership_secret, "membership key")
     return hmac.digest(key, domain_tag("membership", identity_key, mailbox_key), "sha256")
 
 
-def check_membership(group_code: bytes, identity_key: bytes, mailbox_key: bytes, proof: bytes | None) -> bool:
-    """Whether `proof` was made with the same group code (compared in constant time), for a key that can be sealed to.
+def check_membership(membership_secret: bytes, identity_key: bytes, mailbox_key: bytes, proof: bytes | None) -> bool:
+    """Whether `proof` was made with the same secret (compared in constant time), for a key that can be sealed to.
 
     A member could enrol a point of low order, with which no secret can be agreed on: that must stop nobody else.
     """
-    if proof is None or not hmac.compare_digest(membership_proof(group_code, identity_key, mailbox_key), proof):
+    if proof is None or not hmac.compare_digest(membership_proof(membership_secret, identity_key, mailbox_key), proof):
         return False
     try:
         X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(mailbox_key))
@@ -71,8 +74,8 @@ def check_membership(group_code: bytes, identity_key: bytes, mailbox_key: bytes,
     return True
 
 
-def _envelope_key(shared: bytes, group_code: bytes, task_id: str, ephemeral: bytes, recipient: bytes) -> bytes:
-    return derive_key(shared + group_code, "keyring envelope", task_id, ephemeral, recipient)
+def _envelope_key(shared: bytes, membership_secret: bytes, task_id: str, ephemeral: bytes, recipient: bytes) -> bytes:
+    return derive_key(shared + membership_secret, "keyring envelope", task_id, ephemeral, recipient)
 
 
 def _raw(key: X25519PublicKey) -> bytes:
@@ -80,29 +83,29 @@ def _raw(key: X25519PublicKey) -> bytes:
 
 
 def seal_envelope(
-    keyring: bytes, recipient: bytes, group_code: bytes, task_id: str, random: Randomness = os.urandom
+    keyring: bytes, recipient: bytes, membership_secret: bytes, task_id: str, random: Randomness = os.urandom
 ) -> bytes:
     """`keyring` sealed to the X25519 public key `recipient`: ephemeral key (32), nonce (12), AES-256-GCM ciphertext."""
     ephemeral = X25519PrivateKey.from_private_bytes(random(_KEY))
     public = _raw(ephemeral.public_key())
     shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(recipient))
-    key = _envelope_key(shared, group_code, task_id, public, recipient)
+    key = _envelope_key(shared, membership_secret, task_id, public, recipient)
     nonce = random(_NONCE)
     return public + nonce + AESGCM(key).encrypt(nonce, keyring, domain_tag("keyring envelope", task_id))
 
 
-def open_envelope(envelope: bytes, mailbox: X25519PrivateKey, group_code: bytes, task_id: str) -> bytes:
-    """The keyring bytes; `EnvelopeError` when the envelope is not for this key, group code and task, or was altered."""
+def open_envelope(envelope: bytes, mailbox: X25519PrivateKey, membership_secret: bytes, task_id: str) -> bytes:
+    """The keyring bytes; `EnvelopeError` when the envelope is not for this key, secret and task, or was altered."""
     reader = Reader(envelope)
     public, nonce = reader.fixed(_KEY), reader.fixed(_NONCE)
     sealed = reader.fixed(len(envelope) - _KEY - _NONCE)
     try:
         shared = mailbox.exchange(X25519PublicKey.from_public_bytes(public))
-        key = _envelope_key(shared, group_code, task_id, public, _raw(mailbox.public_key()))
+        key = _envelope_key(shared, membership_secret, task_id, public, _raw(mailbox.public_key()))
         return AESGCM(key).decrypt(nonce, sealed, domain_tag("keyring envelope", task_id))
     except (InvalidTag, ValueError) as error:
         raise EnvelopeError(
-            "the keyring envelope does not open: it was sealed for another client, with another group code, or altered"
+            "the keyring envelope does not open: it was sealed for another client, with another secret, or altered"
         ) from error
 
 

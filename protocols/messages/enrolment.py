@@ -62,7 +62,7 @@ class InvitationPage(Message):
 
 
 class EnrolmentRequest(Message):
-    """A client's keys, its proof that it owns them and, for keyed tasks, that it knows the group code."""
+    """A client's keys, its proof that it owns them and, for keyed tasks, that it knows the membership secret."""
 
     invitation: str = Field(min_length=1, max_length=200)
     identity_key: Key32 = Field(description="Ed25519 public key.")
@@ -72,7 +72,7 @@ class EnrolmentRequest(Message):
     )
     membership_proof: Key32 | None = Field(
         default=None,
-        description="HMAC under the group code over both keys; the server stores it, only members check.",
+        description="HMAC under the membership secret over both keys; the server stores it, only members check.",
     )
     group: int | None = Field(
         default=None,

@@ -16,7 +16,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.layout import Route, VectorLayout
 
-__all__ = ["MAX_ITEMS", "FactorState", "ItemParameters", "ModelState", "OneGroup", "Recipe", "RoundSpec", "Update"]
+__all__ = [
+    "MAX_ITEMS",
+    "FactorState",
+    "ItemParameters",
+    "ModelState",
+    "SingleGroupRecipe",
+    "Recipe",
+    "RoundSpec",
+    "Update",
+]
 
 MAX_ITEMS: Final = 5_000_000
 
@@ -31,7 +40,7 @@ class RoundSpec:
 
     number: int
     seed: bytes
-    step: int
+    sum_index: int
 
 
 @dataclass(frozen=True)
@@ -75,32 +84,32 @@ class ItemParameters(BaseModel):
     items: int = Field(ge=1, le=MAX_ITEMS, description="Number of items, N: rows of the item factors.")
 
 
-class OneGroup:
+class SingleGroupRecipe:
     """What `Recipe` says of groups, for recipes that ask everyone alike and train everyone on the whole model."""
 
-    groups: Final = 1
+    device_groups: Final = 1
 
-    def group_of(self, step: int) -> int:
+    def device_group_of(self, sum_index: int) -> int:
         """The one group there is."""
         return 0
 
-    def view(self, state: ModelState, group: int) -> ModelState:
+    def view(self, state: ModelState, device_group: int) -> ModelState:
         """The state itself."""
         return state
 
-    def initial_view(self, task_seed: bytes, group: int) -> ModelState:
+    def initial_view(self, task_seed: bytes, device_group: int) -> ModelState:
         """The initial state itself."""
         return self.initial_state(task_seed)
 
-    def view_bytes(self, step: int, group: int) -> int:
+    def view_bytes(self, sum_index: int, device_group: int) -> int:
         """As long as the state."""
-        return self.state_bytes(step)
+        return self.state_bytes(sum_index)
 
-    def encode_view(self, view: ModelState, group: int) -> bytes:
+    def encode_view(self, view: ModelState, device_group: int) -> bytes:
         """The state itself."""
         return self.encode_state(view)
 
-    def decode_view(self, round_number: int, body: bytes, group: int) -> ModelState:
+    def decode_view(self, round_number: int, body: bytes, device_group: int) -> ModelState:
         """The inverse of `encode_view`."""
         return self.decode_state(round_number, body)
 
@@ -108,12 +117,12 @@ class OneGroup:
         """Round 0, from the task's seed alone."""
         raise NotImplementedError
 
-    def state_bytes(self, step: int) -> int:
-        """Length of an encoded model state after `step` sums."""
+    def state_bytes(self, sum_index: int) -> int:
+        """Length of an encoded model state after `sum_index` sums."""
         raise NotImplementedError
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Exactly `state_bytes(step)` bytes."""
+        """Exactly `state_bytes(sum_index)` bytes."""
         raise NotImplementedError
 
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
@@ -141,38 +150,38 @@ class Recipe(Protocol):
         """Whether clients take the server's snapshot for the model instead of replaying aggregates."""
 
     @property
-    def groups(self) -> int:
+    def device_groups(self) -> int:
         """How many groups of clients there are, which are asked in turn, one a sum; 1 for most recipes.
 
         A client belongs to one group for good and states it when it enrols.
         """
 
-    def group_of(self, step: int) -> int:
-        """From 0, the group whose members sum `step` is over."""
+    def device_group_of(self, sum_index: int) -> int:
+        """From 0, the group whose members sum `sum_index` is over."""
 
-    def view(self, state: ModelState, group: int) -> ModelState:
-        """What a member of `group` trains from: the state itself, or what a small device can hold of it."""
+    def view(self, state: ModelState, device_group: int) -> ModelState:
+        """What a member of `device_group` trains from: the state itself, or what a small device can hold of it."""
 
-    def initial_view(self, task_seed: bytes, group: int) -> ModelState:
+    def initial_view(self, task_seed: bytes, device_group: int) -> ModelState:
         """`view` of the initial state, made in no more memory than the view takes."""
 
-    def view_bytes(self, step: int, group: int) -> int:
-        """Length of an encoded view after `step` sums: what members of `group` download for the model."""
+    def view_bytes(self, sum_index: int, device_group: int) -> int:
+        """Length of an encoded view after `sum_index` sums: what members of `device_group` download for the model."""
 
-    def encode_view(self, view: ModelState, group: int) -> bytes:
-        """Exactly `view_bytes(step, group)` bytes."""
+    def encode_view(self, view: ModelState, device_group: int) -> bytes:
+        """Exactly `view_bytes(sum_index, group)` bytes."""
 
-    def decode_view(self, round_number: int, body: bytes, group: int) -> ModelState:
+    def decode_view(self, round_number: int, body: bytes, device_group: int) -> ModelState:
         """The inverse of `encode_view`; `CodecError` unless the length and every value are right."""
 
-    def state_bytes(self, step: int) -> int:
-        """Length of an encoded model state after `step` sums: what a snapshot holds before it is sealed."""
+    def state_bytes(self, sum_index: int) -> int:
+        """Length of an encoded model state after `sum_index` sums: what a snapshot holds before it is sealed."""
 
-    def layout(self, step: int = 1) -> VectorLayout:
-        """Layout of the aggregate of sum `step`."""
+    def layout(self, sum_index: int = 1) -> VectorLayout:
+        """Layout of the aggregate of sum `sum_index`."""
 
-    def plan(self, task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
-        """The server half: what to broadcast for round `number`, which is sum `step` (None: no round failed so far)."""
+    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
+        """The server half: what to broadcast for round `number`, for sum `sum_index` (None: no round failed so far)."""
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Which blocks this client feeds in this round: public, computed alike by the server and the client."""
@@ -181,7 +190,7 @@ class Recipe(Protocol):
         """Round 0, from the task's seed alone."""
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Exactly `state_bytes(step)` bytes."""
+        """Exactly `state_bytes(sum_index)` bytes."""
 
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
         """The inverse of `encode_state`; `CodecError` unless the length and every value are right."""

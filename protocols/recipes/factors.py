@@ -56,11 +56,13 @@ def initial_factors(task_seed: bytes, items: int, dim: int) -> NDArray[np.float3
     return np.asarray(flat.reshape(items, dim), dtype=np.float32)
 
 
-def round_spec(task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
+def round_spec(task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
     """The broadcast of round `number`: its seed follows from the task's, so that nobody can choose it later."""
-    if number < 1 or not (step is None or 1 <= step <= number):
-        raise ParameterError(f"rounds and sums are numbered from 1, and no sum is ahead of its round: {number}, {step}")
-    return RoundSpec(number, derive_seed(task_seed, "round", number), number if step is None else step)
+    if number < 1 or not (sum_index is None or 1 <= sum_index <= number):
+        raise ParameterError(
+            f"rounds and sums are numbered from 1, and no sum is ahead of its round: {number}, {sum_index}"
+        )
+    return RoundSpec(number, derive_seed(task_seed, "round", number), number if sum_index is None else sum_index)
 
 
 def factors_of(state: ModelState) -> FactorState:

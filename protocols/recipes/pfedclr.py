@@ -109,7 +109,7 @@ class PFedCLR(FactorModel):
         basis = normals(_START, "pfedclr buffer basis", p.rank * p.dim).reshape(p.rank, p.dim)
         return user.astype(np.float32), basis.astype(np.float32)
 
-    def layout(self, step: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1) -> VectorLayout:
         """One block, the same at every step."""
         p = self.parameters
         bound = p.clip if p.noise is None else p.noise.bound

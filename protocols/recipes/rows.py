@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.layout import Route, VectorLayout, whole_route
-from protocols.recipes.base import FactorState, ModelState, OneGroup, RoundSpec, Update
+from protocols.recipes.base import FactorState, ModelState, RoundSpec, SingleGroupRecipe, Update
 from protocols.recipes.factors import (
     FactorParameters,
     clip_blocks,
@@ -24,7 +24,7 @@ from protocols.recipes.factors import (
 __all__ = ["FactorModel", "FactorRecipe", "RowRecipe"]
 
 
-class FactorModel(OneGroup):
+class FactorModel(SingleGroupRecipe):
     """A model that is the item factors alone: how its states begin, travel and end."""
 
     parameters: FactorParameters
@@ -32,13 +32,13 @@ class FactorModel(OneGroup):
     frozen_cohort: Final = False
     by_snapshot: Final = False
 
-    def state_bytes(self, step: int) -> int:
+    def state_bytes(self, sum_index: int) -> int:
         """4 bytes a factor entry."""
         return self.parameters.items * self.parameters.dim * 4
 
-    def plan(self, task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
+    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """The round's public seed, from the task's."""
-        return round_spec(task_seed, number, step)
+        return round_spec(task_seed, number, sum_index)
 
     def initial_state(self, task_seed: bytes) -> FactorState:
         """Round 0: item factors N(0, 1/dim) from the task's seed."""
@@ -85,7 +85,7 @@ class RowRecipe(FactorRecipe):
         """Values an item in a contribution."""
         raise NotImplementedError
 
-    def layout(self, step: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1) -> VectorLayout:
         """One block: update rows (items x width, row-major) and counts (items)."""
         p = self.parameters
         return VectorLayout((rows_block("items", p.items, self.width, p.clip),))

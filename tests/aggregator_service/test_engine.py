@@ -166,11 +166,11 @@ def test_a_damaged_contribution_fails_the_round(world: World) -> None:
     assert row is not None and row.blob_key is not None
     body = bytes(world.blobs.view(row.blob_key, row.digest))
     world.blobs.put(row.blob_key, bytes([body[0] ^ 1]) + body[1:])
-    asyncio.run(world.engine.step(task))  # all received
-    asyncio.run(world.engine.step(task))  # the first batch
+    asyncio.run(world.engine.advance(task))  # all received
+    asyncio.run(world.engine.advance(task))  # the first batch
     with world.database.read() as session:
         states = [row.state for row in list_rounds(session, task, 0, 10, None)]
-    assert states[0] == "failed" or asyncio.run(world.engine.step(task)) == 0.0
+    assert states[0] == "failed" or asyncio.run(world.engine.advance(task)) == 0.0
     with world.database.read() as session:
         (first, *_) = list_rounds(session, task, 0, 10, None)
     assert first.state == "failed"

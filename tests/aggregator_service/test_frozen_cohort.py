@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from aggregator_service.storage.rounds import list_completed, list_rounds
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import those_who
+from aggregator_service.storage.stages import clients_with
 from aggregator_service.tasks.tasks import task_view
 from protocols.recipes.fedmf import FedMF
 from tests.support.world import SECONDS, World
@@ -84,7 +84,7 @@ def test_a_sum_that_differs_by_one_is_made_again_over_fewer(world: World) -> Non
     )
     assert first[0] in retired(world)
     assert set(world.cohort(task)) == set(first) - retired(world)
-    assert (world.round(task).number, world.round(task).step, world.round(task).cohort) == (3, 2, 6)
+    assert (world.round(task).number, world.round(task).sum_index, world.round(task).cohort) == (3, 2, 6)
     assert deliver(world, task).state == "complete"
     stay = set(first) - retired(world)
     assert world.total(task, 3) == sum(2.0 ** int(client[2:]) for client in stay)
@@ -162,7 +162,7 @@ def test_over_random_dropouts_no_two_sums_differ_by_a_few(dropouts: list[int], w
             if world.state(task) == "open":
                 deliver(world, task, missing=min(missing, len(world.cohort(task))))
         with world.database.read() as session:
-            sets = [set(session.scalars(those_who(row.id, "contribute"))) for row in list_completed(session, task)]
+            sets = [set(session.scalars(clients_with(row.id, "contribute"))) for row in list_completed(session, task)]
         world.close()
     for one, other in combinations(sets, 2):
         assert len(one ^ other) == 0 or len(one ^ other) >= wanted

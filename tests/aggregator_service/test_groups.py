@@ -42,7 +42,7 @@ RECIPE = recipe("fair", FAIR)
 class Groups(World):
     """Members with a group each; contributions of every sum's own length."""
 
-    def fair(self, *groups: int, mechanism: str = "plain", **schedule: Any) -> str:
+    def fair(self, *device_groups: int, mechanism: str = "plain", **schedule: Any) -> str:
         """A FAIR task with a member in each of `groups`."""
         request = TaskRequest.model_validate(
             {
@@ -54,14 +54,14 @@ class Groups(World):
         )
         with self.database.write() as session:
             task_id = create_task(session, request, plan_request(request), self.clock.now()).id
-        self.join(task_id, *groups)
+        self.join(task_id, *device_groups)
         return task_id
 
-    def join(self, task_id: str, *groups: int) -> None:
+    def join(self, task_id: str, *device_groups: int) -> None:
         """One more member in each of `groups`."""
         with self.database.write() as session:
             known = session.execute(select(func.count()).select_from(ClientRow)).scalar_one()
-            for index, group in enumerate(groups, start=known):
+            for index, device_group in enumerate(device_groups, start=known):
                 client = ClientRow(
                     id=f"c_{index:02}",
                     task_id=task_id,
@@ -69,7 +69,7 @@ class Groups(World):
                     role="member",
                     identity_key=bytes([index] * 32),
                     mailbox_key=bytes(32),
-                    group=group,
+                    device_group=device_group,
                     token_hash=f"{index:064}",
                     enrolled_at=0.0,
                     turn=index,
@@ -85,7 +85,7 @@ class Groups(World):
             plan = plan_round(session.get_one(TaskRow, task_id), round_)
             for client in self.cohort(task_id):
                 route = plan.route(round_spec(round_), client)
-                body = plan.mechanism.seal(plan.plan, route, [np.ones(plan.plan.layout.length)], None)
+                body = plan.mechanism.seal(plan.sum_plan, route, [np.ones(plan.sum_plan.layout.length)], None)
                 key = new_key("contributions", task_id, round_.number, client)
                 row = ContributionRow(
                     round_id=round_.id,
@@ -127,7 +127,7 @@ def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
 
 
 def test_a_cohort_that_only_shrinks_has_one_group() -> None:
-    plan = SimpleNamespace(recipe=SimpleNamespace(frozen_cohort=True), plan=None)
+    plan = SimpleNamespace(recipe=SimpleNamespace(frozen_cohort=True), sum_plan=None)
     check_sums([cast(TaskPlan, plan)], Schedule())
     with pytest.raises(ParameterError, match="groups in turn"):
         check_sums([cast(TaskPlan, plan)] * 2, Schedule())
@@ -140,7 +140,7 @@ def test_start_clients_counts_all_and_each_group_has_the_floor() -> None:
     by_default = Schedule(cohort_size=10, min_clients=3)
     assert not enough_members(by_default, (10, 9), 0, first=True)
     assert enough_members(by_default, (10, 10), 0, first=True)
-    later = [enough_members(schedule, (3, 2), group, first=False) for group in (0, 1)]
+    later = [enough_members(schedule, (3, 2), device_group, first=False) for device_group in (0, 1)]
     assert later == [True, False]
 
 
@@ -155,9 +155,9 @@ def test_groups_are_asked_in_turn_and_nobody_of_another(world: Groups, sampling:
     assert all(len(cohort) == 2 for cohort in cohorts)
     assert [{index % 2 for index in cohort} for cohort in cohorts] == [{0}, {1}] * 3
     if sampling == "round-robin":
-        for group in (0, 1):
-            asked = sorted(index for cohort in cohorts[group::2] for index in cohort)
-            assert asked == sorted([group, group + 2, group + 4] * 2)
+        for device_group in (0, 1):
+            asked = sorted(index for cohort in cohorts[device_group::2] for index in cohort)
+            assert asked == sorted([device_group, device_group + 2, device_group + 4] * 2)
     assert world.state(task) == "complete"
 
 
@@ -166,7 +166,7 @@ def test_no_sum_is_made_of_a_group_below_the_floor(world: Groups) -> None:
     world.run(task)
     assert world.rounds(task) == 1
     with world.database.write() as session:  # nothing the service does takes a member away: its database can lose one
-        session.get_one(ClientRow, "c_03").group = 0
+        session.get_one(ClientRow, "c_03").device_group = 0
     world.deliver(task)
     assert (world.round(task).state, world.rounds(task), world.able(task)) == ("complete", 1, [3, 1])
     assert world.state(task) == "open"
@@ -180,22 +180,24 @@ def test_each_group_has_its_view_and_the_newest_two_are_kept(world: Groups) -> N
     for number in range(1, 5):
         world.deliver(task)
         with world.database.read() as session:
-            rows = session.scalars(select(ViewRow).order_by(ViewRow.round_number, ViewRow.group)).all()
-        assert [(row.round_number, row.group) for row in rows] == [(n, g) for n in range(1, number + 1) for g in (0, 1)]
+            rows = session.scalars(select(ViewRow).order_by(ViewRow.round_number, ViewRow.device_group)).all()
+        assert [(row.round_number, row.device_group) for row in rows] == [
+            (n, g) for n in range(1, number + 1) for g in (0, 1)
+        ]
         kept = [row.blob_key for row in rows if row.blob_key is not None]
         assert len(kept) == 2 * min(number, 2)
         assert set(kept) == {key for key in world.blobs.keys() if key.startswith("views/")}  # noqa: SIM118
-        assert [row.bytes for row in rows[-2:]] == [RECIPE.view_bytes(number, group) for group in (0, 1)]
+        assert [row.bytes for row in rows[-2:]] == [RECIPE.view_bytes(number, device_group) for device_group in (0, 1)]
         assert sum(key.startswith("snapshots/") for key in world.blobs.keys()) == min(number, 2)  # noqa: SIM118
     with world.database.read() as session:
         assert _named_blobs(session) == set(world.blobs.keys())
     state = RECIPE.initial_state(_seed(world, task))
     for number in range(1, 5):
-        spec = RECIPE.plan(_seed(world, task), number)
+        spec = RECIPE.round_spec(_seed(world, task), number)
         state = RECIPE.absorb(state, spec, np.full(RECIPE.layout(number).length, 2.0), 2)
     for row in rows[-2:]:
         body = bytes(world.blobs.view(str(row.blob_key), row.digest))
-        assert body == RECIPE.encode_view(RECIPE.view(state, row.group), row.group)
+        assert body == RECIPE.encode_view(RECIPE.view(state, row.device_group), row.device_group)
     assert np.abs(fair_state(state).tables - fair_state(RECIPE.initial_state(_seed(world, task))).tables).max() > 0.5
 
 
@@ -210,7 +212,7 @@ def test_a_round_is_bound_to_what_its_own_group_sees(world: Groups) -> None:
     with world.database.read() as session:
         task = session.get_one(TaskRow, task_id)
         completed = last_completed(session, task_id)
-        views = session.scalars(select(ViewRow).order_by(ViewRow.group)).all()
+        views = session.scalars(select(ViewRow).order_by(ViewRow.device_group)).all()
         for step in (1, 2, 3):
             expected = broadcast_digest(task_view(session, task), step, bytes.fromhex(views[(step - 1) % 2].digest))
             assert agreed_digest(session, task, step, completed) == expected
@@ -278,8 +280,8 @@ def test_enrolment_states_a_group_for_good(api: Api) -> None:
 def test_where_there_is_one_group_none_need_be_stated(api: Api) -> None:
     task = api.create_task("one-group")
     invitation = api.invite(task.id, uses=9)
-    for group, status in ((None, 201), (0, 201), (1, 422)):
-        body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), group)
+    for device_group, status in ((None, 201), (0, 201), (1, 422)):
+        body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), device_group)
         answer = api.http.post("/v1/enrolments", json=body)
         assert answer.status_code == status
     assert "one group of clients, 0: there is no group 1" in answer.json()["detail"]
@@ -287,7 +289,7 @@ def test_where_there_is_one_group_none_need_be_stated(api: Api) -> None:
 
 def test_a_member_downloads_what_its_group_sees(api: Api) -> None:
     task = fair_task(api, "groups-views")
-    members = [*task.enrol(2, group=0), *task.enrol(2, group=1)]
+    members = [*task.enrol(2, device_group=0), *task.enrol(2, device_group=1)]
     for number in (1, 2):
         task.wait_round(number, "collecting")
         layout = RECIPE.layout(number)
@@ -298,19 +300,24 @@ def test_a_member_downloads_what_its_group_sees(api: Api) -> None:
         task.wait_round(number, "complete")
     latest = f"{task.path}/snapshots/latest"
     states = {}
-    for member, group in ((members[0], 0), (members[2], 1)):
+    for member, device_group in ((members[0], 0), (members[2], 1)):
         view = api.http.get(latest, headers=member.auth).json()
         body = api.http.get(f"{task.path}/snapshots/2", headers=member.auth).content
-        assert (view["round"], view["bytes"]) == (2, RECIPE.view_bytes(2, group))
+        assert (view["round"], view["bytes"]) == (2, RECIPE.view_bytes(2, device_group))
         assert (len(body), hashlib.sha256(body).hexdigest()) == (view["bytes"], view["digest"])
-        states[group] = body
-        assert api.http.get(latest, headers=api.operator, params={"group": group}).json() == view
-        assert api.http.get(f"{task.path}/snapshots/2", headers=api.operator, params={"group": group}).content == body
-        other = {"group": 1 - group}
+        states[device_group] = body
+        assert api.http.get(latest, headers=api.operator, params={"group": device_group}).json() == view
+        assert (
+            api.http.get(f"{task.path}/snapshots/2", headers=api.operator, params={"group": device_group}).content
+            == body
+        )
+        other = {"group": 1 - device_group}
         assert "own group" in refused(api.http.get(latest, headers=member.auth, params=other), 403)
         assert "own group" in refused(api.http.get(f"{task.path}/snapshots/2", headers=member.auth, params=other), 403)
     whole = RECIPE.decode_state(2, api.http.get(f"{task.path}/snapshots/2", headers=api.operator).content)
-    assert {group: RECIPE.encode_view(RECIPE.view(whole, group), group) for group in (0, 1)} == states
+    assert {
+        device_group: RECIPE.encode_view(RECIPE.view(whole, device_group), device_group) for device_group in (0, 1)
+    } == states
     assert "groups 0 to 1" in refused(api.http.get(latest, headers=api.operator, params={"group": 2}), 422)
     (stranger,) = api.create_task("groups-elsewhere").enrol(1)
     assert api.http.get(latest, headers=stranger.auth).status_code == 404

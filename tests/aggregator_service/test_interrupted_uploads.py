@@ -28,7 +28,7 @@ from aggregator_service.storage.schema import ChunkRow, ClientRow, CohortRow, Ro
 from aggregator_service.tasks.tasks import create_task, plan_request
 from aggregator_service.uploads.chunks import MOST_CHUNKS
 from aggregator_service.uploads.contributions import admit, commit_contribution
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import SyncDriver
 from protocols.messages import TaskRequest
 from tests.support.api import Api, TestMember, TestTask, digest_field
@@ -177,7 +177,7 @@ def test_a_chunk_that_hangs_holds_up_nobody(server: AggregatorProcess, api: Api)
         assert (status, problem["type"]) == (409, "urn:hushrec:problem:offset-mismatch")
         assert problem["upload_offset"] == 40
     with half_sent(server, member, "PATCH", body[40:80], chunk_headers(40, body[40:80])):
-        calls = Calls(server.url, chunk_bytes=40).enrolled(*enrolled_as(member.token))
+        calls = ApiCalls(server.url, chunk_bytes=40).enrolled(*enrolled_as(member.token))
         with SyncDriver() as driver:
             assert driver.run(calls.contribute(task.id, 1, member.client_id, body)).bytes == len(body)
     assert not chunks(server, task)

@@ -16,8 +16,8 @@ from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent
 from aggregator_service.rounds.interventions import ABORTED, abort_round, extend_round
 from aggregator_service.rounds.transactions import fail_round
-from aggregator_service.storage.rounds import find_round, phases_of
-from aggregator_service.storage.schema import HandoutRow, PhaseRow, StageMessageRow, TaskRow
+from aggregator_service.storage.rounds import entered_states, find_round
+from aggregator_service.storage.schema import HandoutRow, RoundStateRow, StageMessageRow, TaskRow
 from tests.support.api import Api, TestTask
 from tests.support.inside import aggregator_inside, services
 from tests.support.masked import STAGES, MaskedClient, enrol_masked, masked_task, steps_of
@@ -43,11 +43,11 @@ def abort(task: TestTask, number: int, auth: dict[str, str] | None = None) -> ht
     return task.api.http.post(f"{task.path}/rounds/{number}/abort", headers=headers)
 
 
-def phases(api: Api, task: TestTask, number: int) -> list[PhaseRow]:
+def phases(api: Api, task: TestTask, number: int) -> list[RoundStateRow]:
     with services(api).database.read() as session:
         round_ = find_round(session, task.id, number)
         assert round_ is not None
-        return phases_of(session, round_.id)
+        return entered_states(session, round_.id)
 
 
 def test_an_extended_round_takes_contributions_past_its_old_deadline(api: Api) -> None:
@@ -284,6 +284,6 @@ def test_a_round_fails_at_a_time(tmp_path: Path) -> None:
         assert row is not None
         fail_round(session, session.get_one(TaskRow, task), row, RoundEvent.STORAGE_DAMAGED, "no", world.clock.now())
     with world.database.read() as session:
-        rows = {row.state: row.entered_at for row in session.scalars(select(PhaseRow))}
+        rows = {row.state: row.entered_at for row in session.scalars(select(RoundStateRow))}
     assert rows["failed"] - rows["collecting"] == 7
     world.close()

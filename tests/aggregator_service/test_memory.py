@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import event
 
-import aggregator_service.polling.task_cache as memory_module
+import aggregator_service.polling.task_cache as task_cache_module
 from aggregator_service.access.principals import Enrolled
 from aggregator_service.clock import SystemClock
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.polling.task_cache import Memory
+from aggregator_service.polling.task_cache import TaskCache
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
@@ -227,15 +227,15 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
         session.add_all([client_row("c_1"), client_row("c_2"), round_row(id=1)])
         session.flush()
         session.add_all([CohortRow(round_id=1, client_id="c_1"), CohortRow(round_id=1, client_id="c_2")])
-    monkeypatch.setattr(memory_module, "_OLDEST", 300.0)  # a busy machine makes nothing old here
+    monkeypatch.setattr(task_cache_module, "_OLDEST", 300.0)  # a busy machine makes nothing old here
     yield database
     database.close()
 
 
-def remembering(database: Database) -> Memory:
-    memory = Memory(database, SystemClock(), recheck=300.0)
-    database.listeners.append(memory.committed)
-    return memory
+def remembering(database: Database) -> TaskCache:
+    task_cache = TaskCache(database, SystemClock(), recheck=300.0)
+    database.listeners.append(task_cache.committed)
+    return task_cache
 
 
 CLIENT = Enrolled("c_1", "t_1", "member")
@@ -243,27 +243,27 @@ CLIENT = Enrolled("c_1", "t_1", "member")
 
 def test_who_was_voided_while_being_looked_up_is_not_remembered(database: Database) -> None:
     async def scenario() -> tuple[object, object]:
-        memory = remembering(database)
-        mark = memory.mark()
+        task_cache = remembering(database)
+        mark = task_cache.mark()
         with database.write() as session:
             void_token(session, "hash")
-        memory.remember(mark, "hash", CLIENT, 0)
-        late = memory.client("hash")
-        memory.remember(memory.mark(), "hash", CLIENT, 0)
-        return late, memory.client("hash")
+        task_cache.remember(mark, "hash", CLIENT, 0)
+        late = task_cache.client("hash")
+        task_cache.remember(task_cache.mark(), "hash", CLIENT, 0)
+        return late, task_cache.client("hash")
 
     assert asyncio.run(scenario()) == (None, CLIENT)
 
 
 def test_nothing_is_remembered_once_looks_fail(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> list[bool]:
-        memory = remembering(database)
-        memory.remember(memory.mark(), "hash", CLIENT, 0)
-        await memory.look("t_1")
-        found = [memory.client("hash") is not None, memory.board("t_1") is not None]
+        task_cache = remembering(database)
+        task_cache.remember(task_cache.mark(), "hash", CLIENT, 0)
+        await task_cache.look("t_1")
+        found = [task_cache.client("hash") is not None, task_cache.cached_round("t_1") is not None]
         later = asyncio.get_running_loop().time() + 3600.0
-        monkeypatch.setattr(memory_module, "_now", lambda: later)
-        return [*found, memory.client("hash") is not None, memory.board("t_1") is not None]
+        monkeypatch.setattr(task_cache_module, "_now", lambda: later)
+        return [*found, task_cache.client("hash") is not None, task_cache.cached_round("t_1") is not None]
 
     assert asyncio.run(scenario()) == [True, True, False, False]
 
@@ -272,24 +272,24 @@ def test_a_board_that_is_read_while_the_round_moves_is_not_kept(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader has seen the round as it was; the commit comes before the reader is back."""
-    read = Memory._read
+    read = TaskCache._read
 
-    def slowly(memory: Memory, task_id: str) -> object:
-        found = read(memory, task_id)
+    def slowly(task_cache: TaskCache, task_id: str) -> object:
+        found = read(task_cache, task_id)
         with database.write() as session:
             session.get_one(RoundRow, 1).state = "folding"
             announce(session, "t_1", "round")
         return found
 
     async def scenario() -> tuple[object, str]:
-        memory = remembering(database)
-        monkeypatch.setattr(Memory, "_read", slowly)
-        await memory.look("t_1")
-        monkeypatch.setattr(Memory, "_read", read)
-        kept = memory.board("t_1")
-        board = await memory.look("t_1")
-        assert board is not None
-        return kept, board.view(board.standing("c_1"), 0.0).state
+        task_cache = remembering(database)
+        monkeypatch.setattr(TaskCache, "_read", slowly)
+        await task_cache.look("t_1")
+        monkeypatch.setattr(TaskCache, "_read", read)
+        kept = task_cache.cached_round("t_1")
+        cached_round = await task_cache.look("t_1")
+        assert cached_round is not None
+        return kept, cached_round.view(cached_round.status("c_1"), 0.0).state
 
     assert asyncio.run(scenario()) == (None, "folding")
 
@@ -297,36 +297,36 @@ def test_a_board_that_is_read_while_the_round_moves_is_not_kept(
 def test_a_delivery_that_comes_while_a_board_is_read_is_on_it(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Memory._read
+    read = TaskCache._read
 
-    def slowly(memory: Memory, task_id: str) -> object:
-        found = read(memory, task_id)
+    def slowly(task_cache: TaskCache, task_id: str) -> object:
+        found = read(task_cache, task_id)
         with database.write() as session:
             progress(session, Delivery("t_1", 1, "contribute", "c_1"))
         return found
 
     async def scenario() -> list[bool]:
-        memory = remembering(database)
-        monkeypatch.setattr(Memory, "_read", slowly)
-        board = await memory.look("t_1")
-        assert board is not None
-        assert memory.board("t_1") is board
-        return [board.standing(client).contributed for client in ("c_1", "c_2")]
+        task_cache = remembering(database)
+        monkeypatch.setattr(TaskCache, "_read", slowly)
+        cached_round = await task_cache.look("t_1")
+        assert cached_round is not None
+        assert task_cache.cached_round("t_1") is cached_round
+        return [cached_round.status(client).contributed for client in ("c_1", "c_2")]
 
     assert asyncio.run(scenario()) == [True, False]
 
 
 def test_those_who_ask_together_read_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, reads = Memory._read, [0]
+    read, reads = TaskCache._read, [0]
 
-    def counted(memory: Memory, task_id: str) -> object:
+    def counted(task_cache: TaskCache, task_id: str) -> object:
         reads[0] += 1
-        return read(memory, task_id)
+        return read(task_cache, task_id)
 
     async def scenario() -> None:
-        memory = remembering(database)
-        monkeypatch.setattr(Memory, "_read", counted)
-        await asyncio.gather(*(memory.look("t_1") for _ in range(50)))
+        task_cache = remembering(database)
+        monkeypatch.setattr(TaskCache, "_read", counted)
+        await asyncio.gather(*(task_cache.look("t_1") for _ in range(50)))
 
     asyncio.run(scenario())
     assert reads == [1]

@@ -16,7 +16,7 @@ from aggregator_service.rounds.transactions import stop_collecting
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.rounds import list_completed
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import those_who
+from aggregator_service.storage.stages import clients_with
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from aggregator_service.tasks.tasks import create_task, plan_request
 from protocols.messages import TaskRequest
@@ -77,8 +77,8 @@ def contribute(world: World, task_id: str, clients: Collection[str]) -> None:
         plan = plan_task(row_terms(session.get_one(TaskRow, task_id)))
         for client in clients:
             route = plan.route(round_spec(round_), client)
-            (block,) = plan.plan.layout.contribution_blocks(route)
-            body = plan.mechanism.seal(plan.plan, route, [np.ones(len(block.integral_mask()))], None)
+            (block,) = plan.sum_plan.layout.contribution_blocks(route)
+            body = plan.mechanism.seal(plan.sum_plan, route, [np.ones(len(block.integral_mask()))], None)
             key = new_key("contributions", task_id, round_.number, client)
             session.add(
                 ContributionRow(
@@ -113,7 +113,7 @@ def released(world: World) -> list[tuple[str, frozenset[bytes]]]:
     with world.database.read() as session:
         for task in session.scalars(select(TaskRow)):
             for row in list_completed(session, task.id):
-                keys = select(ClientRow.identity_key).where(ClientRow.id.in_(those_who(row.id, "contribute")))
+                keys = select(ClientRow.identity_key).where(ClientRow.id.in_(clients_with(row.id, "contribute")))
                 found.append((task.data_set or task.id, frozenset(session.scalars(keys))))
     return found
 

@@ -32,32 +32,32 @@ def parameters(*capacities: int, clip: float = 1.0) -> FairParameters:
 def test_a_turn_is_that_of_the_contributions(train: Interactions, clip: float) -> None:
     made = FairFederation(train, parameters(0, 2, clip=clip), TRAINING, equal_groups(USERS, 2), (4, 3), seed=1)
     recipe, half, state = made.recipe, made.half, made.state
-    memories, clipped = list(made.memories), 0
-    for group, cohort in ((0, 4), (1, 3)):
-        spec, view = recipe.plan(made.task_seed, group + 1), recipe.view(state, group)
-        total = np.zeros(recipe.layout(spec.step).length)
-        for user in made.orders[group][:cohort]:
+    client_states, clipped = list(made.client_states), 0
+    for device_group, cohort in ((0, 4), (1, 3)):
+        spec, view = recipe.round_spec(made.task_seed, device_group + 1), recipe.view(state, device_group)
+        total = np.zeros(recipe.layout(spec.sum_index).length)
+        for user in made.orders[device_group][:cohort]:
             rng = np.random.default_rng([1, 2, int(user), 1])
-            local = half.contribute(spec, "c", view, train.history(int(user)), memories[user], rng)
+            local = half.contribute(spec, "c", view, train.history(int(user)), client_states[user], rng)
             total += local.blocks[0]
             clipped += local.clipped
-            memories[user] = local.memory
+            client_states[user] = local.client_state
         state = recipe.absorb(state, spec, total, cohort)
     assert list(made.run(1)) == [1]
     np.testing.assert_allclose(made.state.tables, state.tables, atol=1e-7)
     np.testing.assert_allclose(made.state.dense, state.dense, atol=1e-7)
-    np.testing.assert_array_equal(made.users, np.stack([memory[USER_VECTORS] for memory in memories]))
+    np.testing.assert_array_equal(made.users, np.stack([client_state[USER_VECTORS] for client_state in client_states]))
     assert made.clipped == clipped
     assert (clipped > 0) == (clip < 1)
 
 
 def test_users_outside_every_group_take_no_part(train: Interactions) -> None:
-    groups = np.where(np.arange(USERS) < 3, 0, -1)
-    made = FairFederation(train, parameters(0), TRAINING, groups, (10,))
+    device_groups = np.where(np.arange(USERS) < 3, 0, -1)
+    made = FairFederation(train, parameters(0), TRAINING, device_groups, (10,))
     before = made.users
     list(made.run(2))
     moved = np.abs(made.users - before).max(axis=(1, 2)) > 0
-    np.testing.assert_array_equal(moved, groups == 0)
+    np.testing.assert_array_equal(moved, device_groups == 0)
 
 
 def test_ranking_many_users_is_ranking_each_by_the_clients_scores(train: Interactions) -> None:
@@ -66,7 +66,7 @@ def test_ranking_many_users_is_ranking_each_by_the_clients_scores(train: Interac
     test = synthetic(SyntheticConfig(users=USERS, items=ITEMS, positives=10, seed=5))
     view = made.recipe.view(made.state, 0)
     histories = [train.history(user) for user in range(USERS)]
-    each = np.stack([made.half.scores(view, made.memories[u], histories[u]) for u in range(USERS)])
+    each = np.stack([made.half.scores(view, made.client_states[u], histories[u]) for u in range(USERS)])
     found = rank_model(made.users, whole_tables(made.recipe, view), view.dense, train, test)
     assert found == rank_all(lambda users: each[users], train, test)
     # all devices of one size: the server's model lies in their space
@@ -91,8 +91,8 @@ def test_ranks_are_the_papers_and_there_is_none_for_an_eighth() -> None:
 
 def test_fedhm_averages_what_its_devices_trained(train: Interactions) -> None:
     def run(cohorts: tuple[int, int]) -> FedHMFederation:
-        groups = equal_groups(USERS, 2)
-        made = FedHMFederation(train, parameters(0), TRAINING, groups, cohorts, halvings=1, seed=1)
+        device_groups = equal_groups(USERS, 2)
+        made = FedHMFederation(train, parameters(0), TRAINING, device_groups, cohorts, halvings=1, seed=1)
         list(made.run(1))
         return made
 

@@ -166,7 +166,7 @@ def test_shown_values(value: Figure, words: str) -> None:
 
 def test_order_and_targets_speak_of_the_same_scripts() -> None:
     assert in_order(["zebra", "memory", "ckks", "fidelity-colr"]) == ["ckks", "memory", "fidelity-colr", "zebra"]
-    assert all(len({target.key for target in group}) == len(group) for group in TARGETS.values())
+    assert all(len({target.key for target in device_group}) == len(device_group) for device_group in TARGETS.values())
 
 
 @pytest.mark.parametrize("script", ["ckks", "masked", "masked_round", "memory", "overhead", "paillier", "training"])

@@ -45,11 +45,11 @@ def test_the_same_model_as_a_federation(data: Interactions, name: str, changes: 
     assert isinstance(made, RFRec)
     devices = Devices(data, made, 2)
     for _ in range(ROUNDS):
-        devices.round(np.sort(clients.cohort(made.plan(clients.task_seed, clients.state.round_number + 1))))
+        devices.round(np.sort(clients.cohort(made.round_spec(clients.task_seed, clients.state.round_number + 1))))
         list(clients.run(1))
     np.testing.assert_allclose(devices.state.item_factors, clients.state.item_factors, atol=1e-5)
     for user in range(USERS):
-        scores = clients.half.scores(clients.state, clients.memories[user], data.history(user))
+        scores = clients.half.scores(clients.state, clients.client_states[user], data.history(user))
         own = devices.predictions(np.full(ITEMS, user, np.int32), np.arange(ITEMS, dtype=np.int32))
         np.testing.assert_allclose(own, scores, atol=1e-4)
     start = made.initial_state(clients.task_seed).item_factors

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from client_sdk import DirectoryStore, Identity
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response
 from client_sdk.errors import ContractBroken, LocalFileError
-from client_sdk.local_state.store import Shelf
+from client_sdk.local_state.store import ClientStore
 from client_sdk.participation.enrolment import join
 from protocols.codec import b64encode
 from protocols.messages import Enrolment, TaskView
@@ -60,21 +60,21 @@ CHANGES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("invitation", [None, "hri_again"])
 def test_changed_terms_are_refused(tmp_path: Path, change: dict[str, Any], invitation: str | None) -> None:
     identity = Identity.generate()
-    shelf = Shelf(DirectoryStore(tmp_path), identity.fingerprint)
-    calls = Calls("https://example.org")
-    first, _ = server().run(join(calls, identity, shelf, None, "hri_first", bytes(32)))
-    kept = shelf.membership("t_1")
+    client_store = ClientStore(DirectoryStore(tmp_path), identity.fingerprint)
+    calls = ApiCalls("https://example.org")
+    first, _ = server().run(join(calls, identity, client_store, None, "hri_first", bytes(32)))
+    kept = client_store.membership("t_1")
     for state in ({}, {"state": "complete", "completed_rounds": 9, "members": 11}):  # a task's progress may change
-        again, _ = server(**state).run(join(calls, identity, shelf, "movies", None, None))
+        again, _ = server(**state).run(join(calls, identity, client_store, "movies", None, None))
         assert again.client_id == first.client_id
-    elsewhere = Calls("https://other.example.org") if invitation else calls
+    elsewhere = ApiCalls("https://other.example.org") if invitation else calls
     with pytest.raises(ContractBroken, match=next(iter(change))):
-        server(**change).run(join(elsewhere, identity, shelf, None, invitation, None))
-    assert shelf.membership("t_1") == kept  # another server with the same task id cannot take its place
+        server(**change).run(join(elsewhere, identity, client_store, None, invitation, None))
+    assert client_store.membership("t_1") == kept  # another server with the same task id cannot take its place
 
 
 def test_damaged_terms_are_named(tmp_path: Path) -> None:
-    shelf = Shelf(DirectoryStore(tmp_path), "owner")
-    shelf.store.write("owner", "t_1", "terms.json", b"{}")
+    client_store = ClientStore(DirectoryStore(tmp_path), "owner")
+    client_store.store.write("owner", "t_1", "terms.json", b"{}")
     with pytest.raises(LocalFileError, match="terms kept for task t_1"):
-        shelf.agreed("t_1")
+        client_store.agreed("t_1")

@@ -11,7 +11,7 @@ import client_sdk
 from client_sdk import errors as sdk_errors
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.history import item_ids
@@ -48,13 +48,13 @@ def task_view(
 TERMS = TaskTerms.of(task_view())
 
 
-def complete(number: int, size: int = TERMS.plan.aggregate_bytes, survivors: int = 5) -> RoundView:
+def complete(number: int, size: int = TERMS.sum_plan.aggregate_bytes, survivors: int = 5) -> RoundView:
     return RoundView(
         task_id="t_1",
         number=number,
         step=number,
         state="complete",
-        seed=b64encode(TERMS.recipe.plan(SEED, number).seed),
+        seed=b64encode(TERMS.recipe.round_spec(SEED, number).seed),
         cohort=10,
         received=survivors,
         survivors=survivors,
@@ -130,7 +130,7 @@ def page(*rounds: RoundView, more: bool = False) -> Stage:
 )
 def test_a_list_of_rounds_that_cannot_be_is_not_believed(rounds: tuple[RoundView, ...], fault: str) -> None:
     with pytest.raises(ContractBroken, match=fault):
-        page(*rounds).run(fetch_catalogue(Calls("https://example.org"), TERMS, 0, 5))
+        page(*rounds).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 5))
 
 
 def test_pages_that_a_snapshot_covers_are_skipped() -> None:
@@ -144,7 +144,7 @@ def test_pages_that_a_snapshot_covers_are_skipped() -> None:
         rounds = [complete(n) for n in range(after + 1, min(after + 100, 950) + 1)]
         return Response(200, {}, RoundPage(rounds=rounds, more=after + 100 < 950).model_dump_json().encode())
 
-    catalogue = Stage(answer).run(fetch_catalogue(Calls("https://example.org"), TERMS, 0, 950))
+    catalogue = Stage(answer).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 950))
     assert len(asked) == 3
     assert numbers(plan_sync(0, catalogue)) == (900, list(range(901, 951)))
 

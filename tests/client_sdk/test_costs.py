@@ -109,14 +109,14 @@ def test_a_client_of_scolr_sends_some_columns_and_fetches_all() -> None:
 
 def test_a_client_of_a_group_contributes_in_its_own_turns() -> None:
     chosen = recipe("fair", {"items": 400, "dim": 8, "capacities": (0, 2)})
-    for group, steps in ((0, (1, 3, 5)), (1, (2, 4))):
+    for device_group, steps in ((0, (1, 3, 5)), (1, (2, 4))):
         values = [chosen.layout(step).length for step in steps]
-        sent = wire_traffic(chosen, mechanism("plain"), {}, 10, 5, group)
-        assert sent == Traffic(5, 4 * sum(values), sum(chosen.view_bytes(step, group) for step in steps))
-        assert published_traffic(chosen, 5, group).up_bytes == 4 * sum(values)
+        sent = wire_traffic(chosen, mechanism("plain"), {}, 10, 5, device_group)
+        assert sent == Traffic(5, 4 * sum(values), sum(chosen.view_bytes(step, device_group) for step in steps))
+        assert published_traffic(chosen, 5, device_group).up_bytes == 4 * sum(values)
         ckks, parameters = mechanism("ckks"), {"degree": 4096}
         plans = [ckks.plan(parameters, chosen.layout(step), 10) for step in range(1, 6)]
-        replayed = wire_traffic(chosen, ckks, parameters, 10, 5, group)
+        replayed = wire_traffic(chosen, ckks, parameters, 10, 5, device_group)
         assert replayed.down_bytes == sum(plan.aggregate_bytes for plan in plans)
         assert replayed.up_bytes == sum(plans[step - 1].contribution_bytes(((0,),)) for step in steps)
     with pytest.raises(ParameterError, match="no group 2"):

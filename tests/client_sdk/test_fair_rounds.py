@@ -25,10 +25,17 @@ def train() -> Interactions:
 
 def federation(train: Interactions, mechanism: str, **changes: Any) -> Federation:
     parameters = {"items": train.n_items, "dim": 4, "capacities": CAPACITIES, "max_interactions": MOST}
-    groups = np.arange(USERS) % len(CAPACITIES)
+    device_groups = np.arange(USERS) % len(CAPACITIES)
     training = FairConfig(learning_rate=0.02, epochs=2, batch_size=8)
     return Federation(
-        train, "fair", parameters, mechanism, training=training, cohort_size=COHORT, user_groups=groups, **changes
+        train,
+        "fair",
+        parameters,
+        mechanism,
+        training=training,
+        cohort_size=COHORT,
+        user_groups=device_groups,
+        **changes,
     )
 
 
@@ -48,13 +55,13 @@ def test_hidden_and_plain_sums_train_the_same_model(
         for step in (1, 2)
     )
     for _ in range(3):
-        plain.state, plain.memories = hidden.state, list(hidden.memories)
+        plain.state, plain.client_states = hidden.state, list(hidden.client_states)
         before = hidden.state.tables
         for made in (plain, hidden):
             list(made.run(len(CAPACITIES)))
         np.testing.assert_allclose(hidden.state.tables, plain.state.tables, atol=predicted / least + 1e-7)
         np.testing.assert_allclose(hidden.state.dense, plain.state.dense, atol=predicted / least + 1e-7)
-        for ours, theirs in zip(hidden.memories, plain.memories, strict=True):
+        for ours, theirs in zip(hidden.client_states, plain.client_states, strict=True):
             np.testing.assert_array_equal(ours[USER_VECTORS], theirs[USER_VECTORS])
         assert np.abs(hidden.state.tables - before).max() > 0.02
 

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import Client, Fleet, FleetRound, Identity, MemoryStore, Operator, Policy, new_group_code, task_request
+from client_sdk import (
+    Client,
+    Fleet,
+    FleetRound,
+    Identity,
+    MemoryStore,
+    Operator,
+    Policy,
+    new_membership_secret,
+    task_request,
+)
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.errors import Conflict, ContractBroken, InvalidParameters
 from client_sdk.participation.events import Waiting, waiting_to_start
@@ -64,9 +74,9 @@ def create(operator: Operator, name: str, sums: str = "plain", **schedule: Any) 
 def play(server: AggregatorProcess, operator: Operator, sums: str) -> tuple[Fleet, list[FleetRound]]:
     """A fleet after one turn of sums."""
     task_id = create(operator, f"fair-{sums}", sums).task_id
-    ships = Fleet(server.url, chosen(len(GROUPS)), training=TRAINING, policy=ANY, seed=3, groups=GROUPS)
+    ships = Fleet(server.url, chosen(len(GROUPS)), training=TRAINING, policy=ANY, seed=3, device_groups=GROUPS)
     holder = operator.invite(task_id, role="holder").invitation if SUMS[sums][0] == "ckks" else None
-    code = None if sums == "plain" else new_group_code()
+    code = None if sums == "plain" else new_membership_secret()
     ships.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, holder, code)
     ships.give_keys()
     return ships, ships.run()
@@ -75,7 +85,7 @@ def play(server: AggregatorProcess, operator: Operator, sums: str) -> tuple[Flee
 def predicted_error(recipe: Recipe, ships: Fleet) -> float:
     """Of a turn's mean: the sums' errors over the weight of everyone's six interactions of ten."""
     terms = ships.clients[0].terms
-    errors = [terms.plan_at(step).predicted_error for step in range(1, recipe.groups + 1)]
+    errors = [terms.sum_plan_at(step).predicted_error for step in range(1, recipe.device_groups + 1)]
     return sum(errors) / (len(GROUPS) * 0.6)
 
 
@@ -87,19 +97,19 @@ def test_every_sum_gives_the_same_model(server: AggregatorProcess, operator: Ope
         ships, rounds = play(server, operator, sums)
         with ships:
             assert [(played.state, played.survivors) for played in rounds] == [("complete", EACH)] * TURN
-            views[sums] = [fair_view(ships.model(group)) for group in range(recipe.groups)]
+            views[sums] = [fair_view(ships.model(device_group)) for device_group in range(recipe.device_groups)]
             errors[sums] = predicted_error(recipe, ships)
             scores = list(ships.scores())
             assert [one.shape for one in scores] == [(ITEMS,)] * len(GROUPS)
-    first = [fair_view(recipe.initial_view(bytes(32), group)) for group in range(recipe.groups)]
-    for group, plain in enumerate(views["plain"]):
-        assert plain.tables.shape[1] == (ITEMS * DIM) >> (2 * group)
-        assert np.abs(plain.tables - first[group].tables).max() > 0.01
+    first = [fair_view(recipe.initial_view(bytes(32), device_group)) for device_group in range(recipe.device_groups)]
+    for device_group, plain in enumerate(views["plain"]):
+        assert plain.tables.shape[1] == (ITEMS * DIM) >> (2 * device_group)
+        assert np.abs(plain.tables - first[device_group].tables).max() > 0.01
         for sums, hidden in views.items():
             bound = errors["plain"] + errors[sums] + 1e-7
             assert bound < 1e-3
-            np.testing.assert_allclose(hidden[group].tables, plain.tables, atol=bound)
-            np.testing.assert_allclose(hidden[group].dense, plain.dense, atol=bound)
+            np.testing.assert_allclose(hidden[device_group].tables, plain.tables, atol=bound)
+            np.testing.assert_allclose(hidden[device_group].dense, plain.dense, atol=bound)
 
 
 @pytest.mark.parametrize("mechanism", ["plain", "masked"])
@@ -115,22 +125,22 @@ def test_a_small_device_sends_and_fetches_what_it_holds(
         monkeypatch.setattr(Fair, name, whole)
     recipe = make_recipe("fair", PARAMETERS)
     task_id = create(operator, f"small-{mechanism}", mechanism, rounds=2 * TURN).task_id
-    code = None if mechanism == "plain" else new_group_code()
-    with Fleet(server.url, chosen(len(GROUPS)), training=TRAINING, policy=ANY, seed=3, groups=GROUPS) as ships:
+    code = None if mechanism == "plain" else new_membership_secret()
+    with Fleet(server.url, chosen(len(GROUPS)), training=TRAINING, policy=ANY, seed=3, device_groups=GROUPS) as ships:
         ships.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, None, code)
         rounds = ships.run()
         assert [played.state for played in rounds] == ["complete"] * 2 * TURN
         for played in rounds[1:]:
-            group = recipe.group_of(played.number)
-            assert {ships_group(ships, report.client_id) for report in played.reports} == {group}
-            held = recipe.view_bytes(played.number - 1, group)
+            device_group = recipe.device_group_of(played.number)
+            assert {ships_group(ships, report.client_id) for report in played.reports} == {device_group}
+            held = recipe.view_bytes(played.number - 1, device_group)
             values = recipe.layout(played.number).length
             assert held == 36 + 4 * (values - 1)  # step, seed, and every value that it sends but the weight
             handshake = 0 if mechanism == "plain" else EACH * 300 + 4000
             for report in played.reports:
                 assert report.caught_up == "snapshot"
                 assert held <= report.bytes_down < held + RECEIPT + handshake
-                sent = ships.clients[0].terms.plan_at(played.number).contribution_bytes(((0,),))
+                sent = ships.clients[0].terms.sum_plan_at(played.number).contribution_bytes(((0,),))
                 assert report.contribution_bytes == sent
                 assert mechanism == "masked" or sent == 4 * values
         small, full = recipe.view_bytes(1, 1), recipe.view_bytes(1, 0)
@@ -138,8 +148,10 @@ def test_a_small_device_sends_and_fetches_what_it_holds(
 
 
 def ships_group(ships: Fleet, client_id: str) -> int:
-    (group,) = (client.membership.group for client in ships.clients if client.membership.client_id == client_id)
-    return group
+    (device_group,) = (
+        client.membership.device_group for client in ships.clients if client.membership.client_id == client_id
+    )
+    return device_group
 
 
 def test_single_clients_state_their_group_and_keep_what_they_hold(
@@ -147,31 +159,31 @@ def test_single_clients_state_their_group_and_keep_what_they_hold(
 ) -> None:
     task = create(operator, "fair-joined", cohort_size=3)
     invitation = operator.invite(task.task_id, uses=6).invitation
-    groups, stores = [0, 1] * 3, [MemoryStore() for _ in range(6)]
+    device_groups, stores = [0, 1] * 3, [MemoryStore() for _ in range(6)]
     clients = [Client(server.url, Identity.generate(), store, ANY) for store in stores]
     try:
         parts = [
-            client.join("fair-joined", invitation=invitation, group=group, training=TRAINING)
-            for client, group in zip(clients, groups, strict=True)
+            client.join("fair-joined", invitation=invitation, device_group=device_group, training=TRAINING)
+            for client, device_group in zip(clients, device_groups, strict=True)
         ]
-        assert [part.membership.group for part in parts] == groups
+        assert [part.membership.device_group for part in parts] == device_groups
         assert sorted(member.group for member in operator.members(task.task_id)) == [0, 0, 0, 1, 1, 1]
         assert operator.task(task.task_id).able_members == [3, 3]
         with pytest.raises(ParameterError, match="group 1, and stays there"):
-            clients[1].join("fair-joined", group=0)
+            clients[1].join("fair-joined", device_group=0)
         with pytest.raises(Conflict, match="group 1, and stays there"):
-            clients[1].join(invitation=invitation, group=0)
+            clients[1].join(invitation=invitation, device_group=0)
         parts[1] = clients[1].join(invitation=invitation, training=TRAINING)
-        assert parts[1].membership.group == 1
+        assert parts[1].membership.device_group == 1
         with ThreadPoolExecutor(6) as pool:
             reports = list(pool.map(lambda part, items: part.take_part(items), parts, chosen(6)))
         assert [[report.round for report in mine] for mine in reports] == [[1], [2]] * 3
         for client, part, store, items in zip(clients, parts, stores, chosen(6), strict=True):
             assert not set(part.recommend(5, refresh=False).items.tolist()) & set(items.tolist())
-            owner, group = client._enroller.shelf.owner, part.membership.group
+            owner, device_group = client._enroller.client_store.owner, part.membership.device_group
             kept = store.read(owner, task.task_id, "item_state.bin")
             assert kept is not None
-            assert len(kept) == 8 + part.terms.recipe.view_bytes(TURN, group)
+            assert len(kept) == 8 + part.terms.recipe.view_bytes(TURN, device_group)
             assert Client(server.url, client._enroller.identity, store).memberships() == [part.membership]
     finally:
         for client in clients:
@@ -180,12 +192,12 @@ def test_single_clients_state_their_group_and_keep_what_they_hold(
 
 def test_a_round_of_another_group_is_not_taken_part_in(server: AggregatorProcess, operator: Operator) -> None:
     task = create(operator, "fair-lied-to", cohort_size=3)
-    with Fleet(server.url, chosen(6), training=TRAINING, policy=ANY, seed=3, groups=[0, 0, 0, 1, 1, 1]) as ships:
+    with Fleet(server.url, chosen(6), training=TRAINING, policy=ANY, seed=3, device_groups=[0, 0, 0, 1, 1, 1]) as ships:
         ships.enrol(operator.invite(task.task_id, uses=6).invitation)
         with SyncDriver() as driver:
             fresh = driver.run(ships.clients[0].calls.current_round(task.task_id, wait=10.0))
         assert fresh is not None
-        assert ships.clients[0].spec(fresh.round.model_copy(update={"contribution_bytes": None})).step == 1
+        assert ships.clients[0].spec(fresh.round.model_copy(update={"contribution_bytes": None})).sum_index == 1
         with pytest.raises(ContractBroken, match="round 1 is for group 0, and this client is in group 1"):
             ships.clients[5].spec(fresh.round)
 
@@ -203,10 +215,10 @@ def test_the_group_must_be_one_there_is(server: AggregatorProcess, operator: Ope
         with pytest.raises(InvalidParameters, match="groups 0 to 1, asked in turn: state which"):
             client.join(invitation=invitation)
         with pytest.raises(InvalidParameters, match="groups 0 to 1: there is no group 2"):
-            client.join(invitation=invitation, group=2)
+            client.join(invitation=invitation, device_group=2)
     with pytest.raises(ParameterError, match="as many groups"):
-        Fleet(server.url, chosen(2), groups=[0])
-    with Fleet(server.url, chosen(2), policy=ANY, groups=[1, 1]) as ships:
+        Fleet(server.url, chosen(2), device_groups=[0])
+    with Fleet(server.url, chosen(2), policy=ANY, device_groups=[1, 1]) as ships:
         ships.enrol(invitation)
         assert fair_view(ships.model()).tables.shape[1] == ITEMS * DIM // 4
         with pytest.raises(ParameterError, match="no client of this fleet is in group 0"):

@@ -34,14 +34,14 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 def fleet(server: AggregatorProcess, task: SmallTask, users: int, **options: Any) -> Fleet:
     made = Fleet(server.url, interactions(users), policy=OFTEN, seed=3, **options)
-    made.enrol(task.invitation, task.holder_invitation, task.group_code)
+    made.enrol(task.invitation, task.holder_invitation, task.membership_secret)
     made.give_keys()
     return made
 
 
 def follow(client: Participation, upto: int, opens: bool = False) -> ModelState:
     """The model as a newcomer with this client's keys finds it, nothing shared."""
-    keyring = client.shelf.keyring(client.terms.task_id)
+    keyring = client.client_store.keyring(client.terms.task_id)
     follower = ModelFollower(client.calls, client.terms, keyring=keyring, opens=opens)
     with SyncDriver() as driver:
         return driver.run(follower.follow(upto)).state
@@ -49,14 +49,14 @@ def follow(client: Participation, upto: int, opens: bool = False) -> ModelState:
 
 def replay(client: Participation, upto: int) -> ModelState:
     """The model by replaying every aggregate, snapshots left alone."""
-    keyring = client.shelf.keyring(client.terms.task_id)
+    keyring = client.client_store.keyring(client.terms.task_id)
     state = client.terms.recipe.initial_state(client.terms.seed)
     with SyncDriver() as driver:
         catalogue = driver.run(fetch_catalogue(client.calls, client.terms, 0, upto))
         for view in catalogue.completed:
-            size = client.terms.plan.aggregate_bytes
+            size = client.terms.sum_plan.aggregate_bytes
             body = driver.run(client.calls.aggregate(client.terms.task_id, view.number, size, view.aggregate_digest))
-            total = client.terms.mechanism.open(client.terms.plan, body, view.survivors, keyring)
+            total = client.terms.mechanism.open(client.terms.sum_plan, body, view.survivors, keyring)
             state = client.terms.recipe.absorb(state, client.terms.round_spec(view), total, view.survivors)
     return state
 
@@ -108,14 +108,14 @@ def test_the_aggregate_is_the_sum_of_what_the_clients_trained(server: Aggregator
     with fleet(server, task, 4) as ships:
         ships.run()
         terms = ships.clients[0].terms
-        state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.plan(terms.seed, 1)
+        state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.round_spec(terms.seed, 1)
         total = np.zeros(terms.recipe.layout().length)
         for index, client in enumerate(ships.clients):
             twin = Participation(
-                client.calls, terms, client.membership, client.identity, client.shelf, client.policy,
+                client.calls, terms, client.membership, client.identity, client.client_store, client.policy,
                 client.follower, client.half, np.random.default_rng((3, index)),
             )  # fmt: skip
-            twin.memory = lambda: None  # type: ignore[method-assign]
+            twin.client_state = lambda: None  # type: ignore[method-assign]
             (block,) = twin.train(spec, state, twin.history(interactions(4)[index])).blocks
             total += block
         expected = terms.recipe.absorb(state, spec, total, 4)
@@ -183,4 +183,4 @@ def test_a_snapshot_is_the_cheaper_way_after_many_rounds(server: AggregatorProce
             catalogue = driver.run(fetch_catalogue(client.calls, client.terms, 0, 12))
         plan = plan_sync(0, catalogue)
         assert plan.kind == "snapshot"
-        assert plan.bytes < 12 * client.terms.plan.aggregate_bytes
+        assert plan.bytes < 12 * client.terms.sum_plan.aggregate_bytes

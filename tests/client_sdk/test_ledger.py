@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, Policy
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response
 from client_sdk.cli import app
 from client_sdk.errors import LocalFileError, NotEnrolled
-from client_sdk.local_state.store import DirectoryStore, OwnContribution, Shelf
+from client_sdk.local_state.store import ClientStore, DirectoryStore, OwnContribution
 from client_sdk.participation.ledger import read_ledger
 from tests.support.programs import Stage
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -40,16 +40,18 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 def play(task: SmallTask, clients: list[Client]) -> None:
     """Everybody takes part until the task ends."""
-    parts = [one.join(task.name, invitation=task.invitation, group_code=task.group_code) for one in clients]
+    parts = [
+        one.join(task.name, invitation=task.invitation, membership_secret=task.membership_secret) for one in clients
+    ]
     with ThreadPoolExecutor(len(parts)) as pool:
         list(pool.map(lambda part, items: part.take_part(items), parts, interactions(len(parts))))
 
 
-def members(server: AggregatorProcess) -> tuple[list[Client], list[Shelf]]:
+def members(server: AggregatorProcess) -> tuple[list[Client], list[ClientStore]]:
     identities, stores = [Identity.generate() for _ in range(USERS)], [MemoryStore() for _ in range(USERS)]
     both = list(zip(identities, stores, strict=True))
     clients = [Client(server.url, identity, store, POLICY) for identity, store in both]
-    return clients, [Shelf(store, identity.fingerprint) for identity, store in both]
+    return clients, [ClientStore(store, identity.fingerprint) for identity, store in both]
 
 
 @pytest.mark.parametrize(
@@ -87,11 +89,11 @@ def test_where_they_differ_a_warning_says_so(server: AggregatorProcess, operator
     task = small_task(operator, "differing", users=USERS, rounds=3)
     clients, shelves = members(server)
     play(task, clients)
-    shelf = shelves[0]
-    shelf.note_contribution(task.task_id, 1, OwnContribution("0" * 64, acknowledged=True))
-    kept = shelf.contributions(task.task_id)
+    client_store = shelves[0]
+    client_store.note_contribution(task.task_id, 1, OwnContribution("0" * 64, acknowledged=True))
+    kept = client_store.contributions(task.task_id)
     body = json.dumps({str(number): [one.digest, one.acknowledged] for number, one in kept.items() if number != 2})
-    shelf.store.write(shelf.owner, task.task_id, "contributions.json", body.encode())
+    client_store.store.write(client_store.owner, task.task_id, "contributions.json", body.encode())
     assert clients[0].ledger(task.name).warnings == (
         "round 1: what the server counted is not what this device has sent",
         "round 2: the server lists a contribution that this device has not noted down",
@@ -118,9 +120,9 @@ def test_a_sum_that_the_server_leaves_out_is_missed(state: str, acknowledged: bo
         body = {"entries": [], "more": False} if request.url.endswith("ledger?after=0") else {**ROUND, "state": state}
         return Response(200, {"content-type": "application/json"}, json.dumps(body).encode())
 
-    shelf = Shelf(MemoryStore(), "me")
-    shelf.note_contribution("t_1", 7, OwnContribution("1" * 64, acknowledged))
-    found = Stage(answer).run(read_ledger(Calls("https://example.org", "hrc_x"), shelf, "t_1", "movies"))
+    client_store = ClientStore(MemoryStore(), "me")
+    client_store.note_contribution("t_1", 7, OwnContribution("1" * 64, acknowledged))
+    found = Stage(answer).run(read_ledger(ApiCalls("https://example.org", "hrc_x"), client_store, "t_1", "movies"))
     assert found.entries == ()
     assert found.warnings == (
         ("round 7: the server acknowledged a contribution and released the sum, but does not list it",)
@@ -130,13 +132,13 @@ def test_a_sum_that_the_server_leaves_out_is_missed(state: str, acknowledged: bo
 
 
 def test_damaged_notes_are_named(tmp_path: Path) -> None:
-    shelf = Shelf(DirectoryStore(tmp_path), "me")
-    assert shelf.contributions("t_1") == {}
-    shelf.note_contribution("t_1", 3, OwnContribution("ab", acknowledged=True))
-    assert shelf.contributions("t_1") == {3: OwnContribution("ab", acknowledged=True)}
-    shelf.store.write("me", "t_1", "contributions.json", b'{"x": 1}')
+    client_store = ClientStore(DirectoryStore(tmp_path), "me")
+    assert client_store.contributions("t_1") == {}
+    client_store.note_contribution("t_1", 3, OwnContribution("ab", acknowledged=True))
+    assert client_store.contributions("t_1") == {3: OwnContribution("ab", acknowledged=True)}
+    client_store.store.write("me", "t_1", "contributions.json", b'{"x": 1}')
     with pytest.raises(LocalFileError, match="damaged"):
-        shelf.contributions("t_1")
+        client_store.contributions("t_1")
 
 
 def test_strangers_have_no_ledger(server: AggregatorProcess) -> None:

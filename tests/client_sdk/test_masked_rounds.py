@@ -12,9 +12,9 @@ import pytest
 
 from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, PolicyRefused, RoundReport
 from client_sdk.api.drivers import SyncDriver
-from client_sdk.local_state.store import Shelf
+from client_sdk.local_state.store import ClientStore
 from client_sdk.participation.events import Event, RoundMissed
-from client_sdk.participation.masked_protocol import MaskedPart, Vouching, round_context
+from client_sdk.participation.masked_protocol import MaskedPart, MembershipCheck, round_context
 from client_sdk.simulation.fleet_rounds import MaskedStage
 from protocols.crypto.envelope import membership_proof
 from protocols.recipes.base import FactorState
@@ -42,7 +42,7 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 def fleet(server: AggregatorProcess, task: SmallTask, policy: Policy | None = None, **options: Any) -> Fleet:
     made = Fleet(server.url, interactions(USERS), policy=policy, seed=3, **options)
-    made.enrol(task.invitation, group_code=task.group_code)
+    made.enrol(task.invitation, membership_secret=task.membership_secret)
     return made
 
 
@@ -55,12 +55,17 @@ def factors(ships: Fleet) -> np.ndarray:
 def expected_factors(ships: Fleet) -> np.ndarray:
     """The item factors after round 1, from clients trained again by hand with the same seeds, nothing masked."""
     terms = ships.clients[0].terms
-    state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.plan(terms.seed, 1)
-    total = np.zeros(terms.plan.layout.length)
+    state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.round_spec(terms.seed, 1)
+    total = np.zeros(terms.sum_plan.layout.length)
     for index, (client, positives) in enumerate(zip(ships.clients, interactions(USERS), strict=True)):
-        twin = replace(client, rng=np.random.default_rng((3, index)), shelf=Shelf(MemoryStore(), "twin"), _memory=None)
+        twin = replace(
+            client,
+            rng=np.random.default_rng((3, index)),
+            client_store=ClientStore(MemoryStore(), "twin"),
+            _client_state=None,
+        )
         route = terms.recipe.route(spec, client.membership.client_id)
-        total += terms.plan.layout.scatter(route, twin.train(spec, state, twin.history(positives)).blocks)
+        total += terms.sum_plan.layout.scatter(route, twin.train(spec, state, twin.history(positives)).blocks)
     after = terms.recipe.absorb(state, spec, total, USERS)
     assert isinstance(after, FactorState)
     return after.item_factors
@@ -75,7 +80,7 @@ def test_a_masked_round_gives_the_model_of_the_plain_sum(
         start = factors(ships).copy()
         (played,) = ships.run()
         assert (played.state, played.survivors, len(played.reports)) == ("complete", USERS, USERS)
-        expected, error = expected_factors(ships), ships.clients[0].terms.plan.predicted_error
+        expected, error = expected_factors(ships), ships.clients[0].terms.sum_plan.predicted_error
         np.testing.assert_allclose(factors(ships), expected, atol=8 * error + 1e-6)
         assert np.abs(expected - start).max() > 0.01
     assert operator.task(task.task_id).state == "complete"
@@ -103,7 +108,7 @@ def test_single_clients_in_threads_take_part_until_the_task_ends(server: Aggrega
 
     def run(index: int) -> tuple[list[RoundReport], np.ndarray]:
         with Client(server.url, Identity.generate(), MemoryStore()) as client:
-            part = client.join(task.name, invitation=task.invitation, group_code=task.group_code)
+            part = client.join(task.name, invitation=task.invitation, membership_secret=task.membership_secret)
             reports = part.take_part(interactions(4)[index], events.append)
             return reports, part.recommend(5).items
 
@@ -134,7 +139,7 @@ def test_a_client_with_another_model_is_left_out_and_nobody_is_singled_out(
     assert "sign" in missed.reason
 
 
-def test_without_the_group_code_the_servers_word_must_be_accepted_by_name(
+def test_without_the_membership_secret_the_servers_word_must_be_accepted_by_name(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     task = small_task(operator, "codeless", users=3, mechanism="masked", rounds=1)
@@ -145,10 +150,16 @@ def test_without_the_group_code_the_servers_word_must_be_accepted_by_name(
         assert played.state == "complete"
         first = ships.clients[0]
         strict = replace(first, policy=Policy())
-        with pytest.raises(PolicyRefused, match="group code"):
+        with pytest.raises(PolicyRefused, match="membership secret"):
             context = context_of(ships)
             MaskedPart(
-                first.calls, first.membership, first.identity, strict.policy, first.vouching, context, first.shelf
+                first.calls,
+                first.membership,
+                first.identity,
+                strict.policy,
+                first.membership_check,
+                context,
+                first.client_store,
             )
 
 
@@ -163,10 +174,10 @@ def test_an_invented_member_is_vouched_for_by_nobody() -> None:
     code, identity = bytes(range(32)), Identity.generate()
     proof = membership_proof(code, identity.public_key, identity.mailbox_key)
     entry = RosterEntry("c_1", identity.public_key, identity.mailbox_key, proof, bytes(160))
-    vouching = Vouching(code)
-    assert vouching(entry)
-    assert vouching(entry)
-    assert not vouching(replace(entry, proof=bytes(32)))
-    assert not vouching(replace(entry, identity_key=Identity.generate().public_key))
-    assert not Vouching(bytes(32))(entry)
-    assert Vouching(None)(replace(entry, proof=bytes(32)))
+    membership_check = MembershipCheck(code)
+    assert membership_check(entry)
+    assert membership_check(entry)
+    assert not membership_check(replace(entry, proof=bytes(32)))
+    assert not membership_check(replace(entry, identity_key=Identity.generate().public_key))
+    assert not MembershipCheck(bytes(32))(entry)
+    assert MembershipCheck(None)(replace(entry, proof=bytes(32)))

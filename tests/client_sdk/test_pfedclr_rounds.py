@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, new_group_code, task_request
+from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, new_membership_secret, task_request
 from client_sdk.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.local_state.store import Shelf
+from client_sdk.local_state.store import ClientStore
 from client_sdk.simulation.federation import Federation
-from client_sdk.training import LocalResult, Memory, PFedCLRConfig
+from client_sdk.training import ClientState, LocalResult, PFedCLRConfig
 from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRHalf
 from protocols.messages import Schedule
 from protocols.recipes.base import FactorState
@@ -60,7 +60,7 @@ def test_hidden_and_plain_sums_train_the_same_model(
     tolerance = 4 * ROUNDS * (hidden.plan.predicted_error + plain.plan.predicted_error) + 1e-5
     np.testing.assert_allclose(hidden.state.item_factors, plain.state.item_factors, atol=tolerance)
     np.testing.assert_allclose(hidden.user_factors, plain.user_factors, atol=10 * tolerance)
-    for ours, theirs in zip(hidden.memories, plain.memories, strict=True):
+    for ours, theirs in zip(hidden.client_states, plain.client_states, strict=True):
         np.testing.assert_allclose(ours[BUFFER_ROWS], theirs[BUFFER_ROWS], atol=10 * tolerance)
     moved = plain.state.item_factors - plain.recipe.initial_state(plain.task_seed).item_factors
     assert np.abs(moved).max() > 0.02
@@ -98,10 +98,15 @@ def create(operator: Operator, name: str, mechanism: str, users: int, rounds: in
 def expected_factors(ships: Fleet, users: int) -> np.ndarray:
     """The item factors after round 1, from step 1 done again by hand with the same seeds, added up in the clear."""
     terms = ships.clients[0].terms
-    state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.plan(terms.seed, 1)
-    total = np.zeros(terms.plan.layout.length)
+    state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.round_spec(terms.seed, 1)
+    total = np.zeros(terms.sum_plan.layout.length)
     for index, (client, positives) in enumerate(zip(ships.clients, interactions(users), strict=True)):
-        twin = replace(client, rng=np.random.default_rng((3, index)), shelf=Shelf(MemoryStore(), "twin"), _memory=None)
+        twin = replace(
+            client,
+            rng=np.random.default_rng((3, index)),
+            client_store=ClientStore(MemoryStore(), "twin"),
+            _client_state=None,
+        )
         (block,) = twin.train(spec, state, twin.history(positives)).blocks
         total += block
     after = terms.recipe.absorb(state, spec, total, users)
@@ -116,13 +121,13 @@ def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
     users = 4
     task_id = create(operator, f"same-{mechanism}", mechanism, users, 1)
     holder = operator.invite(task_id, role="holder").invitation if mechanism == "ckks" else None
-    code = None if mechanism == "plain" else new_group_code()
+    code = None if mechanism == "plain" else new_membership_secret()
     with Fleet(server.url, interactions(users), seed=3, training=SMALL) as ships:
         ships.enrol(operator.invite(task_id, uses=users).invitation, holder, code)
         ships.give_keys()
         (played,) = ships.run()
         assert (played.state, played.survivors) == ("complete", users)
-        expected, error = expected_factors(ships, users), ships.clients[0].terms.plan.predicted_error
+        expected, error = expected_factors(ships, users), ships.clients[0].terms.sum_plan.predicted_error
         found = ships.model()
         assert isinstance(found, FactorState)
         np.testing.assert_allclose(found.item_factors, expected, atol=8 * error + 1e-6)
@@ -130,8 +135,10 @@ def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
         start = first.recipe.initial_state(first.seed)
         assert isinstance(start, FactorState)
         assert np.abs(found.item_factors - start.item_factors).max() > 0.01
-        memories = [client.memory() for client in ships.clients]
-        assert all(memory is not None and memory[BUFFER_ROWS].any() for memory in memories)  # step 2 took place
+        client_states = [client.client_state() for client in ships.clients]
+        assert all(
+            client_state is not None and client_state[BUFFER_ROWS].any() for client_state in client_states
+        )  # step 2 took place
 
 
 def test_the_server_sums_while_clients_personalise(
@@ -151,7 +158,7 @@ def test_the_server_sums_while_clients_personalise(
         finish, deadline = local.finish, time.monotonic() + 20
         assert finish is not None
 
-        def late() -> Memory:
+        def late() -> ClientState:
             while (seen := state_of(spec.number)) == "collecting" and time.monotonic() < deadline:
                 time.sleep(0.02)
             found.append((spec.number, seen))

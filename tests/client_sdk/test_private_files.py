@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from client_sdk.errors import LocalFileError
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.private_files import write_private
-from client_sdk.local_state.store import DirectoryStore, Membership, MemoryStore, Shelf, Store
+from client_sdk.local_state.store import ClientStore, DirectoryStore, Membership, MemoryStore, Store
 from protocols.codec import b64decode
 from protocols.crypto.envelope import check_membership, enrolment_message
 from protocols.crypto.keyring import Keyring
@@ -69,7 +69,7 @@ def test_missing_damaged_and_existing_identity_files(tmp_path: Path) -> None:
             Identity.load(path)
 
 
-def test_an_enrolment_is_signed_and_proves_the_group_code() -> None:
+def test_an_enrolment_is_signed_and_proves_the_membership_secret() -> None:
     identity, code = Identity.generate(), bytes(32)
     request = identity.enrolment("hri_x", code)
     message = enrolment_message("hri_x", identity.public_key, identity.mailbox_key)
@@ -87,23 +87,25 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 def test_a_shelf_gives_back_what_was_kept(store: Store) -> None:
-    shelf, other = Shelf(store, "aa"), Shelf(store, "bb")
-    assert shelf.membership("t_1") is shelf.keyring("t_1") is shelf.memory("t_1", LIKE) is None
-    assert shelf.item_state("t_1", RECIPE) is None
+    client_store, other = ClientStore(store, "aa"), ClientStore(store, "bb")
+    assert (
+        client_store.membership("t_1") is client_store.keyring("t_1") is client_store.client_state("t_1", LIKE) is None
+    )
+    assert client_store.item_state("t_1", RECIPE) is None
     factor = np.arange(4, dtype=np.float32)
     state = FactorState(7, np.arange(20, dtype=np.float32).reshape(5, 4))
-    shelf.keep_membership(MEMBER)
-    shelf.keep_keyring("t_1", KEYRING)
-    shelf.keep_memory("t_1", {"user_factor": factor})
-    shelf.keep_item_state("t_1", RECIPE, state)
-    assert shelf.memberships() == [MEMBER]
-    assert shelf.keyring("t_1") == KEYRING
-    remembered = shelf.memory("t_1", LIKE)
+    client_store.keep_membership(MEMBER)
+    client_store.keep_keyring("t_1", KEYRING)
+    client_store.keep_client_state("t_1", {"user_factor": factor})
+    client_store.keep_item_state("t_1", RECIPE, state)
+    assert client_store.memberships() == [MEMBER]
+    assert client_store.keyring("t_1") == KEYRING
+    remembered = client_store.client_state("t_1", LIKE)
     assert remembered is not None
     np.testing.assert_array_equal(remembered["user_factor"], factor)
     with pytest.raises(LocalFileError, match="not that of its recipe"):
-        shelf.memory("t_1", {"user_factor": np.zeros(5, dtype=np.float32)})
-    kept = shelf.item_state("t_1", RECIPE)
+        client_store.client_state("t_1", {"user_factor": np.zeros(5, dtype=np.float32)})
+    kept = client_store.item_state("t_1", RECIPE)
     assert isinstance(kept, FactorState)
     assert kept.round_number == 7
     np.testing.assert_array_equal(kept.item_factors, state.item_factors)
@@ -111,27 +113,27 @@ def test_a_shelf_gives_back_what_was_kept(store: Store) -> None:
 
 
 def test_every_file_of_a_directory_store_is_private(tmp_path: Path) -> None:
-    shelf = Shelf(DirectoryStore(tmp_path / "store"), "aa")
-    shelf.keep_membership(MEMBER)
-    shelf.keep_keyring("t_1", KEYRING)
+    client_store = ClientStore(DirectoryStore(tmp_path / "store"), "aa")
+    client_store.keep_membership(MEMBER)
+    client_store.keep_keyring("t_1", KEYRING)
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert {path.name for path in files} == {"membership.json", "keyring.bin"}
     assert {mode(path) for path in files} == {0o600}
     (tmp_path / "store" / "aa" / "t_1" / "keyring.bin").chmod(0o644)
     with pytest.raises(LocalFileError, match="chmod 600"):
-        shelf.keyring("t_1")
+        client_store.keyring("t_1")
 
 
 def test_damaged_files_are_named_and_ids_cannot_leave_the_store(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    shelf = Shelf(store, "aa")
+    client_store = ClientStore(store, "aa")
     for name in ("membership.json", "keyring.bin", "memory.npz", "item_state.bin"):
         store.write("aa", "t_1", name, b"\x00\x01")
     for read in (
-        lambda: shelf.membership("t_1"),
-        lambda: shelf.keyring("t_1"),
-        lambda: shelf.memory("t_1", LIKE),
-        lambda: shelf.item_state("t_1", RECIPE),
+        lambda: client_store.membership("t_1"),
+        lambda: client_store.keyring("t_1"),
+        lambda: client_store.client_state("t_1", LIKE),
+        lambda: client_store.item_state("t_1", RECIPE),
     ):
         with pytest.raises(LocalFileError, match="task t_1"):
             read()
@@ -156,6 +158,6 @@ def test_a_crash_while_writing_leaves_the_old_content(tmp_path: Path, monkeypatc
 
 def test_secrets_have_no_repr() -> None:
     shown = repr(MEMBER) + repr(KEYRING) + str(MEMBER)
-    for secret in ("hrc_token", "the secret key", MEMBER.group_code.hex() if MEMBER.group_code else ""):
+    for secret in ("hrc_token", "the secret key", MEMBER.membership_secret.hex() if MEMBER.membership_secret else ""):
         assert secret not in shown
     assert repr(bytes(range(32))) not in shown

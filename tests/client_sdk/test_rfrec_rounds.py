@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, new_group_code, task_request
+from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, new_membership_secret, task_request
 from client_sdk.data.interactions import Interactions
 from client_sdk.simulation.federation import Federation
-from client_sdk.training.rfrec import STEP
+from client_sdk.training.rfrec import SUM_INDEX
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.rfrec.recipe import RFRecF, RFRecState
@@ -93,7 +93,7 @@ def trained(server: AggregatorProcess, operator: Operator, task_id: str, mechani
     invitation = operator.invite(task_id, uses=USERS).invitation
     holder = operator.invite(task_id, role="holder").invitation if keyed else None
     made = Fleet(server.url, ratings(), seed=3)
-    made.enrol(invitation, holder, None if mechanism == "plain" else new_group_code())
+    made.enrol(invitation, holder, None if mechanism == "plain" else new_membership_secret())
     made.give_keys()
     assert {done.state for done in made.run()} == {"complete"}
     return made
@@ -109,9 +109,9 @@ def test_one_model_over_every_mechanism_through_the_service(
         with trained(server, operator, task_id, mechanism) as fleet:
             found.append(fleet.model())
             scores.append(np.stack(list(fleet.scores())))
-            errors.append(fleet.clients[0].terms.plan.predicted_error)
+            errors.append(fleet.clients[0].terms.sum_plan.predicted_error)
         assert operator.task(task_id).state == "complete"
-    assert all(isinstance(state, RFRecState) and state.step == ROUNDS for state in found)
+    assert all(isinstance(state, RFRecState) and state.sum_index == ROUNDS for state in found)
     for state, predicted, error in zip(found[1:], scores[1:], errors[1:], strict=True):
         atol = tolerance(errors[0], error)
         np.testing.assert_allclose(state.item_factors, found[0].item_factors, atol=atol)
@@ -127,8 +127,12 @@ def test_a_task_of_coins_ends_with_them_and_clients_miss_rounds(server: Aggregat
         assert isinstance(state, RFRecState)
         sums = len(recipe.stretches(state))
         assert recipe.is_done(state)
-        assert state.step == sums < 10
-        steps = [int(memory[STEP][0]) for memory in (client.memory() for client in fleet.clients) if memory]
+        assert state.sum_index == sums < 10
+        steps = [
+            int(client_state[SUM_INDEX][0])
+            for client_state in (client.client_state() for client in fleet.clients)
+            if client_state
+        ]
         assert sorted(steps)[-3:] == [sums] * 3
         assert min(steps) < sums
     assert operator.task(task_id).state == "complete"

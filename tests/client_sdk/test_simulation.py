@@ -52,22 +52,22 @@ def test_hidden_and_plain_sums_train_the_same_model(
 def test_everyone_has_a_turn_before_anyone_has_two(data: LeaveOneOut) -> None:
     made = federation(data, "colr", "plain")
     turns = np.concatenate(
-        [made.cohort(made.recipe.plan(made.task_seed, number)) for number in range(1, USERS // COHORT + 1)]
+        [made.cohort(made.recipe.round_spec(made.task_seed, number)) for number in range(1, USERS // COHORT + 1)]
     )
     assert sorted(turns) == list(range(USERS))
-    first, again = (made.recipe.plan(made.task_seed, number) for number in (1, 1 + USERS // COHORT))
+    first, again = (made.recipe.round_spec(made.task_seed, number) for number in (1, 1 + USERS // COHORT))
     np.testing.assert_array_equal(made.cohort(first), made.cohort(again))
 
 
 def test_uniform_sampling_draws_every_cohort_anew_and_nobody_twice(data: LeaveOneOut) -> None:
     made = federation(data, "colr", "plain", sampling="uniform")
-    cohorts = [made.cohort(made.recipe.plan(made.task_seed, number)) for number in range(1, 40)]
+    cohorts = [made.cohort(made.recipe.round_spec(made.task_seed, number)) for number in range(1, 40)]
     assert all(np.unique(cohort).size == COHORT for cohort in cohorts)
     turns = np.bincount(np.concatenate(cohorts), minlength=USERS)
     assert turns.max() - turns.min() > 1  # taking turns, no two users would differ by more
     assert turns.min() > 0
     again = federation(data, "colr", "plain", sampling="uniform")
-    np.testing.assert_array_equal(again.cohort(again.recipe.plan(again.task_seed, 7)), cohorts[6])
+    np.testing.assert_array_equal(again.cohort(again.recipe.round_spec(again.task_seed, 7)), cohorts[6])
 
 
 def test_the_same_seed_gives_the_same_run_and_another_gives_another(data: LeaveOneOut) -> None:

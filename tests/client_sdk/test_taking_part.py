@@ -23,7 +23,7 @@ from client_sdk import (
     Policy,
     PolicyRefused,
     RoundReport,
-    new_group_code,
+    new_membership_secret,
 )
 from client_sdk.errors import ContributionConflict, Forbidden, InvalidParameters, RoundClosed
 from client_sdk.participation.events import ClipWarning, Event, KeyringRefused, RoundMissed, TaskEnded
@@ -56,7 +56,7 @@ def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int)
     holder = member(server, **options)
     key_holder = None
     if task.holder_invitation:
-        first = holder.join(task.name, invitation=task.holder_invitation, group_code=task.group_code)
+        first = holder.join(task.name, invitation=task.holder_invitation, membership_secret=task.membership_secret)
         key_holder = first.key_holder()
         key_holder.create_keyring()
     else:
@@ -66,7 +66,9 @@ def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int)
         if index == 0:
             return first.take_part(chosen[0])
         with member(server, **options) as client:
-            part = client.join(task.name, invitation=task.invitation, group_code=task.group_code, seed=index)
+            part = client.join(
+                task.name, invitation=task.invitation, membership_secret=task.membership_secret, seed=index
+            )
             return part.take_part(chosen[index])
 
     with holder, ThreadPoolExecutor(users + 1) as pool:
@@ -118,7 +120,7 @@ def test_async_clients_take_part_and_recommend(server: AggregatorProcess, operat
         clients = [AsyncClient(server.url, Identity.generate(), MemoryStore(), PLAIN) for _ in range(3)]
         invitations = [task.holder_invitation, task.invitation, task.invitation]
         parts = [
-            await client.join("async", invitation=invitation, group_code=task.group_code)
+            await client.join("async", invitation=invitation, membership_secret=task.membership_secret)
             for client, invitation in zip(clients, invitations, strict=True)
         ]
         holder = parts[0].key_holder()
@@ -176,12 +178,12 @@ def test_a_client_comes_back_without_an_invitation_and_recommends_offline(
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "store").rglob("*") if path.is_file())
 
 
-def test_a_wrong_group_code_is_refused_on_both_sides(server: AggregatorProcess, operator: Operator) -> None:
+def test_a_wrong_membership_secret_is_refused_on_both_sides(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "codes", users=3, mechanism="ckks")
     with member(server) as first, member(server) as good, member(server) as stranger, member(server) as forgetful:
-        holder = first.join(invitation=task.holder_invitation, group_code=task.group_code).key_holder()
-        honest = good.join(invitation=task.invitation, group_code=task.group_code)
-        intruder = stranger.join(invitation=task.invitation, group_code=new_group_code())
+        holder = first.join(invitation=task.holder_invitation, membership_secret=task.membership_secret).key_holder()
+        honest = good.join(invitation=task.invitation, membership_secret=task.membership_secret)
+        intruder = stranger.join(invitation=task.invitation, membership_secret=new_membership_secret())
         with pytest.raises(InvalidParameters, match="membership_proof"):
             forgetful.join(invitation=task.invitation)
         holder.create_keyring()
@@ -193,12 +195,12 @@ def test_a_wrong_group_code_is_refused_on_both_sides(server: AggregatorProcess, 
         assert holder.serve_keyring() == type(delivered)((), ())
         # Even with the envelope of another member in hand, a client with another code opens nothing.
         kept = honest.membership
-        good.join(kept.task_id, group_code=new_group_code())
+        good.join(kept.task_id, membership_secret=new_membership_secret())
         with pytest.raises(EnvelopeError):
             good.join(kept.task_id).model()
         fingerprint = holder.create_keyring()
-        good.join(kept.task_id, group_code=task.group_code).model()
-        keyring = good._enroller.shelf.keyring(kept.task_id)
+        good.join(kept.task_id, membership_secret=task.membership_secret).model()
+        keyring = good._enroller.client_store.keyring(kept.task_id)
         assert keyring is not None
         assert keyring.fingerprint == fingerprint
     operator.close_task(task.task_id)
@@ -207,16 +209,16 @@ def test_a_wrong_group_code_is_refused_on_both_sides(server: AggregatorProcess, 
 def test_members_of_a_public_key_task_hold_no_secret_key(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "public", users=3, mechanism="ckks", mechanism_parameters={"mode": "public"})
     with member(server) as first, member(server) as second:
-        part = first.join(invitation=task.holder_invitation, group_code=task.group_code)
+        part = first.join(invitation=task.holder_invitation, membership_secret=task.membership_secret)
         with pytest.raises(KeyringError, match="create the keyring first"):
             part.model()
         part.key_holder().create_keyring()
-        other = second.join(invitation=task.invitation, group_code=task.group_code)
+        other = second.join(invitation=task.invitation, membership_secret=task.membership_secret)
         with pytest.raises(ParameterError, match="not its key holder"):
             other.key_holder()
         part.key_holder().serve_keyring()
         other.model()
-        keys = [c._enroller.shelf.keyring(task.task_id) for c in (first, second)]
+        keys = [c._enroller.client_store.keyring(task.task_id) for c in (first, second)]
         assert [bool(key.secret_key) for key in keys if key] == [True, False]
         assert keys[0] is not None
         assert keys[0].without_secret_key() == keys[1]

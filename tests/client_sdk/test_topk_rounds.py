@@ -18,7 +18,7 @@ from client_sdk import (
     Operator,
     Policy,
     PolicyRefused,
-    new_group_code,
+    new_membership_secret,
     task_request,
 )
 from client_sdk.data.interactions import LeaveOneOut, leave_one_out
@@ -77,7 +77,7 @@ def test_hidden_and_plain_sums_train_the_same_model(
     moved = plain.state.item_factors != plain.recipe.initial_state(plain.task_seed).item_factors
     assert moved.any()
     if mode == "feedback":
-        assert all(memory[RESIDUAL_ROWS].size for memory in plain.memories)
+        assert all(client_state[RESIDUAL_ROWS].size for client_state in plain.client_states)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_three_clients_finish_a_task(
     monkeypatch.setattr(PaillierMechanism, "working_ahead", noted)
     name = f"topk-{mode}-{mechanism}"
     task_id = create(operator, name, mode, mechanism, **parameters)
-    code = new_group_code() if mechanism == "paillier" else None
+    code = new_membership_secret() if mechanism == "paillier" else None
     invitation = operator.invite(task_id, uses=3).invitation
     first_invitation = operator.invite(task_id, role="holder").invitation if code else invitation
     policy = Policy(mechanisms=frozenset({"plain", "paillier"}), snapshot_every=1, reveal_indices=mode == "own")
@@ -134,7 +134,9 @@ def test_three_clients_finish_a_task(
     clients = [Client(server.url, Identity.generate(), MemoryStore(), policy) for _ in range(3)]
     try:
         parts = [
-            client.join(name, invitation=first_invitation if index == 0 else invitation, group_code=code, seed=index)
+            client.join(
+                name, invitation=first_invitation if index == 0 else invitation, membership_secret=code, seed=index
+            )
             for index, client in enumerate(clients)
         ]
         with ThreadPoolExecutor(4) as pool:
@@ -164,7 +166,7 @@ def test_a_client_reveals_its_indices_only_where_its_own_policy_says_so(
         Client(server.url, Identity.generate(), MemoryStore()) as client,
         pytest.raises(PolicyRefused, match="which items it touched"),
     ):
-        client.join("own-unasked", invitation=invitation, group_code=new_group_code())
+        client.join("own-unasked", invitation=invitation, membership_secret=new_membership_secret())
 
 
 def test_combinations_that_cannot_work_are_refused_when_the_task_is_created(operator: Operator) -> None:

@@ -139,7 +139,7 @@ def _states() -> Iterator[Decoder]:
         made = recipe(name, parameters)
         body = made.encode_state(made.initial_state(TASK))
         yield Decoder(f"{name} state", lambda body, made=made: made.decode_state(0, body), body, 40 * len(body) + SLACK)
-        for group in range(made.groups) if made.groups > 1 else ():
+        for group in range(made.device_groups) if made.device_groups > 1 else ():
             seen = made.encode_view(made.initial_view(TASK, group), group)
             yield Decoder(
                 f"{name} view {group}",

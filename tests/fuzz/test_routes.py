@@ -21,7 +21,7 @@ from tests.fuzz.world import World
 
 @pytest.mark.timeout(0 if EXAMPLES > 60 else 600)
 def test_any_order_of_calls(world: World, session: requests.Session) -> None:
-    """Calls that follow from each other's answers, while honest clients take rounds along."""
+    """ApiCalls that follow from each other's answers, while honest clients take rounds along."""
     Workflow.world, Workflow.session = world, session
     Workflow.stories = [story(world) for story in STORIES]
     run = SEED

@@ -51,7 +51,7 @@ def send(world: World, session: requests.Session, case: Case, sender: Principal,
 
 
 class Workflow(_Machine):  # type: ignore[misc]
-    """Calls follow the links of what was answered before; tokens, digests and signatures are often true ones."""
+    """ApiCalls follow the links of what was answered before; tokens, digests and signatures are often true ones."""
 
     world: ClassVar[World]
     stories: ClassVar[list[Story]]

@@ -95,7 +95,7 @@ def test_two_envelopes_of_the_same_keys_differ() -> None:
 # --- membership ---------------------------------------------------------------------------------------------------
 
 
-def test_only_the_group_code_makes_a_proof() -> None:
+def test_only_the_membership_secret_makes_a_proof() -> None:
     proof = membership_proof(CODE, b"i" * 32, b"m" * 32)
     assert check_membership(CODE, b"i" * 32, b"m" * 32, proof)
     assert not check_membership(OTHER_CODE, b"i" * 32, b"m" * 32, proof)
@@ -114,7 +114,7 @@ def test_an_enrolment_message_cannot_be_cut_another_way() -> None:
 
 @pytest.mark.parametrize("case", VECTORS["membership"])
 def test_membership_vectors(case: dict[str, str]) -> None:
-    code, identity, box = (bytes.fromhex(case[name]) for name in ("group_code", "identity_key", "mailbox_key"))
+    code, identity, box = (bytes.fromhex(case[name]) for name in ("membership_secret", "identity_key", "mailbox_key"))
     assert check_membership(code, identity, box, bytes.fromhex(case["proof"])) is case["valid"]
 
 
@@ -180,6 +180,6 @@ def test_a_keyring_shows_no_key() -> None:
 
 @pytest.mark.parametrize("low", [bytes(32), b"\x01" + bytes(31)])
 def test_a_mailbox_key_that_nothing_can_be_sealed_to_proves_nothing(low: bytes) -> None:
-    """A point of low order, honestly proven with the group code: refused, instead of stopping the key holder."""
+    """A point of low order, honestly proven with the membership secret: refused, instead of stopping the key holder."""
     proof = membership_proof(CODE, b"i" * 32, low)
     assert not check_membership(CODE, b"i" * 32, low, proof)

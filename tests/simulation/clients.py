@@ -124,8 +124,8 @@ class Client:
 
     def _plain(self, plan: TaskPlan, round_: RoundRow) -> bytes:
         route = plan.route(round_spec(round_), self.id)
-        values = vector(plan.plan.layout, round_.number, self.index)
-        return bytes(plan.mechanism.seal(plan.plan, route, plan.plan.layout.split(values), None))
+        values = vector(plan.sum_plan.layout, round_.number, self.index)
+        return bytes(plan.mechanism.seal(plan.sum_plan, route, plan.sum_plan.layout.split(values), None))
 
     def _step(self, process: Process, task: TaskRow, round_: RoundRow, part: Part) -> bytes | None:
         if part == "advertise":

@@ -32,7 +32,7 @@ from aggregator_service.storage.rounds import list_rounds
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.tasks.plans import plan_round
 from tests.simulation.clients import counted, vector
-from tests.simulation.job import View, group_of
+from tests.simulation.job import View, device_group_of
 from tests.simulation.plan import Plan
 from tests.simulation.storage import Disk
 
@@ -77,7 +77,7 @@ class Ledger:
         self.released[row.number] = (survivors, digest)
         if max(times) > 1:
             self._broken(2, row, f"contributions counted {times} times")
-        of_it = [vector(plan_round(task, row).plan.layout, row.number, index) for index in sorted(survivors)]
+        of_it = [vector(plan_round(task, row).sum_plan.layout, row.number, index) for index in sorted(survivors)]
         if not of_it or not np.array_equal(total, np.sum(of_it, axis=0)):
             self._broken(1, row, f"the sum {total} is not that of the contributions of {sorted(survivors)}")
         unknown = {index for index in survivors if (row.number, index) not in self.sent}
@@ -90,7 +90,9 @@ class Ledger:
 
     def _check_apart(self, task: TaskRow, row: RoundRow, survivors: frozenset[int]) -> None:
         recipe = plan_round(task, row).recipe
-        strangers = {index for index in survivors if group_of(self.plan, index) != recipe.group_of(row.step)}
+        strangers = {
+            index for index in survivors if device_group_of(self.plan, index) != recipe.device_group_of(row.sum_index)
+        }
         if strangers:
             self._broken(10, row, f"clients {sorted(strangers)} are of another group than the one whose turn it is")
         if not recipe.frozen_cohort:
@@ -142,7 +144,7 @@ class Ledger:
     def _opened(self, task: TaskRow, row: RoundRow) -> tuple[NDArray[np.float64], str]:
         body = (self.disk.blobs.root / str(row.aggregate_key)).read_bytes()
         plan = plan_round(task, row)
-        opened = plan.mechanism.open(plan.plan, body, row.survivors, None)
+        opened = plan.mechanism.open(plan.sum_plan, body, row.survivors, None)
         return np.asarray(opened, dtype=np.float64), hashlib.sha256(body).hexdigest()
 
     def _rounds(self, task_id: str) -> list[tuple[TaskRow, RoundRow]]:

@@ -19,7 +19,7 @@ from tests.simulation.clients import PLACES, Client
 from tests.simulation.plan import MEMBERS, Job, Plan
 from tests.simulation.storage import Disk
 
-__all__ = ["GROUPS", "STAGE_SECONDS", "View", "create_job", "group_of", "look_at"]
+__all__ = ["GROUPS", "STAGE_SECONDS", "View", "create_job", "device_group_of", "look_at"]
 
 STAGE_SECONDS: Final = 100.0
 GROUPS: Final = 2
@@ -39,7 +39,7 @@ class View:
     asked: frozenset[str]
 
 
-def group_of(plan: Plan, index: int) -> int:
+def device_group_of(plan: Plan, index: int) -> int:
     """The group that a client is in."""
     return index % GROUPS if plan.job == "groups" else 0
 
@@ -66,18 +66,18 @@ def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) ->
         task = create_task(session, asked, plan_request(asked), now)
         for client in clients[:MEMBERS]:
             client.id, client.token = f"c_{client.index:02}", f"token-{client.index}"
-            session.add(_member(client, task.id, group_of(plan, client.index)))
+            session.add(_member(client, task.id, device_group_of(plan, client.index)))
         many = InvitationRequest(uses=100, role="member", expires_seconds=86_400.0 * 30)
         return task.id, create_invitation(session, task, many, now).invitation
 
 
-def _member(client: Client, task_id: str, group: int) -> ClientRow:
+def _member(client: Client, task_id: str, device_group: int) -> ClientRow:
     return ClientRow(
         id=client.id,
         task_id=task_id,
         sequence=client.index + 1,
         role="member",
-        group=group,
+        device_group=device_group,
         identity_key=client.identity.public_key().public_bytes_raw(),
         mailbox_key=client.mailbox.public_key().public_bytes_raw(),
         token_hash=hash_token(client.token),
@@ -97,5 +97,5 @@ def look_at(disk: Disk, task_id: str) -> View:
 def has_members(disk: Disk, view: View, floor: int) -> bool:
     """Whether each group has enough members for a sum."""
     with disk.database.read() as session:
-        groups = plan_task(row_terms(view.task)).recipe.groups
-        return min(able_members(session, view.task, groups)) >= floor
+        device_groups = plan_task(row_terms(view.task)).recipe.device_groups
+        return min(able_members(session, view.task, device_groups)) >= floor

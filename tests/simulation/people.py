@@ -37,9 +37,9 @@ class People:
     ledger: Ledger
     unforeseen: Callable[[Exception], None]
 
-    async def enrol(self, process: Process, client: Client, group: int | None) -> None:
+    async def enrol(self, process: Process, client: Client, device_group: int | None) -> None:
         """Join, or get a new token."""
-        body = signed_enrolment(self.invitation, client.identity, client.mailbox, group)
+        body = signed_enrolment(self.invitation, client.identity, client.mailbox, device_group)
         request = EnrolmentRequest.model_validate(body)
 
         def work(session: Session) -> None:

@@ -20,14 +20,14 @@ from aggregator_service.access.tokens import hash_token
 from aggregator_service.clock import Clock
 from aggregator_service.http.digests import digest_header
 from aggregator_service.observability.instruments import Instruments
-from aggregator_service.polling.task_cache import Memory
+from aggregator_service.polling.task_cache import TaskCache
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.routes import contributions, stages
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobsUnavailableError
-from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, let_go
+from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, delete_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Effects
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stages import Handout
@@ -122,8 +122,8 @@ class Process:
             "blobs": self.blobs,
             "engine": engine,
         }
-        used["memory"] = memory = Memory(self.database, clock, RECHECK)
-        self.database.listeners.append(memory.committed)
+        used["task_cache"] = task_cache = TaskCache(self.database, clock, RECHECK)
+        self.database.listeners.append(task_cache.committed)
         self.services = Services(**cast(Any, unused | used))
 
     def start(self, *, alone: bool) -> None:
@@ -146,13 +146,13 @@ class Process:
     def _after_commit(self, effects: Effects, settings: Settings) -> None:
         if effects.announcements:
             self.engine_due = self._clock.now()
-        let_go(effects, self.blobs)
+        delete_orphans(effects, self.blobs)
 
     async def engine_step(self, task_id: str, failed: Callable[[Exception], None]) -> None:
         """One step of the round engine, and when it wants the next, as its own loop has it."""
         self.engine_due, self.stepping = float("inf"), True  # due when a commit, or the end of this step, says so
         try:
-            pause = await self.services.engine.step(task_id)
+            pause = await self.services.engine.advance(task_id)
         except (BlobsUnavailableError, *DATABASE_GONE):
             pause = BACK_OFF
         except Exception as error:
@@ -189,7 +189,7 @@ class Process:
             row = session.scalars(select(ClientRow).where(ClientRow.token_hash == hash_token(token))).one_or_none()
         if row is None:
             raise Problem("unauthenticated", "the token is not known")
-        return Enrolled(row.id, row.task_id, "member", row.group)
+        return Enrolled(row.id, row.task_id, "member", row.device_group)
 
     def hand_out(self, task_id: str, number: int, kind: Handout, client_id: str) -> bytes | None:
         """What the client is handed; None while there is nothing."""

@@ -16,11 +16,11 @@ from sqlalchemy.orm import Session
 from aggregator_service.compute.jobs import BlobRef
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent
-from aggregator_service.rounds import cohorts, steps, transactions
+from aggregator_service.rounds import advance, cohorts, transactions
 from aggregator_service.routes import contributions as routes
 from aggregator_service.storage.database import DATABASE_GONE, discard
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.rounds import lock_round
+from aggregator_service.storage.rounds import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.uploads import chunks, contributions, receive
 from protocols.messages import Schedule, UploadReceipt
@@ -39,7 +39,7 @@ def fold_without_comparing(patch: Patch) -> None:
     def record_fold(
         session: Session, round_id: int, batch: Sequence[str], previous: BlobRef | None, folded: BlobRef
     ) -> None:
-        round_ = lock_round(session, round_id)
+        round_ = lock_round_exclusive(session, round_id)
         if round_.state not in transactions.ACTIVE:
             raise transactions.LostRaceError
         mine = ContributionRow.round_id == round_id, ContributionRow.client_id.in_(batch)
@@ -49,7 +49,7 @@ def fold_without_comparing(patch: Patch) -> None:
         round_.partial_key, round_.partial_digest = folded.key, folded.digest
         round_.folded += len(batch)
 
-    patch.setattr(steps, "record_fold", record_fold)
+    patch.setattr(advance, "record_fold", record_fold)
 
 
 def no_floor(patch: Patch) -> None:
@@ -73,13 +73,13 @@ def unchecked_blobs(patch: Patch) -> None:
 
 def contributions_at_any_time(patch: Patch) -> None:
     """Whether the round still takes contributions is asked before the body arrives, and not again."""
-    held = contributions.hold_round
+    held = contributions.lock_round_shared
 
-    def hold_round(session: Session, round_id: int, client_id: str) -> Any:
+    def lock_round_shared(session: Session, round_id: int, client_id: str) -> Any:
         row: RoundRow = held(session, round_id, client_id)
         return SimpleNamespace(**{**_columns(row), "state": "collecting", "deadline": float("inf")})
 
-    patch.setattr(contributions, "hold_round", hold_round)
+    patch.setattr(contributions, "lock_round_shared", lock_round_shared)
     patch.setattr(contributions, "_INSERT", contributions._inserted_where(*contributions._LACKS))
 
 
@@ -108,7 +108,7 @@ def blob_gone_with_the_answer(patch: Patch) -> None:
     def let_go_of(services: Any, _admission: contributions.Admission, key: str) -> None:
         services.blobs.delete(key)
 
-    patch.setattr(contributions, "_let_go_of", let_go_of)
+    patch.setattr(contributions, "_delete_unacknowledged", let_go_of)
 
 
 def bodies_as_they_come(patch: Patch) -> None:
@@ -119,7 +119,7 @@ def bodies_as_they_come(patch: Patch) -> None:
 def chunks_in_any_order(patch: Patch) -> None:
     """A chunk goes on wherever it says, and whatever comes out of them all is the contribution."""
     patch.setattr(routes, "_check_offset", lambda request, admission: int(request.headers["upload-offset"]))
-    patch.setattr(chunks, "upload_standing", lambda session, round_id, client_id: (_Any(), 0))
+    patch.setattr(chunks, "upload_progress", lambda session, round_id, client_id: (_Any(), 0))
 
 
 class _Any(int):
@@ -139,7 +139,7 @@ def revoked_and_still_asked(patch: Patch) -> None:
 
 def no_guard(patch: Patch) -> None:
     """Sums over the same data may differ by whatever they differ by."""
-    patch.setattr(transactions, "part_with_similar", lambda session, task, round_: None)
+    patch.setattr(transactions, "retire_similar", lambda session, task, round_: None)
 
 
 def any_group(patch: Patch) -> None:

@@ -18,7 +18,7 @@ from tests.simulation.actors import Actor, without_threads
 from tests.simulation.clients import PLACES, STATE_OF, Client
 from tests.simulation.faults import Strike, Striker
 from tests.simulation.invariants import Ledger
-from tests.simulation.job import STAGE_SECONDS, View, create_job, group_of, has_members, look_at
+from tests.simulation.job import STAGE_SECONDS, View, create_job, device_group_of, has_members, look_at
 from tests.simulation.network import InFlight, Network
 from tests.simulation.people import People
 from tests.simulation.plan import MEMBERS, Part, Plan
@@ -237,7 +237,7 @@ class World:
             self._act(f"{strike.kind} ({client.index})", process, work)
 
     def _stated_group(self, client: Client) -> int | None:
-        return group_of(self.plan, client.index) if self.plan.job == "groups" else None
+        return device_group_of(self.plan, client.index) if self.plan.job == "groups" else None
 
     def _may_enrol(self, client: Client, now: float) -> bool:
         return self.view.task.state == "open" and client.id not in self.ledger.revoked and now >= client.retry_at

@@ -33,20 +33,20 @@ def digest_field(body: bytes) -> str:
 
 
 def signed_enrolment(
-    invitation: str, identity: Ed25519PrivateKey, mailbox: X25519PrivateKey, group: int | None = None
+    invitation: str, identity: Ed25519PrivateKey, mailbox: X25519PrivateKey, device_group: int | None = None
 ) -> dict[str, Any]:
     """The JSON of an honest enrolment; from its answer on, `SIGNED` signs for the client."""
     know_identity(identity)
     identity_key = identity.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     mailbox_key = mailbox.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    signature = identity.sign(enrolment_message(invitation, identity_key, mailbox_key, group))
+    signature = identity.sign(enrolment_message(invitation, identity_key, mailbox_key, device_group))
     return {
         "invitation": invitation,
         "identity_key": b64encode(identity_key),
         "mailbox_key": b64encode(mailbox_key),
         "signature": b64encode(signature),
         "membership_proof": b64encode(bytes(32)),
-        **({} if group is None else {"group": group}),
+        **({} if device_group is None else {"group": device_group}),
     }
 
 
@@ -117,14 +117,14 @@ class TestTask:
         return b64decode(self.view["seed"], 32)
 
     def spec(self, number: int) -> RoundSpec:
-        return self.recipe.plan(self.spec_seed, number)
+        return self.recipe.round_spec(self.spec_seed, number)
 
-    def enrol(self, count: int, role: str = "member", group: int | None = None) -> list[TestMember]:
+    def enrol(self, count: int, role: str = "member", device_group: int | None = None) -> list[TestMember]:
         """`count` new members with one invitation."""
         invitation = self.api.invite(self.id, uses=count, role=role)
         members = []
         for _ in range(count):
-            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), group)
+            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), device_group)
             answer = self.api.http.post("/v1/enrolments", json=body)
             assert answer.status_code == 201, answer.text
             members.append(TestMember(self, answer.json()["client_id"], answer.json()["token"]))

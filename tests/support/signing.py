@@ -51,7 +51,7 @@ def know(token: str, client_id: str, key: Ed25519PrivateKey) -> None:
 
 
 def enrolled_as(token: str) -> tuple[str, str, Ed25519PrivateKey]:
-    """Client id, token and key of whoever has this token: what `Calls.enrolled` takes."""
+    """Client id, token and key of whoever has this token: what `ApiCalls.enrolled` takes."""
     client_id, key = _TOKENS[token]
     return client_id, token, key
 

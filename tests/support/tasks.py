@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk import Operator, new_group_code, task_request
+from client_sdk import Operator, new_membership_secret, task_request
 from protocols.messages import Schedule
 
 __all__ = ["ITEMS", "SmallTask", "interactions", "small_task"]
@@ -31,7 +31,7 @@ class SmallTask:
     name: str
     invitation: str
     holder_invitation: str | None
-    group_code: str | None
+    membership_secret: str | None
 
 
 def small_task(
@@ -57,5 +57,5 @@ def small_task(
         name,
         operator.invite(view.task_id, uses=users + 5).invitation,
         operator.invite(view.task_id, role="holder").invitation if keyed else None,
-        new_group_code() if keyed or mechanism == "masked" else None,
+        new_membership_secret() if keyed or mechanism == "masked" else None,
     )

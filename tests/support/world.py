@@ -15,7 +15,7 @@ from aggregator_service.compute.process_pool import FoldPool
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.storage.blobs import BlobStore, new_key
-from aggregator_service.storage.cleanup import let_go
+from aggregator_service.storage.cleanup import delete_orphans
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.rounds import cohort_clients, last_round, list_rounds
@@ -41,7 +41,7 @@ class World:
         migrate(self.database)
         self.blobs = blobs or DirectoryBlobs(root / "blobs")
         self.blobs.prepare()
-        self.database.listeners.append(lambda effects: let_go(effects, self.blobs))
+        self.database.listeners.append(lambda effects: delete_orphans(effects, self.blobs))
         self.clock = ManualClock()
         self.executor = ThreadPoolExecutor(1)
         pool = FoldPool(1, self.executor)
@@ -84,9 +84,9 @@ class World:
             plan = plan_task(row_terms(task))
             for client in clients:
                 route = plan.route(round_spec(round_), client)
-                (block,) = plan.plan.layout.contribution_blocks(route)
+                (block,) = plan.sum_plan.layout.contribution_blocks(route)
                 values = np.where(block.integral_mask(), 1.0, 2.0 ** int(client[2:]))
-                body = plan.mechanism.seal(plan.plan, route, [values], None)
+                body = plan.mechanism.seal(plan.sum_plan, route, [values], None)
                 key = new_key("contributions", task_id, round_.number, client)
                 self.blobs.put(key, body)
                 session.add(
@@ -105,7 +105,7 @@ class World:
 
         async def steps() -> float | None:
             for _ in range(50):
-                pause = await self.engine.step(task_id)
+                pause = await self.engine.advance(task_id)
                 if pause is None or pause > 0:
                     return pause
             raise AssertionError("the engine does not come to rest")
@@ -135,7 +135,7 @@ class World:
             plan = plan_task(row_terms(session.get_one(TaskRow, task_id)))
         assert row.aggregate_key is not None and row.aggregate_digest is not None
         body = bytes(self.blobs.view(row.aggregate_key, row.aggregate_digest))
-        return float(plan.mechanism.open(plan.plan, body, row.survivors, None)[0])
+        return float(plan.mechanism.open(plan.sum_plan, body, row.survivors, None)[0])
 
     def close(self) -> None:
         self.executor.shutdown()

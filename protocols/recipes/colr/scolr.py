@@ -52,7 +52,7 @@ class SCoLR(FactorRecipe):
         """Whose columns are whose."""
         return ("Which columns a client trains is public: it follows from the round's seed and the client's id.",)
 
-    def layout(self, step: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1) -> VectorLayout:
         """r blocks of N values (columns of A), then r blocks of N counts."""
         p = self.parameters
         columns = tuple(Block(f"column {c}", (Segment("update", p.items, p.clip),)) for c in range(p.rank))

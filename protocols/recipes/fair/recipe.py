@@ -48,7 +48,7 @@ from protocols.recipes.fair.state import (
     model_bytes,
     read_model,
     spaces_of,
-    step_of,
+    sum_index_of,
 )
 from protocols.recipes.fair.subspaces import bucket_counts, chunks, fold, means, unfold
 from protocols.recipes.weighted import UPDATE, WEIGHT, weigh, weight_of, weighted_block
@@ -115,31 +115,31 @@ class Fair:
         return bucket_counts(self.parameters.elements, self.parameters.capacities)
 
     @property
-    def groups(self) -> int:
+    def device_groups(self) -> int:
         """One a capacity."""
         return len(self.parameters.capacities)
 
-    def group_of(self, step: int) -> int:
+    def device_group_of(self, sum_index: int) -> int:
         """In turn, those with the most memory first."""
-        return (step - 1) % self.groups
+        return (sum_index - 1) % self.device_groups
 
     @property
     def dense_values(self) -> int:
         """Values of the small layers."""
         return dense_length(self.parameters.dim)
 
-    def layout(self, step: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1) -> VectorLayout:
         """One block: weighted changes of the group's two tables and of the small layers, and the weight."""
-        length = len(TABLES) * self.buckets[self.group_of(step)] + self.dense_values
+        length = len(TABLES) * self.buckets[self.device_group_of(sum_index)] + self.dense_values
         return VectorLayout((weighted_block("model", length, self.parameters.clip),))
 
-    def plan(self, task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
+    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """The round's public seed, from the task's."""
-        return round_spec(task_seed, number, step)
+        return round_spec(task_seed, number, sum_index)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Everyone feeds the one block."""
-        return whole_route(self.layout(spec.step))
+        return whole_route(self.layout(spec.sum_index))
 
     # --- what a device sends -------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Fair:
             raise ParameterError("the change of the model holds values that are not finite: training diverged")
         clip, weight = self.parameters.clip, weight_of(interactions, self.parameters.max_interactions)
         clipped = int(np.count_nonzero(np.abs(changes) > clip) + np.count_nonzero(np.abs(dense) > clip))
-        tables = len(TABLES) * self.buckets[self.group_of(spec.step)]
+        tables = len(TABLES) * self.buckets[self.device_group_of(spec.sum_index)]
         vector = np.zeros(tables + self.dense_values + 1)
         vector[places] = weight * np.clip(changes, -clip, clip, dtype=np.float64)
         vector[tables:] = weigh(np.clip(dense, -clip, clip), weight)
@@ -179,18 +179,21 @@ class Fair:
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """The group's sum is kept; with the last group's, the model moves. Raises `ParameterError` for another sum."""
         own = fair_state(state)
-        if spec.number <= own.round_number or spec.step != own.step + 1:
+        if spec.number <= own.round_number or spec.sum_index != own.sum_index + 1:
             raise ParameterError(
-                f"sum {spec.step} of round {spec.number} does not follow a model of sum {own.step}, round "
+                f"sum {spec.sum_index} of round {spec.number} does not follow a model of sum {own.sum_index}, round "
                 f"{own.round_number}"
             )
-        given = (*own.given, self.layout(spec.step).split(total)[0].astype(np.float32))
-        if len(given) < self.groups:
-            return replace(own, round_number=spec.number, step=spec.step, given=given)
+        given = (*own.given, self.layout(spec.sum_index).split(total)[0].astype(np.float32))
+        if len(given) < self.device_groups:
+            return replace(own, round_number=spec.number, sum_index=spec.sum_index, given=given)
         return self._moved(own, spec, given)
 
     def _moved(self, state: FairState, spec: RoundSpec, given: tuple[NDArray[np.float32], ...]) -> FairState:
-        parts = [self.layout(group + 1).blocks[0].split(sums.astype(np.float64)) for group, sums in enumerate(given)]
+        parts = [
+            self.layout(device_group + 1).blocks[0].split(sums.astype(np.float64))
+            for device_group, sums in enumerate(given)
+        ]
         weights = [float(part[WEIGHT][0]) for part in parts]
         if not (min(weights) >= 0 and sum(weights) > 0):
             raise ParameterError("a turn of sums needs a positive weight")
@@ -203,7 +206,7 @@ class Fair:
                 for update, buckets in zip(updates, self.buckets, strict=True)
             ]
             self._move_table(state, number, changes, weights, tables[number])
-        return FairState(spec.number, spec.step, state.seed, tables, dense.astype(np.float32))
+        return FairState(spec.number, spec.sum_index, state.seed, tables, dense.astype(np.float32))
 
     def _move_table(
         self,
@@ -215,17 +218,17 @@ class Fair:
     ) -> None:
         """sum over groups of S_c (W_c psi_c + D_c) / W of one table, into `out`; see the module for "add"."""
         old, elements = state.tables[number], self.parameters.elements
-        hashed = [group for group, buckets in enumerate(self.buckets) if buckets < elements]
+        hashed = [device_group for device_group, buckets in enumerate(self.buckets) if buckets < elements]
         finest = spaces_of(state.seed, elements, self.buckets[hashed[0]] if hashed else elements)[number]
         replacing, full = self.parameters.mixing == "replace", self.buckets[0] == elements
         mixed = np.zeros(finest.buckets if hashed else 0)
-        for group in hashed:
-            mixed += unfold(changes[group], finest.buckets)
+        for device_group in hashed:
+            mixed += unfold(changes[device_group], finest.buckets)
         if replacing and hashed:
             totals, counts = finest.sums(old), finest.counts()
-            for group in hashed:
-                psi = means(fold(totals, self.buckets[group]), fold(counts, self.buckets[group]))
-                mixed += unfold(weights[group] * psi.astype(np.float64), finest.buckets)
+            for device_group in hashed:
+                psi = means(fold(totals, self.buckets[device_group]), fold(counts, self.buckets[device_group]))
+                mixed += unfold(weights[device_group] * psi.astype(np.float64), finest.buckets)
         kept = (weights[0] if full else 0.0) if replacing else sum(weights)
         for part in chunks(elements):
             moved = kept * old[part].astype(np.float64)
@@ -235,14 +238,14 @@ class Fair:
                 moved += finest.recover(mixed, part)
             out[part] = moved / sum(weights)
 
-    def state_bytes(self, step: int) -> int:
+    def state_bytes(self, sum_index: int) -> int:
         """The tables, the layers, and the sums of the groups asked so far in the turn."""
-        return model_bytes(sum(self._state_lengths(step)))
+        return model_bytes(sum(self._state_lengths(sum_index)))
 
-    def _state_lengths(self, step: int) -> list[int]:
-        asked = step % self.groups
+    def _state_lengths(self, sum_index: int) -> list[int]:
+        asked = sum_index % self.device_groups
         tables = len(TABLES) * self.parameters.elements
-        return [tables, self.dense_values, *(self.layout(group + 1).length for group in range(asked))]
+        return [tables, self.dense_values, *(self.layout(device_group + 1).length for device_group in range(asked))]
 
     def encode_state(self, state: ModelState) -> bytes:
         """See `protocols.recipes.fair.state`."""
@@ -251,22 +254,22 @@ class Fair:
 
     def decode_state(self, round_number: int, body: bytes) -> FairState:
         """The inverse of `encode_state`."""
-        step = step_of(body, round_number)
-        seed, (tables, dense, *given) = read_model(body, self._state_lengths(step))
-        return FairState(round_number, step, seed, tables.reshape(len(TABLES), -1), dense, tuple(given))
+        sum_index = sum_index_of(body, round_number)
+        seed, (tables, dense, *given) = read_model(body, self._state_lengths(sum_index))
+        return FairState(round_number, sum_index, seed, tables.reshape(len(TABLES), -1), dense, tuple(given))
 
     # --- what a device holds of it -------------------------------------------------------------------------------
 
-    def view(self, state: ModelState, group: int) -> FairView:
+    def view(self, state: ModelState, device_group: int) -> FairView:
         """The layers, and either table projected onto the group's space."""
         own = fair_state(state)
-        spaces = spaces_of(own.seed, self.parameters.elements, self.buckets[group])
+        spaces = spaces_of(own.seed, self.parameters.elements, self.buckets[device_group])
         tables = np.stack([space.project(table) for space, table in zip(spaces, own.tables, strict=True)])
-        return FairView(own.round_number, own.step, own.seed, tables, own.dense)
+        return FairView(own.round_number, own.sum_index, own.seed, tables, own.dense)
 
-    def initial_view(self, task_seed: bytes, group: int) -> FairView:
+    def initial_view(self, task_seed: bytes, device_group: int) -> FairView:
         """`view` of the initial model, drawn and folded a chunk at a time."""
-        seed, buckets, elements = _hash_seed(task_seed), self.buckets[group], self.parameters.elements
+        seed, buckets, elements = _hash_seed(task_seed), self.buckets[device_group], self.parameters.elements
         tables = np.empty((len(TABLES), buckets), dtype=np.float32)
         for row, table, space in zip(tables, TABLES, spaces_of(seed, elements, buckets), strict=True):
             totals = np.zeros(0 if space.whole else buckets)
@@ -280,23 +283,23 @@ class Fair:
                 row[:] = means(totals, space.counts())
         return FairView(0, 0, seed, tables, _initial_dense(task_seed, self.parameters.dim))
 
-    def view_bytes(self, step: int, group: int) -> int:
+    def view_bytes(self, sum_index: int, device_group: int) -> int:
         """The group's buckets of both tables, and the layers."""
-        return model_bytes(sum(self._view_lengths(group)))
+        return model_bytes(sum(self._view_lengths(device_group)))
 
-    def _view_lengths(self, group: int) -> list[int]:
-        return [len(TABLES) * self.buckets[group], self.dense_values]
+    def _view_lengths(self, device_group: int) -> list[int]:
+        return [len(TABLES) * self.buckets[device_group], self.dense_values]
 
-    def encode_view(self, view: ModelState, group: int) -> bytes:
+    def encode_view(self, view: ModelState, device_group: int) -> bytes:
         """See `protocols.recipes.fair.state`."""
         own = fair_view(view)
         return encode_model(own, [own.tables, own.dense])
 
-    def decode_view(self, round_number: int, body: bytes, group: int) -> FairView:
+    def decode_view(self, round_number: int, body: bytes, device_group: int) -> FairView:
         """The inverse of `encode_view`."""
-        step = step_of(body, round_number)
-        seed, (tables, dense) = read_model(body, self._view_lengths(group))
-        return FairView(round_number, step, seed, tables.reshape(len(TABLES), -1), dense)
+        sum_index = sum_index_of(body, round_number)
+        seed, (tables, dense) = read_model(body, self._view_lengths(device_group))
+        return FairView(round_number, sum_index, seed, tables.reshape(len(TABLES), -1), dense)
 
     # --- what everyone may see -----------------------------------------------------------------------------------
 
@@ -310,10 +313,11 @@ class Fair:
 
     def warnings(self) -> tuple[str, ...]:
         """That there is one sum a capacity, and what a client's group tells."""
-        if self.groups == 1:
+        if self.device_groups == 1:
             return ()
         return (
-            f"The server knows which of {self.groups} memory sizes each client has, and sees one sum a size: a client "
+            f"The server knows which of {self.device_groups} memory sizes each client has, and sees one sum a size: a "
+            "client "
             "hides among those of its own size alone.",
         )
 

@@ -35,25 +35,25 @@ __all__ = [
     "model_bytes",
     "read_model",
     "spaces_of",
-    "step_of",
+    "sum_index_of",
 ]
 
 TABLES: Final = ("gmf", "mlp")
 """The item tables, each hashed with a key of its own."""
 
-_STEP: Final = struct.Struct("<I")
+_SUM_INDEX: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, eq=False)
 class FairState(ModelState):
-    """The whole model after `step` sums.
+    """The whole model after `sum_index` sums.
 
     seed: 32 public bytes, the same for the whole task. tables: float32 (2, n), n = items * dim values of either table,
     row-major. dense: float32, the small layers. given: the sum, float32, of each group that was asked in the turn under
     way; tables and layers move once all have been.
     """
 
-    step: int
+    sum_index: int
     seed: bytes
     tables: NDArray[np.float32]
     dense: NDArray[np.float32]
@@ -70,7 +70,7 @@ class FairState(ModelState):
 class FairView(ModelState):
     """What a device holds of it: tables float32 (2, m), m its space's buckets; m = n where it holds everything."""
 
-    step: int
+    sum_index: int
     seed: bytes
     tables: NDArray[np.float32]
     dense: NDArray[np.float32]
@@ -98,29 +98,29 @@ def spaces_of(seed: bytes, elements: int, buckets: int) -> tuple[Subspace, Subsp
 
 def model_bytes(values: int) -> int:
     """Length of an encoded state or view of so many values."""
-    return _STEP.size + SEED_BYTES + 4 * values
+    return _SUM_INDEX.size + SEED_BYTES + 4 * values
 
 
 def encode_model(model: FairState | FairView, parts: Sequence[NDArray[np.float32]]) -> bytes:
     """Step, seed and the parts' values."""
-    return b"".join([_STEP.pack(model.step), model.seed, *(part.astype("<f4").tobytes() for part in parts)])
+    return b"".join([_SUM_INDEX.pack(model.sum_index), model.seed, *(part.astype("<f4").tobytes() for part in parts)])
 
 
-def step_of(body: bytes, round_number: int) -> int:
+def sum_index_of(body: bytes, round_number: int) -> int:
     """The step an encoded model is of; `CodecError` for a body without one, or one that the round cannot have."""
-    if len(body) < _STEP.size:
-        raise CodecError(f"a model of FAIR has at least {_STEP.size} bytes, got {len(body)}")
-    step: int = _STEP.unpack_from(body)[0]
-    if step > round_number:
-        raise CodecError(f"a model of round {round_number} claims {step} sums")
-    return step
+    if len(body) < _SUM_INDEX.size:
+        raise CodecError(f"a model of FAIR has at least {_SUM_INDEX.size} bytes, got {len(body)}")
+    sum_index: int = _SUM_INDEX.unpack_from(body)[0]
+    if sum_index > round_number:
+        raise CodecError(f"a model of round {round_number} claims {sum_index} sums")
+    return sum_index
 
 
 def read_model(body: bytes, lengths: Sequence[int]) -> tuple[bytes, list[NDArray[np.float32]]]:
     """The seed and the parts of these lengths, float32; `CodecError` for another length, or what is not finite."""
     view = exact(body, model_bytes(sum(lengths)), "a model of FAIR")
-    head = _STEP.size + SEED_BYTES
+    head = _SUM_INDEX.size + SEED_BYTES
     values = np.frombuffer(view, "<f4", offset=head).astype(np.float32)
     if not np.isfinite(values).all():
         raise CodecError("a model of FAIR holds values that are not finite")
-    return bytes(view[_STEP.size : head]), [values[a:b] for a, b in pairwise(accumulate(lengths, initial=0))]
+    return bytes(view[_SUM_INDEX.size : head]), [values[a:b] for a, b in pairwise(accumulate(lengths, initial=0))]

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
-from protocols.recipes.base import ModelState, OneGroup, RoundSpec
+from protocols.recipes.base import ModelState, RoundSpec, SingleGroupRecipe
 from protocols.recipes.factors import round_spec
 from protocols.recipes.privirec.parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
 from protocols.recipes.privirec.spectrum import captured, iterate, relative_change, ritz, start_basis
@@ -49,7 +49,7 @@ _ROUNDED: Final = 1.0 + 2.0**-20
 
 
 @dataclass(frozen=True)
-class PriviRecK(OneGroup):
+class PriviRecK(SingleGroupRecipe):
     """Degrees and power iterations: m counts once, then m x K values a sum."""
 
     parameters: PriviRecKParameters
@@ -70,16 +70,16 @@ class PriviRecK(OneGroup):
         """How many sums a task has, at most."""
         return 1 + self.parameters.iterations
 
-    def sum_of(self, step: int) -> Sum:
-        """What sum `step` is of; `ParameterError` beyond the last one."""
-        if not 1 <= step <= self.steps:
-            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no number {step}")
-        return "degrees" if step == 1 else "iteration" if step <= 1 + self.parameters.iterations else "gram"
+    def sum_of(self, sum_index: int) -> Sum:
+        """What sum `sum_index` is of; `ParameterError` beyond the last one."""
+        if not 1 <= sum_index <= self.steps:
+            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no number {sum_index}")
+        return "degrees" if sum_index == 1 else "iteration" if sum_index <= 1 + self.parameters.iterations else "gram"
 
-    def layout(self, step: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1) -> VectorLayout:
         """One block of one segment; the bounds of its values are proven above."""
         p = self.parameters
-        kind = self.sum_of(step)
+        kind = self.sum_of(sum_index)
         if kind == "degrees":
             segment = Segment(kind, p.items, 1.0, integral=True)
         else:
@@ -91,22 +91,22 @@ class PriviRecK(OneGroup):
     def _sum_bound(self) -> float:
         return float(_MOST_CLIENTS ** (2 * self.parameters.user_exponent - 1)) * _ROUNDED
 
-    def plan(self, task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
+    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """The round's public seed, from the task's; only the first sum uses it, for Q_0."""
-        return round_spec(task_seed, number, step)
+        return round_spec(task_seed, number, sum_index)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Everyone feeds the one block."""
-        return whole_route(self.layout(spec.step))
+        return whole_route(self.layout(spec.sum_index))
 
     def form(self) -> StateForm:
         """The shapes that states of this recipe have."""
         p = self.parameters
         return StateForm(p.items, p.columns, self.steps, 1 + p.iterations)
 
-    def state_bytes(self, step: int) -> int:
+    def state_bytes(self, sum_index: int) -> int:
         """See `StateForm.length`."""
-        return self.form().length(step)
+        return self.form().length(sum_index)
 
     def initial_state(self, task_seed: bytes) -> PriviRecState:
         """Nothing is known before the first sum; Q_0 is drawn with it and sent with its state."""
@@ -123,13 +123,13 @@ class PriviRecK(OneGroup):
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """The state after the sum: degrees and Q_0, the next Q, or the Gram matrix."""
         own, p = privirec_state(state), self.parameters
-        if spec.number <= own.round_number or spec.step != own.step + 1:
+        if spec.number <= own.round_number or spec.sum_index != own.sum_index + 1:
             raise ParameterError(
-                f"sum {spec.step} of round {spec.number} does not follow a state of sum {own.step}, round "
+                f"sum {spec.sum_index} of round {spec.number} does not follow a state of sum {own.sum_index}, round "
                 f"{own.round_number}"
             )
-        total = self.layout(spec.step).split(total)[0]
-        match self.sum_of(spec.step):
+        total = self.layout(spec.sum_index).split(total)[0]
+        match self.sum_of(spec.sum_index):
             case "degrees":
                 return self._with_degrees(own, spec, total, contributions)
             case "iteration":
@@ -155,7 +155,7 @@ class PriviRecK(OneGroup):
         values = np.sqrt(found.eigenvalues)
         change = relative_change(state.singular_values.astype(np.float64), values)
         share = captured(basis, found.vectors)
-        if p.rayleigh_ritz and (spec.step == 1 + p.iterations or self._converged(change)):
+        if p.rayleigh_ritz and (spec.sum_index == 1 + p.iterations or self._converged(change)):
             found = ritz(basis, product)
         return state.following(
             spec,
@@ -171,7 +171,7 @@ class PriviRecK(OneGroup):
     def report(self, state: ModelState) -> dict[str, float]:
         """From the first iteration on: how much of the subspace stayed, and how far the singular values moved."""
         own = privirec_state(state)
-        if own.step < 2:
+        if own.sum_index < 2:
             return {}
         return {
             "captured": own.captured,
@@ -183,7 +183,7 @@ class PriviRecK(OneGroup):
     def is_done(self, state: ModelState) -> bool:
         """After the last sum, or when the singular values have settled (`tolerance`)."""
         own = privirec_state(state)
-        return own.step >= self.steps or (own.step >= 2 and self._converged(own.change))
+        return own.sum_index >= self.steps or (own.sum_index >= 2 and self._converged(own.change))
 
     def warnings(self) -> tuple[str, ...]:
         """What everyone learns from the sums, whatever carries them."""

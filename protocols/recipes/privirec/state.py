@@ -24,7 +24,7 @@ from protocols.recipes.privirec.triangle import triangle_length
 
 __all__ = ["PriviRecState", "StateForm", "privirec_state"]
 
-_STEP: Final = struct.Struct("<I")
+_SUM_INDEX: Final = struct.Struct("<I")
 _FIGURES: Final = struct.Struct("<dd")
 _UNIT: Final = 1.0 + 1e-3
 """How long a column of Q may be: float32 rounding, generously. Longer ones would break the bound on the sums."""
@@ -36,14 +36,14 @@ def _none(*shape: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class PriviRecState(ModelState):
-    """What `step` sums gave; arrays are empty before their sum.
+    """What `sum_index` sums gave; arrays are empty before their sum.
 
     item_degrees: float64 (m,), whole numbers. basis: Q, float32 (m, K), orthonormal columns. singular_values: float32
     (K,), of R~, zeros before the first iteration. captured: ||Q_old^T Q_new||_F^2 / K of the last iteration. change:
     of the singular values in it, relative. gram: float32 (m (m+1) / 2,), P's upper triangle.
     """
 
-    step: int = 0
+    sum_index: int = 0
     item_degrees: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     basis: NDArray[np.float32] = _none(0, 0)
     singular_values: NDArray[np.float32] = _none(0)
@@ -53,7 +53,7 @@ class PriviRecState(ModelState):
 
     def following(self, spec: RoundSpec, **changes: Any) -> PriviRecState:
         """The state after the sum of `spec`, with what it gave."""
-        return replace(self, round_number=spec.number, step=spec.step, **changes)
+        return replace(self, round_number=spec.number, sum_index=spec.sum_index, **changes)
 
 
 def privirec_state(state: ModelState) -> PriviRecState:
@@ -76,23 +76,23 @@ class StateForm:
         """Before the first sum."""
         return PriviRecState(0)
 
-    def length(self, step: int) -> int:
-        """Length of an encoded state after `step` sums; `ParameterError` for a step that the recipe has not."""
-        if not 0 <= step <= self.steps:
-            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no number {step}")
-        known = self.items * (4 + 4 * self.columns) + 4 * self.columns + _FIGURES.size if step else 0
-        return _STEP.size + known + 4 * self._gram_values(step)
+    def length(self, sum_index: int) -> int:
+        """Length of an encoded state after `sum_index` sums; `ParameterError` for a step that the recipe has not."""
+        if not 0 <= sum_index <= self.steps:
+            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no number {sum_index}")
+        known = self.items * (4 + 4 * self.columns) + 4 * self.columns + _FIGURES.size if sum_index else 0
+        return _SUM_INDEX.size + known + 4 * self._gram_values(sum_index)
 
-    def _gram_values(self, step: int) -> int:
-        return triangle_length(self.items) if step > self.last_iteration else 0
+    def _gram_values(self, sum_index: int) -> int:
+        return triangle_length(self.items) if sum_index > self.last_iteration else 0
 
     def encode(self, state: PriviRecState) -> bytes:
-        """Exactly `length(state.step)` bytes."""
-        if not state.step:
-            return _STEP.pack(0)
+        """Exactly `length(state.sum_index)` bytes."""
+        if not state.sum_index:
+            return _SUM_INDEX.pack(0)
         return b"".join(
             (
-                _STEP.pack(state.step),
+                _SUM_INDEX.pack(state.sum_index),
                 state.item_degrees.astype("<u4").tobytes(),
                 state.basis.astype("<f4").tobytes(),
                 state.singular_values.astype("<f4").tobytes(),
@@ -107,16 +107,16 @@ class StateForm:
         `CodecError` for a step that the recipe has not, another length, values that are not finite, negative singular
         values, or a column of Q that is longer than 1: clients multiply it with their rows.
         """
-        if len(body) < _STEP.size:
-            raise CodecError(f"a model state has at least {_STEP.size} bytes, got {len(body)}")
-        (step,) = _STEP.unpack_from(body)
-        if step > self.steps or step > round_number:
-            raise CodecError(f"a model state of round {round_number} claims {step} of {self.steps} sums")
-        view = exact(body, self.length(step), "a model state")
-        if not step:
+        if len(body) < _SUM_INDEX.size:
+            raise CodecError(f"a model state has at least {_SUM_INDEX.size} bytes, got {len(body)}")
+        (sum_index,) = _SUM_INDEX.unpack_from(body)
+        if sum_index > self.steps or sum_index > round_number:
+            raise CodecError(f"a model state of round {round_number} claims {sum_index} of {self.steps} sums")
+        view = exact(body, self.length(sum_index), "a model state")
+        if not sum_index:
             return replace(self.empty(), round_number=round_number)
         m, columns = self.items, self.columns
-        places = np.cumsum([_STEP.size, 4 * m, 4 * m * columns, 4 * columns, _FIGURES.size])
+        places = np.cumsum([_SUM_INDEX.size, 4 * m, 4 * m * columns, 4 * columns, _FIGURES.size])
         degrees = np.frombuffer(view, "<u4", m, places[0]).astype(np.float64)
         basis = np.frombuffer(view, "<f4", m * columns, places[1]).reshape(m, columns).astype(np.float32)
         values = np.frombuffer(view, "<f4", columns, places[2]).astype(np.float32)
@@ -126,4 +126,4 @@ class StateForm:
             raise CodecError("a model state holds values that it cannot have")
         if not (np.linalg.norm(basis, axis=0) <= _UNIT).all():
             raise CodecError("a model state's basis has a column that is longer than 1")
-        return PriviRecState(round_number, step, degrees, basis, values, share, change, gram)
+        return PriviRecState(round_number, sum_index, degrees, basis, values, share, change, gram)

@@ -67,8 +67,8 @@ def _actions(for_average: Sequence[bool], moves: Moves) -> list[str]:
 def _stretches(actions: Sequence[str]) -> tuple[Stretch, ...]:
     made: list[Stretch] = []
     place = 0
-    for trains, group in groupby(actions, key="train".__eq__):
-        run = list(group)
+    for trains, device_group in groupby(actions, key="train".__eq__):
+        run = list(device_group)
         place += len(run)
         if trains:
             made.append(Stretch(len(run), 0, place))

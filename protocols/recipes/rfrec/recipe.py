@@ -35,7 +35,7 @@ from protocols.crypto.public_random import normals
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
 from protocols.privacy.laplace import privatise
-from protocols.recipes.base import FactorState, ModelState, OneGroup, RoundSpec
+from protocols.recipes.base import FactorState, ModelState, RoundSpec, SingleGroupRecipe
 from protocols.recipes.factors import decode_factors, encode_factors, round_spec
 from protocols.recipes.rfrec.coins import Stretch, stretches
 from protocols.recipes.rfrec.parameters import RFRecFParameters, RFRecParameters
@@ -44,14 +44,14 @@ __all__ = ["INITIAL_STD", "RFRec", "RFRecF", "RFRecFState", "RFRecState", "rfrec
 
 INITIAL_STD: Final = 0.01
 """Algorithm 1, line 3: the average begins as N(0, 10^-4)."""
-_STEP: Final = struct.Struct("<I")
+_SUM_INDEX: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
 class RFRecState(FactorState):
-    """The average after `step` sums: item_factors float32 (items, dim)."""
+    """The average after `sum_index` sums: item_factors float32 (items, dim)."""
 
-    step: int
+    sum_index: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def rfrec_state(state: ModelState) -> RFRecState:
 
 
 @dataclass(frozen=True)
-class RFRec(OneGroup):
+class RFRec(SingleGroupRecipe):
     """One block of N*d values, the same at every step."""
 
     parameters: RFRecParameters
@@ -78,22 +78,22 @@ class RFRec(OneGroup):
     frozen_cohort: Final = False
     by_snapshot: Final = False
 
-    def layout(self, step: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1) -> VectorLayout:
         """V_i - V, row-major."""
         p = self.parameters
         return VectorLayout((Block("items", (Segment("difference", p.items * p.dim, p.bound),)),))
 
-    def plan(self, task_seed: bytes, number: int, step: int | None = None) -> RoundSpec:
+    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """The round's number and step; nothing is drawn from its seed."""
-        return round_spec(task_seed, number, step)
+        return round_spec(task_seed, number, sum_index)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Everyone feeds the one block."""
         return whole_route(self.layout())
 
-    def stretch(self, state: ModelState, step: int) -> Stretch:
-        """How many local steps a client takes before sum `step`, and how many moves after it: one, and none."""
-        return Stretch(1, 0, step)
+    def stretch(self, state: ModelState, sum_index: int) -> Stretch:
+        """How many local steps a client takes before sum `sum_index`, and how many moves after it: one, and none."""
+        return Stretch(1, 0, sum_index)
 
     def contribute(
         self, state: ModelState, own_items: NDArray[np.float32], entropy: Callable[[int], bytes] = os.urandom
@@ -113,13 +113,13 @@ class RFRec(OneGroup):
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> RFRecState:
         """V + total / contributions: the mean of the V_i that were sent."""
         old, p = rfrec_state(state), self.parameters
-        if spec.number <= old.round_number or spec.step != old.step + 1:
+        if spec.number <= old.round_number or spec.sum_index != old.sum_index + 1:
             raise ParameterError(
-                f"sum {spec.step} of round {spec.number} does not follow a state of sum {old.step}, round "
+                f"sum {spec.sum_index} of round {spec.number} does not follow a state of sum {old.sum_index}, round "
                 f"{old.round_number}"
             )
         moved = old.item_factors + (total / contributions).reshape(p.items, p.dim)
-        return self._state(spec.number, spec.step, moved.astype(np.float32), self._extra(old))
+        return self._state(spec.number, spec.sum_index, moved.astype(np.float32), self._extra(old))
 
     def initial_state(self, task_seed: bytes) -> RFRecState:
         """Round 0: an average N(0, 10^-4), from the task's seed."""
@@ -127,28 +127,31 @@ class RFRec(OneGroup):
         flat = INITIAL_STD * normals(task_seed, "initial item factors", p.items * p.dim)
         return self._state(0, 0, flat.reshape(p.items, p.dim).astype(np.float32), self._first_extra(task_seed))
 
-    def state_bytes(self, step: int) -> int:
+    def state_bytes(self, sum_index: int) -> int:
         """4 bytes for the step, 4 a factor entry."""
-        return _STEP.size + self._extra_bytes + 4 * self.parameters.items * self.parameters.dim
+        return _SUM_INDEX.size + self._extra_bytes + 4 * self.parameters.items * self.parameters.dim
 
     def encode_state(self, state: ModelState) -> bytes:
         """The step as uint32, what a kind of state has besides, the average as float32, all little endian."""
         own = rfrec_state(state)
-        return _STEP.pack(own.step) + self._extra(own) + encode_factors(own)
+        return _SUM_INDEX.pack(own.sum_index) + self._extra(own) + encode_factors(own)
 
     def decode_state(self, round_number: int, body: bytes) -> RFRecState:
         """The inverse of `encode_state`; `CodecError` unless the length and every value are right."""
         view = exact(body, self.state_bytes(0), "a model state")
-        (step,) = _STEP.unpack_from(view)
-        if step > round_number:
-            raise CodecError(f"a model state of round {round_number} claims {step} sums")
-        extra, rest = view[_STEP.size : _STEP.size + self._extra_bytes], view[_STEP.size + self._extra_bytes :]
+        (sum_index,) = _SUM_INDEX.unpack_from(view)
+        if sum_index > round_number:
+            raise CodecError(f"a model state of round {round_number} claims {sum_index} sums")
+        extra, rest = (
+            view[_SUM_INDEX.size : _SUM_INDEX.size + self._extra_bytes],
+            view[_SUM_INDEX.size + self._extra_bytes :],
+        )
         factors = decode_factors(round_number, bytes(rest), self.parameters)
-        return self._state(round_number, step, factors.item_factors, bytes(extra))
+        return self._state(round_number, sum_index, factors.item_factors, bytes(extra))
 
     def report(self, state: ModelState) -> dict[str, float]:
         """How many iterations of the algorithm are over."""
-        return {"iterations": float(rfrec_state(state).step)}
+        return {"iterations": float(rfrec_state(state).sum_index)}
 
     def is_done(self, state: ModelState) -> bool:
         """Never: training goes on for as long as the schedule says."""
@@ -175,8 +178,8 @@ class RFRec(OneGroup):
     def _extra(self, state: RFRecState) -> bytes:
         return b""
 
-    def _state(self, number: int, step: int, factors: NDArray[np.float32], extra: bytes) -> RFRecState:
-        return RFRecState(number, factors, step)
+    def _state(self, number: int, sum_index: int, factors: NDArray[np.float32], extra: bytes) -> RFRecState:
+        return RFRecState(number, factors, sum_index)
 
 
 @dataclass(frozen=True)
@@ -193,12 +196,12 @@ class RFRecF(RFRec):
         p = self.parameters
         return stretches(state.coins, p.iterations, p.chance, p.moves_by)
 
-    def stretch(self, state: ModelState, step: int) -> Stretch:
-        """What sum `step` stands for; `ParameterError` where the coins have no such sum."""
+    def stretch(self, state: ModelState, sum_index: int) -> Stretch:
+        """What sum `sum_index` stands for; `ParameterError` where the coins have no such sum."""
         found = self.stretches(state)
-        if not 1 <= step <= len(found):
-            raise ParameterError(f"the coins of this task make {len(found)} sums, there is no number {step}")
-        return found[step - 1]
+        if not 1 <= sum_index <= len(found):
+            raise ParameterError(f"the coins of this task make {len(found)} sums, there is no number {sum_index}")
+        return found[sum_index - 1]
 
     def initial_state(self, task_seed: bytes) -> RFRecState:
         """Round 0. `ParameterError` when not one iteration of the task trains."""
@@ -210,12 +213,12 @@ class RFRecF(RFRec):
     def report(self, state: ModelState) -> dict[str, float]:
         """How many iterations are over, and how many sums they needed and all of them will."""
         own, found = rfrec_state(state), self.stretches(state)
-        until = found[own.step - 1].until if own.step else 0
-        return {"iterations": float(until), "sums": float(own.step), "sums_in_all": float(len(found))}
+        until = found[own.sum_index - 1].until if own.sum_index else 0
+        return {"iterations": float(until), "sums": float(own.sum_index), "sums_in_all": float(len(found))}
 
     def is_done(self, state: ModelState) -> bool:
         """After the last stretch."""
-        return rfrec_state(state).step >= len(self.stretches(state))
+        return rfrec_state(state).sum_index >= len(self.stretches(state))
 
     @property
     def _extra_bytes(self) -> int:
@@ -229,5 +232,5 @@ class RFRecF(RFRec):
             raise ParameterError(f"this state has no coins: it is a {type(state).__name__}")
         return state.coins
 
-    def _state(self, number: int, step: int, factors: NDArray[np.float32], extra: bytes) -> RFRecState:
-        return RFRecFState(number, factors, step, extra)
+    def _state(self, number: int, sum_index: int, factors: NDArray[np.float32], extra: bytes) -> RFRecState:
+        return RFRecFState(number, factors, sum_index, extra)

@@ -115,7 +115,7 @@ class TopKRecipe(FactorRecipe):
         """None: the full matrix is trained."""
         return None
 
-    def layout(self, step: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1) -> VectorLayout:
         """Layout of the aggregate, the same for every sum."""
         raise NotImplementedError
 
@@ -150,13 +150,13 @@ class SharedTopK(TopKRecipe):
         """
         return 1.0 if self.parameters.error_feedback else self.parameters.entries / self.kept
 
-    def layout(self, step: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1) -> VectorLayout:
         """One block: the support's values (K), touch counts (items), votes (items)."""
         return _shared_layout(self.parameters, self.kept)
 
-    def state_bytes(self, step: int) -> int:
+    def state_bytes(self, sum_index: int) -> int:
         """4 bytes a factor entry, 4 an entry of the support."""
-        return super().state_bytes(step) + 4 * self.kept
+        return super().state_bytes(sum_index) + 4 * self.kept
 
     def initial_state(self, task_seed: bytes) -> TopKState:
         """Round 0: item factors and the first support, from the task's seed."""
@@ -229,7 +229,7 @@ class SharedTopK(TopKRecipe):
 class OwnTopK(TopKRecipe):
     """Each client's own K entries, each with a count of 1, at places it names in the clear."""
 
-    def layout(self, step: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1) -> VectorLayout:
         """A block for each of the N*d entries, value and count, of which a contribution names K."""
         return _own_layout(self.parameters.entries, self.parameters.clip, self.kept)
 

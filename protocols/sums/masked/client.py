@@ -50,7 +50,7 @@ __all__ = [
     "Contributed",
     "Done",
     "Shared",
-    "Vouch",
+    "IsMember",
     "advertise",
     "confirm",
     "contribute",
@@ -59,8 +59,8 @@ __all__ = [
     "unmask_unconfirmed",
 ]
 
-Vouch = Callable[[RosterEntry], bool]
-"""Whether a member's identity key is what it should be: `check_membership` with the group code, or pinned keys."""
+IsMember = Callable[[RosterEntry], bool]
+"""Whether a member's identity key is what it should be: `check_membership` with the secret, or pinned keys."""
 
 
 class _Once:
@@ -158,7 +158,7 @@ def advertise(
 
 
 def share(
-    state: Advertised, roster_body: Buffer, vouch: Vouch, random: Randomness = os.urandom
+    state: Advertised, roster_body: Buffer, is_member: IsMember, random: Randomness = os.urandom
 ) -> tuple[Shared, bytes]:
     """Shares of both secrets, sealed for each neighbour: `share_bytes(k)` bytes.
 
@@ -171,7 +171,7 @@ def share(
     state.policy.check_cohort(len(roster), "the roster has")
     state.policy.check_neighbourhood(roster.neighbourhood)
     for place, entry in enumerate(roster.entries):
-        if place != index and not vouch(entry):
+        if place != index and not is_member(entry):
             raise RefusalError(f"nobody vouches for member {place} of the roster: no such identity is known here")
     neighbours = roster.neighbours_of(index)
     for place in neighbours:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.domain import SEED_BYTES
-from protocols.crypto.envelope import GROUP_CODE_BYTES, membership_proof
+from protocols.crypto.envelope import MEMBERSHIP_SECRET_BYTES, membership_proof
 from protocols.layout import whole_route
 from protocols.sums.masked import client, server
 from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
@@ -60,15 +60,15 @@ def run_masked_sum(
     def stays(client_id: str, stage: Stage) -> bool:
         return client_id not in drop or order.index(drop[client_id]) > order.index(stage)
 
-    # Everyone knows the round; each client computed the model's digest itself. Members share a group code that the
-    # server never sees, and vouch with it for each other's identity keys.
+    # Everyone knows the round; each client computed the model's digest itself. Members share a membership secret
+    # that the # server never sees, and vouch with it for each other's identity keys.
     context = RoundContext("t_1", 1, random(SEED_BYTES), plan, random(DIGEST_BYTES), max(2, len(vectors)))
     policy = ClientPolicy(modes=frozenset({plan.mode}))
     identities = {name: Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES)) for name in vectors}
-    group_code, mailbox = random(GROUP_CODE_BYTES), bytes(KEY_BYTES)
+    membership_secret, mailbox = random(MEMBERSHIP_SECRET_BYTES), bytes(KEY_BYTES)
 
-    def vouch(entry: RosterEntry) -> bool:
-        proof = membership_proof(group_code, entry.identity_key, entry.mailbox_key)
+    def is_member(entry: RosterEntry) -> bool:
+        proof = membership_proof(membership_secret, entry.identity_key, entry.mailbox_key)
         return hmac.compare_digest(proof, entry.proof)
 
     # advertising: fresh keys, signed. The server checks and lists them; the list gives the neighbour graph.
@@ -78,7 +78,7 @@ def run_masked_sum(
             advertised[name], body = client.advertise(context, name, identities[name], policy, random)
             key = identities[name].public_key().public_bytes_raw()
             server.check_advertisement(context, name, key, body)
-            proof = membership_proof(group_code, key, mailbox)
+            proof = membership_proof(membership_secret, key, mailbox)
             entries.append(RosterEntry(name, key, mailbox, proof, body))
     roster = make_roster(context, entries)
 
@@ -86,7 +86,7 @@ def run_masked_sum(
     shared, shares = {}, {}
     for name in advertised:
         if stays(name, "share"):
-            shared[name], shares[name] = client.share(advertised[name], roster.body, vouch, random)
+            shared[name], shares[name] = client.share(advertised[name], roster.body, is_member, random)
             server.check_shares(roster, shares[name])
     server.check_sharers(roster, shares)
     inboxes = server.inboxes(roster, shares)

@@ -14,8 +14,8 @@ from protocols.sums.masked.context import model_digest
 __all__ = ["broadcast_digest"]
 
 
-def broadcast_digest(task: TaskView, step: int, snapshot_digest: bytes | None) -> bytes:
-    """32 bytes for a round that is sum `step` of `task`.
+def broadcast_digest(task: TaskView, sum_index: int, snapshot_digest: bytes | None) -> bytes:
+    """32 bytes for a round that is sum `sum_index` of `task`.
 
     snapshot_digest: SHA-256 (32 bytes) of the model state after the newest completed round, as the server publishes it
     and clients take it; None while no round is complete: the first state follows from the task's seed.
@@ -29,4 +29,4 @@ def broadcast_digest(task: TaskView, step: int, snapshot_digest: bytes | None) -
     }
     parameters = json.dumps(terms, sort_keys=True, separators=(",", ":")).encode()
     state = b"initial" if snapshot_digest is None else snapshot_digest
-    return model_digest(parameters, b"step:%d\n" % step + state)
+    return model_digest(parameters, b"step:%d\n" % sum_index + state)

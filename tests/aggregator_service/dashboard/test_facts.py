@@ -26,7 +26,7 @@ from aggregator_service.storage.schema import (
     CohortRow,
     ContributionRow,
     InvitationRow,
-    PhaseRow,
+    RoundStateRow,
     StageMessageRow,
     TaskRow,
 )
@@ -184,8 +184,8 @@ def crowd(api: Api, task_id: str, clients: int, rounds: int) -> None:
             session.flush()
             session.add_all(
                 [
-                    PhaseRow(round_id=row.id, state="collecting", entered_at=1.0),
-                    PhaseRow(round_id=row.id, state="complete", entered_at=2.0),
+                    RoundStateRow(round_id=row.id, state="collecting", entered_at=1.0),
+                    RoundStateRow(round_id=row.id, state="complete", entered_at=2.0),
                 ]
             )
             session.execute(insert(CohortRow), [{"round_id": row.id, "client_id": name} for name in names])
@@ -249,8 +249,8 @@ def test_every_count_is_made_by_each_database(database_url: str) -> None:
         for offset in (0, 10):
             chunk = {"offset": offset, "bytes": 10, "digest": "0" * 64, "blob_key": f"b{offset}"}
             session.add(ChunkRow(round_id=row.id, client_id="c_0", **chunk))
-        session.add(PhaseRow(round_id=row.id, state="advertising", entered_at=1.0))
-        session.add(PhaseRow(round_id=row.id, state="sharing", entered_at=3.0, handed_out=77))
+        session.add(RoundStateRow(round_id=row.id, state="advertising", entered_at=1.0))
+        session.add(RoundStateRow(round_id=row.id, state="sharing", entered_at=3.0, handed_out=77))
     with database.read() as session:
         (line,) = overview(session).lines
         facts = task_facts(session, session.get_one(TaskRow, "t_1"), now=100.0)

@@ -28,7 +28,7 @@ class _Overtaken(FoldPool):
         outcome = await super().run(work, job)
         if work is self._at and not self.overtaken:
             self.overtaken = True
-            while await self._other.step(self.task_id) == 0.0:
+            while await self._other.advance(self.task_id) == 0.0:
                 pass
         return outcome
 

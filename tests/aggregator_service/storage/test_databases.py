@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from aggregator_service.clock import SystemClock
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.polling.notifier import Notifier
-from aggregator_service.polling.task_cache import Memory
+from aggregator_service.polling.task_cache import TaskCache
 from aggregator_service.storage.database import Announcement, Database, Effects, announce, discard
-from aggregator_service.storage.rounds import hold_round, lock_round, lock_task
+from aggregator_service.storage.rounds import lock_round_exclusive, lock_round_shared, lock_task
 from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow
 from protocols.errors import ParameterError
 from tests.support.postgres import TestDatabase
@@ -128,7 +128,7 @@ def test_a_round_does_not_move_on_under_a_message(database: Database) -> None:
     held, moved = threading.Event(), threading.Event()
 
     def end(session: Session) -> None:
-        lock_round(session, round_id).state = "folding"
+        lock_round_exclusive(session, round_id).state = "folding"
 
     def mover() -> None:
         held.wait(10)
@@ -138,7 +138,7 @@ def test_a_round_does_not_move_on_under_a_message(database: Database) -> None:
     thread = threading.Thread(target=mover)
     thread.start()
     with database.write() as session:
-        assert hold_round(session, round_id, "c_1").state == "collecting"
+        assert lock_round_shared(session, round_id, "c_1").state == "collecting"
         held.set()
         assert not moved.wait(0.3)
         session.add(task_row("t_2"))
@@ -155,7 +155,7 @@ def test_two_requests_of_one_client_take_turns(database: Database) -> None:
 
     def request(session: Session) -> None:
         nonlocal inside, most
-        hold_round(session, round_id, "c_1")
+        lock_round_shared(session, round_id, "c_1")
         with lock:
             inside += 1
             most = max(most, inside)
@@ -176,7 +176,7 @@ def test_a_waiter_hears_of_changes(database: Database, database_url: str, by_ano
 
     async def scenario() -> bool | None:
         loop = asyncio.get_running_loop()
-        notifier = Notifier(database, Memory(database, SystemClock(), 0.05), recheck=0.05)
+        notifier = Notifier(database, TaskCache(database, SystemClock(), 0.05), recheck=0.05)
         watch = asyncio.create_task(notifier.watch())
 
         def hear(effects: Effects) -> None:
@@ -202,7 +202,7 @@ def test_a_waiter_hears_of_changes(database: Database, database_url: str, by_ano
 
 def test_a_waiter_that_hears_nothing_comes_back_empty(database: Database) -> None:
     async def scenario() -> object:
-        notifier = Notifier(database, Memory(database, SystemClock(), 1.0), recheck=1.0)
+        notifier = Notifier(database, TaskCache(database, SystemClock(), 1.0), recheck=1.0)
         return await notifier.poll("t_1", "round", 0.05, lambda: None)
 
     assert asyncio.run(scenario()) is None

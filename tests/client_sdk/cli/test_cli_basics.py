@@ -173,10 +173,10 @@ def test_an_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("recommend") == (130, "", "stopped\n")
 
 
-def test_group_codes_are_bare_on_standard_output_and_differ() -> None:
+def test_membership_secrets_are_bare_on_standard_output_and_differ() -> None:
     codes = []
     for _ in range(2):
-        code, out, err = run("keyring", "group-code")
+        code, out, err = run("keyring", "membership-secret")
         assert code == 0
         assert "cannot read" in err
         codes.append(out)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from client_sdk import Operator, task_request
 from client_sdk.cli import app
-from client_sdk.participation.keyring import new_group_code
+from client_sdk.participation.keyring import new_membership_secret
 from protocols.messages import Schedule, TaskView
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
 
@@ -82,15 +82,15 @@ def devices(tmp_path: Path, count: int) -> list[Device]:
     return [Device(tmp_path / f"user{user}", list(range(10 * user, 10 * user + 8))) for user in range(count)]
 
 
-def test_an_encrypted_task_from_the_group_code_to_recommendations(
+def test_an_encrypted_task_from_the_membership_secret_to_recommendations(
     operator: Operator, server: AggregatorProcess, tmp_path: Path
 ) -> None:
     task = make_task(operator, "films", "ckks")
     holder, *members = devices(tmp_path, 3)
     for_holder = operator.invite(task.task_id, role="holder").invitation
     for_members = operator.invite(task.task_id, uses=2).invitation
-    code_text = new_group_code()
-    with_code = ("--group-code", code_text)
+    code_text = new_membership_secret()
+    with_code = ("--membership-secret", code_text)
 
     status, out, err = holder.run("keyring", "create", server.url, "--invitation", for_holder, *with_code)
     assert status == 0, err
@@ -198,7 +198,7 @@ def test_wrong_invitations_and_used_ones(operator: Operator, server: AggregatorP
     assert "hushrec-server invite" in err
 
 
-def test_an_encrypted_task_without_the_group_code(
+def test_an_encrypted_task_without_the_membership_secret(
     operator: Operator, server: AggregatorProcess, tmp_path: Path
 ) -> None:
     task = make_task(operator, "no-code", "ckks")
@@ -207,11 +207,11 @@ def test_an_encrypted_task_without_the_group_code(
     arguments = ("join", server.url, "--invitation", invitation, "--interactions", str(member.items))
     status, _, err = member.run(*arguments)
     assert status == 1
-    assert "group code" in err
-    status, _, err = member.run(*arguments, "--group-code", "short")
+    assert "membership secret" in err
+    status, _, err = member.run(*arguments, "--membership-secret", "short")
     assert status == 1
     assert "copied whole" in err or "32 bytes" in err
-    other = ("--group-code", new_group_code())
+    other = ("--membership-secret", new_membership_secret())
     waiting = member.start(*arguments, *other)  # the server cannot tell a wrong code; the holder does
     assert waiting.stdout is not None
     assert "task no-code" in waiting.stdout.readline()
@@ -220,14 +220,14 @@ def test_an_encrypted_task_without_the_group_code(
     assert "no keyring of task 'no-code'" in err
     holder = Device(tmp_path / "holder", [1])
     for_holder = operator.invite(task.task_id, role="holder").invitation
-    right = ("--group-code", new_group_code())
+    right = ("--membership-secret", new_membership_secret())
     assert holder.run("keyring", "create", server.url, "--invitation", for_holder, *right)[0] == 0
     serving = holder.start("keyring", "serve")
     assert serving.stdout is not None
     while line := serving.stdout.readline():
         if "refused" in line:
             break
-    assert "not made with the group code" in line
+    assert "not made with the membership secret" in line
     for process in (waiting, serving):
         process.send_signal(signal.SIGINT)
         assert ended(process)[0] == 130

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response, Traffic, content_digest, metered, parse_digest
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.errors import (
@@ -98,7 +98,7 @@ class Mailbox:
 
 def send_to(server: Mailbox, chunk_bytes: int = 1 << 20, body: bytes = BODY) -> tuple[Stage, UploadReceipt]:
     stage = Stage(server)
-    calls = Calls("https://example.org", "token", POLICY, chunk_bytes)
+    calls = ApiCalls("https://example.org", "token", POLICY, chunk_bytes)
     return stage, stage.run(calls.contribute("t", 1, "c", body))
 
 
@@ -173,7 +173,7 @@ def test_progress_earns_new_attempts() -> None:
 
 
 def test_a_closed_round_is_raised_as_such_and_an_offset_mismatch_does_not_go_round_in_circles() -> None:
-    calls = Calls("https://example.org", "token", POLICY, 100)
+    calls = ApiCalls("https://example.org", "token", POLICY, 100)
     with pytest.raises(RoundClosed):
         Stage(lambda _: problem("round-closed")).run(calls.contribute("t", 1, "c", b"x"))
 
@@ -189,11 +189,11 @@ def test_a_closed_round_is_raised_as_such_and_an_offset_mismatch_does_not_go_rou
 def test_a_receipt_for_another_body_is_not_believed() -> None:
     receipt = UploadReceipt(round=1, client_id="c", bytes=len(BODY), digest="00" * 32).model_dump_json().encode()
     with pytest.raises(ContractBroken):
-        Stage(lambda _: Response(201, {}, receipt)).run(Calls("https://example.org").contribute("t", 1, "c", BODY))
+        Stage(lambda _: Response(201, {}, receipt)).run(ApiCalls("https://example.org").contribute("t", 1, "c", BODY))
 
 
 def test_downloads_are_checked_against_both_digests_and_the_length() -> None:
-    calls = Calls("https://example.org", "token")
+    calls = ApiCalls("https://example.org", "token")
     good = hashlib.sha256(BODY).hexdigest()
 
     def fetch(body: bytes, header: bytes | None, announced: str | None, length: int = len(BODY)) -> bytes:
@@ -229,7 +229,7 @@ def test_malformed_digest_fields_are_refused(field: str) -> None:
 
 def test_traffic_counts_bodies_failed_tries_included() -> None:
     server, traffic = Mailbox(100), Traffic()
-    calls = Calls("https://example.org", "token", POLICY)
+    calls = ApiCalls("https://example.org", "token", POLICY)
     Stage(server).run(metered(calls.contribute("t", 1, "c", BODY), traffic))
     assert traffic.up == 2 * len(BODY)
     assert traffic.down > 0

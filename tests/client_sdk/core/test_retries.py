@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_sdk.api.calls import Calls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response
 from client_sdk.api.retry import RetryPolicy, retry_after, send
 from client_sdk.errors import (
@@ -127,14 +127,14 @@ def test_a_proxys_error_page_is_raised_by_its_status() -> None:
 def test_an_answer_of_another_shape_breaks_the_contract() -> None:
     stage = Stage(lambda _: Response(200, {"content-type": "application/json"}, b'{"unknown": 1}'))
     with pytest.raises(ContractBroken, match="no TaskView"):
-        stage.run(Calls(URL, "secret-token").task("t_1"))
+        stage.run(ApiCalls(URL, "secret-token").task("t_1"))
 
 
 def test_create_task_is_not_repeated_after_an_unclear_failure() -> None:
     request = TaskRequest.model_validate({"name": "t", "recipe": {"name": "colr"}, "mechanism": {"name": "ckks"}})
     stage = script(cut(sent=True))
     with pytest.raises(ConnectionFailed):
-        stage.run(Calls(URL, "secret-token", POLICY).create_task(request))
+        stage.run(ApiCalls(URL, "secret-token", POLICY).create_task(request))
 
 
 @pytest.mark.parametrize(
@@ -142,11 +142,11 @@ def test_create_task_is_not_repeated_after_an_unclear_failure() -> None:
 )
 def test_addresses_that_cannot_work_or_hold_credentials_are_refused(url: str) -> None:
     with pytest.raises(ParameterError):
-        Calls(url)
+        ApiCalls(url)
 
 
 def test_ids_cannot_escape_their_place_in_the_path() -> None:
     stage = Stage(lambda _: problem("not-found"))
     with pytest.raises(NotFound):
-        stage.run(Calls(URL).task("../../admin?x=1"))
+        stage.run(ApiCalls(URL).task("../../admin?x=1"))
     assert stage.requests[0].url == URL + "/v1/tasks/..%2F..%2Fadmin%3Fx%3D1"

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Policy
-from client_sdk.api.calls import Calls
+from client_sdk.api import drivers
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import AsyncDriver, SyncDriver
 from client_sdk.api.effects import Request, Response
 from client_sdk.api.retry import RetryPolicy
@@ -32,8 +33,8 @@ PUBLIC = KEY.public_key().public_bytes_raw()
 CLIENT = "c_9b1d3f5a7c2e4f6a8b0d"
 
 
-def calls() -> Calls:
-    return Calls(URL, None, RetryPolicy(base_seconds=0.0)).enrolled(CLIENT, "hrc_token", KEY)
+def calls() -> ApiCalls:
+    return ApiCalls(URL, None, RetryPolicy(base_seconds=0.0)).enrolled(CLIENT, "hrc_token", KEY)
 
 
 def signed_at(request: httpx.Request) -> int:
@@ -95,7 +96,7 @@ def test_what_is_no_clients_is_not_signed(clock: Clock) -> None:
         return httpx.Response(200, json={"tasks": []})
 
     with SyncDriver(transport=httpx.MockTransport(answer)) as driver:
-        driver.run(Calls(URL, "hro_token").tasks())
+        driver.run(ApiCalls(URL, "hro_token").tasks())
 
 
 def test_each_try_is_signed_anew(clock: Clock) -> None:
@@ -161,7 +162,9 @@ def test_a_chunk_is_signed_anew_by_the_servers_time(clock: Clock) -> None:
             return Response(200, {"upload-offset": "0", "upload-complete": "?0"})
         return problem("round-closed")
 
-    program = Calls(URL, None, chunk_bytes=2).enrolled(CLIENT, "hrc_token", KEY).contribute("t_1", 1, CLIENT, b"body")
+    program = (
+        ApiCalls(URL, None, chunk_bytes=2).enrolled(CLIENT, "hrc_token", KEY).contribute("t_1", 1, CLIENT, b"body")
+    )
     with pytest.raises(Exception, match="409"):
         Stage(answer).run(program)
     assert statuses == [401, 204, 204]

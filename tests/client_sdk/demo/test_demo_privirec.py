@@ -31,7 +31,7 @@ def test_the_demo_runs_to_the_end_and_says_what_it_found(
     )
     result = run_privirec_demo(request, console)
     kinds = ["degrees", *["iteration"] * iterations, *["gram"] * (recipe == "privirec")]
-    assert [(done.step, done.kind, done.survivors) for done in result.sums] == [
+    assert [(done.sum_index, done.kind, done.survivors) for done in result.sums] == [
         (step, kind, 8) for step, kind in enumerate(kinds, 1)
     ]
     assert [len(done.singular_values) for done in result.sums] == [4 * (kind == "iteration") for kind in kinds]

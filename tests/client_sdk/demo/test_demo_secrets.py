@@ -41,8 +41,8 @@ def client_secrets(client: Participation) -> Iterator[tuple[str, bytes]]:
         yield "HE secret key, beginning", keyring.secret_key[32:96]
         yield "HE secret key, middle", keyring.secret_key[middle : middle + 64]
     yield "token", client.membership.token.encode()
-    if client.membership.group_code is not None:
-        yield "group code", bytes(client.membership.group_code)
+    if client.membership.membership_secret is not None:
+        yield "membership secret", bytes(client.membership.membership_secret)
 
 
 def factor_runs(rows: np.ndarray) -> Iterator[bytes]:
@@ -96,7 +96,7 @@ def plain(shared: tuple[Federation, list[Arm]], tmp_path_factory: pytest.TempPat
 
 def test_the_encrypted_demo_leaves_no_secret_and_no_factor_on_the_servers_disk(encrypted: tuple[Run, Path]) -> None:
     run, data_dir = encrypted
-    assert {what for what, _ in run.secrets} >= {"state key", "HE secret key, middle", "token", "group code"}
+    assert {what for what, _ in run.secrets} >= {"state key", "HE secret key, middle", "token", "membership secret"}
     assert found(data_dir, run.secrets) == set()
     assert found(data_dir, run.factors) == set()
 

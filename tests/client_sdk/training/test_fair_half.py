@@ -145,57 +145,61 @@ def test_a_round_is_adam_on_the_recovered_tables(capacities: tuple[int, ...], ba
     chosen, half = make(capacities, learning_rate=0.01, epochs=3, batch_size=batch)
     view = chosen.initial_view(TASK_SEED, 0)
     positives = np.random.default_rng(5).permutation(120)[:20].astype(np.int32)
-    memory = half.first_memory(np.random.default_rng(6))
-    spec = chosen.plan(TASK_SEED, 1)
-    local = half.contribute(spec, "c_1", view, History(positives), memory, np.random.default_rng(7))
-    psi, dense, user = reference_round(chosen, view, positives, memory[USER_VECTORS], half.training, 7)
+    client_state = half.initial_client_state(np.random.default_rng(6))
+    spec = chosen.round_spec(TASK_SEED, 1)
+    local = half.contribute(spec, "c_1", view, History(positives), client_state, np.random.default_rng(7))
+    psi, dense, user = reference_round(chosen, view, positives, client_state[USER_VECTORS], half.training, 7)
     weight = 20 / chosen.parameters.max_interactions
     expected = weight * np.concatenate([(psi - view.tables).ravel(), dense - view.dense])
     np.testing.assert_allclose(local.blocks[0][:-1], expected, atol=1e-5 * weight)
     assert local.blocks[0][-1] == weight
-    np.testing.assert_allclose(local.memory[USER_VECTORS], user, atol=1e-5)
+    np.testing.assert_allclose(local.client_state[USER_VECTORS], user, atol=1e-5)
     assert np.isfinite(local.loss)
 
 
 @pytest.mark.parametrize("group", [0, 1])
-def test_training_learns_what_the_user_likes(group: int) -> None:
+def test_training_learns_what_the_user_likes(device_group: int) -> None:
     chosen, half = make((0, 1), learning_rate=0.05, epochs=20)
-    view = chosen.initial_view(TASK_SEED, group)
+    view = chosen.initial_view(TASK_SEED, device_group)
     history = History(np.arange(0, 120, 6, dtype=np.int32))
-    spec = chosen.plan(TASK_SEED, group + 1)
-    view = FairView(group, group, view.seed, view.tables, view.dense)
+    spec = chosen.round_spec(TASK_SEED, device_group + 1)
+    view = FairView(device_group, device_group, view.seed, view.tables, view.dense)
     local = half.contribute(
-        spec, "c", view, history, half.first_memory(np.random.default_rng(0)), np.random.default_rng(1)
+        spec, "c", view, history, half.initial_client_state(np.random.default_rng(0)), np.random.default_rng(1)
     )
     tables = view.tables + local.blocks[0][: view.tables.size].reshape(2, -1) * chosen.parameters.max_interactions / 20
     dense = view.dense + local.blocks[0][view.tables.size : -1] * chosen.parameters.max_interactions / 20
-    after = FairView(group, group, view.seed, tables.astype(np.float32), dense.astype(np.float32))
-    ranks = np.argsort(-half.scores(after, local.memory, history))
+    after = FairView(device_group, device_group, view.seed, tables.astype(np.float32), dense.astype(np.float32))
+    ranks = np.argsort(-half.scores(after, local.client_state, history))
     assert np.isin(ranks[:20], history.items).mean() > 0.7
 
 
 def test_scores_of_a_view_are_those_of_its_recovered_tables() -> None:
     chosen, half = make((2,))
     view = chosen.initial_view(TASK_SEED, 0)
-    memory = half.first_memory(np.random.default_rng(0))
+    client_state = half.initial_client_state(np.random.default_rng(0))
     spaces = spaces_of(view.seed, chosen.parameters.elements, view.tables.shape[1])
     whole = [s.recover(t, slice(0, 480)).reshape(-1, DIM) for s, t in zip(spaces, view.tables, strict=True)]
-    expected = scores(memory[USER_VECTORS], view.dense, np.stack(whole))
-    np.testing.assert_allclose(half.scores(view, memory, History(np.zeros(0, np.int32))), expected, atol=1e-7)
+    expected = scores(client_state[USER_VECTORS], view.dense, np.stack(whole))
+    np.testing.assert_allclose(half.scores(view, client_state, History(np.zeros(0, np.int32))), expected, atol=1e-7)
 
 
 def test_what_does_not_fit_is_refused() -> None:
     chosen, half = make((0, 1))
-    spec, memory, rng = chosen.plan(TASK_SEED, 1), half.first_memory(np.random.default_rng(0)), np.random.default_rng(0)
+    spec, client_state, rng = (
+        chosen.round_spec(TASK_SEED, 1),
+        half.initial_client_state(np.random.default_rng(0)),
+        np.random.default_rng(0),
+    )
     history, view = History(np.arange(3, dtype=np.int32)), chosen.initial_view(TASK_SEED, 0)
     with pytest.raises(ParameterError, match="without interactions"):
-        half.contribute(spec, "c", view, History(np.zeros(0, np.int32)), memory, rng)
+        half.contribute(spec, "c", view, History(np.zeros(0, np.int32)), client_state, rng)
     with pytest.raises(ParameterError, match="its view"):
-        half.contribute(spec, "c", chosen.initial_state(TASK_SEED), history, memory, rng)
+        half.contribute(spec, "c", chosen.initial_state(TASK_SEED), history, client_state, rng)
     with pytest.raises(ParameterError, match="values a table"):
-        half.contribute(spec, "c", chosen.initial_view(TASK_SEED, 1), history, memory, rng)
+        half.contribute(spec, "c", chosen.initial_view(TASK_SEED, 1), history, client_state, rng)
     with pytest.raises(ParameterError, match="follows the model of sum 1"):
-        half.contribute(chosen.plan(TASK_SEED, 2), "c", view, history, memory, rng)
+        half.contribute(chosen.round_spec(TASK_SEED, 2), "c", view, history, client_state, rng)
     with pytest.raises(ParameterError, match="FairConfig"):
         client_half(chosen, MFConfig())
     for wrong in ({"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}):
@@ -211,10 +215,10 @@ def client_peak(p: int, items: int = 400_000) -> int:
     chosen, half = make((p,), items=items, epochs=2, batch_size=128)
     body = chosen.encode_view(chosen.initial_view(TASK_SEED, 0), 0)
     history = History(np.arange(0, items, items // 400, dtype=np.int32))
-    memory, spec = half.first_memory(np.random.default_rng(0)), chosen.plan(TASK_SEED, 1)
+    client_state, spec = half.initial_client_state(np.random.default_rng(0)), chosen.round_spec(TASK_SEED, 1)
     tracemalloc.start()
     view = chosen.decode_view(0, body, 0)
-    half.contribute(spec, "c", view, history, memory, np.random.default_rng(0))
+    half.contribute(spec, "c", view, history, client_state, np.random.default_rng(0))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak

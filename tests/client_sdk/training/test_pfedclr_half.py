@@ -46,10 +46,10 @@ def state(chosen: PFedCLRHalf) -> FactorState:
 
 def play(chosen: PFedCLRHalf, seed: int = 0) -> tuple[Any, Any, Any]:
     """One round: what the client began with, the result, and what it keeps after step 2."""
-    memory = chosen.first_memory(np.random.default_rng([seed, 1]))
-    spec, rng = chosen.recipe.plan(TASK_SEED, 1), np.random.default_rng(seed)
-    local = chosen.contribute(spec, "c_1", state(chosen), MINE, memory, rng)
-    return memory, local, local.finish()
+    client_state = chosen.initial_client_state(np.random.default_rng([seed, 1]))
+    spec, rng = chosen.recipe.round_spec(TASK_SEED, 1), np.random.default_rng(seed)
+    local = chosen.contribute(spec, "c_1", state(chosen), MINE, client_state, rng)
+    return client_state, local, local.finish()
 
 
 # --- gradients and steps ---------------------------------------------------------------------------------------------
@@ -153,8 +153,8 @@ def test_gradients_along_one_direction_need_a_moment_a_row() -> None:
 def test_training_the_rows_that_take_part_is_training_the_whole_table() -> None:
     """Dense Adam on all items, by hand with the same draws, moves the same rows to the same places."""
     chosen = half("cf", PFedCLRConfig(epochs=2, batch_size=7))
-    memory, local, _ = play(chosen, seed=4)
-    factors, user = state(chosen).item_factors.astype(np.float32).copy(), memory[USER_FACTOR].copy()
+    client_state, local, _ = play(chosen, seed=4)
+    factors, user = state(chosen).item_factors.astype(np.float32).copy(), client_state[USER_FACTOR].copy()
     rng = np.random.default_rng(4)
     samples = draw_samples(MINE.items, ITEMS, 4, rng)
     everything = Samples(np.arange(ITEMS, dtype=np.int32), samples.items[samples.rows].astype(np.intp), samples.labels)
@@ -170,34 +170,36 @@ def test_training_the_rows_that_take_part_is_training_the_whole_table() -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_step_1_moves_what_the_variant_says(variant: str) -> None:
     chosen = half(variant)
-    memory, local, _ = play(chosen)
+    client_state, local, _ = play(chosen)
     rows = local.blocks[0][:-1].reshape(ITEMS, DIM)
     touched = np.flatnonzero(rows.any(axis=1))
     assert set(MINE.items.tolist()) <= set(touched.tolist())
     assert touched.size < ITEMS
     assert local.blocks[0][-1] == len(MINE) / 1000
-    frozen = np.array_equal(local.memory[USER_FACTOR], memory[USER_FACTOR])
+    frozen = np.array_equal(local.client_state[USER_FACTOR], client_state[USER_FACTOR])
     assert frozen == (variant in ("clr", "cf"))
-    for name in set(memory) & {BUFFER, BUFFER_BASIS, BUFFER_ROWS}:
-        np.testing.assert_array_equal(local.memory[name], memory[name])
+    for name in set(client_state) & {BUFFER, BUFFER_BASIS, BUFFER_ROWS}:
+        np.testing.assert_array_equal(local.client_state[name], client_state[name])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_step_2_moves_what_the_variant_says_and_nothing_that_was_sent_or_handed_in(variant: str) -> None:
     chosen = half(variant)
-    memory = chosen.first_memory(np.random.default_rng(2))
+    client_state = chosen.initial_client_state(np.random.default_rng(2))
     shared = state(chosen)
-    before = {name: array.copy() for name, array in memory.items()}
+    before = {name: array.copy() for name, array in client_state.items()}
     factors = shared.item_factors.copy()
-    local = chosen.contribute(chosen.recipe.plan(TASK_SEED, 1), "c_1", shared, MINE, memory, np.random.default_rng(0))
-    sent, kept = local.blocks[0].copy(), {name: array.copy() for name, array in local.memory.items()}
+    local = chosen.contribute(
+        chosen.recipe.round_spec(TASK_SEED, 1), "c_1", shared, MINE, client_state, np.random.default_rng(0)
+    )
+    sent, kept = local.blocks[0].copy(), {name: array.copy() for name, array in local.client_state.items()}
     assert local.finish is not None
     after = local.finish()
     np.testing.assert_array_equal(local.blocks[0], sent)
     np.testing.assert_array_equal(shared.item_factors, factors)
     for name in before:
-        np.testing.assert_array_equal(memory[name], before[name])
-        np.testing.assert_array_equal(local.memory[name], kept[name])
+        np.testing.assert_array_equal(client_state[name], before[name])
+        np.testing.assert_array_equal(local.client_state[name], kept[name])
     moved = {name for name in after if not np.array_equal(after[name], kept[name])}
     expected = {
         "clr": {USER_FACTOR, BUFFER_ROWS, BUFFER_BASIS},
@@ -211,20 +213,20 @@ def test_step_2_moves_what_the_variant_says_and_nothing_that_was_sent_or_handed_
 def test_what_is_sent_does_not_depend_on_what_was_personalised_before() -> None:
     """A and B of earlier rounds are no part of step 1: with the same p, the same contribution."""
     chosen = half("clr")
-    memory = chosen.first_memory(np.random.default_rng(2))
-    spoiled = {**memory, BUFFER_ROWS: memory[BUFFER_ROWS] + 7, BUFFER_BASIS: memory[BUFFER_BASIS] * 3}
-    spec = chosen.recipe.plan(TASK_SEED, 1)
+    client_state = chosen.initial_client_state(np.random.default_rng(2))
+    spoiled = {**client_state, BUFFER_ROWS: client_state[BUFFER_ROWS] + 7, BUFFER_BASIS: client_state[BUFFER_BASIS] * 3}
+    spec = chosen.recipe.round_spec(TASK_SEED, 1)
     one, other = (
         chosen.contribute(spec, "c_1", state(chosen), MINE, kept, np.random.default_rng(0))
-        for kept in (memory, spoiled)
+        for kept in (client_state, spoiled)
     )
     np.testing.assert_array_equal(one.blocks[0], other.blocks[0])
 
 
 def test_personalising_lowers_the_loss_of_the_same_samples() -> None:
     chosen = half("clr", PFedCLRConfig())
-    memory, local, after = play(chosen)
-    before = {**after, **{name: memory[name] for name in (BUFFER_ROWS, BUFFER_BASIS, USER_FACTOR)}}
+    client_state, local, after = play(chosen)
+    before = {**after, **{name: client_state[name] for name in (BUFFER_ROWS, BUFFER_BASIS, USER_FACTOR)}}
     good = np.isin(np.arange(ITEMS), MINE.items)
     gaps = [
         float(scores[good].mean() - scores[~good].mean())
@@ -251,9 +253,9 @@ def test_scores_are_those_of_the_personal_items(variant: str) -> None:
 
 def test_a_client_that_never_took_part_can_still_be_served() -> None:
     chosen = half("clr")
-    memory = chosen.prepare(chosen.recipe.plan(TASK_SEED, 1), state(chosen), MINE, np.random.default_rng(0))
-    assert memory[BUFFER_ROWS][MINE.items].all()
-    assert chosen.scores(state(chosen), memory, MINE).shape == (ITEMS,)
+    client_state = chosen.prepare(chosen.recipe.round_spec(TASK_SEED, 1), state(chosen), MINE, np.random.default_rng(0))
+    assert client_state[BUFFER_ROWS][MINE.items].all()
+    assert chosen.scores(state(chosen), client_state, MINE).shape == (ITEMS,)
 
 
 def test_noise_is_fresh_secret_randomness() -> None:
@@ -272,8 +274,8 @@ def test_settings_of_another_family_and_bad_ones_are_refused() -> None:
     with pytest.raises(ParameterError, match="nothing to train on"):
         chosen = half()
         chosen.contribute(
-            chosen.recipe.plan(TASK_SEED, 1), "c", state(chosen), History(np.zeros(0, np.int32)),
-            chosen.first_memory(np.random.default_rng(0)), np.random.default_rng(0),
+            chosen.recipe.round_spec(TASK_SEED, 1), "c", state(chosen), History(np.zeros(0, np.int32)),
+            chosen.initial_client_state(np.random.default_rng(0)), np.random.default_rng(0),
         )  # fmt: skip
 
 
@@ -281,7 +283,7 @@ def test_clients_begin_alike_unless_each_is_to_draw_its_own_start() -> None:
     one, other = np.random.default_rng(1), np.random.default_rng(2)
     for start, alike in (("shared", True), ("own", False)):
         chosen = half("clr", start=start)
-        first, second = chosen.first_memory(one), chosen.first_memory(other)
+        first, second = chosen.initial_client_state(one), chosen.initial_client_state(other)
         for name in (USER_FACTOR, BUFFER_BASIS):
             assert np.array_equal(first[name], second[name]) == alike
             assert 0.4 < first[name].std() < 2.0

@@ -39,14 +39,14 @@ def make(name: str = "privirec-k", **changes: Any) -> PriviRecK:
 
 
 def part(chosen: PriviRecK, state: PriviRecState, step: int, items: np.ndarray = MINE) -> LocalResult:
-    spec = chosen.plan(TASK_SEED, step)
+    spec = chosen.round_spec(TASK_SEED, step)
     return client_half(chosen).contribute(spec, "c", state, History(items), {}, np.random.default_rng(0))
 
 
 def state_of(chosen: PriviRecK, degrees: np.ndarray, step: int = 1) -> PriviRecState:
-    first = chosen.absorb(chosen.initial_state(TASK_SEED), chosen.plan(TASK_SEED, 1), degrees, USERS)
+    first = chosen.absorb(chosen.initial_state(TASK_SEED), chosen.round_spec(TASK_SEED, 1), degrees, USERS)
     assert isinstance(first, PriviRecState)
-    return first.following(chosen.plan(TASK_SEED, step))
+    return first.following(chosen.round_spec(TASK_SEED, step))
 
 
 def train_all(train: Interactions, name: str, **changes: Any) -> Federation:
@@ -90,9 +90,9 @@ def test_degrees_are_ones_and_gram_parts_are_the_clients_own_pairs() -> None:
 def test_nothing_is_clipped_drawn_or_remembered() -> None:
     chosen = make()
     result = part(chosen, state_of(chosen, np.ones(ITEMS)), 2)
-    assert (result.clipped, result.memory, result.samples, result.values) == (0, {}, 3, ITEMS * K)
+    assert (result.clipped, result.client_state, result.samples, result.values) == (0, {}, 3, ITEMS * K)
     assert np.isnan(result.loss)
-    assert client_half(chosen).first_memory(np.random.default_rng()) == {}
+    assert client_half(chosen).initial_client_state(np.random.default_rng()) == {}
 
 
 def test_an_item_that_the_degrees_do_not_have_adds_nothing() -> None:

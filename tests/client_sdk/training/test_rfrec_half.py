@@ -11,7 +11,7 @@ import pytest
 from client_sdk.history import History
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.registry import client_half
-from client_sdk.training.rfrec import AVERAGE, OWN_ITEMS, STEP, RFRecHalf
+from client_sdk.training.rfrec import AVERAGE, OWN_ITEMS, SUM_INDEX, RFRecHalf
 from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings, scaled_ratings
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
@@ -43,7 +43,7 @@ def states(made: RFRec, count: int) -> list[RFRecState]:
     first = made.initial_state(SEED)
     rng = np.random.default_rng(5)
     drawn = [rng.normal(0, 0.3, (ITEMS, DIM)).astype(np.float32) for _ in range(count)]
-    return [first, *(replace(first, round_number=k, step=k, item_factors=f) for k, f in enumerate(drawn, start=1))]
+    return [first, *(replace(first, round_number=k, sum_index=k, item_factors=f) for k, f in enumerate(drawn, start=1))]
 
 
 def objective(
@@ -112,11 +112,13 @@ def test_steps_that_were_missed_are_taken_late_with_the_average_that_was_known(
     """A client asked for sums 1 and 5, against one that steps in every round by itself."""
     made, half = make(name, **changes)
     found = states(made, 5)
-    memory = half.first_memory(np.random.default_rng(0))
+    client_state = half.initial_client_state(np.random.default_rng(0))
     for step in (1, 5):
-        late = half.contribute(made.plan(SEED, step), "c", found[step - 1], HISTORY, memory, np.random.default_rng(0))
-        memory = late.memory
-    first = half.first_memory(np.random.default_rng(0))
+        late = half.contribute(
+            made.round_spec(SEED, step), "c", found[step - 1], HISTORY, client_state, np.random.default_rng(0)
+        )
+        client_state = late.client_state
+    first = half.initial_client_state(np.random.default_rng(0))
     model = LocalModel(first[USER_FACTOR][None].copy(), found[0].item_factors.copy())
     rule = made.parameters.rule
     if rule.adam:
@@ -130,11 +132,11 @@ def test_steps_that_were_missed_are_taken_late_with_the_average_that_was_known(
             model.move(known.item_factors, rule, made.stretch(found[0], step - 1).moves)
         for _ in range(made.stretch(found[0], step).local):
             model.train(ratings, known.item_factors, rule)
-    np.testing.assert_allclose(memory[OWN_ITEMS], model.items, atol=1e-6)
-    np.testing.assert_allclose(memory[USER_FACTOR], model.users[0], atol=1e-6)
+    np.testing.assert_allclose(client_state[OWN_ITEMS], model.items, atol=1e-6)
+    np.testing.assert_allclose(client_state[USER_FACTOR], model.users[0], atol=1e-6)
     np.testing.assert_allclose(late.blocks[0], (model.items - found[4].item_factors).ravel(), atol=1e-6)
-    np.testing.assert_array_equal(memory[AVERAGE], found[4].item_factors)
-    assert memory[STEP].tolist() == [5]
+    np.testing.assert_array_equal(client_state[AVERAGE], found[4].item_factors)
+    assert client_state[SUM_INDEX].tolist() == [5]
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
@@ -142,16 +144,18 @@ def test_predictions_also_take_the_steps_that_were_missed_and_keep_nothing(name:
     made, half = make(name, **changes)
     found = states(made, 4)
     rng = np.random.default_rng(0)
-    memory = half.contribute(made.plan(SEED, 1), "c", found[0], HISTORY, half.first_memory(rng), rng).memory
-    kept = {key: value.copy() for key, value in memory.items()}
-    scores = half.scores(found[4], memory, HISTORY)
+    client_state = half.contribute(
+        made.round_spec(SEED, 1), "c", found[0], HISTORY, half.initial_client_state(rng), rng
+    ).client_state
+    kept = {key: value.copy() for key, value in client_state.items()}
+    scores = half.scores(found[4], client_state, HISTORY)
     for key, value in kept.items():
-        np.testing.assert_array_equal(memory[key], value)
+        np.testing.assert_array_equal(client_state[key], value)
     # a client that is asked for sums 2 to 4 and always gets the average it knew has the same user factor
     for step in (2, 3, 4):
         stale = replace(found[step - 1], item_factors=found[0].item_factors)
-        memory = half.contribute(made.plan(SEED, step), "c", stale, HISTORY, memory, rng).memory
-    expected = predicted_ratings(found[4].item_factors @ memory[USER_FACTOR], made.parameters)
+        client_state = half.contribute(made.round_spec(SEED, step), "c", stale, HISTORY, client_state, rng).client_state
+    expected = predicted_ratings(found[4].item_factors @ client_state[USER_FACTOR], made.parameters)
     np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
@@ -160,11 +164,11 @@ def test_a_round_that_failed_is_answered_again_without_training_twice(name: str,
     made, half = make(name, **changes)
     found = states(made, 2)
     rng = np.random.default_rng(0)
-    once = half.contribute(made.plan(SEED, 1), "c", found[0], HISTORY, half.first_memory(rng), rng)
-    again = half.contribute(made.plan(SEED, 2, 1), "c", found[0], HISTORY, once.memory, rng)
+    once = half.contribute(made.round_spec(SEED, 1), "c", found[0], HISTORY, half.initial_client_state(rng), rng)
+    again = half.contribute(made.round_spec(SEED, 2, 1), "c", found[0], HISTORY, once.client_state, rng)
     np.testing.assert_array_equal(again.blocks[0], once.blocks[0])
-    for key, value in once.memory.items():
-        np.testing.assert_array_equal(again.memory[key], value)
+    for key, value in once.client_state.items():
+        np.testing.assert_array_equal(again.client_state[key], value)
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
@@ -172,21 +176,21 @@ def test_training_fits_the_ratings_and_changes_nothing_that_it_is_given(name: st
     made, half = make(name, user_penalty=0.001, **changes)
     state, rng = made.initial_state(SEED), np.random.default_rng(0)
     state.freeze()
-    memory = half.first_memory(rng)
+    client_state = half.initial_client_state(rng)
     losses = []
     for step in range(1, 9):
-        before = {key: value.copy() for key, value in memory.items()}
-        done = half.contribute(made.plan(SEED, step), "c", state, HISTORY, memory, rng)
+        before = {key: value.copy() for key, value in client_state.items()}
+        done = half.contribute(made.round_spec(SEED, step), "c", state, HISTORY, client_state, rng)
         for key, value in before.items():
-            np.testing.assert_array_equal(memory[key], value)
+            np.testing.assert_array_equal(client_state[key], value)
         losses.append(done.loss)
-        memory = done.memory
+        client_state = done.client_state
         mean = state.item_factors + done.blocks[0].reshape(ITEMS, DIM).astype(np.float32)
-        state = replace(state, round_number=step, step=step, item_factors=mean)
+        state = replace(state, round_number=step, sum_index=step, item_factors=mean)
     assert losses[-1] < losses[0]
     assert done.samples == 3
-    prepared = half.prepare(made.plan(SEED, 9), state, HISTORY, rng)
-    assert prepared[STEP].tolist() == [8]
+    prepared = half.prepare(made.round_spec(SEED, 9), state, HISTORY, rng)
+    assert prepared[SUM_INDEX].tolist() == [8]
     assert half.scores(state, prepared, HISTORY).shape == (ITEMS,)
 
 
@@ -203,14 +207,18 @@ def test_histories_that_cannot_be_learned_from_are_refused(history: History, pro
     made, half = make("rfrec")
     rng = np.random.default_rng(0)
     with pytest.raises(ParameterError, match=problem):
-        half.contribute(made.plan(SEED, 1), "c", made.initial_state(SEED), history, half.first_memory(rng), rng)
+        half.contribute(
+            made.round_spec(SEED, 1), "c", made.initial_state(SEED), history, half.initial_client_state(rng), rng
+        )
 
 
 def test_a_model_of_another_sum_is_refused() -> None:
     made, half = make("rfrec")
     rng = np.random.default_rng(0)
     with pytest.raises(ParameterError, match="trained from sum 2, not 0"):
-        half.contribute(made.plan(SEED, 3), "c", made.initial_state(SEED), HISTORY, half.first_memory(rng), rng)
+        half.contribute(
+            made.round_spec(SEED, 3), "c", made.initial_state(SEED), HISTORY, half.initial_client_state(rng), rng
+        )
 
 
 def test_ratings_are_scaled_and_back() -> None:

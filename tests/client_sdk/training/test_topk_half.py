@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from client_sdk.errors import LocalFileError
 from client_sdk.history import History
-from client_sdk.local_state.store import MemoryStore, Shelf
+from client_sdk.local_state.store import ClientStore, MemoryStore
 from client_sdk.training import MFConfig, client_half, train_full
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.topk import RESIDUAL_ITEMS, RESIDUAL_ROWS, TopKHalf, add_rows, without_empty_rows
@@ -55,29 +55,31 @@ def test_error_feedback_loses_nothing(mode: str, seed: int) -> None:
     """Over several rounds, all that was trained has either been sent or is still owed; clipped parts are owed."""
     half, rng = half_of(mode, error_feedback=True), np.random.default_rng(seed)
     positives = rng.permutation(ITEMS)[:7].astype(np.int32)
-    state, memory = half.recipe.initial_state(TASK_SEED), half.first_memory(rng)
+    state, client_state = half.recipe.initial_state(TASK_SEED), half.initial_client_state(rng)
     trained, delivered, clipped = np.zeros((ITEMS, DIM)), np.zeros((ITEMS, DIM)), 0
     for number in range(1, 5):
-        spec = half.recipe.plan(TASK_SEED, number)
+        spec = half.recipe.round_spec(TASK_SEED, number)
         update = train_full(
             state.item_factors,
-            memory[USER_FACTOR],
+            client_state[USER_FACTOR],
             positives,
             ITEMS,
             half.training,
             np.random.default_rng([seed, number]),
         )
         trained[update.items] += update.values
-        local = half.contribute(spec, "c_1", state, History(positives), memory, np.random.default_rng([seed, number]))
+        local = half.contribute(
+            spec, "c_1", state, History(positives), client_state, np.random.default_rng([seed, number])
+        )
         delivered += sent(half, state, local.blocks)
-        memory, clipped = local.memory, clipped + local.clipped
-        np.testing.assert_array_equal(memory[USER_FACTOR], update.user_factor)
-        owed = dense(memory[RESIDUAL_ITEMS], memory[RESIDUAL_ROWS])
+        client_state, clipped = local.client_state, clipped + local.clipped
+        np.testing.assert_array_equal(client_state[USER_FACTOR], update.user_factor)
+        owed = dense(client_state[RESIDUAL_ITEMS], client_state[RESIDUAL_ROWS])
         np.testing.assert_allclose(delivered + owed, trained, atol=1e-5)
     assert clipped > 0
     assert np.abs(owed).max() > 0
-    assert (np.diff(memory[RESIDUAL_ITEMS]) > 0).all()
-    assert memory[RESIDUAL_ROWS].any(axis=1).all()
+    assert (np.diff(client_state[RESIDUAL_ITEMS]) > 0).all()
+    assert client_state[RESIDUAL_ROWS].any(axis=1).all()
 
 
 def test_what_is_owed_is_sent_as_soon_as_there_is_room() -> None:
@@ -85,36 +87,40 @@ def test_what_is_owed_is_sent_as_soon_as_there_is_room() -> None:
     rng = np.random.default_rng(0)
     state = half.recipe.initial_state(TASK_SEED)
     owed = {RESIDUAL_ITEMS: np.array([3, 9], np.int32), RESIDUAL_ROWS: np.full((2, DIM), 5.0, np.float32)}
-    memory = {**half.first_memory(rng), **owed}
+    client_state = {**half.initial_client_state(rng), **owed}
     local = half.contribute(
-        half.recipe.plan(TASK_SEED, 1), "c_1", state, History(np.array([20], np.int32)), memory, rng
+        half.recipe.round_spec(TASK_SEED, 1), "c_1", state, History(np.array([20], np.int32)), client_state, rng
     )
     assert (sent(half, state, local.blocks)[[3, 9]] > 4.0).all()
-    assert local.memory[RESIDUAL_ITEMS].size == local.memory[RESIDUAL_ROWS].size == 0
+    assert local.client_state[RESIDUAL_ITEMS].size == local.client_state[RESIDUAL_ROWS].size == 0
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_without_error_feedback_only_the_user_factor_is_kept(mode: str) -> None:
     half, rng = half_of(mode), np.random.default_rng(0)
     spec, state, positives = (
-        half.recipe.plan(TASK_SEED, 1),
+        half.recipe.round_spec(TASK_SEED, 1),
         half.recipe.initial_state(TASK_SEED),
         np.arange(4, dtype=np.int32),
     )
-    first = half.first_memory(rng)
+    first = half.initial_client_state(rng)
     local = half.contribute(spec, "c_1", state, History(positives), first, rng)
     prepared = half.prepare(spec, state, History(positives), rng)
-    assert set(first) == set(local.memory) == set(prepared) == {USER_FACTOR}
-    assert half.scores(state, local.memory, History(positives)).shape == (ITEMS,)
+    assert set(first) == set(local.client_state) == set(prepared) == {USER_FACTOR}
+    assert half.scores(state, local.client_state, History(positives)).shape == (ITEMS,)
 
 
 def test_the_residual_is_kept_and_found_again_whatever_its_length() -> None:
-    half, rng, shelf = half_of("own", error_feedback=True), np.random.default_rng(0), Shelf(MemoryStore(), "aa")
-    first = half.first_memory(rng)
-    spec, state = half.recipe.plan(TASK_SEED, 1), half.recipe.initial_state(TASK_SEED)
-    kept = half.contribute(spec, "c_1", state, History(np.arange(4, dtype=np.int32)), first, rng).memory
-    shelf.keep_memory("t_1", kept)
-    found = shelf.memory("t_1", first)
+    half, rng, client_store = (
+        half_of("own", error_feedback=True),
+        np.random.default_rng(0),
+        ClientStore(MemoryStore(), "aa"),
+    )
+    first = half.initial_client_state(rng)
+    spec, state = half.recipe.round_spec(TASK_SEED, 1), half.recipe.initial_state(TASK_SEED)
+    kept = half.contribute(spec, "c_1", state, History(np.arange(4, dtype=np.int32)), first, rng).client_state
+    client_store.keep_client_state("t_1", kept)
+    found = client_store.client_state("t_1", first)
     assert found is not None
     for name, array in kept.items():
         np.testing.assert_array_equal(found[name], array)
@@ -123,7 +129,7 @@ def test_the_residual_is_kept_and_found_again_whatever_its_length() -> None:
     assert prepared[RESIDUAL_ROWS].shape == (0, DIM)
     for wrong in ({USER_FACTOR: first[USER_FACTOR]}, {**first, RESIDUAL_ROWS: np.zeros((0, DIM + 1), np.float32)}):
         with pytest.raises(LocalFileError, match="not that of its recipe"):
-            shelf.memory("t_1", wrong)
+            client_store.client_state("t_1", wrong)
 
 
 def test_changes_add_up_row_by_row() -> None:

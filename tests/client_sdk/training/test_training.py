@@ -100,7 +100,7 @@ def test_low_rank_of_full_rank_is_full_training(seed: int) -> None:
 @pytest.mark.parametrize(("name", "extra"), [("fedmf", {}), ("colr", {"rank": 2}), ("scolr", {"rank": 4})])
 def test_training_leaves_its_inputs_alone_and_fits_its_recipe(name: str, extra: dict[str, int]) -> None:
     chosen = recipe(name, {"items": ITEMS, "dim": DIM, **extra})
-    state, spec = chosen.initial_state(bytes(32)), chosen.plan(bytes(32), 1)
+    state, spec = chosen.initial_state(bytes(32)), chosen.round_spec(bytes(32), 1)
     _, user, positives = problem(1)
     before, user_before = state.item_factors.copy(), user.copy()
     rng = np.random.default_rng(0)

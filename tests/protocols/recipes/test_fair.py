@@ -34,11 +34,11 @@ def run_turn(chosen: Fair, state: ModelState, seed: int) -> tuple[ModelState, np
     rng = np.random.default_rng(seed)
     elements = chosen.parameters.elements
     tables, dense, weights = np.zeros((2, elements)), np.zeros(chosen.dense_values), 0.0
-    for _ in range(chosen.groups):
-        spec = chosen.plan(TASK_SEED, state.round_number + 1)
-        group = chosen.group_of(spec.step)
-        view = chosen.view(state, group)
-        total = np.zeros(chosen.layout(spec.step).length)
+    for _ in range(chosen.device_groups):
+        spec = chosen.round_spec(TASK_SEED, state.round_number + 1)
+        device_group = chosen.device_group_of(spec.sum_index)
+        view = chosen.view(state, device_group)
+        total = np.zeros(chosen.layout(spec.sum_index).length)
         for _ in range(rng.integers(1, 4)):
             size = int(rng.integers(1, 2 * MOST))
             places = rng.permutation(view.tables.size)[: rng.integers(0, view.tables.size + 1)]
@@ -49,7 +49,7 @@ def run_turn(chosen: Fair, state: ModelState, seed: int) -> tuple[ModelState, np
             total += blocks[0]
             trained = view.tables.astype(np.float64).ravel()
             trained[places] += changes
-            for number, space in enumerate(spaces_of(view.seed, elements, chosen.buckets[group])):
+            for number, space in enumerate(spaces_of(view.seed, elements, chosen.buckets[device_group])):
                 psi = trained.reshape(2, -1)[number]
                 tables[number] += min(size, MOST) * space.recover(psi, slice(0, elements)).astype(np.float64)
             dense += min(size, MOST) * (view.dense + layers)
@@ -69,7 +69,7 @@ def test_a_turn_is_the_papers_weighted_mean_of_recovered_models(capacities: tupl
         assert isinstance(state, FairState)
         np.testing.assert_allclose(state.tables, tables, atol=2e-6)
         np.testing.assert_allclose(state.dense, dense, atol=2e-6)
-    assert state.step == state.round_number == 2 * chosen.groups
+    assert state.sum_index == state.round_number == 2 * chosen.device_groups
 
 
 @pytest.mark.parametrize("capacities", SCHEMES)
@@ -79,12 +79,12 @@ def test_adding_moves_by_the_mean_of_recovered_changes(capacities: tuple[int, ..
     old = replacing.initial_state(TASK_SEED)
     expected = np.zeros_like(old.tables, dtype=np.float64)
     states, rng, weights = [old, old], np.random.default_rng(3), np.arange(1.0, len(capacities) + 1)
-    for group, weight in enumerate(weights):
-        spec = replacing.plan(TASK_SEED, group + 1)
-        total = rng.uniform(-0.3, 0.3, replacing.layout(spec.step).length)
+    for device_group, weight in enumerate(weights):
+        spec = replacing.round_spec(TASK_SEED, device_group + 1)
+        total = rng.uniform(-0.3, 0.3, replacing.layout(spec.sum_index).length)
         total[-1] = weight
         states = [made.absorb(state, spec, total, 2) for made, state in zip((replacing, adding), states, strict=True)]
-        buckets = replacing.buckets[group]
+        buckets = replacing.buckets[device_group]
         for t, space in enumerate(spaces_of(old.seed, 200, buckets)):
             expected[t] += space.recover(total[t * buckets : (t + 1) * buckets], slice(0, 200)) / weights.sum()
     np.testing.assert_allclose(states[1].tables, old.tables + expected, atol=1e-6)
@@ -94,65 +94,68 @@ def test_adding_moves_by_the_mean_of_recovered_changes(capacities: tuple[int, ..
 
 def test_groups_take_turns_and_upload_no_more_than_they_hold() -> None:
     chosen = make((0, 1, 4))
-    assert [chosen.group_of(step) for step in range(1, 8)] == [0, 1, 2, 0, 1, 2, 0]
-    lengths = [chosen.layout(step).length for step in (1, 2, 3)]
+    assert [chosen.device_group_of(sum_index) for sum_index in range(1, 8)] == [0, 1, 2, 0, 1, 2, 0]
+    lengths = [chosen.layout(sum_index).length for sum_index in (1, 2, 3)]
     others = dense_length(DIM) + 1
     assert lengths == [2 * 200 + others, 2 * 96 + others, 2 * 12 + others]
-    for group in range(3):
-        assert chosen.view(chosen.initial_state(TASK_SEED), group).tables.size == lengths[group] - others
+    for device_group in range(3):
+        assert chosen.view(chosen.initial_state(TASK_SEED), device_group).tables.size == lengths[device_group] - others
 
 
 def test_the_model_rests_until_the_last_group_was_asked() -> None:
     chosen = make((0, 2))
     state = chosen.initial_state(TASK_SEED)
     total = np.full(chosen.layout(1).length, 0.5)
-    later = chosen.absorb(state, chosen.plan(TASK_SEED, 1), total, 2)
+    later = chosen.absorb(state, chosen.round_spec(TASK_SEED, 1), total, 2)
     np.testing.assert_array_equal(later.tables, state.tables)
     np.testing.assert_array_equal(chosen.view(later, 1).tables, chosen.view(state, 1).tables)
-    moved = chosen.absorb(later, chosen.plan(TASK_SEED, 2), np.full(chosen.layout(2).length, 0.5), 2)
+    moved = chosen.absorb(later, chosen.round_spec(TASK_SEED, 2), np.full(chosen.layout(2).length, 0.5), 2)
     assert np.abs(moved.tables - state.tables).min() > 0
 
 
 def test_a_round_that_failed_is_followed_by_one_of_the_same_sum() -> None:
     chosen = make((0, 2))
     state = chosen.initial_state(TASK_SEED)
-    spec = chosen.plan(TASK_SEED, 3, 1)
+    spec = chosen.round_spec(TASK_SEED, 3, 1)
     later = chosen.absorb(state, spec, np.full(chosen.layout(1).length, 0.5), 2)
-    assert (later.round_number, later.step) == (3, 1)
+    assert (later.round_number, later.sum_index) == (3, 1)
     with pytest.raises(ParameterError, match="does not follow"):
-        chosen.absorb(later, chosen.plan(TASK_SEED, 4, 1), np.zeros(chosen.layout(1).length), 2)
+        chosen.absorb(later, chosen.round_spec(TASK_SEED, 4, 1), np.zeros(chosen.layout(1).length), 2)
 
 
 @pytest.mark.parametrize("capacities", SCHEMES)
 def test_states_and_views_have_the_stated_lengths_and_come_back(capacities: tuple[int, ...]) -> None:
     chosen = make(capacities)
     state: ModelState = chosen.initial_state(TASK_SEED)
-    for step in range(2 * chosen.groups + 1):
-        if step:
-            total = np.full(chosen.layout(step).length, 0.25)
-            state = chosen.absorb(state, chosen.plan(TASK_SEED, step), total, 2)
+    for sum_index in range(2 * chosen.device_groups + 1):
+        if sum_index:
+            total = np.full(chosen.layout(sum_index).length, 0.25)
+            state = chosen.absorb(state, chosen.round_spec(TASK_SEED, sum_index), total, 2)
         body = chosen.encode_state(state)
-        assert len(body) == chosen.state_bytes(step)
-        again = chosen.decode_state(step, body)
+        assert len(body) == chosen.state_bytes(sum_index)
+        again = chosen.decode_state(sum_index, body)
         assert chosen.encode_state(again) == body
-        assert len(again.given) == step % chosen.groups
-        for group in range(chosen.groups):
-            view = chosen.view(state, group)
-            seen = chosen.encode_view(view, group)
-            assert len(seen) == chosen.view_bytes(step, group)
-            decoded = chosen.decode_view(step, seen, group)
+        assert len(again.given) == sum_index % chosen.device_groups
+        for device_group in range(chosen.device_groups):
+            view = chosen.view(state, device_group)
+            seen = chosen.encode_view(view, device_group)
+            assert len(seen) == chosen.view_bytes(sum_index, device_group)
+            decoded = chosen.decode_view(sum_index, seen, device_group)
             assert isinstance(decoded, FairView)
             np.testing.assert_array_equal(decoded.tables, view.tables)
             np.testing.assert_array_equal(decoded.dense, view.dense)
-            assert (decoded.step, decoded.seed) == (step, view.seed)
+            assert (decoded.sum_index, decoded.seed) == (sum_index, view.seed)
 
 
 @pytest.mark.parametrize("capacities", SCHEMES)
 def test_the_first_view_needs_no_model(capacities: tuple[int, ...]) -> None:
     chosen = make(capacities)
-    for group in range(chosen.groups):
-        ours, theirs = chosen.initial_view(TASK_SEED, group), chosen.view(chosen.initial_state(TASK_SEED), group)
-        assert chosen.encode_view(ours, group) == chosen.encode_view(theirs, group)
+    for device_group in range(chosen.device_groups):
+        ours, theirs = (
+            chosen.initial_view(TASK_SEED, device_group),
+            chosen.view(chosen.initial_state(TASK_SEED), device_group),
+        )
+        assert chosen.encode_view(ours, device_group) == chosen.encode_view(theirs, device_group)
 
 
 def test_the_first_view_is_made_in_the_memory_of_a_view() -> None:
@@ -175,7 +178,7 @@ def test_fresh_values_have_their_spread() -> None:
 
 def test_what_exceeds_the_clip_is_clipped_and_counted() -> None:
     chosen = make((1,), clip=0.5)
-    spec = chosen.plan(TASK_SEED, 1)
+    spec = chosen.round_spec(TASK_SEED, 1)
     changes, dense = np.array([0.75, -2.0, 0.25], dtype=np.float32), np.zeros(chosen.dense_values, dtype=np.float32)
     dense[3] = 0.51
     (vector,), clipped = chosen.contribute(spec, np.array([5, 0, 9]), changes, dense, MOST // 2)
@@ -190,7 +193,9 @@ def test_diverged_training_is_refused() -> None:
     chosen = make((1,))
     dense = np.zeros(chosen.dense_values, dtype=np.float32)
     with pytest.raises(ParameterError, match="diverged"):
-        chosen.contribute(chosen.plan(TASK_SEED, 1), np.array([1]), np.array([np.nan], dtype=np.float32), dense, 3)
+        chosen.contribute(
+            chosen.round_spec(TASK_SEED, 1), np.array([1]), np.array([np.nan], dtype=np.float32), dense, 3
+        )
 
 
 @pytest.mark.parametrize(
@@ -227,7 +232,9 @@ def test_bodies_that_do_not_fit_are_refused() -> None:
 def test_a_turn_without_weight_is_refused() -> None:
     chosen = make((2,))
     with pytest.raises(ParameterError, match="positive weight"):
-        chosen.absorb(chosen.initial_state(TASK_SEED), chosen.plan(TASK_SEED, 1), np.zeros(chosen.layout(1).length), 0)
+        chosen.absorb(
+            chosen.initial_state(TASK_SEED), chosen.round_spec(TASK_SEED, 1), np.zeros(chosen.layout(1).length), 0
+        )
 
 
 def test_everyone_is_told_that_sizes_are_known() -> None:

@@ -41,7 +41,7 @@ def absorbed(made: PFedCLR, changes: list[Update]) -> tuple[FactorState, np.ndar
     ]
     total = np.sum([blocks[0] for blocks, _ in sent], axis=0)
     before = made.initial_state(TASK_SEED)
-    after = made.absorb(before, made.plan(TASK_SEED, 1), total, len(SIZES))
+    after = made.absorb(before, made.round_spec(TASK_SEED, 1), total, len(SIZES))
     assert isinstance(after, FactorState)
     return after, total, sum(clipped for _, clipped in sent)
 

@@ -51,15 +51,15 @@ def play(chosen: PriviRecK, rows: np.ndarray) -> list[PriviRecState]:
     gram = normalised(rows, p.user_exponent).T @ normalised(rows, p.user_exponent)
     states = [chosen.initial_state(TASK_SEED)]
     while not chosen.is_done(states[-1]):
-        step = states[-1].step + 1
-        match chosen.sum_of(step):
+        sum_index = states[-1].sum_index + 1
+        match chosen.sum_of(sum_index):
             case "degrees":
                 total = rows.sum(0)
             case "iteration":
                 total = (gram @ states[-1].basis.astype(float)).ravel()
             case "gram":
                 total = gram[np.triu_indices(p.items)]
-        after = chosen.absorb(states[-1], chosen.plan(TASK_SEED, step), total, rows.shape[0])
+        after = chosen.absorb(states[-1], chosen.round_spec(TASK_SEED, sum_index), total, rows.shape[0])
         assert isinstance(after, PriviRecState)
         states.append(after)
     return states
@@ -67,13 +67,17 @@ def play(chosen: PriviRecK, rows: np.ndarray) -> list[PriviRecState]:
 
 def test_the_sums_of_a_task_by_step() -> None:
     chosen = make("privirec")
-    assert [chosen.sum_of(step) for step in range(1, 6)] == ["degrees", *["iteration"] * 3, "gram"]
-    assert [chosen.layout(step).length for step in range(1, 6)] == [ITEMS, *[ITEMS * K] * 3, triangle_length(ITEMS)]
+    assert [chosen.sum_of(sum_index) for sum_index in range(1, 6)] == ["degrees", *["iteration"] * 3, "gram"]
+    assert [chosen.layout(sum_index).length for sum_index in range(1, 6)] == [
+        ITEMS,
+        *[ITEMS * K] * 3,
+        triangle_length(ITEMS),
+    ]
     assert [block.segments[0].integral for block in chosen.layout(1).blocks] == [True]
     assert (chosen.frozen_cohort, chosen.by_snapshot, make().steps) == (True, True, 4)
-    for step in (0, 6):
+    for sum_index in (0, 6):
         with pytest.raises(ParameterError, match="5 sums"):
-            chosen.layout(step)
+            chosen.layout(sum_index)
 
 
 def test_iterations_end_at_the_exact_vectors() -> None:
@@ -82,7 +86,7 @@ def test_iterations_end_at_the_exact_vectors() -> None:
     _, values, transposed = np.linalg.svd(normalised(rows))
     np.testing.assert_allclose(states[-1].singular_values, values[:K], atol=1e-4)
     np.testing.assert_allclose(np.abs(np.diag(transposed[:K] @ states[-1].basis)), 1, atol=1e-3)
-    assert [state.step for state in states] == list(range(102))
+    assert [state.sum_index for state in states] == list(range(102))
     np.testing.assert_array_equal(states[-1].item_degrees, rows.sum(0))
 
 
@@ -187,9 +191,9 @@ def test_every_state_round_trips_at_its_exact_length(name: str) -> None:
     chosen = make(name)
     for state in play(chosen, matrix(6)):
         body = chosen.encode_state(state)
-        assert len(body) == chosen.state_bytes(state.step)
+        assert len(body) == chosen.state_bytes(state.sum_index)
         again = chosen.decode_state(state.round_number, body)
-        assert again.step == state.step
+        assert again.sum_index == state.sum_index
         for field in ("item_degrees", "basis", "singular_values", "captured", "change", "gram"):
             np.testing.assert_array_equal(getattr(again, field), getattr(state, field))
         for bad in (body[:-1], body + b"\0", b""):
@@ -239,13 +243,13 @@ def test_states_that_no_task_has_are_refused() -> None:
 def test_a_sum_that_does_not_follow_is_refused() -> None:
     chosen = make()
     states = play(chosen, matrix(8))
-    for state, number, step in ((states[1], 3, 3), (states[2], 2, 2), (states[1], 1, 1)):
+    for state, number, sum_index in ((states[1], 3, 3), (states[2], 2, 2), (states[1], 1, 1)):
         with pytest.raises(ParameterError, match="does not follow"):
-            chosen.absorb(state, chosen.plan(TASK_SEED, number, step), np.zeros(ITEMS * K), USERS)
+            chosen.absorb(state, chosen.round_spec(TASK_SEED, number, sum_index), np.zeros(ITEMS * K), USERS)
     with pytest.raises(ParameterError, match="vector of"):
-        chosen.absorb(states[1], chosen.plan(TASK_SEED, 2), np.zeros(ITEMS), USERS)
-    later = chosen.absorb(states[1], chosen.plan(TASK_SEED, 4, 2), np.ones(ITEMS * K), USERS)  # two rounds failed
-    assert (later.round_number, later.step) == (4, 2)
+        chosen.absorb(states[1], chosen.round_spec(TASK_SEED, 2), np.zeros(ITEMS), USERS)
+    later = chosen.absorb(states[1], chosen.round_spec(TASK_SEED, 4, 2), np.ones(ITEMS * K), USERS)  # two rounds failed
+    assert (later.round_number, later.sum_index) == (4, 2)
 
 
 def test_a_settled_spectrum_ends_the_job_early_and_is_reported() -> None:

@@ -71,7 +71,7 @@ def expected_change(chosen: Recipe, spec: RoundSpec, made: dict[str, Update]) ->
 @given(seed=st.integers(0, 2**32 - 1))
 def test_absorb_divides_each_row_by_those_who_touched_it(name: str, seed: int) -> None:
     chosen = make(name)
-    spec = chosen.plan(TASK_SEED, 3)
+    spec = chosen.round_spec(TASK_SEED, 3)
     made = updates(chosen, spec, seed)
     before = chosen.initial_state(TASK_SEED)
     after = chosen.absorb(before, spec, plain_sum(chosen, spec, made), len(made))
@@ -82,7 +82,7 @@ def test_absorb_divides_each_row_by_those_who_touched_it(name: str, seed: int) -
 @pytest.mark.parametrize("name", sorted(CHOICES))
 def test_clipping_is_counted(name: str) -> None:
     chosen = make(name, clip=0.5)
-    spec = chosen.plan(TASK_SEED, 1)
+    spec = chosen.round_spec(TASK_SEED, 1)
     values = np.full((2, width(chosen, spec, "c_0")), 0.75, dtype=np.float32)
     values[0, 0] = 0.25
     blocks, clipped = chosen.contribute(spec, "c_0", Update(np.array([3, 1], dtype=np.int32), values))
@@ -93,7 +93,7 @@ def test_clipping_is_counted(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(CHOICES))
 def test_diverged_training_is_refused(name: str) -> None:
     chosen = make(name)
-    spec = chosen.plan(TASK_SEED, 1)
+    spec = chosen.round_spec(TASK_SEED, 1)
     values = np.full((1, width(chosen, spec, "c_0")), np.nan, dtype=np.float32)
     with pytest.raises(ParameterError, match="diverged"):
         chosen.contribute(spec, "c_0", Update(np.array([3], dtype=np.int32), values))
@@ -104,7 +104,7 @@ def test_diverged_training_is_refused(name: str) -> None:
 )
 def test_updates_that_cannot_be_are_refused(items: list[int], problem: str) -> None:
     chosen = make("colr")
-    spec = chosen.plan(TASK_SEED, 1)
+    spec = chosen.round_spec(TASK_SEED, 1)
     update = Update(np.array(items, dtype=np.int32), np.zeros((2, RANK), dtype=np.float32))
     with pytest.raises(ParameterError, match=problem):
         chosen.contribute(spec, "c_0", update)
@@ -125,15 +125,15 @@ def test_state_round_trip_and_its_failing_cases(name: str) -> None:
 
 def test_a_round_is_absorbed_once() -> None:
     chosen = make("colr")
-    state, spec = chosen.initial_state(TASK_SEED), chosen.plan(TASK_SEED, 1)
+    state, spec = chosen.initial_state(TASK_SEED), chosen.round_spec(TASK_SEED, 1)
     state = chosen.absorb(state, spec, np.zeros(chosen.layout().length), 3)
     with pytest.raises(ParameterError, match="already"):
         chosen.absorb(state, spec, np.zeros(chosen.layout().length), 3)
 
 
 def test_projection_has_orthonormal_rows_and_changes_each_round() -> None:
-    first = shared_projection(make("colr").plan(TASK_SEED, 1).seed, RANK, DIM)
-    second = shared_projection(make("colr").plan(TASK_SEED, 2).seed, RANK, DIM)
+    first = shared_projection(make("colr").round_spec(TASK_SEED, 1).seed, RANK, DIM)
+    second = shared_projection(make("colr").round_spec(TASK_SEED, 2).seed, RANK, DIM)
     np.testing.assert_allclose(first @ first.T, np.eye(RANK) * DIM / RANK, atol=1e-5)
     assert np.abs(first - second).max() > 0.1
 
@@ -145,7 +145,7 @@ def test_initial_factors_have_variance_one_over_dim() -> None:
 
 
 def test_scolr_ranks_are_uniform_and_columns_fair() -> None:
-    spec = make("scolr").plan(TASK_SEED, 1)
+    spec = make("scolr").round_spec(TASK_SEED, 1)
     drawn = [client_columns(spec, f"c_{n}", RANK) for n in range(4000)]
     ranks = np.bincount([c.size for c in drawn], minlength=RANK + 1)[1:] / len(drawn)
     shares = np.bincount(np.concatenate(drawn), minlength=RANK) / sum(c.size for c in drawn)
@@ -177,9 +177,9 @@ def test_combinations() -> None:
 @pytest.mark.parametrize("name", sorted(CHOICES))
 def test_a_round_that_failed_is_followed_by_one_of_the_same_step(name: str) -> None:
     chosen = make(name)
-    second = chosen.plan(TASK_SEED, 2, 1)
-    assert (second.number, second.step) == (2, 1)
-    assert second.seed == chosen.plan(TASK_SEED, 2).seed != chosen.plan(TASK_SEED, 1).seed
-    for number, step in ((0, 1), (2, 3), (2, 0)):
+    second = chosen.round_spec(TASK_SEED, 2, 1)
+    assert (second.number, second.sum_index) == (2, 1)
+    assert second.seed == chosen.round_spec(TASK_SEED, 2).seed != chosen.round_spec(TASK_SEED, 1).seed
+    for number, sum_index in ((0, 1), (2, 3), (2, 0)):
         with pytest.raises(ParameterError, match="numbered from 1"):
-            chosen.plan(TASK_SEED, number, step)
+            chosen.round_spec(TASK_SEED, number, sum_index)

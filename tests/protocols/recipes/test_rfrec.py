@@ -35,20 +35,20 @@ def summed(made: RFRec, state: RFRecState, vectors: list[np.ndarray]) -> np.ndar
 def test_the_average_is_the_mean_of_those_who_sent_something(name: str) -> None:
     made = make(name)
     state, vectors = made.initial_state(SEED), own(5)
-    after = made.absorb(state, made.plan(SEED, 1), summed(made, state, vectors[:3]), 3)
+    after = made.absorb(state, made.round_spec(SEED, 1), summed(made, state, vectors[:3]), 3)
     np.testing.assert_allclose(after.item_factors, np.mean(vectors[:3], axis=0), atol=1e-6)
-    assert (after.round_number, after.step) == (1, 1)
-    again = made.absorb(after, made.plan(SEED, 3, 2), summed(made, after, vectors), 5)  # round 2 failed
+    assert (after.round_number, after.sum_index) == (1, 1)
+    again = made.absorb(after, made.round_spec(SEED, 3, 2), summed(made, after, vectors), 5)  # round 2 failed
     np.testing.assert_allclose(again.item_factors, np.mean(vectors, axis=0), atol=1e-6)
-    assert (again.round_number, again.step) == (3, 2)
+    assert (again.round_number, again.sum_index) == (3, 2)
 
 
-@pytest.mark.parametrize(("number", "step"), [(1, 1), (2, 1), (3, 3)])
-def test_a_sum_is_absorbed_once_and_in_its_turn(number: int, step: int) -> None:
+@pytest.mark.parametrize(("number", "sum_index"), [(1, 1), (2, 1), (3, 3)])
+def test_a_sum_is_absorbed_once_and_in_its_turn(number: int, sum_index: int) -> None:
     made = make("rfrec")
-    state = made.absorb(made.initial_state(SEED), made.plan(SEED, 1), np.zeros(ITEMS * DIM), 3)
+    state = made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), np.zeros(ITEMS * DIM), 3)
     with pytest.raises(ParameterError, match="does not follow"):
-        made.absorb(state, made.plan(SEED, number, step), np.zeros(ITEMS * DIM), 3)
+        made.absorb(state, made.round_spec(SEED, number, sum_index), np.zeros(ITEMS * DIM), 3)
 
 
 def test_the_average_begins_small_and_from_the_tasks_seed() -> None:
@@ -88,12 +88,12 @@ def test_noise_is_on_the_clipped_difference_and_drawn_for_each_value() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_state_round_trip_and_its_failing_cases(name: str) -> None:
     made = make(name)
-    state = made.absorb(made.initial_state(SEED), made.plan(SEED, 4, 1), np.ones(ITEMS * DIM), 2)
+    state = made.absorb(made.initial_state(SEED), made.round_spec(SEED, 4, 1), np.ones(ITEMS * DIM), 2)
     body = made.encode_state(state)
     assert len(body) == made.state_bytes(1)
     again = made.decode_state(4, body)
     np.testing.assert_array_equal(again.item_factors, state.item_factors)
-    assert again.step == 1
+    assert again.sum_index == 1
     assert made.stretch(again, 1) == made.stretch(state, 1)
     for bad in (body[:-1], body + b"\0", body[:-4] + np.array(np.inf, "<f4").tobytes(), b"\5" + body[1:]):
         with pytest.raises(CodecError):
@@ -115,7 +115,7 @@ def test_rfrecf_is_done_when_its_coins_are_used_up() -> None:
     assert 1 < in_all <= 20
     for number in range(1, in_all + 1):
         assert not made.is_done(state)
-        state = made.absorb(state, made.plan(SEED, number), np.zeros(ITEMS * DIM), 2)
+        state = made.absorb(state, made.round_spec(SEED, number), np.zeros(ITEMS * DIM), 2)
     assert made.is_done(state)
     assert made.report(state) == {"iterations": 40.0, "sums": in_all, "sums_in_all": in_all}
     with pytest.raises(ParameterError, match="there is no number"):

@@ -32,7 +32,7 @@ def test_low_rank_is_the_truncated_svd(seed: int, rows: int, rank: int) -> None:
 @given(seed=st.integers(0, 2**32 - 1))
 def test_clients_and_the_mean_are_both_cut_to_the_rank(seed: int) -> None:
     chosen, rng = make(), np.random.default_rng(seed)
-    spec, before = chosen.plan(TASK_SEED, 1), chosen.initial_state(TASK_SEED)
+    spec, before = chosen.round_spec(TASK_SEED, 1), chosen.initial_state(TASK_SEED)
     total, counts, expected = np.zeros(chosen.layout().length), np.zeros(ITEMS), np.zeros((ITEMS, DIM))
     for client in range(5):
         items = np.sort(rng.permutation(ITEMS)[: rng.integers(RANK + 2, ITEMS)]).astype(np.int32)
@@ -52,7 +52,7 @@ def test_clients_and_the_mean_are_both_cut_to_the_rank(seed: int) -> None:
 
 def test_full_rank_is_fedmf() -> None:
     chosen, plain = make(DIM), recipe("fedmf", {"items": ITEMS, "dim": DIM, "clip": 50.0})
-    rng, spec = np.random.default_rng(3), make().plan(TASK_SEED, 1)
+    rng, spec = np.random.default_rng(3), make().round_spec(TASK_SEED, 1)
     update = Update(np.arange(12, dtype=np.int32), rng.normal(size=(12, DIM)).astype(np.float32))
     ours, theirs = chosen.contribute(spec, "c", update)[0][0], plain.contribute(spec, "c", update)[0][0]
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
@@ -65,7 +65,7 @@ def test_full_rank_is_fedmf() -> None:
 def test_what_cannot_be_is_refused_and_the_papers_payload_is_told() -> None:
     chosen = make()
     assert chosen.factor_values == RANK * (ITEMS + DIM)
-    spec = chosen.plan(TASK_SEED, 1)
+    spec = chosen.round_spec(TASK_SEED, 1)
     with pytest.raises(ParameterError, match="diverged"):
         chosen.contribute(spec, "c", Update(np.array([1], np.int32), np.full((1, DIM), np.nan, np.float32)))
     with pytest.raises(ParameterError, match="rows x 8"):

@@ -61,7 +61,7 @@ def test_absorb_moves_each_entry_by_its_mean_over_those_who_count(mode: str, see
         change[update.items] += sending.sent
         counts[update.items] += 1.0 if isinstance(chosen, SharedTopK) else sending.sent != 0
         sendings.append(sending.blocks)
-    spec = chosen.plan(TASK_SEED, 3)
+    spec = chosen.round_spec(TASK_SEED, 3)
     after = chosen.absorb(before, spec, summed(chosen, sendings), CLIENTS)
     assert after.round_number == 3
     gain = chosen.gain if isinstance(chosen, SharedTopK) else 1.0
@@ -123,7 +123,11 @@ def test_a_shared_support_says_nothing_about_a_client(mode: str) -> None:
     many = Update(np.arange(5, 29, dtype=np.int32), rng.uniform(-1, 1, (24, DIM)).astype(np.float32))
     one, other = chosen.lay_out(state, few, rng), chosen.lay_out(state, many, rng)
     assert one.blocks[0].shape == other.blocks[0].shape == (chosen.layout().length,)
-    assert chosen.route(chosen.plan(TASK_SEED, 1), "c_1") == chosen.route(chosen.plan(TASK_SEED, 9), "c_2") == ((0,),)
+    assert (
+        chosen.route(chosen.round_spec(TASK_SEED, 1), "c_1")
+        == chosen.route(chosen.round_spec(TASK_SEED, 9), "c_2")
+        == ((0,),)
+    )
     assert chosen.warnings() == ()
     assert "in the clear" in make("own").warnings()[0]
 
@@ -134,8 +138,8 @@ def test_the_next_support_is_half_the_strongest_and_half_drawn(mode: str) -> Non
     state = chosen.initial_state(TASK_SEED)
     sendings = [chosen.lay_out(state, drawn_update(rng, 20), rng) for _ in range(CLIENTS)]
     total = summed(chosen, [sending.blocks for sending in sendings])
-    first, again = (chosen.absorb(state, chosen.plan(TASK_SEED, 1), total, CLIENTS) for _ in range(2))
-    other = chosen.absorb(state, chosen.plan(TASK_SEED, 2), total, CLIENTS)
+    first, again = (chosen.absorb(state, chosen.round_spec(TASK_SEED, 1), total, CLIENTS) for _ in range(2))
+    other = chosen.absorb(state, chosen.round_spec(TASK_SEED, 2), total, CLIENTS)
     assert isinstance(first, TopKState) and isinstance(again, TopKState) and isinstance(other, TopKState)
     np.testing.assert_array_equal(first.support, again.support)
     assert set(first.support.tolist()) != set(other.support.tolist())
@@ -174,7 +178,7 @@ def test_every_entry_gets_its_turn() -> None:
         seen |= set(state.support.tolist())
         total = np.zeros(chosen.layout().length)
         total[0] = 1.0
-        state = chosen.absorb(state, chosen.plan(TASK_SEED, number), total, CLIENTS)
+        state = chosen.absorb(state, chosen.round_spec(TASK_SEED, number), total, CLIENTS)
     assert len(seen) == ITEMS * DIM
 
 

@@ -22,7 +22,7 @@ from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 
 LAYOUT = VectorLayout((Block("a", (Segment("v", 5, 1.0),)), Block("b", (Segment("n", 2, 1.0, integral=True),))))
-GROUP_CODE = bytes(range(32))
+MEMBERSHIP_SECRET = bytes(range(32))
 ANY_MODE: frozenset[Mode] = frozenset({"curious", "semi-malicious"})
 
 
@@ -49,14 +49,14 @@ def round_context(plan: MaskedPlan, cohort: int, number: int = 1, model: bytes =
     return RoundContext("t_1", number, bytes([number]) * 32, plan, model_digest(b"terms", model), cohort)
 
 
-def vouch(entry: RosterEntry) -> bool:
-    """The group code's word for an identity key."""
-    return entry.proof == membership_proof(GROUP_CODE, entry.identity_key, entry.mailbox_key)
+def is_member(entry: RosterEntry) -> bool:
+    """The membership secret's word for an identity key."""
+    return entry.proof == membership_proof(MEMBERSHIP_SECRET, entry.identity_key, entry.mailbox_key)
 
 
 def entry_of(identity: Ed25519PrivateKey, name: str, advertisement: bytes) -> RosterEntry:
     key = identity.public_key().public_bytes_raw()
-    return RosterEntry(name, key, bytes(32), membership_proof(GROUP_CODE, key, bytes(32)), advertisement)
+    return RosterEntry(name, key, bytes(32), membership_proof(MEMBERSHIP_SECRET, key, bytes(32)), advertisement)
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Round:
     members: list[str]
     policy: ClientPolicy = field(default_factory=lambda: ClientPolicy(modes=ANY_MODE))
     contexts: dict[str, RoundContext] = field(default_factory=dict)
-    vouch: Callable[[RosterEntry], bool] = vouch
+    is_member: Callable[[RosterEntry], bool] = is_member
     identities: dict[str, Ed25519PrivateKey] = field(init=False)
     elements: dict[str, NDArray[np.unsignedinteger[Any]]] = field(init=False)
     advertised: dict[str, client.Advertised] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Round:
 
     def share(self, without: Iterable[str] = ()) -> Round:
         for name in self._but(self.advertised, without):
-            self.shared[name], self.shares[name] = client.share(self.advertised[name], self.roster.body, self.vouch)
+            self.shared[name], self.shares[name] = client.share(self.advertised[name], self.roster.body, self.is_member)
         self.inboxes = server.inboxes(self.roster, self.shares)
         return self
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.errors import CodecError, HushRecError, RefusalError, ThresholdError
-from protocols.sums.masked import agreement, client, roster, server, shamir
+from protocols.sums.masked import client, key_agreement, roster, server, shamir
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.key_agreement import mask_context, pair_mask_key
 from protocols.sums.masked.masks import add_masks
@@ -136,7 +136,7 @@ def open_through_own_keys(played: Round, strangers: list[Ed25519PrivateKey | Non
         entries.append(entry)
     forged = make_roster(played.context, entries)
     try:
-        shared, body = client.share(played.advertised[VICTIM], forged.body, played.vouch)
+        shared, body = client.share(played.advertised[VICTIM], forged.body, played.is_member)
         inbox = forged.encode_set(played.members) + bytes(SEALED_BYTES * forged.degree)
         _, contribution = client.contribute(shared, inbox, played.elements[VICTIM])
     except RefusalError:
@@ -183,7 +183,7 @@ def test_man_in_the_middle(defended: bool, monkeypatch: Patch) -> None:
 @DEFENDED
 def test_invented_members(defended: bool) -> None:
     """Other identities altogether, with good signatures: no member vouches for them."""
-    played = new_round(6) if defended else new_round(6, vouch=always_true)
+    played = new_round(6) if defended else new_round(6, is_member=always_true)
     strangers: list[Ed25519PrivateKey | None] = [Ed25519PrivateKey.generate() for _ in range(5)]
     assert open_through_own_keys(played, strangers) is not defended
 
@@ -198,7 +198,7 @@ def test_two_rosters(defended: bool, monkeypatch: Patch) -> None:
     low, high = names(2)
     states = {}
     for name, body in ((low, whole.body), (high, less.body)):
-        states[name], _ = client.share(played.advertised[name], body, played.vouch)
+        states[name], _ = client.share(played.advertised[name], body, played.is_member)
     keys = [
         client._masks(states[name], b"\x3f", [place])[1]
         for name, place in ((low, whole.index(high)), (high, less.index(low)))
@@ -218,7 +218,7 @@ def test_a_key_found_twice(defended: bool, monkeypatch: Patch) -> None:
     entries = [*(entry for name, entry in played.entries.items() if name != "c_005"), mirror]
     body = len(entries).to_bytes(4, "little") + b"".join(entry.encode() for entry in entries)
     try:
-        client.share(played.advertised[VICTIM], body, played.vouch)
+        client.share(played.advertised[VICTIM], body, played.is_member)
     except CodecError as error:
         assert defended, error
         assert "a round key stands in the roster twice" in str(error)
@@ -240,7 +240,7 @@ def test_own_entry(lie: str) -> None:
         entries[VICTIM] = entry_of(Ed25519PrivateKey.generate(), VICTIM, entries[VICTIM].advertisement)
     forged = make_roster(played.context, entries.values())
     with pytest.raises(RefusalError, match="not in the roster" if lie == "missing" else "not its own"):
-        client.share(played.advertised[VICTIM], forged.body, played.vouch)
+        client.share(played.advertised[VICTIM], forged.body, played.is_member)
 
 
 # --- model inconsistency ----------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_model_inconsistency(defended: bool, signatures: bool, monkeypatch: Patc
     """The victim alone is given the true model, all others one to which their answer is known: zeros."""
     if not defended:
         monkeypatch.setattr(
-            RoundContext, "binding", lambda self: agreement.digest("no model", self.task_id, self.round_number)
+            RoundContext, "binding", lambda self: key_agreement.digest("no model", self.task_id, self.round_number)
         )
     if not signatures:
         monkeypatch.setattr(client, "verify_advertisement", always_true)

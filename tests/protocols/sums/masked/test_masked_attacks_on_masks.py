@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.errors import RefusalError, ThresholdError
-from protocols.sums.masked import agreement, client, server, shamir, shares
+from protocols.sums.masked import client, key_agreement, server, shamir, shares
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.key_agreement import is_mask_secret, mask_context, pair_mask_key, public_key
 from protocols.sums.masked.masks import add_masks
@@ -122,7 +122,7 @@ def test_sharer_equivocation(defended: bool, monkeypatch: Patch) -> None:
     The server's gain, were the set not bound into the masks: it could leave single pairs out and still open the sum.
     """
     if not defended:
-        real = agreement.mask_context
+        real = key_agreement.mask_context
         monkeypatch.setattr(client, "mask_context", lambda context, listed, sharers: real(context, listed, b""))
         monkeypatch.setattr(server, "mask_context", lambda context, listed, sharers: real(context, listed, b""))
     played = new_round(7, "curious").advertise().share()
@@ -236,7 +236,7 @@ def test_replayed_advertisement(defended: bool, monkeypatch: Patch) -> None:
     second.entries["c_001"] = first.entries["c_001"]
     second.roster = make_roster(second.context, second.entries.values())
     try:
-        client.share(second.advertised[VICTIM], second.roster.body, second.vouch)
+        client.share(second.advertised[VICTIM], second.roster.body, second.is_member)
         accepted = True
     except RefusalError:
         accepted = False

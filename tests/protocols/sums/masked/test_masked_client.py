@@ -22,7 +22,7 @@ def test_every_state_is_good_for_one_step() -> None:
     played = new_round(5).advertise().share().contribute().confirm().unmask()
     signed = server.confirmations(played.roster, played.confirmations)[VICTIM]
     for again in (
-        lambda: client.share(played.advertised[VICTIM], played.roster.body, played.vouch),
+        lambda: client.share(played.advertised[VICTIM], played.roster.body, played.is_member),
         lambda: client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], played.elements[VICTIM]),
         lambda: client.confirm(played.contributed[VICTIM], played.survivors),
         lambda: client.unmask(played.confirmed[VICTIM], signed),
@@ -35,9 +35,9 @@ def test_a_refused_step_is_a_step() -> None:
     """A server that sends nonsense first does not get a second try."""
     played = new_round(5).advertise()
     with pytest.raises(CodecError):
-        client.share(played.advertised[VICTIM], b"nonsense", played.vouch)
+        client.share(played.advertised[VICTIM], b"nonsense", played.is_member)
     with pytest.raises(RefusalError, match="once"):
-        client.share(played.advertised[VICTIM], played.roster.body, played.vouch)
+        client.share(played.advertised[VICTIM], played.roster.body, played.is_member)
 
 
 def test_done_holds_nothing() -> None:
@@ -53,12 +53,12 @@ def test_secrets_go_when_they_have_served() -> None:
 def test_everybody_else_is_vouched_for() -> None:
     asked: list[str] = []
 
-    def vouch(entry: RosterEntry) -> bool:
+    def is_member(entry: RosterEntry) -> bool:
         asked.append(entry.client_id)
         return True
 
     played = new_round(6).advertise()
-    client.share(played.advertised[VICTIM], played.roster.body, vouch)
+    client.share(played.advertised[VICTIM], played.roster.body, is_member)
     assert asked == names(6)[1:]
 
 
@@ -182,6 +182,6 @@ def test_one_round_is_nothing_for_another() -> None:
     other.policy = ClientPolicy(modes=ANY_MODE)
     other.advertise().share()
     with pytest.raises(HushRecError):
-        client.share(new_round(5).advertise().advertised[VICTIM], played.roster.body, played.vouch)
+        client.share(new_round(5).advertise().advertised[VICTIM], played.roster.body, played.is_member)
     contributed, _ = client.contribute(other.shared[VICTIM], played.inboxes[VICTIM], np.zeros(LAYOUT.length, np.uint32))
     assert contributed.pairs == {}

@@ -35,7 +35,7 @@ from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import (
     last_round,
-    lock_round,
+    lock_round_exclusive,
     lock_task,
     newest_snapshot,
     unfolded,
@@ -45,7 +45,7 @@ from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.tasks.plans import TaskTerms, round_spec, row_terms
 from protocols.errors import ThresholdError
 
-__all__ = ["RoundSteps", "Situation"]
+__all__ = ["RoundAdvancer", "Situation"]
 
 _LOG = logging.getLogger(__name__)
 _IDLE: Final = 3600.0
@@ -82,7 +82,7 @@ class Situation:
         return BlobRef(key, digest) if key is not None and digest is not None else None
 
 
-class RoundSteps:
+class RoundAdvancer:
     """Looks at a task, and does what is due in it. `batch`: contributions a worker folds at once."""
 
     def __init__(
@@ -183,7 +183,7 @@ class RoundSteps:
 
     def _give_up(self, seen: Situation, reason: str) -> None:
         def write(session: Session) -> None:
-            round_ = lock_round(session, seen.round.id)
+            round_ = lock_round_exclusive(session, seen.round.id)
             if round_.state == RoundState.UNMASKING:
                 give_up(session, session.get_one(TaskRow, round_.task_id), round_, reason, self._clock.now())
 
@@ -262,7 +262,7 @@ class RoundSteps:
 
     def _storage_damaged(self, seen: Situation, error: BlobDamagedError) -> None:
         def write(session: Session) -> None:
-            round_ = lock_round(session, seen.round.id)
+            round_ = lock_round_exclusive(session, seen.round.id)
             if round_.state not in ACTIVE or round_.partial_key != seen.round.partial_key:
                 return  # the blobs were let go of because the round had ended meanwhile: no damage
             _LOG.error("stored blob damaged: %s", error, extra=fields(task=seen.round.task_id, round=round_.number))
