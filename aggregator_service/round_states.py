@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
+from protocols.messages.stages import RoundState
+
 __all__ = [
     "ACTIVE",
     "OPENING",
@@ -14,23 +16,9 @@ __all__ = [
     "TERMINAL",
     "IllegalTransitionError",
     "RoundEvent",
-    "RoundState",
     "diagram",
     "next_state",
 ]
-
-
-class RoundState(StrEnum):
-    """Where a round stands. Interactive mechanisms begin with advertising, all others with collecting."""
-
-    ADVERTISING = "advertising"
-    SHARING = "sharing"
-    COLLECTING = "collecting"
-    FOLDING = "folding"
-    CONFIRMING = "confirming"
-    UNMASKING = "unmasking"
-    COMPLETE = "complete"
-    FAILED = "failed"
 
 
 class RoundEvent(StrEnum):

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from bench._report import Figure, arguments, bars, show, write_figures
 from bench._server import OPERATOR_TOKEN, Server, Watch
-from client_sdk.client import ClientOptions
+from client_sdk.local_state.client_state import ClientState
 from client_sdk.operator import Operator, task_request
+from client_sdk.participation.enroller import ClientOptions
 from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.simulation.fleet import Fleet
-from client_sdk.training.base import ClientState, LocalResult
+from client_sdk.training.base import LocalResult
 from protocols.layout import whole_route
 from protocols.messages import Schedule
 from protocols.recipes.base import ModelState, RoundSpec

@@ -13,7 +13,7 @@ from __future__ import annotations
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.drivers import Timeouts
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.client import AsyncClient, Client, ClientOptions
+from client_sdk.client import AsyncClient, Client
 from client_sdk.errors import (
     ApiError,
     ClientFault,
@@ -28,6 +28,7 @@ from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import DirectoryStore, Membership, MemoryStore
 from client_sdk.model.recommendation import Recommendations
 from client_sdk.operator import Operator, task_request
+from client_sdk.participation.enroller import ClientOptions
 from client_sdk.participation.events import RoundMissed, RoundReport
 from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.participation.ledger import OwnLedger

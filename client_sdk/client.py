@@ -8,92 +8,20 @@ with Client(url, identity=Identity.load("me.key")) as client:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
 from client_sdk.agreement.policy import Policy
-from client_sdk.api.calls import ApiCalls
-from client_sdk.api.drivers import AsyncDriver, SyncDriver, Timeouts
-from client_sdk.api.effects import Program, Traffic
-from client_sdk.api.retry import RetryPolicy
-from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
+from client_sdk.api.drivers import AsyncDriver, SyncDriver
+from client_sdk.api.effects import Traffic
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import ClientStore, Membership, Store, default_store
-from client_sdk.model.catch_up import ModelCache, ModelFollower
-from client_sdk.participation.enrolment import find_membership, join, own_calls
-from client_sdk.participation.keyring import parse_membership_secret
-from client_sdk.participation.ledger import OwnLedger, read_ledger
-from client_sdk.participation.masked_protocol import MembershipCheck
+from client_sdk.local_state.store import Membership, Store
+from client_sdk.participation.enroller import ClientOptions, Enroller
+from client_sdk.participation.ledger import OwnLedger
 from client_sdk.participation.participant import AsyncParticipant, Participant
-from client_sdk.participation.unmasked_rounds import Participation
 from client_sdk.training.base import TrainingConfig
-from client_sdk.training.registry import client_half
 
-__all__ = ["AsyncClient", "Client", "ClientOptions"]
-
-
-@dataclass(frozen=True)
-class ClientOptions:
-    """How a client behaves on the wire. chunk_bytes: larger contributions are uploaded in resumable pieces."""
-
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    chunk_bytes: int = DEFAULT_CHUNK_BYTES
-
-
-class Enroller:
-    """What both clients have in common: one identity, its shelf, and its conditions."""
-
-    def __init__(
-        self, url: str, identity: Identity, store: Store | None, policy: Policy | None, options: ClientOptions
-    ) -> None:
-        self.identity = identity
-        self.policy = policy or Policy()
-        self.options = options
-        self.client_store = ClientStore(default_store() if store is None else store, identity.fingerprint)
-        self.calls = ApiCalls(url, None, options.retry, options.chunk_bytes)
-
-    def ledger(self, task: str | None) -> Program[OwnLedger]:
-        """The sums that contain this identity's data in a task that it has joined."""
-        membership = find_membership(self.client_store, self.calls.url, task)
-        calls = own_calls(self.calls, self.identity, membership)
-        return read_ledger(calls, self.client_store, membership.task_id, membership.task_name)
-
-    def participation(
-        self,
-        task: str | None,
-        invitation: str | None,
-        membership_secret: str | bytes | None,
-        training: TrainingConfig | None,
-        seed: int | Sequence[int] | None,
-        shared: ModelCache | None = None,
-        graph_filter: str | None = None,
-        device_group: int | None = None,
-    ) -> Program[Participation]:
-        """Join, check the task against the policy, and be ready to take part."""
-        code = parse_membership_secret(membership_secret)
-        membership, terms = yield from join(
-            self.calls, self.identity, self.client_store, task, invitation, code, device_group
-        )
-        self.policy.check_task(terms)
-        calls = own_calls(self.calls, self.identity, membership)
-        client_store = None if shared else self.client_store
-        return Participation(
-            calls,
-            terms,
-            membership,
-            self.identity,
-            self.client_store,
-            self.policy,
-            ModelFollower(calls, terms, client_store, shared=shared, device_group=membership.device_group),
-            client_half(terms.recipe, training, graph_filter),
-            np.random.default_rng(seed),
-            membership_check=MembershipCheck(membership.membership_secret),
-        )
+__all__ = ["AsyncClient", "Client"]
 
 
 class Client:

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import SyncDriver
-from client_sdk.client import ClientOptions
 from client_sdk.errors import NotFound
+from client_sdk.participation.enroller import ClientOptions
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import (

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_service.round_states import ACTIVE, ORDER, RoundState
+from aggregator_service.round_states import ACTIVE, ORDER
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow, RoundStateRow, StageMessageRow
+from protocols.messages.stages import MESSAGE_IN, RoundState, prerequisite_of
 
 __all__ = ["StateFacts", "Step", "Tally", "tallies"]
 
 Status = Literal["done", "now", "ahead", "failed"]
-_SENT_IN: Final = {
-    "advertising": "advertise",
-    "sharing": "share",
-    "collecting": "contribute",
-    "confirming": "confirm",
-    "unmasking": "unmask",
-}
-"""State -> what clients send in it."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,7 @@ class Tally:
     @property
     def deadline(self) -> float | None:
         """Of the stage it is in, if clients are waited for."""
-        return self.round.deadline if self.round.state in _SENT_IN else None
+        return self.round.deadline if self.round.state in MESSAGE_IN else None
 
     @property
     def stage_began(self) -> float:
@@ -109,7 +102,7 @@ class Tally:
         """(clients that delivered, clients asked) in the present stage; None when it waits for nobody."""
         state = self.round.state
         asked = self._expected(state)
-        return None if asked is None else (self.clients(_SENT_IN[state]), asked)
+        return None if asked is None else (self.clients(MESSAGE_IN[state]), asked)
 
     def clients(self, part: str) -> int:
         """How many clients sent this."""
@@ -151,7 +144,7 @@ class Tally:
         if row.state in (RoundState.COMPLETE, RoundState.FAILED):
             return StateFacts(row.state, "failed" if row.state == RoundState.FAILED else "done", row.entered_at)
         status: Status = "now" if later is None else "failed" if later.state == RoundState.FAILED else "done"
-        sent = _SENT_IN.get(row.state)
+        sent = MESSAGE_IN.get(row.state)
         return StateFacts(
             row.state,
             status,
@@ -165,14 +158,11 @@ class Tally:
 
     def _expected(self, state: str) -> int | None:
         """Clients that a stage waits for: those that took part in the one before."""
-        if state not in _SENT_IN:
+        message = MESSAGE_IN.get(state)
+        if message is None:
             return None
-        if state == "advertising" or (state == "collecting" and not self.masked):
-            return self.round.cohort
-        if state == "unmasking" and not self.round.confirms:
-            return self.received
-        before = {"sharing": "advertise", "collecting": "share", "confirming": "contribute", "unmasking": "confirm"}
-        return self.clients(before[state])
+        before = prerequisite_of(message, confirms=self.round.confirms) if self.masked else None
+        return self.round.cohort if before is None else self.clients(before)
 
 
 def tallies(session: Session, rounds: Iterable[RoundRow]) -> list[Tally]:

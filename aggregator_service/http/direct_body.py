@@ -9,12 +9,10 @@ never offers room for more.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
-if TYPE_CHECKING:
-    from aggregator_service.http.bounded_protocol import BoundedHttp
 
 __all__ = ["EXTENSION", "DirectBody"]
 
@@ -24,13 +22,37 @@ _WORTH_IT: Final = 64 * 1024
 _THROWN_AWAY: Final = 64 * 1024
 
 
+class HttpConnection(Protocol):
+    """What a direct body needs of the HTTP protocol whose connection it takes over: uvicorn's, and a way back."""
+
+    @property
+    def cycle(self) -> RequestResponseCycle: ...
+
+    @property
+    def flow(self) -> FlowControl: ...
+
+    @property
+    def transport(self) -> asyncio.Transport: ...
+
+    def take_back(self) -> None:
+        """Make the connection HTTP's again, at the first byte of the next request."""
+
+    def eof_received(self) -> Any: ...
+
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
 class DirectBody(asyncio.BufferedProtocol):
     """The rest of one request's body. Reading is paused unless somebody reads.
 
     For as long as a body is read the transport talks to this object; what is not about bytes goes on to `http`.
     """
 
-    def __init__(self, http: BoundedHttp, cycle: RequestResponseCycle, left: int) -> None:
+    def __init__(self, http: HttpConnection, cycle: RequestResponseCycle, left: int) -> None:
         self._http, self._cycle, self._left = http, cycle, left
         self._loop = asyncio.get_running_loop()
         self._view = memoryview(b"")
@@ -43,7 +65,7 @@ class DirectBody(asyncio.BufferedProtocol):
         http.transport.set_protocol(self)
 
     @classmethod
-    def begin(cls, http: BoundedHttp, cycle: RequestResponseCycle, length: int) -> DirectBody | None:
+    def begin(cls, http: HttpConnection, cycle: RequestResponseCycle, length: int) -> DirectBody | None:
         """Take the connection over for what is left of a body; None where the usual way is as good, or the only one."""
         left = length - len(cycle.body)
         plain = cycle.more_body and not cycle.disconnected and not cycle.waiting_for_100_continue

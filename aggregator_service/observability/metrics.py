@@ -18,10 +18,11 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from aggregator_service.round_states import ACTIVE, TABLE, TERMINAL, RoundState
+from aggregator_service.round_states import ACTIVE, TABLE, TERMINAL
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from protocols.messages.problem import PROBLEM_TYPES
+from protocols.messages.stages import RoundState
 
 if TYPE_CHECKING:
     from aggregator_service.observability.request_record import Seen

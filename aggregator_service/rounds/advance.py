@@ -20,7 +20,7 @@ from aggregator_service.compute.unmasking import Masks
 from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
-from aggregator_service.round_states import ACTIVE, RoundEvent, RoundState
+from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.masked_stages import end_stage, gather_masks, give_up
 from aggregator_service.rounds.transactions import (
     LostRaceError,
@@ -44,6 +44,7 @@ from aggregator_service.storage.rounds import (
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.tasks.plans import TaskTerms, round_spec, row_terms
 from protocols.errors import ThresholdError
+from protocols.messages.stages import RoundState
 
 __all__ = ["RoundAdvancer", "Situation"]
 

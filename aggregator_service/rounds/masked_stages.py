@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.logs import fields
-from aggregator_service.round_states import RoundEvent, RoundState
+from aggregator_service.round_states import RoundEvent
 from aggregator_service.rounds.transactions import (
     LostRaceError,
     enforce_min_difference,
@@ -43,6 +43,7 @@ from aggregator_service.storage.stages import (
 from aggregator_service.tasks.plans import plan_round
 from protocols.errors import ParameterError, ThresholdError
 from protocols.messages import Schedule
+from protocols.messages.stages import RoundState
 from protocols.sums.masked import server
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import own_plan

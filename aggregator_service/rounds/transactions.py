@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.compute.jobs import BlobRef, Released, StoredState
 from aggregator_service.logs import fields
-from aggregator_service.round_states import ACTIVE, RoundEvent, RoundState, next_state
+from aggregator_service.round_states import ACTIVE, RoundEvent, next_state
 from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
 from aggregator_service.rounds.differencing import retire_similar, staying_cohort
 from aggregator_service.storage.chunks import drop_chunks
@@ -44,6 +44,7 @@ from aggregator_service.tasks.ledger import survivors_digest
 from aggregator_service.tasks.plans import plan_task, row_terms
 from aggregator_service.tasks.tasks import agreed_digest
 from protocols.messages import Schedule
+from protocols.messages.stages import RoundState, opening_state
 from protocols.sums.masked.plan import MaskedPlan
 
 __all__ = [
@@ -93,7 +94,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     round_ = RoundRow(
         task_id=task.id,
         number=number,
-        state=(RoundState.ADVERTISING if interactive else RoundState.COLLECTING).value,
+        state=opening_state(interactive).value,
         sum_index=sum_index,
         seed=plan.recipe.round_spec(task.seed, number, sum_index).seed,
         model_digest=agreed_digest(session, task, sum_index, completed) if interactive else None,

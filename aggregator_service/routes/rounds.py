@@ -30,7 +30,7 @@ from aggregator_service.services import ServicesOf
 from aggregator_service.storage.rounds import cohort_clients, find_round, last_round, list_rounds
 from aggregator_service.storage.schema import RoundRow
 from protocols.messages import CohortView, Extension, RoundPage, RoundView
-from protocols.messages.rounds import RoundState
+from protocols.messages.stages import RoundState
 
 __all__ = ["POLLS", "router"]
 

@@ -22,16 +22,17 @@ from aggregator_service.routes.common import (
     guarded,
 )
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.stages import Handout, Stage
+from aggregator_service.storage.stages import Handout
 from aggregator_service.uploads.receive import receive_small_body
 from aggregator_service.uploads.stage_messages import admit_to_stage, handed_out, same_or_other, store_message
 from protocols.messages import UploadReceipt
+from protocols.messages.stages import StageMessage
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}", tags=["stages"])
 
-StageName = Annotated[Stage, Path(description="What is sent.", examples=["advertise"])]
+StageName = Annotated[StageMessage, Path(description="What is sent.", examples=["advertise"])]
 _HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-cohort")}
 
 

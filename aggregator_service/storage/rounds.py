@@ -8,9 +8,10 @@ from typing import Final
 from sqlalchemy import BindParameter, bindparam, func, select
 from sqlalchemy.orm import Session
 
-from aggregator_service.round_states import ORDER, RoundState
+from aggregator_service.round_states import ORDER
 from aggregator_service.storage.locks import hold_alone
 from aggregator_service.storage.schema import CohortRow, ContributionRow, RoundRow, RoundStateRow, SnapshotRow, TaskRow
+from protocols.messages.stages import RoundState
 
 __all__ = [
     "cohort_clients",

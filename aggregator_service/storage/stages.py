@@ -14,14 +14,12 @@ from typing import Final, Literal, get_args
 from sqlalchemy import BindParameter, Select, bindparam, delete, func, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.round_states import RoundState
 from aggregator_service.storage.schema import CohortRow, ContributionRow, HandoutRow, RoundRow, StageMessageRow
+from protocols.messages.stages import MESSAGE_IN, MaskedMessage, StageMessage, prerequisite_of
 
 __all__ = [
-    "STATE_OF",
     "Handout",
     "Part",
-    "Stage",
     "add_handouts",
     "awaited_message",
     "count_of",
@@ -35,42 +33,24 @@ __all__ = [
     "clients_with",
 ]
 
-Stage = Literal["advertise", "share", "confirm", "unmask"]
 Part = Literal["asked", "advertise", "share", "contribute", "confirm", "unmask"]
-"""What a client did in a round: was asked, or delivered in a stage."""
+"""What a client did in a round: it was asked, or sent one of the messages."""
 Handout = Literal["roster", "inbox", "survivors", "confirmations"]
 
-STATE_OF: Final[Mapping[Stage, RoundState]] = {
-    "advertise": RoundState.ADVERTISING,
-    "share": RoundState.SHARING,
-    "confirm": RoundState.CONFIRMING,
-    "unmask": RoundState.UNMASKING,
-}
-_DELIVERED: Final[Mapping[str, Part]] = {
-    RoundState.COLLECTING: "contribute",
-    **{state: stage for stage, state in STATE_OF.items()},
-}
-_BEFORE: Final[Mapping[Part, Part]] = {
-    "advertise": "asked",
-    "share": "advertise",
-    "contribute": "share",
-    "confirm": "contribute",
-}
 
-
-def awaited_message(round_: RoundRow) -> Part | None:
-    """What the current stage takes; None when nothing is taken any more."""
-    return _DELIVERED.get(round_.state)
+def awaited_message(round_: RoundRow) -> MaskedMessage | None:
+    """The message that clients send in the round's state; None when the round takes nothing any more."""
+    return MESSAGE_IN.get(round_.state)
 
 
 def prerequisite(round_: RoundRow) -> Part | None:
     """What a client must have done to take part in the current stage; None when nothing is taken any more."""
-    taken = awaited_message(round_)
-    if taken is None or round_.model_digest is None:
-        return None if taken is None else "asked"
-    if taken == "unmask":
-        return "confirm" if round_.confirms else "contribute"
-    return _BEFORE[taken]
+    message = awaited_message(round_)
+    if message is None:
+        return None
+    if round_.model_digest is None:  # not a masked round: it has no stage before this one
+        return "asked"
+    return prerequisite_of(message, confirms=round_.confirms) or "asked"
 
 
 def _clients_with(part: Part) -> Select[str]:
@@ -108,12 +88,12 @@ def takes_part(session: Session, round_id: int, part: Part, client_id: str) -> b
     return session.execute(found).first() is not None
 
 
-def find_message(session: Session, round_id: int, stage: Stage, client_id: str) -> StageMessageRow | None:
+def find_message(session: Session, round_id: int, stage: StageMessage, client_id: str) -> StageMessageRow | None:
     """What a client sent in a stage, its bytes perhaps scrubbed."""
     return session.get(StageMessageRow, (round_id, stage, client_id))
 
 
-def message_bodies(session: Session, round_id: int, stage: Stage) -> dict[str, bytes]:
+def message_bodies(session: Session, round_id: int, stage: StageMessage) -> dict[str, bytes]:
     """The bodies of a stage by client id; only while the round is under way."""
     row = StageMessageRow
     query = select(row.client_id, row.body).where(row.round_id == round_id, row.stage == stage)

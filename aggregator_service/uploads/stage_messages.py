@@ -19,9 +19,7 @@ from aggregator_service.storage.database import Delivery, progress
 from aggregator_service.storage.rounds import find_round, in_cohort, lock_round_shared
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stages import (
-    STATE_OF,
     Handout,
-    Stage,
     count_of,
     find_handout,
     find_message,
@@ -30,6 +28,7 @@ from aggregator_service.storage.stages import (
 )
 from aggregator_service.tasks.plans import plan_round
 from protocols.messages import UploadReceipt
+from protocols.messages.stages import STATE_FOR, StageMessage
 from protocols.sums.masked import messages, server
 from protocols.sums.masked.mechanism import own_plan
 
@@ -45,7 +44,7 @@ class StageAdmission:
     task: TaskRow
     round: RoundRow
     client: Enrolled
-    stage: Stage
+    stage: StageMessage
     length: int
     stored: StageMessageRow | None
 
@@ -57,7 +56,7 @@ class StageAdmission:
 
 
 def admit_to_stage(
-    services: Services, principal: Principal, task_id: str, number: int, stage: Stage, client_id: str
+    services: Services, principal: Principal, task_id: str, number: int, stage: StageMessage, client_id: str
 ) -> StageAdmission:
     """Who may send what: 404 for rounds without stages, 409 round-closed outside the stage, 403 not-in-cohort for those
     that did not take part in the stage before. What is stored already is answered whatever the round's state."""
@@ -79,17 +78,17 @@ def _masked_round(session: Session, task_id: str, number: int) -> RoundRow:
     return round_
 
 
-def _refuse_outsider(session: Session, round_: RoundRow, stage: Stage, client_id: str, now: float) -> None:
+def _refuse_outsider(session: Session, round_: RoundRow, stage: StageMessage, client_id: str, now: float) -> None:
     if not in_cohort(session, round_.id, client_id):
         raise Problem("not-in-cohort", "this client is not asked in this round")
-    if round_.state != STATE_OF[stage] or now >= round_.deadline:
+    if round_.state != STATE_FOR[stage] or now >= round_.deadline:
         raise Problem("round-closed", f"the round is {round_.state}: it takes no messages of this stage now")
     before = prerequisite(round_)
     if before is not None and not takes_part(session, round_.id, before, client_id):
         raise Problem("not-in-cohort", "this client did not take part in the stage before, so it has left the round")
 
 
-def _length(session: Session, task: TaskRow, round_: RoundRow, stage: Stage) -> int:
+def _length(session: Session, task: TaskRow, round_: RoundRow, stage: StageMessage) -> int:
     if stage == "advertise":
         return messages.ADVERTISEMENT_BYTES
     if stage == "confirm":

@@ -36,10 +36,10 @@ from protocols.messages import (
     TaskView,
     UploadReceipt,
 )
+from protocols.messages.stages import StageMessage
 
-__all__ = ["ApiCalls", "Fresh", "Handout", "Stage", "base_url"]
+__all__ = ["ApiCalls", "Fresh", "Handout", "base_url"]
 
-Stage = Literal["advertise", "share", "confirm", "unmask"]
 Handout = Literal["roster", "inbox", "survivors", "confirmations"]
 M = TypeVar("M", bound=BaseModel)
 LONGEST_WAIT: Final = 30.0
@@ -204,7 +204,7 @@ class ApiCalls:
 
     # --- masked rounds -------------------------------------------------------------------------------------------
 
-    def put_stage(self, task_id: str, number: int, stage: Stage, client_id: str, body: bytes) -> Program[None]:
+    def put_stage(self, task_id: str, number: int, stage: StageMessage, client_id: str, body: bytes) -> Program[None]:
         """Store this client's message of one stage; the same bytes again are as good."""
         yield from self._put(_task(task_id, "rounds", number, "stages", stage, client_id), body)
 

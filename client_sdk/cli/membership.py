@@ -11,10 +11,10 @@ import typer
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.cli.console import stderr
-from client_sdk.client import ClientOptions
 from client_sdk.errors import LocalFileError, NotEnrolled
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership, default_store
+from client_sdk.participation.enroller import ClientOptions
 from protocols.errors import ParameterError
 from protocols.sums.registry import MECHANISMS
 

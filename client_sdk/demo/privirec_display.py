@@ -14,13 +14,14 @@ from rich.text import Text
 
 from client_sdk.demo.privirec_results import PriviRecResult, SumDone
 from protocols.messages import RoundView
+from protocols.messages.stages import MASKED_STATES, RoundState
 from protocols.recipes.privirec.recipe import PriviRecK
 
 __all__ = ["SpectrumDisplay", "ranking_table"]
 
 _STAGES: Final = {
     "plain": ("collecting", "folding", "complete"),
-    "masked": ("advertising", "sharing", "collecting", "confirming", "unmasking", "complete"),
+    "masked": (*MASKED_STATES, RoundState.COMPLETE),
 }
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _WIDTH: Final = 12

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.errors import LocalFileError
+from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.private_files import ensure_private_directory, read_private, write_private
-from client_sdk.training.base import ClientState
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.envelope import MEMBERSHIP_SECRET_BYTES
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.calls import ApiCalls, Handout, Stage
+from client_sdk.api.calls import ApiCalls, Handout
 from client_sdk.api.effects import Program, work
 from client_sdk.errors import PolicyRefused
 from client_sdk.local_state.identity import Identity
@@ -26,6 +26,7 @@ from client_sdk.participation.ledger import deliver
 from protocols.crypto.envelope import membership_proof
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
+from protocols.messages.stages import MASKED_STATES, StageMessage
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.sums.masked import client as stages
 from protocols.sums.masked import messages
@@ -36,7 +37,6 @@ from protocols.sums.masked.task_binding import broadcast_digest
 
 __all__ = ["Elements", "MaskedPart", "MembershipCheck", "round_context"]
 
-_STAGES: Final = ("advertising", "sharing", "collecting", "confirming", "unmasking")
 _REACHED: Final[dict[type, int]] = {
     type(None): 0,
     stages.Advertised: 1,
@@ -118,9 +118,9 @@ class MaskedPart:
         Raises `RefusalError`, `ThresholdError` and `CodecError` when the server breaks a rule or too few neighbours are
         left, and what the calls raise: all of them end the round for this client.
         """
-        if view.state not in _STAGES or self.finished:
+        if view.state not in MASKED_STATES or self.finished:
             return
-        ahead = _REACHED[type(self._state)] - _STAGES.index(view.state)
+        ahead = _REACHED[type(self._state)] - MASKED_STATES.index(view.state)
         if ahead < 0 and not self._skips_confirming(view):
             self.finished, self.missed = True, f"the round went on to {view.state} before this client was done"
             return
@@ -173,7 +173,7 @@ class MaskedPart:
         yield from self._put("unmask", body)
         self.finished = True
 
-    def _put(self, stage: Stage, body: bytes) -> Program[None]:
+    def _put(self, stage: StageMessage, body: bytes) -> Program[None]:
         task_id, number = self.context.task_id, self.context.round_number
         yield from self.calls.put_stage(task_id, number, stage, self.membership.client_id, body)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,12 @@ from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.model.catch_up import CaughtUp
 from client_sdk.participation.events import ClipWarning, Progress, RoundReport
+from client_sdk.participation.local_work import LocalWork
 from client_sdk.participation.masked_protocol import MaskedPart, round_context
 from client_sdk.training.base import LocalResult
 from protocols.messages import RoundView
 from protocols.recipes.base import RoundSpec
 from protocols.sums.masked.plan import encode
-
-if TYPE_CHECKING:
-    from client_sdk.participation.unmasked_rounds import Participation
 
 __all__ = ["MaskedRound", "take_masked_part"]
 
@@ -32,7 +30,7 @@ _LONG_POLL = 20.0
 class MaskedRound:
     """One client in one masked round. Give `advance` the round's view whenever it changed, until `finished`."""
 
-    core: Participation
+    core: LocalWork
     view: RoundView
     history: History
     progress: Progress | None = None
@@ -113,7 +111,7 @@ class MaskedRound:
 
 
 def take_masked_part(
-    core: Participation, view: RoundView, history: History, progress: Progress | None
+    core: LocalWork, view: RoundView, history: History, progress: Progress | None
 ) -> Program[RoundReport]:
     """Go through the round with everyone else, from its first stage until this client has nothing left to send.
 

@@ -8,7 +8,8 @@ from client_sdk.local_state.store import Membership
 from client_sdk.model.recommendation import Recommendations
 from client_sdk.participation.events import Progress, RoundReport
 from client_sdk.participation.keyring import Deliveries, KeyService
-from client_sdk.participation.unmasked_rounds import Participation, Stop
+from client_sdk.participation.local_work import Stop
+from client_sdk.participation.participation import Participation
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState

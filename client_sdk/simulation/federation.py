@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.data.interactions import Interactions
-from client_sdk.training.base import ClientState, LocalResult, TrainingConfig
+from client_sdk.local_state.client_state import ClientState
+from client_sdk.training.base import LocalResult, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.registry import client_half
 from protocols.crypto.domain import derive_seed

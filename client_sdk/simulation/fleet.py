@@ -28,20 +28,23 @@ from numpy.typing import NDArray
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.api.effects import Program
-from client_sdk.client import ClientOptions, Enroller
 from client_sdk.history import History
+from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import MemoryStore
 from client_sdk.model.catch_up import Catalogue, ModelCache, ModelFollower, fetch_catalogue
+from client_sdk.participation.enroller import ClientOptions, Enroller
 from client_sdk.participation.events import RoundMissed, RoundReport
 from client_sdk.participation.keyring import KeyService
+from client_sdk.participation.local_work import Stop
 from client_sdk.participation.participant import key_service
-from client_sdk.participation.unmasked_rounds import Participation, Stop
-from client_sdk.simulation.fleet_rounds import FleetRound, MaskedStage, Seat, play_at_once, play_stages
-from client_sdk.training.base import ClientState, TrainingConfig
+from client_sdk.participation.participation import Participation
+from client_sdk.simulation.fleet_rounds import FleetRound, Seat, play_at_once, play_stages
+from client_sdk.training.base import TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
+from protocols.messages.stages import MASKED_STATES, opening_state
 from protocols.recipes.base import ModelState
 
 __all__ = ["Fleet"]
@@ -74,7 +77,7 @@ class Fleet:
         downloads: Literal["each", "once"] = "each",
         dropout: float = 0.0,
         dropout_rng: np.random.Generator | None = None,
-        dropout_stage: MaskedStage = "collecting",
+        dropout_stage: str = "collecting",
         options: ClientOptions | None = None,
         identities: Sequence[Identity] | None = None,
         device_groups: Sequence[int] | None = None,
@@ -83,6 +86,8 @@ class Fleet:
             raise ParameterError("a fleet needs at least one client")
         if not 0.0 <= dropout < 1.0:
             raise ParameterError(f"dropout is a share below 1, got {dropout}")
+        if dropout_stage not in MASKED_STATES:
+            raise ParameterError(f"dropout_stage is one of {', '.join(MASKED_STATES)}, got {dropout_stage!r}")
         self._url, self._interactions = url, list(interactions)
         self._training, self._policy, self._seed = training, policy or _ANY_MECHANISM, seed
         if identities is not None and len(identities) != len(interactions):
@@ -96,7 +101,7 @@ class Fleet:
         )
         self._identities = list(identities or (Identity.generate() for _ in interactions))
         self._dropout, self._dropout_rng = dropout, dropout_rng or np.random.default_rng()
-        self._dropout_stage: MaskedStage = dropout_stage
+        self._dropout_stage: str = dropout_stage
         self._options = options or ClientOptions()
         self._cache = ModelCache(downloads)
         self._driver = SyncDriver(self._options.timeouts)
@@ -206,7 +211,7 @@ class Fleet:
 
     @property
     def _opening(self) -> str:
-        return "advertising" if self._clients[0].terms.mechanism.interactive else "collecting"
+        return opening_state(self._clients[0].terms.mechanism.interactive)
 
     def _is_open(self) -> bool:
         watcher = self._clients[0]

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeVar, get_args
+from typing import Final, Literal, Protocol, TypeVar
 
 from client_sdk.api.effects import Program
 from client_sdk.errors import ClientSDKError, PolicyRefused
 from client_sdk.history import History
 from client_sdk.participation.events import RoundMissed, RoundReport
 from client_sdk.participation.masked_rounds import MaskedRound
-from client_sdk.participation.unmasked_rounds import Participation
+from client_sdk.participation.participation import Participation
 from protocols.errors import CodecError, RefusalError, ThresholdError
 from protocols.messages import RoundView
+from protocols.messages.stages import MASKED_STATES, RoundState
 
-__all__ = ["FleetRound", "MaskedStage", "Seat", "play_at_once", "play_stages"]
+__all__ = ["FleetRound", "Seat", "play_at_once", "play_stages"]
 
 T = TypeVar("T")
-MaskedStage = Literal["advertising", "sharing", "collecting", "confirming", "unmasking"]
-_STAGES: Final = get_args(MaskedStage)
 _DROPPED: Final = "dropped out on purpose"
 
 
@@ -123,12 +122,12 @@ def play_stages(
     view: RoundView,
     spread: Spread,
     await_change: Callable[[RoundView], RoundView],
-    silent_from: MaskedStage,
+    silent_from: str,
 ) -> list[RoundReport | RoundMissed]:
     """A masked round: every client's message of a stage, then the wait for the next one, until the round is over."""
     played = [_Played(seat, MaskedRound(seat.client, seat.view(view), seat.history)) for seat in seats]
-    while view.state in _STAGES:
-        silent = _STAGES.index(view.state) >= _STAGES.index(silent_from)
+    while view.state in MASKED_STATES:
+        silent = MASKED_STATES.index(view.state) >= MASKED_STATES.index(RoundState(silent_from))
         spread(one.stage(view) for one in played if one.missed is None and not (silent and one.seat.drops))
         view = await_change(view)
     return [one.outcome(view) for one in played]

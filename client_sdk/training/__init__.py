@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from client_sdk.training.base import ClientHalf, ClientState, LocalResult, TrainingConfig
+from client_sdk.local_state.client_state import ClientState
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig
 from client_sdk.training.factors import FactorHalf
 from client_sdk.training.fair import FairConfig
 from client_sdk.training.local import train_locally

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
+from client_sdk.local_state.client_state import ClientState
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 
-__all__ = ["ChecksHistory", "ClientHalf", "LocalResult", "ClientState", "TrainingConfig", "training_for"]
-
-ClientState = Mapping[str, NDArray[Any]]
-"""What a client keeps from round to round and never sends: its user factor, a residual; arrays by name."""
+__all__ = ["ChecksHistory", "ClientHalf", "LocalResult", "TrainingConfig", "training_for"]
 
 
 @dataclass(frozen=True)

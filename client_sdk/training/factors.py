@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.training.base import ClientState, LocalResult
+from client_sdk.local_state.client_state import ClientState
+from client_sdk.training.base import LocalResult
 from client_sdk.training.local import train_locally
 from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor
 from protocols.recipes.base import ModelState, RoundSpec, Update

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
+from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.adam import Adam
-from client_sdk.training.base import ClientState, LocalResult, TrainingConfig
+from client_sdk.training.base import LocalResult, TrainingConfig
 from client_sdk.training.negatives import draw_negatives
 from client_sdk.training.neumf import pair_gradients, scores
 from client_sdk.training.touched import TouchedAdam

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
+from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.adam import Adam, OuterAdam
-from client_sdk.training.base import ClientState, LocalResult, TrainingConfig
+from client_sdk.training.base import LocalResult, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.mf import Samples, check_shapes, draw_samples
 from protocols.errors import ParameterError

@@ -15,7 +15,8 @@ from scipy.sparse import csr_array
 
 from client_sdk.filters import FILTERS, Components, Filter, TurboCF, user_row
 from client_sdk.history import History
-from client_sdk.training.base import ClientState, LocalResult
+from client_sdk.local_state.client_state import ClientState
+from client_sdk.training.base import LocalResult
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.privirec.recipe import PriviRecK

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
+from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.adam import Adam
-from client_sdk.training.base import ClientState, LocalResult
+from client_sdk.training.base import LocalResult
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings
 from protocols.errors import ParameterError

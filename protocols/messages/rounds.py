@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import Field
 
 from protocols.messages.base import Key32, Message
+from protocols.messages.stages import RoundState
 
 __all__ = [
     "LONGEST_STAGE",
     "CohortView",
     "Extension",
     "RoundPage",
-    "RoundState",
     "RoundView",
     "SnapshotView",
     "UploadReceipt",
@@ -21,8 +21,6 @@ __all__ = [
 
 LONGEST_STAGE: Final = 604_800
 """Seconds that clients have at most for one stage of a round: a week."""
-
-RoundState = Literal["advertising", "sharing", "collecting", "confirming", "unmasking", "folding", "complete", "failed"]
 
 
 class RoundView(Message):

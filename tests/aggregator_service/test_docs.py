@@ -20,12 +20,12 @@ from aggregator_service.round_states import (
     TERMINAL,
     IllegalTransitionError,
     RoundEvent,
-    RoundState,
     diagram,
     next_state,
 )
 from aggregator_service.settings import Settings
 from protocols.messages.problem import PROBLEM_TYPES
+from protocols.messages.stages import RoundState
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -22,15 +22,8 @@ from protocols.sums.masked.policy import ClientPolicy
 from tests.simulation.plan import MEMBERS, Part
 from tests.simulation.process import Message, Process
 
-__all__ = ["PLACES", "STATE_OF", "Client", "counted", "vector"]
+__all__ = ["PLACES", "Client", "counted", "vector"]
 
-STATE_OF: Final[dict[Part, str]] = {
-    "advertise": "advertising",
-    "share": "sharing",
-    "contribute": "collecting",
-    "confirm": "confirming",
-    "unmask": "unmasking",
-}
 PLACES: Final = MEMBERS + 2
 """Members at the beginning, and newcomers at most."""
 _POLICY: Final = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))

@@ -14,8 +14,9 @@ from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Effects
 from protocols.errors import RefusalError
+from protocols.messages.stages import STATE_FOR
 from tests.simulation.actors import Actor, without_threads
-from tests.simulation.clients import PLACES, STATE_OF, Client
+from tests.simulation.clients import PLACES, Client
 from tests.simulation.faults import Strike, Striker
 from tests.simulation.invariants import Ledger
 from tests.simulation.job import STAGE_SECONDS, View, create_job, device_group_of, has_members, look_at
@@ -265,7 +266,7 @@ class World:
             client.enter(round_.number)
         if client.left:
             return None
-        part = next((part for part in self.plan.parts if STATE_OF[part] == round_.state), None)
+        part = next((part for part in self.plan.parts if STATE_FOR[part] == round_.state), None)
         if part is None or part in client.done:
             return None
         silent_from = self.plan.silent.get((round_.number, client.index))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import numpy as np
@@ -18,6 +18,7 @@ from aggregator_service.storage.schema import RoundRow
 from protocols.codec import b64decode
 from protocols.layout import whole_route
 from protocols.messages import TaskView
+from protocols.messages.stages import STATE_FOR, MaskedMessage
 from protocols.sums.masked import client
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import own_plan
@@ -29,14 +30,8 @@ from tests.support.server import AggregatorProcess
 
 __all__ = ["STAGES", "MaskedClient", "Step", "enrol_masked", "expire", "masked_task", "plan_of", "play", "steps_of"]
 
-Step = Literal["advertise", "share", "contribute", "confirm", "unmask"]
-STAGES: dict[Step, str] = {
-    "advertise": "advertising",
-    "share": "sharing",
-    "contribute": "collecting",
-    "confirm": "confirming",
-    "unmask": "unmasking",
-}
+Step = MaskedMessage
+STAGES = STATE_FOR
 
 
 def masked_task(api: Api, name: str, cohort: int, mode: str = "semi-malicious", **changes: Any) -> TestTask:

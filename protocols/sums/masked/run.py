@@ -6,7 +6,6 @@ import hmac
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from protocols.crypto.domain import SEED_BYTES
 from protocols.crypto.envelope import MEMBERSHIP_SECRET_BYTES, membership_proof
 from protocols.layout import whole_route
+from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked import client, server
 from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
 from protocols.sums.masked.mechanism import MASKED
@@ -24,9 +24,8 @@ from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import RosterEntry, make_roster
 from protocols.sums.masked.shamir import Randomness
 
-__all__ = ["Stage", "MaskedTranscript", "run_masked_sum"]
+__all__ = ["MaskedTranscript", "run_masked_sum"]
 
-Stage = Literal["advertise", "share", "contribute", "confirm", "unmask"]
 """What a client that drops out does not send any more."""
 
 
@@ -46,18 +45,18 @@ class MaskedTranscript:
 def run_masked_sum(
     plan: MaskedPlan,
     vectors: Mapping[str, NDArray[np.float64]],
-    drop: Mapping[str, Stage] | None = None,
+    drop: Mapping[str, MaskedMessage] | None = None,
     random: Randomness = os.urandom,
 ) -> MaskedTranscript:
     """The sum of the vectors, each (layout.length,), of all clients that contribute before they drop out.
 
     Raises `ThresholdError` when too few are left in a stage, and whatever else the parties raise.
     """
-    order: tuple[Stage, ...] = ("advertise", "share", "contribute", "confirm", "unmask")
+    order = MASKED_MESSAGES
     drop = {} if drop is None else drop
     route = whole_route(plan.layout)
 
-    def stays(client_id: str, stage: Stage) -> bool:
+    def stays(client_id: str, stage: MaskedMessage) -> bool:
         return client_id not in drop or order.index(drop[client_id]) > order.index(stage)
 
     # Everyone knows the round; each client computed the model's digest itself. Members share a membership secret

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.exc import OperationalError
 
-from aggregator_service.round_states import RoundState
+from protocols.messages.stages import RoundState
 from tests.support.api import Api, digest_field
 from tests.support.inside import aggregator_inside
 from tests.support.server import running_aggregator

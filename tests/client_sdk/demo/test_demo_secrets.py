@@ -14,7 +14,7 @@ from client_sdk.demo.arms import Arm, Federation, run_arm
 from client_sdk.demo.results import ArmResult, DemoResult
 from client_sdk.demo.run import DemoRequest, arms_of, chosen_settings, federation
 from client_sdk.demo.server import run_server
-from client_sdk.participation.unmasked_rounds import Participation
+from client_sdk.participation.participation import Participation
 from client_sdk.simulation.fleet import Fleet
 
 ROUNDS, COHORT = 5, 12

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from protocols.errors import ThresholdError
 from protocols.layout import whole_route
+from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.packing import pack
 from protocols.sums.masked.parameters import Mode
 from protocols.sums.masked.plan import MaskedPlan, encode, make_plan
-from protocols.sums.masked.run import Stage, run_masked_sum
+from protocols.sums.masked.run import run_masked_sum
 from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names
 
 MODES = st.sampled_from(get_args(Mode))
-STAGES: tuple[Stage, ...] = get_args(Stage)
 AFTER_CONTRIBUTING = ("confirm", "unmask")
 
 
@@ -40,7 +40,7 @@ def in_the_clear(
     return MASKED.open(plan, MASKED.release(plan, partial), len(chosen), None)
 
 
-def check_run(plan: MaskedPlan, clients: list[str], drop: Mapping[str, Stage], seed: int = 3) -> None:
+def check_run(plan: MaskedPlan, clients: list[str], drop: Mapping[str, MaskedMessage], seed: int = 3) -> None:
     """The survivors are those that contributed, and the sum is theirs to the last bit."""
     vectors = some_vectors(clients, seed)
     done = run_masked_sum(plan, vectors, drop)
@@ -58,8 +58,8 @@ def test_every_width(mode: Mode, bits: int) -> None:
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
-@pytest.mark.parametrize("stage", STAGES)
-def test_dropouts_in_every_stage(mode: Mode, stage: Stage) -> None:
+@pytest.mark.parametrize("stage", MASKED_MESSAGES)
+def test_dropouts_in_every_stage(mode: Mode, stage: MaskedMessage) -> None:
     """9 clients, k=8, t=5: three gone leave six, so that each has five neighbours, exactly t. One more is too many."""
     plan, gone = complete_plan(mode), ["c_000", "c_004", "c_008"]
     check_run(plan, names(9), dict.fromkeys(gone, stage))
@@ -77,7 +77,9 @@ def test_dropouts_in_every_stage(mode: Mode, stage: Stage) -> None:
 def test_dropouts_in_all_stages_at_once_on_a_sparse_graph(mode: Mode) -> None:
     plan = make_plan({"mode": mode, "corrupt": 0.02, "dropout": 0.2}, LAYOUT, 40)
     assert plan.neighbourhood(40).degree < 39
-    drop: dict[str, Stage] = dict(zip(["c_003", "c_011", "c_017", "c_024", "c_038"], STAGES, strict=True))
+    drop: dict[str, MaskedMessage] = dict(
+        zip(["c_003", "c_011", "c_017", "c_024", "c_038"], MASKED_MESSAGES, strict=True)
+    )
     check_run(plan, names(40), drop)
 
 
@@ -86,7 +88,9 @@ def test_dropouts_in_all_stages_at_once_on_a_sparse_graph(mode: Mode) -> None:
 def test_exact_or_failed(mode: Mode, clients: int, data: st.DataObject, seed: int) -> None:
     """Whoever goes, whenever: the sum of those that contributed, exactly, or an error that says what was missing."""
     everyone = names(clients)
-    drop: dict[str, Stage] = data.draw(st.dictionaries(st.sampled_from(everyone), st.sampled_from(STAGES)))
+    drop: dict[str, MaskedMessage] = data.draw(
+        st.dictionaries(st.sampled_from(everyone), st.sampled_from(MASKED_MESSAGES))
+    )
     try:
         check_run(complete_plan(mode), everyone, drop, seed)
     except ThresholdError as error:
@@ -99,7 +103,9 @@ def test_exact_or_failed(mode: Mode, clients: int, data: st.DataObject, seed: in
 def test_exact_or_failed_on_a_sparse_graph(mode: Mode, data: st.DataObject) -> None:
     plan = make_plan({"mode": mode, "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
     assert plan.neighbourhood(16).degree < 15
-    drop: dict[str, Stage] = data.draw(st.dictionaries(st.sampled_from(names(16)), st.sampled_from(STAGES), max_size=6))
+    drop: dict[str, MaskedMessage] = data.draw(
+        st.dictionaries(st.sampled_from(names(16)), st.sampled_from(MASKED_MESSAGES), max_size=6)
+    )
     try:
         check_run(plan, names(16), drop)
     except ThresholdError as error:

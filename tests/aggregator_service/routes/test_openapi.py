@@ -12,7 +12,7 @@ from aggregator_service.app import create_app
 from aggregator_service.routes.openapi import document_text
 from aggregator_service.settings import Settings
 
-COMMITTED = Path(__file__).parents[2] / "openapi" / "openapi.json"
+COMMITTED = Path(__file__).parents[3] / "openapi" / "openapi.json"
 
 
 def test_the_committed_document_is_current() -> None:

@@ -15,7 +15,7 @@ from tests.support.api import Api, TestMember, digest_field
 from tests.support.inside import aggregator_inside
 from tests.support.promises import CALLERS, promised
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCUMENT = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))
 ROUTES = sorted((method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods)
 

@@ -26,7 +26,7 @@ from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SIGNED_F
 from protocols.crypto.http_signature import verify_request as verify
 from protocols.errors import SignatureError
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "http_signature.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "http_signature.json").read_text())
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = KEY.public_key().public_bytes_raw()
 CLIENT = "c_9b1d3f5a7c2e4f6a8b0d"
@@ -91,7 +91,7 @@ def test_what_is_refused(case: dict[str, Any]) -> None:
 
 
 def test_the_worked_example_of_the_page() -> None:
-    page, case = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text(), VECTORS["signed"][0]
+    page, case = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text(), VECTORS["signed"][0]
     for text in ("\n".join(case["signature_base"]), case["private_key"], case["signature_input"], case["signature"]):
         assert text in page
 

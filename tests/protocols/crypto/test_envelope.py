@@ -25,7 +25,7 @@ from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CodecError, EnvelopeError, KeyringError, ParameterError
 
 CODE, OTHER_CODE = bytes(range(32)), bytes(range(1, 33))
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "envelope.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "envelope.json").read_text())
 
 
 def mailbox() -> tuple[X25519PrivateKey, bytes]:

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from aggregator_service.clock import ManualClock
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import Base
-from tests.aggregator_service.test_roles import promised
+from tests.aggregator_service.access.test_roles import promised
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import Api, TestMember, digest_field
 from tests.support.inside import aggregator_inside

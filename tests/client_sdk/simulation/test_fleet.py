@@ -11,7 +11,7 @@ import pytest
 from client_sdk import Fleet, FleetRound, Operator, Policy
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.model.catch_up import ModelFollower, fetch_catalogue, plan_sync
-from client_sdk.participation.unmasked_rounds import Participation
+from client_sdk.participation.participation import Participation
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
 from tests.support.server import AggregatorProcess, running_aggregator

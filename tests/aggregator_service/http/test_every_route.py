@@ -12,7 +12,7 @@ import pytest
 from tests.support.api import Api, TestMember, digest_field
 from tests.support.inside import aggregator_inside
 
-DOCUMENT = json.loads((Path(__file__).parents[2] / "openapi" / "openapi.json").read_text(encoding="utf-8"))
+DOCUMENT = json.loads((Path(__file__).parents[3] / "openapi" / "openapi.json").read_text(encoding="utf-8"))
 ROUTES = sorted((method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods)
 RAW = [(method, path) for method, path in ROUTES if method in ("PUT", "PATCH")]
 JSON_LIMIT = 2048

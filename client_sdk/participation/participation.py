@@ -1,0 +1,194 @@
+"""A client's part in a task, until the task ends: follow its rounds, take part in each, recommend from the model."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.api.effects import Pause, Program, Traffic, work
+from client_sdk.errors import (
+    ContributionConflict,
+    GaveUp,
+    ModelUnavailable,
+    NotInCohort,
+    PolicyRefused,
+    RoundClosed,
+    RoundLost,
+)
+from client_sdk.history import History
+from client_sdk.model.recommendation import Recommendations, top_items
+from client_sdk.participation.events import (
+    ModelBehind,
+    Progress,
+    RoundMissed,
+    RoundReport,
+    TaskEnded,
+    Waiting,
+    waiting_to_start,
+)
+from client_sdk.participation.local_work import LocalWork, Stop
+from client_sdk.participation.masked_rounds import take_masked_part
+from client_sdk.participation.unmasked_rounds import take_unmasked_part
+from client_sdk.training.base import ChecksHistory
+from protocols.errors import ParameterError, RefusalError, ThresholdError
+from protocols.messages import RoundView
+from protocols.messages.stages import opening_state
+from protocols.recipes.base import ModelState
+from protocols.sums.base import WorksAhead
+
+__all__ = ["Participation"]
+
+_MISSED = (
+    *(PolicyRefused, RoundClosed, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable),
+    *(RoundLost, RefusalError, ThresholdError),
+)
+"""What ends a round for this client, and not its part in the task."""
+
+
+@dataclass
+class Participation(LocalWork):
+    """One client of one task. `seen`: the interactions of the last `run_until_closed`."""
+
+    seen: History | None = None
+
+    def run_round(self, view: RoundView, history: History, progress: Progress | None = None) -> Program[RoundReport]:
+        """Take part in the round `view`: what `take_part` does for each round it is asked in.
+
+        Raises `PolicyRefused`, the upload's problems, `RoundLost` and its like in masked rounds, and `ParameterError`
+        when training diverged.
+        """
+        if self.terms.mechanism.interactive:
+            return take_masked_part(self, view, history, progress)
+        return take_unmasked_part(self, view, history, progress, Traffic())
+
+    # --- until the task ends -------------------------------------------------------------------------------------
+
+    def history(self, interactions: object) -> History:
+        """The interactions as a `History`; `ParameterError` for none, and for what the recipe cannot learn from."""
+        history = History.of(interactions, self.terms.n_items)
+        if not len(history):
+            raise ParameterError("a client without interactions has nothing to train on")
+        if isinstance(self.half, ChecksHistory):
+            self.half.check(history)
+        return history
+
+    def run_until_closed(
+        self,
+        interactions: object,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        poll_seconds: float = 20.0,
+    ) -> Program[list[RoundReport]]:
+        """Take part in every round this client is asked in, until the task ends or `stop()` says so.
+
+        A round that closes early or that the policy refuses is told as `RoundMissed`, and the next one awaited.
+        `stop` is asked between long polls of `poll_seconds`.
+        """
+        self.seen = self.history(interactions)
+        if not (yield from self.ready(progress, stop, poll_seconds)):
+            return []
+        with self._working_ahead():
+            return (yield from self._run_rounds(self.seen, progress, stop, poll_seconds))
+
+    def _working_ahead(self) -> AbstractContextManager[None]:
+        """Let the mechanism use the time between rounds, where it can."""
+        mechanism, keyring = self.terms.mechanism, self.follower.keyring
+        if isinstance(mechanism, WorksAhead) and keyring is not None:
+            return mechanism.working_ahead(self.terms.sum_plan, keyring)
+        return nullcontext()
+
+    def _run_rounds(
+        self, history: History, progress: Progress | None, stop: Stop | None, poll_seconds: float
+    ) -> Program[list[RoundReport]]:
+        reports: list[RoundReport] = []
+        etag: str | None = None
+        waiting: Waiting | None = None
+        handled = 0
+        while not (stop and stop()):
+            patience = poll_seconds if etag or waiting else 0.0  # what is waited for is told at once
+            fresh = yield from self.calls.current_round(self.terms.task_id, etag, patience)
+            if fresh is not None:
+                etag, view = fresh.etag, fresh.round
+                if view.number > handled and view.state == self._opening and _is_asked(view):
+                    handled = view.number
+                    report = yield from self._attempt(view, history, progress)
+                    if report is not None:
+                        reports.append(report)
+                if view.state not in ("complete", "failed"):
+                    continue
+            task = yield from self.calls.task(self.terms.task_id)
+            if task.state != "open":
+                yield from self._finish(progress)
+                if progress:
+                    progress(TaskEnded(task.state))
+                break
+            if etag is None:
+                told, waiting = waiting, waiting_to_start(task, self.terms.mechanism.needs_keyring)
+                if progress and waiting != told:
+                    progress(waiting)
+                yield Pause(0.2)
+        return reports
+
+    @property
+    def _opening(self) -> str:
+        return opening_state(self.terms.mechanism.interactive)
+
+    def _attempt(self, view: RoundView, history: History, progress: Progress | None) -> Program[RoundReport | None]:
+        try:
+            report = yield from self.run_round(view, history, progress)
+        except _MISSED as error:
+            if progress:
+                progress(RoundMissed(view.number, str(error)))
+            return None
+        if progress:
+            progress(report)
+        return report
+
+    def _finish(self, progress: Progress | None) -> Program[None]:
+        try:
+            yield from self.newest(patience=60.0)
+        except ModelUnavailable as error:
+            if progress:
+                progress(ModelBehind(str(error)))
+
+    def newest(self, patience: float = 0.0) -> Program[ModelState]:
+        """The model after the last completed round, as this client's group sees it."""
+        yield from self.ready()
+        fresh = yield from self.calls.current_round(self.terms.task_id)
+        upto = 0 if fresh is None else fresh.round.number - (fresh.round.state not in ("complete", "failed"))
+        return self.follower.view((yield from self.follower.follow(upto, patience)).state)
+
+    # --- recommending --------------------------------------------------------------------------------------------
+
+    def recommend(self, k: int, interactions: object | None, refresh: bool) -> Program[Recommendations]:
+        """The `k` best items for this user among those not in `interactions` (those of `loop` when None).
+
+        With `refresh` the model is brought up to date first; without, the newest known here is used and no request
+        made. A user that never took part gets its factor from local training, of which nothing is sent.
+        """
+        seen = self.seen if interactions is None else History.of(interactions, self.terms.n_items)
+        if seen is None:
+            raise ParameterError("whose interactions? pass them: recommend(k, interactions=...)")
+        if refresh:
+            state = yield from self.newest()
+        else:
+            state = self.follower.view(self.follower.at_hand())
+        scores = yield from work(lambda: self.scores(state, seen))
+        return top_items(scores, seen.items, k)
+
+    def scores(self, state: ModelState, history: History) -> NDArray[np.float32]:
+        """This user's score for every item, float32 (items,), by what its group sees of the model."""
+        client_state = self.client_state()
+        if client_state is None:
+            spec = self.terms.recipe.round_spec(self.terms.seed, max(1, state.round_number))
+            client_state = self.half.prepare(spec, state, history, self.rng)
+            self.keep_client_state(client_state)
+        return self.half.scores(state, client_state, history)
+
+
+def _is_asked(view: RoundView) -> bool:
+    """Whether the round wants this client's first message; an earlier process of it may have sent one."""
+    return bool(view.in_cohort) and not (view.contributed or view.delivered)
