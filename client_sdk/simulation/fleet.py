@@ -93,7 +93,7 @@ class Fleet:
         if identities is not None and len(identities) != len(interactions):
             raise ParameterError(f"{len(interactions)} clients need as many identities, got {len(identities)}")
         if device_groups is not None and len(device_groups) != len(interactions):
-            raise ParameterError(f"{len(interactions)} clients are in as many device_groups, got {len(device_groups)}")
+            raise ParameterError(f"{len(interactions)} clients are in as many groups, got {len(device_groups)}")
         self._groups = (
             [None] * len(interactions)
             if device_groups is None

@@ -157,7 +157,7 @@ def test_a_round_is_adam_on_the_recovered_tables(capacities: tuple[int, ...], ba
     assert np.isfinite(local.loss)
 
 
-@pytest.mark.parametrize("group", [0, 1])
+@pytest.mark.parametrize("device_group", [0, 1])
 def test_training_learns_what_the_user_likes(device_group: int) -> None:
     chosen, half = make((0, 1), learning_rate=0.05, epochs=20)
     view = chosen.initial_view(TASK_SEED, device_group)

@@ -114,7 +114,7 @@ def test_an_enrolment_message_cannot_be_cut_another_way() -> None:
 
 @pytest.mark.parametrize("case", VECTORS["membership"])
 def test_membership_vectors(case: dict[str, str]) -> None:
-    code, identity, box = (bytes.fromhex(case[name]) for name in ("membership_secret", "identity_key", "mailbox_key"))
+    code, identity, box = (bytes.fromhex(case[name]) for name in ("group_code", "identity_key", "mailbox_key"))
     assert check_membership(code, identity, box, bytes.fromhex(case["proof"])) is case["valid"]
 
 
