@@ -50,7 +50,7 @@ def round_row(task_id: str = "t_1", **values: Any) -> RoundRow:
     """A round that collects."""
     ordinary: dict[str, Any] = {
         "number": 1,
-        "step": 1,
+        "sum_index": 1,
         "state": "collecting",
         "seed": bytes(32),
         "opened_at": 0.0,

@@ -315,7 +315,7 @@ def test_a_commit_whose_answer_is_lost(tmp_path: Path, breaks: str) -> None:
     with database.write() as session:
         task = create_task(session, _plain_task(), plan_request(_plain_task()), 0.0)
         round_ = RoundRow(
-            task_id=task.id, number=1, step=1, state="collecting", seed=bytes(32), opened_at=0.0, deadline=2e6, cohort=2
+            task_id=task.id, number=1, sum_index=1, state="collecting", seed=bytes(32), opened_at=0.0, deadline=2e6, cohort=2
         )
         client = ClientRow(
             id="c_1", task_id=task.id, sequence=1, role="member", identity_key=bytes(32), mailbox_key=bytes(32),
