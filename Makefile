@@ -2,7 +2,7 @@
 # nothing changed). Variables are given on the command line: make demo DATASET=ml-100k DATA_DIR=path/to/it
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types imports check bench lock openapi clean distclean
+.PHONY: help setup demo test lint format types imports check coverage bench lock openapi clean distclean
 
 BIN := .venv/bin
 BENCH_OUT := bench/results/local
@@ -41,6 +41,7 @@ help:
 	@echo '  make types      mypy, strict, on the three packages'
 	@echo '  make imports    the import rules between and inside the packages'
 	@echo '  make check      lint, types, imports and test, one after the other'
+	@echo '  make coverage   lines of protocols/ that its tests run: all of sums, privacy and crypto'
 	@echo '  make openapi    write openapi/openapi.json from the service'
 	@echo '  make bench      every benchmark, the quick way, and one page: $(BENCH_OUT)/index.html'
 	@echo '                    DATA_DIR=dir   data sets, without which fidelity is skipped'
@@ -74,6 +75,12 @@ imports: setup
 	@$(BIN)/lint-imports
 
 check: lint types imports test
+
+# Every line of what must be right to keep a secret is run by the protocols' own tests.
+coverage: setup
+	@$(BIN)/pytest -q -n logical --maxprocesses 8 --cov=protocols --cov-report= tests/protocols tests/vectors
+	@$(BIN)/coverage report --include='protocols/sums/*,protocols/privacy/*,protocols/crypto/*' --fail-under=100 --skip-covered
+	@$(BIN)/coverage report --skip-covered --show-missing
 
 bench: setup
 	@$(BIN)/python -m bench.run_all --output $(BENCH_OUT) $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(BENCH_ARGS)
