@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout, whole_route
 from protocols.recipes.base import ItemParameters, ModelState, RoundSpec
 from protocols.recipes.factors import round_spec
+from protocols.recipes.fair.averaging import GroupSum, Mixing, average_table
 from protocols.recipes.fair.state import (
     TABLES,
     FairState,
@@ -50,7 +51,7 @@ from protocols.recipes.fair.state import (
     spaces_of,
     sum_index_of,
 )
-from protocols.recipes.fair.subspaces import bucket_counts, chunks, fold, means, unfold
+from protocols.recipes.fair.subspaces import bucket_counts, chunks, hash_key, means
 from protocols.recipes.weighted import UPDATE, WEIGHT, weigh, weight_of, weighted_block
 
 __all__ = ["Fair", "FairParameters", "dense_length"]
@@ -72,7 +73,7 @@ class FairParameters(ItemParameters):
         default=10_000, ge=1, le=2**31, description="Interactions from which on a client weighs no more."
     )
 
-    mixing: Literal["replace", "add"] = Field(
+    mixing: Mixing = Field(
         default="replace",
         description="replace: the mean of the recovered models (paper); add: the mean of their changes, added.",
     )
@@ -187,56 +188,28 @@ class Fair:
         given = (*own.given, self.layout(spec.sum_index).split(total)[0].astype(np.float32))
         if len(given) < self.device_groups:
             return replace(own, round_number=spec.number, sum_index=spec.sum_index, given=given)
-        return self._moved(own, spec, given)
+        return self._averaged(own, spec, given)
 
-    def _moved(self, state: FairState, spec: RoundSpec, given: tuple[NDArray[np.float32], ...]) -> FairState:
-        parts = [
-            self.layout(device_group + 1).blocks[0].split(sums.astype(np.float64))
-            for device_group, sums in enumerate(given)
+    def _averaged(self, state: FairState, spec: RoundSpec, given: tuple[NDArray[np.float32], ...]) -> FairState:
+        """The model after a whole turn: tables by `average_table`, the small layers by their weighted mean change."""
+        sums = [
+            self.layout(device_group + 1).blocks[0].split(total.astype(np.float64))
+            for device_group, total in enumerate(given)
         ]
-        weights = [float(part[WEIGHT][0]) for part in parts]
+        weights = [float(parts[WEIGHT][0]) for parts in sums]
+        updates = [parts[UPDATE] for parts in sums]
         if not (min(weights) >= 0 and sum(weights) > 0):
             raise ParameterError("a turn of sums needs a positive weight")
-        updates = [part[UPDATE] for part in parts]
         dense = state.dense + sum(update[-self.dense_values :] for update in updates) / sum(weights)
         tables = np.empty_like(state.tables)
-        for number in range(len(TABLES)):
-            changes = [
-                update[number * buckets : (number + 1) * buckets]
-                for update, buckets in zip(updates, self.buckets, strict=True)
+        for number, table in enumerate(TABLES):
+            groups = [
+                GroupSum(weight, update[number * buckets : (number + 1) * buckets])
+                for weight, update, buckets in zip(weights, updates, self.buckets, strict=True)
             ]
-            self._move_table(state, number, changes, weights, tables[number])
+            key = hash_key(state.seed, table)
+            average_table(state.tables[number], key, groups, self.parameters.mixing, out=tables[number])
         return FairState(spec.number, spec.sum_index, state.seed, tables, dense.astype(np.float32))
-
-    def _move_table(
-        self,
-        state: FairState,
-        number: int,
-        changes: list[NDArray[np.float64]],
-        weights: list[float],
-        out: NDArray[np.float32],
-    ) -> None:
-        """sum over groups of S_c (W_c psi_c + D_c) / W of one table, into `out`; see the module for "add"."""
-        old, elements = state.tables[number], self.parameters.elements
-        hashed = [device_group for device_group, buckets in enumerate(self.buckets) if buckets < elements]
-        finest = spaces_of(state.seed, elements, self.buckets[hashed[0]] if hashed else elements)[number]
-        replacing, full = self.parameters.mixing == "replace", self.buckets[0] == elements
-        mixed = np.zeros(finest.buckets if hashed else 0)
-        for device_group in hashed:
-            mixed += unfold(changes[device_group], finest.buckets)
-        if replacing and hashed:
-            totals, counts = finest.sums(old), finest.counts()
-            for device_group in hashed:
-                psi = means(fold(totals, self.buckets[device_group]), fold(counts, self.buckets[device_group]))
-                mixed += unfold(weights[device_group] * psi.astype(np.float64), finest.buckets)
-        kept = (weights[0] if full else 0.0) if replacing else sum(weights)
-        for part in chunks(elements):
-            moved = kept * old[part].astype(np.float64)
-            if full:
-                moved += changes[0][part]
-            if hashed:
-                moved += finest.recover(mixed, part)
-            out[part] = moved / sum(weights)
 
     def state_bytes(self, sum_index: int) -> int:
         """The tables, the layers, and the sums of the groups asked so far in the turn."""
