@@ -83,8 +83,8 @@ def test_every_command_explains_itself_with_an_example() -> None:
         assert "Example: hushrec-server" in (command.help or ""), name
 
 
-def test_every_setting_and_command_is_in_the_operators_page() -> None:
-    text = (DOCS / "operating.md").read_text(encoding="utf-8")
+def test_every_setting_and_command_is_on_the_configuration_page() -> None:
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
     for name in Settings.model_fields:
         assert f"HUSHREC_{name.upper()}`" in text, name
     group = typer.main.get_command(app)

@@ -154,8 +154,8 @@ def test_a_database_that_is_gone_is_told_of(api: Api, monkeypatch: pytest.Monkey
     assert "hushrec_rounds{" not in text
 
 
-def test_every_figure_is_on_the_operators_page(api: Api) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text(encoding="utf-8")
+def test_every_metric_is_on_the_monitoring_page(api: Api) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text(encoding="utf-8")
     text = api.http.get("/metrics", headers=api.operator).text
     names = re.findall(r"^# TYPE (hushrec_\w+) (?!gauge$)|^# TYPE (hushrec_\w+) gauge$", text, re.M)
     for name in {first or second for first, second in names if not (first or second).endswith("_created")}:
