@@ -47,7 +47,7 @@ def load_secret_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyr
         raise KeyringError("this keyring holds no secret key: only a key holder can do this")
     residues = _key_residues(body, plan.parameter_set, 1, plan.degree, "secret")
     key = sealapi.SecretKey()
-    _load(context, file, key, context.stream(context.plaintext_prefix(1.0), residues), "secret")
+    context.load(file, key, context.stream(context.plaintext_prefix(1.0), residues))
     return key
 
 
@@ -58,7 +58,7 @@ def load_public_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyr
         raise KeyringError("this keyring holds no public key: it belongs to a shared-secret task")
     residues = _key_residues(body, plan.parameter_set, 2, plan.degree, "public")
     key = sealapi.PublicKey()
-    _load(context, file, key, context.stream(context.ciphertext_prefix(1.0, 2), residues), "public")
+    context.load(file, key, context.stream(context.ciphertext_prefix(1.0, 2), residues))
     return key
 
 
@@ -88,10 +88,3 @@ def _key_residues(
     if check_range(planes, parameter_set.modulus) is not None:
         raise KeyringError(f"the {kind} key holds residues that are not below the modulus")
     return join_planes(planes)
-
-
-def _load(context: SealContext, file: MemoryFile, key: Any, stream: bytes, kind: str) -> None:
-    try:
-        context.load(file, key, stream)
-    except CodecError:
-        raise KeyringError(f"SEAL refuses the {kind} key") from None

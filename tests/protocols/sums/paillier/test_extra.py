@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import subprocess
 import sys
+
+import pytest
+
+import protocols.sums.paillier
+from protocols.errors import ParameterError
 
 
 def test_a_missing_extra_is_named() -> None:
@@ -31,3 +38,9 @@ plan = paillier.plan({}, VectorLayout((Block("b", (Segment("v", 3, 1.0),)),)), 2
 paillier.release(plan, paillier.fold(plan, None, []))
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_package_refuses_to_be_imported_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ParameterError, match=r"hushrec\[paillier\]"):
+        importlib.reload(protocols.sums.paillier)

@@ -63,6 +63,8 @@ def test_a_contribution_under_another_key_is_refused_not_added() -> None:
             PAILLIER.fold(PLAN, None, [(ROUTE, first), (ROUTE, second)])
         with pytest.raises(ContributionError, match="another public key"):
             PAILLIER.fold(PLAN, PAILLIER.fold(PLAN, None, [(ROUTE, first)]), [(ROUTE, second)])
+        with pytest.raises(ContributionError, match="another public key"):
+            PAILLIER.merge(PLAN, [PAILLIER.fold(PLAN, None, [(ROUTE, body)]) for body in (first, second)])
 
 
 def test_a_partial_of_something_names_its_modulus() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from itertools import count
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -127,6 +128,15 @@ def test_a_pool_is_never_written_down() -> None:
             write(pool)
     assert repr(pool) == "<RandomiserPool 1 of 1>"
     pool.stop()
+
+
+def test_after_a_fork_every_pool_is_empty_and_offered_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the next test does in a child process, where coverage is not measured."""
+    monkeypatch.setattr(pool_module, "_EVERY", WeakSet())
+    monkeypatch.setattr(pool_module, "_OFFERED", {})
+    pool = RandomiserPool(PLAN, HOLDER, capacity=2).fill()
+    pool_module._after_fork()
+    assert (len(pool), take_pooled(PLAN, KEY, 1)) == (0, [])
 
 
 def test_a_forked_process_starts_with_an_empty_pool() -> None:

@@ -1,0 +1,161 @@
+"""Membership certificates and revocation lists: what the organiser signed holds, and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.crypto import certificates
+from protocols.crypto.certificates import (
+    CERTIFICATE_BYTES,
+    Certificate,
+    RevocationList,
+    certify,
+    check_certificate,
+    check_revocations,
+    revoke,
+)
+from protocols.errors import CertificateError, CodecError, ParameterError
+
+ORGANISER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+PUBLIC = ORGANISER.public_key().public_bytes_raw()
+IDENTITY = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+MAILBOX = X25519PrivateKey.generate().public_key().public_bytes_raw()
+NOW = 1_800_000_000
+LATER = NOW + 3600
+
+
+def certificate(**changes: object) -> Certificate:
+    given: dict[str, object] = {"role": "member", "serial": 7, "not_after": LATER, **changes}
+    return certify(ORGANISER, "movies", IDENTITY, MAILBOX, **given)  # type: ignore[arg-type]
+
+
+def test_a_certificate_holds_until_its_last_second() -> None:
+    made = certificate()
+    check_certificate(PUBLIC, "movies", IDENTITY, MAILBOX, made, NOW)
+    check_certificate(PUBLIC, "movies", IDENTITY, MAILBOX, made, LATER)
+    with pytest.raises(CertificateError, match="expired"):
+        check_certificate(PUBLIC, "movies", IDENTITY, MAILBOX, made, LATER + 1)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"scope": "songs"},
+        {"identity_key": MAILBOX},
+        {"mailbox_key": IDENTITY},
+        {"organiser_key": STRANGER.public_key().public_bytes_raw()},
+        {"organiser_key": bytes(32)},
+        {"organiser_key": b"short"},
+        {"certificate": replace(certificate(), role="holder")},
+        {"certificate": replace(certificate(), serial=8)},
+        {"certificate": replace(certificate(), not_after=LATER + 1)},
+        {"certificate": replace(certificate(), signature=bytes(64))},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_whatever_is_changed_it_holds_no_longer(changed: dict[str, object]) -> None:
+    given: dict[str, object] = {
+        "organiser_key": PUBLIC,
+        "scope": "movies",
+        "identity_key": IDENTITY,
+        "mailbox_key": MAILBOX,
+        "certificate": certificate(),
+    }
+    with pytest.raises(CertificateError, match="not signed by the organiser"):
+        check_certificate(**{**given, **changed}, now=NOW)  # type: ignore[arg-type]
+
+
+def test_another_organiser_certifies_nobody_here() -> None:
+    made = certify(STRANGER, "movies", IDENTITY, MAILBOX, role="member", serial=7, not_after=LATER)
+    with pytest.raises(CertificateError):
+        check_certificate(PUBLIC, "movies", IDENTITY, MAILBOX, made, NOW)
+
+
+@given(
+    role=st.sampled_from(["member", "holder", "committee"]),
+    serial=st.integers(0, 2**64 - 1),
+    not_after=st.integers(0, 2**64 - 1),
+)
+def test_a_certificate_is_found_again_in_its_bytes(role: str, serial: int, not_after: int) -> None:
+    made = certificate(role=role, serial=serial, not_after=not_after)
+    body = made.encode()
+    assert len(body) == CERTIFICATE_BYTES == 81
+    assert Certificate.decode(body) == made
+
+
+@pytest.mark.parametrize("body", [b"", bytes(80), bytes(82), b"\x03" + bytes(80), b"\xff" + bytes(80)])
+def test_other_bytes_are_no_certificate(body: bytes) -> None:
+    with pytest.raises(CodecError):
+        Certificate.decode(body)
+
+
+def test_keys_that_nobody_can_use_are_not_certified() -> None:
+    with pytest.raises(ParameterError, match="low order"):
+        certify(ORGANISER, "movies", IDENTITY, bytes(32), role="member", serial=1, not_after=LATER)
+    with pytest.raises(ParameterError, match="32 bytes"):
+        certify(ORGANISER, "movies", IDENTITY[:31], MAILBOX, role="member", serial=1, not_after=LATER)
+
+
+@pytest.mark.parametrize("changes", [{"serial": -1}, {"serial": 2**64}, {"not_after": -1}, {"not_after": 2**64}])
+def test_numbers_out_of_range_are_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(ParameterError, match="2\\^64"):
+        certificate(**changes)
+
+
+@pytest.mark.parametrize("scope", ["", "x" * 101, "ü" * 51])
+def test_a_scope_has_a_name_of_bounded_length(scope: str) -> None:
+    with pytest.raises(ParameterError, match="1 to 100 bytes"):
+        certify(ORGANISER, scope, IDENTITY, MAILBOX, role="member", serial=1, not_after=LATER)
+
+
+@given(serials=st.frozensets(st.integers(0, 2**64 - 1), max_size=20))
+def test_a_revocation_list_is_found_again_in_its_bytes(serials: frozenset[int]) -> None:
+    made = revoke(ORGANISER, "movies", serials, NOW)
+    again = RevocationList.decode(made.encode())
+    assert again == made
+    check_revocations(PUBLIC, "movies", again)
+    assert all(again.covers(certificate(serial=serial)) for serial in serials)
+    assert again.covers(certificate()) == (7 in serials)
+
+
+def test_a_revocation_list_that_was_changed_is_noticed() -> None:
+    made = revoke(ORGANISER, "movies", [1, 2, 3], NOW)
+    for changed in (
+        replace(made, serials=frozenset({1, 2})),
+        replace(made, issued_at=NOW + 1),
+        revoke(STRANGER, "movies", [1, 2, 3], NOW),
+        revoke(ORGANISER, "songs", [1, 2, 3], NOW),
+    ):
+        with pytest.raises(CertificateError, match="revocation list"):
+            check_revocations(PUBLIC, "movies", changed)
+
+
+def test_a_revocation_list_has_one_form() -> None:
+    body = revoke(ORGANISER, "movies", [1, 2], NOW).encode()
+    head, first, second, rest = body[:12], body[12:20], body[20:28], body[28:]
+    for wrong in (body + b"x", body[:-1], head + second + first + rest, head + first + first + rest):
+        with pytest.raises(CodecError):
+            RevocationList.decode(wrong)
+    with pytest.raises(CodecError, match="at most"):
+        RevocationList.decode(bytes(8) + b"\xff\xff\xff\xff" + bytes(64))
+
+
+def test_too_many_serials_and_serials_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ParameterError, match="2\\^64"):
+        revoke(ORGANISER, "movies", [-1], NOW)
+    monkeypatch.setattr(certificates, "MOST_REVOKED", 2)
+    with pytest.raises(ParameterError, match="at most 2"):
+        revoke(ORGANISER, "movies", [1, 2, 3], NOW)
+
+
+def test_no_signature_serves_for_the_other_kind_of_statement() -> None:
+    """A revocation list's signature is no certificate's, whatever its fields are."""
+    made = revoke(ORGANISER, "movies", [], NOW)
+    with pytest.raises(CertificateError):
+        check_certificate(PUBLIC, "movies", IDENTITY, MAILBOX, Certificate("member", 0, LATER, made.signature), NOW)
