@@ -8,6 +8,7 @@
     │   ├── ContributionError    a contribution that must not enter a sum (the sender's fault)
     │   └── SignatureError       a request's signature that is malformed or does not match
     ├── KeyringError             a key is missing, of another task, or does not open what it should
+    │   ├── CertificateError     a membership certificate has expired, is revoked or was not signed by the organiser
     │   └── EnvelopeError        a sealed envelope does not open or was not made by a member of the group
     ├── RefusalError             a client will not go on: the server breaks a rule or the client's own policy
     ├── RoutingError             a contribution aimed at blocks it may not touch
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 __all__ = [
     "BudgetError",
+    "CertificateError",
     "CodecError",
     "CombinationError",
     "ContributionError",
@@ -65,6 +67,10 @@ class SignatureError(CodecError):
 
 class KeyringError(HushRecError):
     """A key is missing, belongs to another task or does not open what it should."""
+
+
+class CertificateError(KeyringError):
+    """A membership certificate has expired, is revoked, or was not signed by the organiser for these keys."""
 
 
 class EnvelopeError(KeyringError):

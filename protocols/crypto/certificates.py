@@ -1,0 +1,205 @@
+"""Membership certificates: an organiser's signature says which keys belong to a member of a scope, and until when.
+
+The organiser is whoever publishes the app and knows its users; it is never the aggregator. It signs a client's
+identity key (Ed25519) and mailbox key (X25519) for one role in one scope, a name that one task or several tasks share.
+Members and server hold the organiser's public key alone. So neither the server, nor a member, nor both together can
+add a member: a secret that all members share, as HushRec used before, let any one of them do that.
+
+A certificate on the wire has 81 bytes: role (1), serial (8), not_after (8, both little-endian uint64), signature (64).
+The keys and the scope are not repeated in it: whoever checks a certificate has them from elsewhere, and the signature
+covers them. Ed25519 is RFC 8032, as `cryptography` implements it. There is no clock here: `now` is an argument.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from protocols.codec import Reader, exact
+from protocols.crypto.domain import domain_tag
+from protocols.errors import CertificateError, CodecError, ParameterError
+
+__all__ = [
+    "CERTIFICATE_BYTES",
+    "LONGEST_SCOPE",
+    "Certificate",
+    "CertifiedRole",
+    "RevocationList",
+    "certify",
+    "check_certificate",
+    "check_revocations",
+    "revoke",
+]
+
+CertifiedRole = Literal["member", "holder", "committee"]
+"""What the keys may be used for: to contribute, to hold the keys of a task, to take masks off one-shot sums."""
+
+LONGEST_SCOPE: Final = 100
+"""Bytes of a scope's name in UTF-8."""
+_ROLES: Final[tuple[CertifiedRole, ...]] = get_args(CertifiedRole)
+_KEY: Final = 32
+_SIGNATURE: Final = 64
+_HEAD: Final = struct.Struct("<BQQ")
+_LIST_HEAD: Final = struct.Struct("<QI")
+_SERIAL: Final = struct.Struct("<Q")
+_MOST: Final = 2**64 - 1
+CERTIFICATE_BYTES: Final = _HEAD.size + _SIGNATURE
+MOST_REVOKED: Final = 1_000_000
+"""Serials in one revocation list: 8 MB. Short expiries keep lists short."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """An organiser's statement about one client's keys; the keys and the scope are what it is checked against.
+
+    serial: names the certificate in a revocation list. not_after: seconds since the epoch, the last in which it holds.
+    """
+
+    role: CertifiedRole
+    serial: int
+    not_after: int
+    signature: bytes
+
+    def encode(self) -> bytes:
+        """The certificate's `CERTIFICATE_BYTES` bytes."""
+        return _HEAD.pack(_ROLES.index(self.role), self.serial, self.not_after) + self.signature
+
+    @classmethod
+    def decode(cls, body: bytes | bytearray | memoryview) -> Certificate:
+        """The inverse of `encode`; `CodecError` for another length or a role that is not known."""
+        view = exact(body, CERTIFICATE_BYTES, "a membership certificate")
+        role, serial, not_after = _HEAD.unpack_from(view)
+        if role >= len(_ROLES):
+            raise CodecError(f"a membership certificate names role {role}, which is not known here")
+        return cls(_ROLES[role], serial, not_after, bytes(view[_HEAD.size :]))
+
+
+def certify(
+    organiser: Ed25519PrivateKey,
+    scope: str,
+    identity_key: bytes,
+    mailbox_key: bytes,
+    *,
+    role: CertifiedRole,
+    serial: int,
+    not_after: int,
+) -> Certificate:
+    """Certify a client's keys (32 bytes each) for `role` in `scope`.
+
+    serial: unique among the organiser's certificates, 0 to 2^64 - 1. not_after: seconds since the epoch. Raises
+    `ParameterError` for keys that no client can use, such as a mailbox key of low order, and for numbers out of range.
+    """
+    _check_keys(identity_key, mailbox_key)
+    if not (0 <= serial <= _MOST and 0 <= not_after <= _MOST):
+        raise ParameterError("serial and not_after of a certificate are 0 to 2^64 - 1")
+    signature = organiser.sign(_statement(scope, identity_key, mailbox_key, role, serial, not_after))
+    return Certificate(role, serial, not_after, signature)
+
+
+def check_certificate(
+    organiser_key: bytes,
+    scope: str,
+    identity_key: bytes,
+    mailbox_key: bytes,
+    certificate: Certificate,
+    now: float,
+) -> None:
+    """Raise `CertificateError` unless the organiser certified these keys for this scope and `now` is not too late.
+
+    organiser_key: Ed25519 public key, 32 bytes. now: seconds since the epoch, by the checker's own clock. Revocation is
+    checked apart from this (`RevocationList.covers`).
+    """
+    c = certificate
+    if now > c.not_after:
+        raise CertificateError("the membership certificate has expired: ask the organiser for a new one")
+    statement = _statement(scope, identity_key, mailbox_key, c.role, c.serial, c.not_after)
+    if not _verifies(organiser_key, c.signature, statement):
+        raise CertificateError(
+            f"the membership certificate was not signed by the organiser of scope {scope!r} for these keys"
+        )
+
+
+@dataclass(frozen=True)
+class RevocationList:
+    """Certificates of one scope that hold no longer, as the organiser signed them.
+
+    issued_at: seconds since the epoch; a newer list replaces an older one. serials: of the revoked certificates.
+    """
+
+    issued_at: int
+    serials: frozenset[int]
+    signature: bytes
+
+    def covers(self, certificate: Certificate) -> bool:
+        """Whether the certificate is revoked."""
+        return certificate.serial in self.serials
+
+    def encode(self) -> bytes:
+        """issued_at (8), number of serials (4), the serials (8 each) in ascending order, signature (64)."""
+        head = _LIST_HEAD.pack(self.issued_at, len(self.serials))
+        return head + b"".join(map(_SERIAL.pack, sorted(self.serials))) + self.signature
+
+    @classmethod
+    def decode(cls, body: bytes | bytearray | memoryview) -> RevocationList:
+        """The inverse of `encode`; `CodecError` for any other form, and over `MOST_REVOKED` serials."""
+        reader = Reader(body)
+        issued_at, count = _LIST_HEAD.unpack(reader.fixed(_LIST_HEAD.size))
+        if count > MOST_REVOKED:
+            raise CodecError(f"a revocation list has at most {MOST_REVOKED} serials, this one claims {count}")
+        serials = [serial for (serial,) in _SERIAL.iter_unpack(reader.fixed(count * _SERIAL.size))]
+        signature = reader.fixed(_SIGNATURE)
+        reader.finish()
+        if any(later <= earlier for earlier, later in zip(serials, serials[1:], strict=False)):
+            raise CodecError("the serials of a revocation list ascend, each once")
+        return cls(issued_at, frozenset(serials), signature)
+
+
+def revoke(organiser: Ed25519PrivateKey, scope: str, serials: Iterable[int], issued_at: int) -> RevocationList:
+    """Sign the whole list of revoked serials of `scope`. issued_at: seconds since the epoch."""
+    revoked = frozenset(serials)
+    if len(revoked) > MOST_REVOKED or not all(0 <= serial <= _MOST for serial in revoked):
+        raise ParameterError(f"a revocation list has at most {MOST_REVOKED} serials of 0 to 2^64 - 1")
+    return RevocationList(issued_at, revoked, organiser.sign(_list_statement(scope, revoked, issued_at)))
+
+
+def check_revocations(organiser_key: bytes, scope: str, revocations: RevocationList) -> None:
+    """Raise `CertificateError` unless the organiser signed this list for this scope."""
+    statement = _list_statement(scope, revocations.serials, revocations.issued_at)
+    if not _verifies(organiser_key, revocations.signature, statement):
+        raise CertificateError(f"the revocation list was not signed by the organiser of scope {scope!r}")
+
+
+def _statement(
+    scope: str, identity_key: bytes, mailbox_key: bytes, role: CertifiedRole, serial: int, not_after: int
+) -> bytes:
+    if not 1 <= len(scope.encode()) <= LONGEST_SCOPE:
+        raise ParameterError(f"the name of a scope has 1 to {LONGEST_SCOPE} bytes")
+    return domain_tag("membership certificate", scope, role, identity_key, mailbox_key, serial, not_after)
+
+
+def _list_statement(scope: str, serials: frozenset[int], issued_at: int) -> bytes:
+    return domain_tag("revoked certificates", scope, issued_at, b"".join(map(_SERIAL.pack, sorted(serials))))
+
+
+def _verifies(public_key: bytes, signature: bytes, statement: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, statement)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _check_keys(identity_key: bytes, mailbox_key: bytes) -> None:
+    """A mailbox key of low order agrees on no secret: nothing could ever be sealed for it."""
+    if len(identity_key) != _KEY or len(mailbox_key) != _KEY:
+        raise ParameterError(f"identity and mailbox keys have {_KEY} bytes")
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(mailbox_key))
+    except ValueError:
+        raise ParameterError("the mailbox key is of low order: nothing can be sealed for it") from None
