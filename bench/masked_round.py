@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from bench._report import Figure, arguments, bars, show, write_figures
 from bench._server import OPERATOR_TOKEN, Server, Watch
+from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.operator import Operator, task_request
-from client_sdk.participation.enroller import ClientOptions
 from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.simulation.fleet import Fleet
+from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.training.base import LocalResult
 from protocols.layout import whole_route
 from protocols.messages import Schedule
@@ -41,7 +42,7 @@ MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnVectorHalf:
     """A client half that sends a vector drawn from its client's number instead of training."""
 
     number: int
@@ -54,7 +55,8 @@ class Drawn:
         values = random.uniform(-1.0, 1.0, block.length) * block.bounds()
         return np.where(block.integral_mask(), np.rint(np.abs(values)), values)
 
-    def first_memory(self, rng: np.random.Generator) -> ClientState:
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+        """No state: nothing is trained."""
         return {}
 
     def contribute(
@@ -62,17 +64,20 @@ class Drawn:
         spec: RoundSpec,
         client_id: str,
         state: ModelState,
-        positives: NDArray[np.int32],
-        memory: ClientState,
+        history: History,
+        client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
+        """The drawn vector, whatever the model and the history are."""
         return LocalResult([self.vector()], 0, {}, float("nan"), 0)
 
-    def prepare(self, *_: object) -> ClientState:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+        """No state: nothing is trained."""
         return {}
 
-    def scores(self, *_: object) -> NDArray[np.float32]:
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
+        """0 for every item."""
         return np.zeros(ITEMS, dtype=np.float32)
 
 
@@ -92,18 +97,16 @@ def start_task(server: Server, clients: int, stage_seconds: float) -> tuple[Flee
     fleet = Fleet(
         server.url,
         [[0]] * clients,
-        dropout=DROPOUT,
-        dropout_rng=np.random.default_rng(5),
-        dropout_stage="collecting",
-        downloads="once",
-        options=ClientOptions(),
+        FleetOptions(
+            downloads="once", dropout=DROPOUT, dropout_rng=np.random.default_rng(5), dropout_stage="collecting"
+        ),
     )
     invitation = operator.invite(task.task_id, uses=clients).invitation
     fleet.enrol(invitation, membership_secret=new_membership_secret())
     for number, client in enumerate(fleet.clients):
         plan = client.terms.sum_plan
         assert isinstance(plan, MaskedPlan)
-        client.half = Drawn(number, plan)
+        client.half = DrawnVectorHalf(number, plan)
     return fleet, operator
 
 
@@ -115,7 +118,7 @@ def is_exact(fleet: Fleet, reports: set[str]) -> bool:
     total = np.zeros(plan.layout.length, plan.dtype)
     for number, client in enumerate(fleet.clients):
         if client.membership.client_id in reports:
-            total += encode(plan, whole_route(plan.layout), [Drawn(number, plan).vector()])
+            total += encode(plan, whole_route(plan.layout), [DrawnVectorHalf(number, plan).vector()])
     view = fleet._driver.run(first.calls.round(first.terms.task_id, 1))
     digest = view.aggregate_digest
     body = fleet._driver.run(first.calls.aggregate(first.terms.task_id, 1, plan.aggregate_bytes, digest))

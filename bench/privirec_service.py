@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from _report import Figure, arguments, bars, show, write_figures
+from bench._report import Figure, arguments, bars, show, write_figures
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.data.holdout import hold_out_share
@@ -30,6 +30,7 @@ from client_sdk.filters import GFCF, Components, interaction_rows
 from client_sdk.operator import Operator, task_request
 from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.simulation.fleet import Fleet
+from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.simulation.fleet_rounds import FleetRound
 from protocols.messages import Schedule
 from protocols.recipes.privirec.parameters import PriviRecKParameters
@@ -113,9 +114,7 @@ def _through_the_service(
         Fleet(
             server.url,
             [train.positives(user) for user in range(users)],
-            policy=Policy(mechanisms=frozenset({"masked"})),
-            dropout=0.5,
-            dropout_rng=Waves(),
+            FleetOptions(policy=Policy(mechanisms=frozenset({"masked"})), dropout=0.5, dropout_rng=Waves()),
         ) as fleet,
         bars() as shown,
     ):

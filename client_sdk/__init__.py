@@ -34,6 +34,7 @@ from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.participation.ledger import OwnLedger
 from client_sdk.participation.participant import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
 from client_sdk.simulation.fleet import Fleet
+from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.simulation.fleet_rounds import FleetRound
 from client_sdk.training.mf import MFConfig
 
@@ -49,6 +50,7 @@ __all__ = [
     "ConnectionFailed",
     "DirectoryStore",
     "Fleet",
+    "FleetOptions",
     "FleetRound",
     "GaveUp",
     "Identity",

@@ -23,6 +23,7 @@ from client_sdk.local_state.identity import Identity
 from client_sdk.operator import Operator, task_request
 from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.simulation.fleet import Fleet
+from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.simulation.fleet_rounds import FleetRound
 from client_sdk.training.mf import MFConfig
 from protocols.crypto.domain import derive_seed
@@ -100,13 +101,15 @@ def run_arm(
         with Fleet(
             server.url,
             [shared.data.train.positives(int(user)) for user in users],
-            training=shared.training,
-            policy=_POLICY,
-            seed=shared.seed,
-            workers=shared.workers,
-            dropout=shared.dropout,
-            dropout_rng=np.random.default_rng(shared.seed),
-            identities=shared.identities,
+            FleetOptions(
+                training=shared.training,
+                policy=_POLICY,
+                seed=shared.seed,
+                workers=shared.workers,
+                dropout=shared.dropout,
+                dropout_rng=np.random.default_rng(shared.seed),
+                identities=shared.identities,
+            ),
         ) as fleet:
             tell(Tick(arm, f"enrolling {users.size} clients"))
 

@@ -30,6 +30,7 @@ from client_sdk.filters import GFCF, Components, interaction_rows
 from client_sdk.operator import Operator, task_request
 from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.simulation.fleet import Fleet
+from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.simulation.fleet_rounds import FleetRound
 from protocols.errors import ParameterError
 from protocols.messages import RoundView, Schedule, TaskRequest, TaskView
@@ -135,11 +136,13 @@ def _play(
         Fleet(
             server.url,
             [train.positives(int(user)) for user in users],
-            policy=_POLICY,
-            seed=request.seed,
-            # so many a sum that `dropout` of all are gone in the end
-            dropout=1 - (1 - request.dropout) ** (1 / recipe.steps),
-            dropout_rng=np.random.default_rng(request.seed),
+            FleetOptions(
+                policy=_POLICY,
+                seed=request.seed,
+                # the share per sum that leaves `1 - request.dropout` of the clients after the last sum
+                dropout=1 - (1 - request.dropout) ** (1 / recipe.steps),
+                dropout_rng=np.random.default_rng(request.seed),
+            ),
         ) as fleet,
     ):
         task = operator.create_task(asked)

@@ -20,12 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from time import perf_counter
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.agreement.policy import Policy
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.api.effects import Program
 from client_sdk.history import History
@@ -33,81 +32,43 @@ from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import MemoryStore
 from client_sdk.model.catch_up import Catalogue, ModelCache, ModelFollower, fetch_catalogue
-from client_sdk.participation.enroller import ClientOptions, Enroller
+from client_sdk.participation.enroller import Enroller
 from client_sdk.participation.events import RoundMissed, RoundReport
 from client_sdk.participation.keyring import KeyService
 from client_sdk.participation.local_work import Stop
 from client_sdk.participation.participant import key_service
 from client_sdk.participation.participation import Participation
+from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.simulation.fleet_rounds import FleetRound, Seat, play_at_once, play_stages
-from client_sdk.training.base import TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
-from protocols.messages.stages import MASKED_STATES, opening_state
+from protocols.messages.stages import opening_state
 from protocols.recipes.base import ModelState
 
 __all__ = ["Fleet"]
 
 T = TypeVar("T")
 Told = Callable[[int], None]
-_ANY_MECHANISM = Policy(mechanisms=frozenset({"ckks", "masked", "paillier", "plain"}))
 
 
 class Fleet:
-    """Many participants of one task.
+    """Many participants of one task. Client 0 polls the rounds for all, and is the key holder where there is one.
 
-    interactions: what `take_part` takes, one a client. seed: fixes every client's training draws; fresh randomness by
-    default. dropout: share of a cohort that falls silent, drawn with `dropout_rng`; the round then waits for its
-    deadline. In masked rounds `dropout_stage` is the first stage that they do not answer. identities: fresh ones by
-    default; the same ones in a task of the same seed get the same turns. device_groups: which of the recipe's device
-    groups each client is in, needed where it has several. Client 0 watches the rounds for all, and is
-    the key holder where there is one.
+    interactions: one entry per client, each as `Participant.take_part` takes it. options: see `FleetOptions`.
+    Raises `ParameterError` when `interactions` is empty or `options` names another number of clients.
     """
 
-    def __init__(
-        self,
-        url: str,
-        interactions: Sequence[object],
-        *,
-        training: TrainingConfig | None = None,
-        policy: Policy | None = None,
-        seed: int | None = None,
-        workers: int = 2,
-        downloads: Literal["each", "once"] = "each",
-        dropout: float = 0.0,
-        dropout_rng: np.random.Generator | None = None,
-        dropout_stage: str = "collecting",
-        options: ClientOptions | None = None,
-        identities: Sequence[Identity] | None = None,
-        device_groups: Sequence[int] | None = None,
-    ) -> None:
-        if not interactions:
-            raise ParameterError("a fleet needs at least one client")
-        if not 0.0 <= dropout < 1.0:
-            raise ParameterError(f"dropout is a share below 1, got {dropout}")
-        if dropout_stage not in MASKED_STATES:
-            raise ParameterError(f"dropout_stage is one of {', '.join(MASKED_STATES)}, got {dropout_stage!r}")
-        self._url, self._interactions = url, list(interactions)
-        self._training, self._policy, self._seed = training, policy or _ANY_MECHANISM, seed
-        if identities is not None and len(identities) != len(interactions):
-            raise ParameterError(f"{len(interactions)} clients need as many identities, got {len(identities)}")
-        if device_groups is not None and len(device_groups) != len(interactions):
-            raise ParameterError(f"{len(interactions)} clients are in as many groups, got {len(device_groups)}")
-        self._groups = (
-            [None] * len(interactions)
-            if device_groups is None
-            else [int(device_group) for device_group in device_groups]
-        )
-        self._identities = list(identities or (Identity.generate() for _ in interactions))
-        self._dropout, self._dropout_rng = dropout, dropout_rng or np.random.default_rng()
-        self._dropout_stage: str = dropout_stage
-        self._options = options or ClientOptions()
-        self._cache = ModelCache(downloads)
-        self._driver = SyncDriver(self._options.timeouts)
+    def __init__(self, url: str, interactions: Sequence[object], options: FleetOptions | None = None) -> None:
+        options = options or FleetOptions()
+        options.check_size(len(interactions))
+        self._url, self._interactions, self._options = url, list(interactions), options
+        self._identities = list(options.identities or (Identity.generate() for _ in interactions))
+        self._cache = ModelCache(options.downloads)
+        self._driver = SyncDriver(self._options.client.timeouts)
         self._local = threading.local()
         self._drivers: list[SyncDriver] = [self._driver]
-        self._pool = ThreadPoolExecutor(workers, "hushrec-fleet", self._start_worker)
+        self._pool = ThreadPoolExecutor(options.workers, "hushrec-fleet", self._start_worker)
         self._clients: list[Participation] = []
         self._histories: list[History] = []
         self._by_id: dict[str, int] = {}
@@ -115,7 +76,7 @@ class Fleet:
         self._followers: dict[int | None, ModelFollower] = {}
 
     def _start_worker(self) -> None:
-        self._local.driver = SyncDriver(self._options.timeouts, connections=1)
+        self._local.driver = SyncDriver(self._options.client.timeouts, connections=1)
         self._drivers.append(self._local.driver)
 
     def _spread(self, programs: Iterable[Callable[[], Program[T]]], told: Told | None = None) -> list[T]:
@@ -140,15 +101,15 @@ class Fleet:
 
         `told` hears how many are enrolled, as they come.
         """
-        store = MemoryStore()
+        store, options = MemoryStore(), self._options
 
         def program(index: int) -> Callable[[], Program[Participation]]:
-            enroller = Enroller(self._url, self._identities[index], store, self._policy, self._options)
+            enroller = Enroller(self._url, self._identities[index], store, options.policy, options.client)
             ticket = holder_invitation if index == 0 and holder_invitation else invitation
-            seed = None if self._seed is None else (self._seed, index)
-            device_group = self._groups[index]
+            seed = None if options.seed is None else (options.seed, index)
+            device_group = None if options.device_groups is None else int(options.device_groups[index])
             return lambda: enroller.participation(
-                None, ticket, membership_secret, self._training, seed, self._cache, device_group=device_group
+                None, ticket, membership_secret, options.training, seed, self._cache, device_group=device_group
             )
 
         first = self._spread([program(0)])
@@ -222,12 +183,12 @@ class Fleet:
         watcher = self._clients[0]
         self._sync(view.number - 1)
         cohort = self._driver.run(watcher.calls.cohort(watcher.terms.task_id, view.number)).clients
-        dropped = self._dropout_rng.random(len(cohort)) < self._dropout
+        dropped = self._options.dropout_rng.random(len(cohort)) < self._options.dropout
         members = [client_id for client_id in cohort if client_id in self._by_id]
         gone = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
         seats = [self._seat(client_id, client_id in gone) for client_id in members]
         if watcher.terms.mechanism.interactive:
-            outcomes = play_stages(seats, view, self._spread, self._await_change, self._dropout_stage)
+            outcomes = play_stages(seats, view, self._spread, self._await_change, self._options.dropout_stage)
         else:
             outcomes = play_at_once(seats, view, self._spread)
         end = self._await_end(view.number)
@@ -289,7 +250,7 @@ class Fleet:
         snapshot = self._driver.run(calls.latest_snapshot(task_id)) if upto else None
         self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, news.completed, snapshot))
         state = self._driver.run(follower.follow(upto)).state
-        if self._driver.run(follower.publish_when_due(state, self._policy.snapshot_every)):
+        if self._driver.run(follower.publish_when_due(state, self._options.policy.snapshot_every)):
             snapshot = self._driver.run(calls.latest_snapshot(task_id))
             self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, (), snapshot))
 
@@ -341,7 +302,7 @@ class Fleet:
             yield client.half.scores(states[client.membership.device_group], client_state, history)
 
     def _client_states(self) -> list[ClientState]:
-        rng = np.random.default_rng(self._seed)
+        rng = np.random.default_rng(self._options.seed)
         return [client.client_state() or client.half.initial_client_state(rng) for client in self._clients]
 
     def traffic(self) -> tuple[int, int]:

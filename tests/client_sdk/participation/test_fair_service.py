@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from client_sdk import (
     Client,
     Fleet,
+    FleetOptions,
     FleetRound,
     Identity,
     MemoryStore,
@@ -71,10 +72,14 @@ def create(operator: Operator, name: str, sums: str = "plain", **schedule: Any) 
     return operator.create_task(task_request(name, "fair", mechanism, plan, PARAMETERS, how, seed=bytes(32)))
 
 
+def options(device_groups: Sequence[int]) -> FleetOptions:
+    return FleetOptions(training=TRAINING, policy=ANY, seed=3, device_groups=device_groups)
+
+
 def play(server: AggregatorProcess, operator: Operator, sums: str) -> tuple[Fleet, list[FleetRound]]:
     """A fleet after one turn of sums."""
     task_id = create(operator, f"fair-{sums}", sums).task_id
-    ships = Fleet(server.url, chosen(len(GROUPS)), training=TRAINING, policy=ANY, seed=3, device_groups=GROUPS)
+    ships = Fleet(server.url, chosen(len(GROUPS)), options(GROUPS))
     holder = operator.invite(task_id, role="holder").invitation if SUMS[sums][0] == "ckks" else None
     code = None if sums == "plain" else new_membership_secret()
     ships.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, holder, code)
@@ -126,7 +131,7 @@ def test_a_small_device_sends_and_fetches_what_it_holds(
     recipe = make_recipe("fair", PARAMETERS)
     task_id = create(operator, f"small-{mechanism}", mechanism, rounds=2 * TURN).task_id
     code = None if mechanism == "plain" else new_membership_secret()
-    with Fleet(server.url, chosen(len(GROUPS)), training=TRAINING, policy=ANY, seed=3, device_groups=GROUPS) as ships:
+    with Fleet(server.url, chosen(len(GROUPS)), options(GROUPS)) as ships:
         ships.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, None, code)
         rounds = ships.run()
         assert [played.state for played in rounds] == ["complete"] * 2 * TURN
@@ -192,7 +197,7 @@ def test_single_clients_state_their_group_and_keep_what_they_hold(
 
 def test_a_round_of_another_group_is_not_taken_part_in(server: AggregatorProcess, operator: Operator) -> None:
     task = create(operator, "fair-lied-to", cohort_size=3)
-    with Fleet(server.url, chosen(6), training=TRAINING, policy=ANY, seed=3, device_groups=[0, 0, 0, 1, 1, 1]) as ships:
+    with Fleet(server.url, chosen(6), options([0, 0, 0, 1, 1, 1])) as ships:
         ships.enrol(operator.invite(task.task_id, uses=6).invitation)
         with SyncDriver() as driver:
             fresh = driver.run(ships.clients[0].calls.current_round(task.task_id, wait=10.0))
@@ -216,9 +221,9 @@ def test_the_group_must_be_one_there_is(server: AggregatorProcess, operator: Ope
             client.join(invitation=invitation)
         with pytest.raises(InvalidParameters, match="groups 0 to 1: there is no group 2"):
             client.join(invitation=invitation, device_group=2)
-    with pytest.raises(ParameterError, match="as many groups"):
-        Fleet(server.url, chosen(2), device_groups=[0])
-    with Fleet(server.url, chosen(2), policy=ANY, device_groups=[1, 1]) as ships:
+    with pytest.raises(ParameterError, match="device_groups must have one entry per client"):
+        Fleet(server.url, chosen(2), FleetOptions(device_groups=[0]))
+    with Fleet(server.url, chosen(2), FleetOptions(policy=ANY, device_groups=[1, 1])) as ships:
         ships.enrol(invitation)
         assert fair_view(ships.model()).tables.shape[1] == ITEMS * DIM // 4
         with pytest.raises(ParameterError, match="no client of this fleet is in group 0"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, PolicyRefused, RoundReport
+from client_sdk import Client, Fleet, FleetOptions, Identity, MemoryStore, Operator, Policy, PolicyRefused, RoundReport
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.local_state.store import ClientStore
 from client_sdk.participation.events import Event, RoundMissed
@@ -39,8 +39,8 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
         yield found
 
 
-def fleet(server: AggregatorProcess, task: SmallTask, policy: Policy | None = None, **options: Any) -> Fleet:
-    made = Fleet(server.url, interactions(USERS), policy=policy, seed=3, **options)
+def fleet(server: AggregatorProcess, task: SmallTask, **options: Any) -> Fleet:
+    made = Fleet(server.url, interactions(USERS), FleetOptions(seed=3, **options))
     made.enrol(task.invitation, membership_secret=task.membership_secret)
     return made
 
@@ -143,7 +143,7 @@ def test_without_the_membership_secret_the_servers_word_must_be_accepted_by_name
 ) -> None:
     task = small_task(operator, "codeless", users=3, mechanism="masked", rounds=1)
     trusting = Policy(trust_roster=True)
-    with Fleet(server.url, interactions(3), policy=trusting, seed=3) as ships:
+    with Fleet(server.url, interactions(3), FleetOptions(policy=trusting, seed=3)) as ships:
         ships.enrol(task.invitation)
         (played,) = ships.run(rounds=1)
         assert played.state == "complete"

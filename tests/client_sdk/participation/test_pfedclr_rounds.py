@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, new_membership_secret, task_request
+from client_sdk import (
+    Client,
+    Fleet,
+    FleetOptions,
+    Identity,
+    MemoryStore,
+    Operator,
+    Policy,
+    new_membership_secret,
+    task_request,
+)
 from client_sdk.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.local_state.store import ClientStore
@@ -122,7 +132,7 @@ def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
     task_id = create(operator, f"same-{mechanism}", mechanism, users, 1)
     holder = operator.invite(task_id, role="holder").invitation if mechanism == "ckks" else None
     code = None if mechanism == "plain" else new_membership_secret()
-    with Fleet(server.url, interactions(users), seed=3, training=SMALL) as ships:
+    with Fleet(server.url, interactions(users), FleetOptions(seed=3, training=SMALL)) as ships:
         ships.enrol(operator.invite(task_id, uses=users).invitation, holder, code)
         ships.give_keys()
         (played,) = ships.run()

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import Client, Fleet, Identity, MemoryStore, Operator, Policy, new_membership_secret, task_request
+from client_sdk import (
+    Client,
+    Fleet,
+    FleetOptions,
+    Identity,
+    MemoryStore,
+    Operator,
+    Policy,
+    new_membership_secret,
+    task_request,
+)
 from client_sdk.data.interactions import Interactions
 from client_sdk.simulation.federation import Federation
 from client_sdk.training.rfrec import SUM_INDEX
@@ -92,7 +102,7 @@ def trained(server: AggregatorProcess, operator: Operator, task_id: str, mechani
     keyed = mechanism == "ckks"
     invitation = operator.invite(task_id, uses=USERS).invitation
     holder = operator.invite(task_id, role="holder").invitation if keyed else None
-    made = Fleet(server.url, ratings(), seed=3)
+    made = Fleet(server.url, ratings(), FleetOptions(seed=3))
     made.enrol(invitation, holder, None if mechanism == "plain" else new_membership_secret())
     made.give_keys()
     assert {done.state for done in made.run()} == {"complete"}

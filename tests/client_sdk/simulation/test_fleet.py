@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import Fleet, FleetRound, Operator, Policy
+from client_sdk import Fleet, FleetOptions, FleetRound, Operator, Policy
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.model.catch_up import ModelFollower, fetch_catalogue, plan_sync
 from client_sdk.participation.participation import Participation
@@ -33,7 +33,7 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 
 def fleet(server: AggregatorProcess, task: SmallTask, users: int, **options: Any) -> Fleet:
-    made = Fleet(server.url, interactions(users), policy=OFTEN, seed=3, **options)
+    made = Fleet(server.url, interactions(users), FleetOptions(policy=OFTEN, seed=3, **options))
     made.enrol(task.invitation, task.holder_invitation, task.membership_secret)
     made.give_keys()
     return made
@@ -167,8 +167,8 @@ def test_dropouts_are_left_out_and_failed_rounds_are_gone_past(server: Aggregato
 def test_a_fleet_says_what_it_needs(server: AggregatorProcess) -> None:
     with pytest.raises(ParameterError, match="at least one client"):
         Fleet(server.url, [])
-    with pytest.raises(ParameterError, match="share below 1"):
-        Fleet(server.url, interactions(2), dropout=1.0)
+    with pytest.raises(ParameterError, match="less than 1"):
+        FleetOptions(dropout=1.0)
     with Fleet(server.url, interactions(2)) as ships, pytest.raises(ParameterError, match="enrol"):
         ships.run()
 
