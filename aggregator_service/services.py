@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Protocol, cast
 
 from fastapi import Depends, Request
 
@@ -21,7 +22,14 @@ from aggregator_service.storage.database import Database
 if TYPE_CHECKING:
     from aggregator_service.polling.task_cache import TaskCache
 
-__all__ = ["Services", "ServicesOf"]
+__all__ = ["BodyBuffers", "Services", "ServicesOf"]
+
+
+class BodyBuffers(Protocol):
+    """The memory that request bodies are read into (`uploads.buffer_pool.BufferPool`)."""
+
+    def lend(self, length: int) -> AbstractContextManager[tuple[memoryview, ...]]:
+        """Lend one or two buffers for a body of `length` bytes. Nothing may use them after the block."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class Services:
     workers: Workers
     metrics: Metrics
     limits: Limits
+    buffers: BodyBuffers
     operator_token_hash: str | None
     # Checks map a whole body; two at a time keep the memory of a burst of uploads flat.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))

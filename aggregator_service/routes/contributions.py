@@ -18,15 +18,12 @@ from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, bina
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ContributionRow, RoundRow
-from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, OvertakenError, complete_upload, store_chunk
-from aggregator_service.uploads.contributions import (
-    Admission,
-    admit,
-    admit_soon,
-    receive_contribution,
-    same_or_conflict,
-)
-from aggregator_service.uploads.receive import received
+from aggregator_service.uploads.admission import Admission, admit, admit_cached
+from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk
+from aggregator_service.uploads.contributions import receive_contribution
+from aggregator_service.uploads.insert_contribution import same_or_conflict
+from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
+from aggregator_service.uploads.receive import stream_body
 from protocols.messages import UploadReceipt
 
 __all__ = ["router"]
@@ -51,8 +48,8 @@ _REFUSALS: Final = (
 _RECEIPT: Final = {"model": UploadReceipt, "description": "The same contribution is stored already."}
 
 
-def _acknowledge(receipt: UploadReceipt, is_new: bool) -> JSONResponse:
-    return JSONResponse(receipt.model_dump(mode="json"), 201 if is_new else 200)
+def _acknowledge(outcome: UploadOutcome) -> JSONResponse:
+    return JSONResponse(outcome.receipt.model_dump(mode="json"), 201 if isinstance(outcome, Stored) else 200)
 
 
 @router.put(
@@ -76,15 +73,15 @@ async def put(
     client: ClientId,
 ) -> Response:
     """Idempotent: the same bytes again are answered with the same receipt, other bytes with a conflict."""
-    admission = await admit_soon(services, principal, task, number, client)
+    admission = await admit_cached(services, principal, task, number, client)
     content_length(request)
     digest = content_digest(request)
     if admission.stored is not None:
-        return _acknowledge(same_or_conflict(admission.round, admission.stored, digest), False)
+        return _acknowledge(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
     admission.refuse_late(services.clock.now())
     content_length(request, exact=admission.length)
     with _few_at_a_time(request, client):
-        return _acknowledge(*await receive_contribution(services, admission, request, digest))
+        return _acknowledge(await receive_contribution(services, admission, request, digest))
 
 
 @router.head(
@@ -160,21 +157,21 @@ async def patch(
     digest = content_digest(request)
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     if admission.stored is not None:
-        return _acknowledge(_stored_already(admission.round, admission.stored, last, whole), False)
+        return _acknowledge(AlreadyStored(_stored_already(admission.round, admission.stored, last, whole)))
     admission.refuse_late(services.clock.now())
     chunk = _announced(services, request, admission, last, digest)
     with _few_at_a_time(request, client):
         # room for the chunks before it, which the last one is put together with
         room = chunk.offset if last else 0
-        async with received(request, services.settings, chunk.path, chunk.length, chunk.digest, start=room) as body:
-            await run_in_threadpool(body.keep)
+        async with stream_body(services, request, chunk.path, chunk.length, chunk.digest, start=room) as body:
+            await run_in_threadpool(body.persist)
     try:
         if last:
-            return _acknowledge(*await complete_upload(services, admission, chunk, whole))
+            return _acknowledge(await complete_upload(services, admission, chunk, whole))
         await run_in_threadpool(store_chunk, services, admission, chunk)
-    except OvertakenError:
+    except UploadChangedError:
         admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
-        return _acknowledge(_overtaken(request, admission, services.clock.now(), last, whole), False)
+        return _acknowledge(AlreadyStored(_overtaken(request, admission, services.clock.now(), last, whole)))
     return Response(status_code=204, headers=_standing(chunk.offset + chunk.length, complete=False))
 
 

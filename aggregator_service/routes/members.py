@@ -98,7 +98,7 @@ async def put_public_key(services: ServicesOf, principal: PrincipalOf, request: 
     if member_of(principal, task).role != "holder":
         raise Problem("forbidden", "only the key holder publishes the public key")
     length, digest = content_length(request, most=_PUBLIC_KEY_LIMIT), content_digest(request)
-    public_key = await receive_small_body(request, services.settings, length, digest)
+    public_key = await receive_small_body(services, request, length, digest)
 
     def store() -> bool:
         def write(session: Session) -> bool:
@@ -130,7 +130,7 @@ async def put_envelope(
     length = content_length(request, most=services.settings.envelope_limit)
     digest = content_digest(request)
     path = services.settings.upload_dir / new_key("body", "envelope").replace("/", "-")
-    await receive_body(request, services.settings, path, length, digest)
+    await receive_body(services, request, path, length, digest)
 
     def store() -> bool:
         key = new_key("envelopes", task, client)

@@ -146,7 +146,7 @@ async def put(
         return known
     length = content_length(request, exact=expected)
     path = services.settings.upload_dir / new_key("body", "snapshot").replace("/", "-")
-    await receive_body(request, services.settings, path, length, digest)
+    await receive_body(services, request, path, length, digest)
     return await run_in_threadpool(_store, services, principal, task, number, path, digest, length)
 
 

@@ -23,8 +23,9 @@ from aggregator_service.routes.common import (
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.stages import Handout
+from aggregator_service.uploads.outcomes import Stored
 from aggregator_service.uploads.receive import receive_small_body
-from aggregator_service.uploads.stage_messages import admit_to_stage, handed_out, same_or_other, store_message
+from aggregator_service.uploads.stage_messages import admit_to_stage, handed_out, same_or_conflict, store_message
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import StageMessage
 
@@ -72,11 +73,11 @@ async def put(
     content_length(request)
     digest = content_digest(request)
     if admission.stored is not None:
-        return JSONResponse(same_or_other(admission, admission.stored, digest).model_dump(mode="json"), 200)
+        return JSONResponse(same_or_conflict(admission, admission.stored, digest).model_dump(mode="json"), 200)
     length = content_length(request, exact=admission.length)
-    body = await receive_small_body(request, services.settings, length, digest)
-    receipt, is_new = await run_in_threadpool(store_message, services, admission, body, digest)
-    return JSONResponse(receipt.model_dump(mode="json"), 201 if is_new else 200)
+    body = await receive_small_body(services, request, length, digest)
+    outcome = await run_in_threadpool(store_message, services, admission, body, digest)
+    return JSONResponse(outcome.receipt.model_dump(mode="json"), 201 if isinstance(outcome, Stored) else 200)
 
 
 def _answer(

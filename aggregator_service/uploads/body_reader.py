@@ -1,6 +1,4 @@
-"""A body as it comes in, asked for buffer by buffer: straight from the connection where that is possible, from ASGI
-messages where it is not.
-"""
+"""Read a request body into buffers: directly from the connection where the server allows it, else ASGI messages."""
 
 from __future__ import annotations
 
@@ -14,13 +12,13 @@ from aggregator_service.http.direct_body import EXTENSION, DirectBody
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
 
-__all__ = ["Incoming", "incoming"]
+__all__ = ["BodyReader", "open_body"]
 
 
-class Incoming:
-    """Exactly `length` bytes of a request's body.
+class BodyReader:
+    """Reads exactly `length` bytes of a request's body.
 
-    No pause between two packets may be longer than `idle` seconds.
+    length: bytes of the body. received: bytes read so far. idle: the longest pause between two packets, in seconds.
     """
 
     def __init__(self, request: Request, length: int, idle: float) -> None:
@@ -32,9 +30,9 @@ class Incoming:
         self._direct: DirectBody | None = begin(length) if begin is not None else None
 
     async def read_into(self, view: memoryview) -> None:
-        """Fill `view` with the next bytes: no more than are left.
+        """Fill `view`, which is not longer than the rest of the body, with the next bytes.
 
-        `Problem` body-too-short when the body ends before that; `TimeoutError` when nothing comes any more.
+        Raises `Problem` body-too-short when the body ends earlier, `TimeoutError` after a pause longer than `idle`.
         """
         read = self._read_messages(view) if self._direct is None else self._direct.read_into(view, self._idle)
         count = await read
@@ -52,14 +50,14 @@ class Incoming:
             if not self._rest:
                 if not self._more:
                     break
-                self._rest = await self._next()
+                self._rest = await self._next_message()
             taken = min(len(view) - filled, len(self._rest))
             view[filled : filled + taken] = self._rest[:taken]
             self._rest = self._rest[taken:]
             filled += taken
         return filled
 
-    async def _next(self) -> bytes:
+    async def _next_message(self) -> bytes:
         async with asyncio.timeout(self._idle):
             message = await self._request.receive()
         if message["type"] != "http.request":
@@ -68,39 +66,43 @@ class Incoming:
         self._more = message.get("more_body", False)
         return bytes(message.get("body", b""))
 
-    async def end(self) -> None:
-        """All of it is read: `Problem` body-too-long when there is more."""
+    async def finish(self) -> None:
+        """Check that the body has ended. Raises `Problem` body-too-long when there are more bytes."""
         if self._direct is not None:
             self._direct.finish()
         while self._more and not self._rest:
-            self._rest = await self._next()
+            self._rest = await self._next_message()
         if self._rest:
             raise Problem("body-too-long", f"the body may have {self.length} bytes", expected_bytes=self.length)
 
-    def note(self) -> None:
-        """Tell whoever counts bytes by their messages of those that came without, those of refused bodies too."""
+    def report_received(self) -> None:
+        """Store the bytes received directly in the ASGI scope: the request metrics cannot count them from messages."""
         if self._direct is not None:
             self._request.scope["hushrec.received"] = self.received
 
     def abandon(self) -> None:
-        """Nobody reads on."""
+        """Discard the rest of the body as it arrives."""
         if self._direct is not None:
             self._direct.abandon()
 
 
 @asynccontextmanager
-async def incoming(request: Request, settings: Settings, length: int) -> AsyncIterator[Incoming]:
-    """A body to be read within the block, no slower than `min_upload_rate`; `Problem` upload-timeout otherwise."""
-    body = Incoming(request, length, settings.body_idle_seconds)
+async def open_body(request: Request, settings: Settings, length: int) -> AsyncIterator[BodyReader]:
+    """Return a reader of a request's body; the block must read all of its `length` bytes.
+
+    Raises `Problem` body-too-short or body-too-long for another length, and upload-timeout when a pause is longer than
+    `body_idle_seconds` or the whole is slower than `min_upload_rate`.
+    """
+    reader = BodyReader(request, length, settings.body_idle_seconds)
     try:
         async with asyncio.timeout(settings.body_idle_seconds + length / settings.min_upload_rate):
-            yield body
-            await body.end()
+            yield reader
+            await reader.finish()
     except BaseException as error:
-        body.abandon()
+        reader.abandon()
         if isinstance(error, TimeoutError):
-            detail = f"the body stopped arriving after {body.received} of {length} bytes"
+            detail = f"the body stopped arriving after {reader.received} of {length} bytes"
             raise Problem("upload-timeout", detail) from None
         raise
     finally:
-        body.note()
+        reader.report_received()

@@ -1,8 +1,8 @@
-"""Buffers that bodies are read into: used again and again, and smaller when many bodies arrive at once.
+"""Page-aligned buffers that bodies are read into, kept for reuse and smaller when many bodies arrive at once.
 
-A body that fits into one buffer is checked and written from there, all at once; a longer one has two, one of which is
-written to disk while the other one fills. Fresh memory would cost more than what is done with it: the system clears
-every page before it hands it out. They begin at a page, as `newfile` would have it.
+A body that fits into one buffer is verified and written from it. A longer one gets two: one is written to disk while
+the other one fills. Buffers are reused because the kernel clears every page of new memory, which costs more than
+receiving the body. They are aligned to pages because `uncached_file` writes from them directly.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ from contextlib import contextmanager
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Final
 
-__all__ = ["Buffers"]
+__all__ = ["BufferPool"]
 
 LARGEST: Final = 8 * 1024 * 1024
 SMALLEST: Final = 64 * 1024
 _MOST: Final = 64 * 1024 * 1024
+"""Bytes that the pool lends, as long as each body still gets two of the smallest buffers, and keeps for reuse."""
 
 
-class Buffers:
-    """The buffers of one process; in its event loop only.
-
-    They are 64 MiB together, where that leaves each body two of 64 KiB; so much is kept for later, too.
-    """
+class BufferPool:
+    """The buffers of one process. Not thread-safe: call it in the event loop."""
 
     def __init__(self) -> None:
         self._free: defaultdict[int, list[mmap]] = defaultdict(list)
         self._kept = self._lent = 0
 
     def size(self, length: int) -> int:
-        """Bytes of each buffer of one more body of `length` bytes: a power of two."""
+        """Return the size (bytes, a power of two) of each buffer that a further body of `length` bytes would get."""
         size = LARGEST
         while size > SMALLEST and (size >= 2 * length or self._lent + size > _MOST):
             size //= 2
@@ -39,7 +37,7 @@ class Buffers:
 
     @contextmanager
     def lend(self, length: int) -> Iterator[tuple[memoryview, ...]]:
-        """The buffer, or two, for a body of `length` bytes; nothing may use them after the block."""
+        """Lend one or two buffers for a body of `length` bytes. Nothing may use them after the block."""
         size = self.size(length)
         lent = [self._take(size) for _ in range(1 if length <= size else 2)]
         self._lent += size * len(lent)

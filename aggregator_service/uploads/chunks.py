@@ -1,6 +1,7 @@
-"""Resumable uploads: each chunk is a blob with a row of its own, so that any replica goes on where another one stopped.
+"""Resumable uploads: each chunk is a blob with a row of its own, so that any replica can continue an upload.
 
-The last chunk puts them together, in a local file and in constant memory; from there on it is an upload like any other.
+The last chunk is joined with the others in a local file, in constant memory. The result is stored like any other
+contribution.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from aggregator_service.storage.blobs import BlobDamagedError, new_key
 from aggregator_service.storage.chunks import drop_chunks, stored_chunks, upload_progress
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow
-from aggregator_service.uploads.contributions import Admission, commit_contribution
-from aggregator_service.uploads.receive import file_digest
+from aggregator_service.uploads.admission import Admission
+from aggregator_service.uploads.body_files import file_digest
+from aggregator_service.uploads.contributions import store_contribution_file
+from aggregator_service.uploads.outcomes import UploadOutcome
 from protocols.errors import ContributionError
-from protocols.messages import UploadReceipt
 
-__all__ = ["MOST_CHUNKS", "Chunk", "OvertakenError", "complete_upload", "store_chunk"]
+__all__ = ["MOST_CHUNKS", "Chunk", "UploadChangedError", "complete_upload", "store_chunk"]
 
 MOST_CHUNKS: Final = 1000
-"""Of one upload: each is a blob and a row, and nobody may make any number of them."""
+"""Chunks of one upload before the last one: each takes a blob and a row, so a client may not store any number."""
 
 
-class OvertakenError(Exception):
-    """The upload is not where this chunk goes on any more: another request or the end of the round came in between."""
+class UploadChangedError(Exception):
+    """The upload does not end at this chunk's offset any more: another request or the end of the round changed it."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,9 @@ class Chunk:
 
 
 def store_chunk(services: Services, admission: Admission, chunk: Chunk) -> None:
-    """Make a chunk durable that is not the last one. Its file is gone afterwards, whatever happens.
+    """Make a chunk durable that is not the last one. Its file is always removed.
 
-    `OvertakenError` when the upload does not stand at the chunk's offset any more.
+    Raises `UploadChangedError` when the upload does not end at the chunk's offset any more.
     """
     key = new_key("chunks", admission.round.task_id, admission.round.number, admission.client.client_id)
     try:
@@ -60,18 +62,18 @@ def store_chunk(services: Services, admission: Admission, chunk: Chunk) -> None:
     try:
         services.database.transact(lambda session: _insert(session, admission, chunk, key))
     except BaseException:
-        _delete_unacknowledged(services, admission, chunk.offset, key)
+        _delete_unless_named(services, admission, chunk.offset, key)
         raise
 
 
 def _insert(session: Session, admission: Admission, chunk: Chunk, key: str) -> None:
-    # The round is held until the commit: a chunk is either there when the round's end lets go of them, or refused.
+    # The round is locked until the commit: a chunk is stored before the round's end drops all chunks, or refused.
     round_id, client_id = admission.round.id, admission.client.client_id
     round_ = lock_round_shared(session, round_id, client_id)
     if round_.state != "collecting" or find_contribution(session, round_id, client_id) is not None:
-        raise OvertakenError
+        raise UploadChangedError
     if upload_progress(session, round_id, client_id)[0] != chunk.offset:
-        raise OvertakenError
+        raise UploadChangedError
     session.add(
         ChunkRow(
             round_id=round_id,
@@ -84,49 +86,50 @@ def _insert(session: Session, admission: Admission, chunk: Chunk, key: str) -> N
     )
 
 
-def _delete_unacknowledged(services: Services, admission: Admission, offset: int, key: str) -> None:
-    """Delete a blob unless its row is there after all: a commit may take effect and its answer be lost."""
+def _delete_unless_named(services: Services, admission: Admission, offset: int, key: str) -> None:
+    """Delete a blob unless a row names it: a commit may take effect although its answer is lost."""
     try:
         with services.database.read() as session:
             row = session.get(ChunkRow, (admission.round.id, admission.client.client_id, offset))
     except SQLAlchemyError:
-        return  # nobody can tell now; if no row names it, it is swept away
+        return  # the database cannot be asked: the next orphan collection deletes the blob if no row names it
     if row is None or row.blob_key != key:
         services.blobs.delete(key)
 
 
-async def complete_upload(
-    services: Services, admission: Admission, last: Chunk, whole: str
-) -> tuple[UploadReceipt, bool]:
-    """Put the chunks before the last one and check it all: receipt, and whether it is new.
+async def complete_upload(services: Services, admission: Admission, last: Chunk, whole: str) -> UploadOutcome:
+    """Join the stored chunks with the last one, check the contribution and store it.
 
-    The last chunk's file has room for them in front. It is gone afterwards. An upload that turns out wrong starts again
-    from nothing; after any other failure it stands where it stood. `OvertakenError` as in `store_chunk`.
+    last: the last chunk; its file has `last.offset` free bytes at the beginning, and is always removed. whole: the
+    announced SHA-256 (hex) of the contribution.
+
+    A wrong digest or a `ContributionError` drops the chunks: the client starts again from offset 0. After any other
+    failure the chunks stay. Raises `UploadChangedError` as `store_chunk` does.
     """
     try:
         try:
-            digest = await run_in_threadpool(_assemble, services, admission, last)
+            digest = await run_in_threadpool(_join, services, admission, last)
         except BlobDamagedError:
-            # let go of with the round or by another request, which the rows tell; otherwise lost, and sent again
-            await run_in_threadpool(_forget, services, admission)
-            raise OvertakenError from None
+            # The round's end or another request deleted a blob, and its row; or the blob is lost and is sent again.
+            await run_in_threadpool(_drop, services, admission)
+            raise UploadChangedError from None
         if digest != whole:
-            await run_in_threadpool(_forget, services, admission)
+            await run_in_threadpool(_drop, services, admission)
             raise Problem("bad-digest", "the SHA-256 of the whole contribution is not the one in Repr-Digest")
-        return await commit_contribution(services, admission, last.path, whole)
+        return await store_contribution_file(services, admission, last.path, whole)
     except ContributionError:
-        await run_in_threadpool(_forget, services, admission)
+        await run_in_threadpool(_drop, services, admission)
         raise
     finally:
         last.path.unlink(missing_ok=True)
 
 
-def _assemble(services: Services, admission: Admission, last: Chunk) -> str:
-    """Write the chunks that are stored into the room before the last one; the digest of the whole."""
+def _join(services: Services, admission: Admission, last: Chunk) -> str:
+    """Write the stored chunks before the last one in its file; return the SHA-256 (hex) of the whole."""
     with services.database.read() as session:
         chunks = stored_chunks(session, admission.round.id, admission.client.client_id)
     if sum(chunk.bytes for chunk in chunks) != last.offset:
-        raise OvertakenError
+        raise UploadChangedError
     with last.path.open("r+b") as file:
         for chunk in chunks:
             for piece in services.blobs.chunks(chunk.blob_key, chunk.digest):
@@ -136,13 +139,13 @@ def _assemble(services: Services, admission: Admission, last: Chunk) -> str:
     return file_digest(last.path)
 
 
-def _forget(services: Services, admission: Admission) -> None:
-    """The upload stands at nothing; `OvertakenError` when it is over."""
+def _drop(services: Services, admission: Admission) -> None:
+    """Delete all chunks of the upload. Raises `UploadChangedError` when the round does not collect any more."""
 
     def write(session: Session) -> None:
         round_ = lock_round_shared(session, admission.round.id, admission.client.client_id)
         if round_.state != "collecting":
-            raise OvertakenError
+            raise UploadChangedError
         drop_chunks(session, round_.id, admission.client.client_id)
 
     services.database.transact(write)

@@ -1,4 +1,4 @@
-"""Messages of the stages of masked rounds: admitted, checked, made durable, acknowledged; and what is handed out."""
+"""Messages of the stages of masked rounds: admit, check, store and acknowledge them; read what the server hands out."""
 
 from __future__ import annotations
 
@@ -27,19 +27,23 @@ from aggregator_service.storage.stages import (
     takes_part,
 )
 from aggregator_service.tasks.plans import plan_round
+from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import STATE_FOR, StageMessage
 from protocols.sums.masked import messages, server
 from protocols.sums.masked.mechanism import own_plan
 
-__all__ = ["StageAdmission", "admit_to_stage", "handed_out", "same_or_other", "store_message"]
+__all__ = ["StageAdmission", "admit_to_stage", "handed_out", "same_or_conflict", "store_message"]
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class StageAdmission:
-    """A client that may send something in a stage: of which length, and what it has sent already."""
+    """A client that may send the message of a stage.
+
+    length: exact bytes of the message. stored: the message that is stored already, if any.
+    """
 
     task: TaskRow
     round: RoundRow
@@ -49,7 +53,7 @@ class StageAdmission:
     stored: StageMessageRow | None
 
     def receipt(self, stored: StageMessageRow) -> UploadReceipt:
-        """The acknowledgement of a durable message."""
+        """Return the receipt of a stored message."""
         return UploadReceipt(
             round=self.round.number, client_id=stored.client_id, bytes=stored.length, digest=stored.digest
         )
@@ -58,15 +62,18 @@ class StageAdmission:
 def admit_to_stage(
     services: Services, principal: Principal, task_id: str, number: int, stage: StageMessage, client_id: str
 ) -> StageAdmission:
-    """Who may send what: 404 for rounds without stages, 409 round-closed outside the stage, 403 not-in-cohort for those
-    that did not take part in the stage before. What is stored already is answered whatever the round's state."""
+    """Admit a client to a stage of round `number`. A client whose message is stored is admitted in any state.
+
+    Raises `Problem`: 404 for a round that is not masked, 409 round-closed when the round is not in this stage, 403
+    not-in-cohort for a client that did not take part in the stage before.
+    """
     client = member_of(principal, task_id, client_id)
     with services.database.read() as session:
         task = task_of(session, principal, task_id)
         round_ = _masked_round(session, task_id, number)
         stored = find_message(session, round_.id, stage, client_id)
         if stored is None:
-            _refuse_outsider(session, round_, stage, client_id, services.clock.now())
+            _check_may_send(session, round_, stage, client_id, services.clock.now())
         length = stored.length if stored is not None else _length(session, task, round_, stage)
         return StageAdmission(task, round_, client, stage, length, stored)
 
@@ -74,13 +81,13 @@ def admit_to_stage(
 def _masked_round(session: Session, task_id: str, number: int) -> RoundRow:
     round_ = find_round(session, task_id, number)
     if round_ is None or round_.model_digest is None:
-        raise Problem("not-found", "there is no such round, or it has no stages")
+        raise Problem("not-found", "there is no such round, or it is not a masked round")
     return round_
 
 
-def _refuse_outsider(session: Session, round_: RoundRow, stage: StageMessage, client_id: str, now: float) -> None:
+def _check_may_send(session: Session, round_: RoundRow, stage: StageMessage, client_id: str, now: float) -> None:
     if not in_cohort(session, round_.id, client_id):
-        raise Problem("not-in-cohort", "this client is not asked in this round")
+        raise Problem("not-in-cohort", "this client is not in the cohort of this round")
     if round_.state != STATE_FOR[stage] or now >= round_.deadline:
         raise Problem("round-closed", f"the round is {round_.state}: it takes no messages of this stage now")
     before = prerequisite(round_)
@@ -98,25 +105,27 @@ def _length(session: Session, task: TaskRow, round_: RoundRow, stage: StageMessa
     return messages.share_bytes(degree) if stage == "share" else messages.reply_bytes(degree)
 
 
-def same_or_other(admission: StageAdmission, stored: StageMessageRow, digest: str) -> UploadReceipt:
-    """The receipt again for the same bytes; 409 contribution-conflict for others: the first one stands."""
+def same_or_conflict(admission: StageAdmission, stored: StageMessageRow, digest: str) -> UploadReceipt:
+    """Return the receipt of the stored message again when its SHA-256 is `digest`.
+
+    Raises `Problem` contribution-conflict (409) otherwise: the first message stays.
+    """
     if stored.digest != digest:
-        raise Problem("contribution-conflict", "another message of this client is stored for the stage, and it stands")
+        raise Problem("contribution-conflict", "another message of this client is stored for the stage and stays")
     return admission.receipt(stored)
 
 
-def store_message(
-    services: Services, admission: StageAdmission, body: bytes, digest: str
-) -> tuple[UploadReceipt, bool]:
-    """Check a message, make it durable and count it in: receipt, and whether it is new.
+def store_message(services: Services, admission: StageAdmission, body: bytes, digest: str) -> UploadOutcome:
+    """Check the message of a stage and store it.
 
-    `ContributionError` (the sender's fault) when it breaks a rule that the server can see.
+    Raises `ContributionError` (the sender's fault) when it breaks a rule that the server can check, `Problem`
+    contribution-conflict (409) when another message is stored, and as `admit_to_stage` when the stage ended meanwhile.
     """
     _check(services, admission, body)
-    answer, is_new = services.database.transact(
+    outcome = services.database.transact(
         lambda session: _insert(session, services.clock.now(), admission, body, digest)
     )
-    if is_new:
+    if isinstance(outcome, Stored):
         crash_point("stage.stored-before-ack")
         _LOG.info(
             "stage message stored",
@@ -129,7 +138,7 @@ def store_message(
                 digest=digest,
             ),
         )
-    return answer, is_new
+    return outcome
 
 
 def _check(services: Services, admission: StageAdmission, body: bytes) -> None:
@@ -142,7 +151,7 @@ def _check(services: Services, admission: StageAdmission, body: bytes) -> None:
     try:
         roster = roster_of(services.database, task.id, round_.number)
     except LookupError:
-        raise Problem("round-closed", "the round is over: it takes no messages any more") from None
+        raise Problem("round-closed", "the round is over and takes no more messages") from None
     if admission.stage == "share":
         server.check_shares(roster, body)
     elif admission.stage == "unmask":
@@ -152,16 +161,14 @@ def _check(services: Services, admission: StageAdmission, body: bytes) -> None:
         server.check_confirmation(roster, sharers, survivors, client_id, body)
 
 
-def _insert(
-    session: Session, now: float, admission: StageAdmission, body: bytes, digest: str
-) -> tuple[UploadReceipt, bool]:
-    # The round is held until the commit: a message is either in before the stage ends, or refused.
+def _insert(session: Session, now: float, admission: StageAdmission, body: bytes, digest: str) -> UploadOutcome:
+    # The round is locked until the commit: a message is stored before the stage ends, or refused.
     client_id = admission.client.client_id
     round_ = lock_round_shared(session, admission.round.id, client_id)
     stored = find_message(session, round_.id, admission.stage, client_id)
     if stored is not None:
-        return same_or_other(admission, stored, digest), False
-    _refuse_outsider(session, round_, admission.stage, client_id, now)
+        return AlreadyStored(same_or_conflict(admission, stored, digest))
+    _check_may_send(session, round_, admission.stage, client_id, now)
     row = StageMessageRow(
         round_id=round_.id,
         stage=admission.stage,
@@ -174,14 +181,17 @@ def _insert(
     session.add(row)
     try:
         session.flush()
-    except IntegrityError:  # another process was quicker by a hair: the primary key decides
-        raise Problem("contribution-conflict", "another message of this client is being stored; ask again") from None
+    except IntegrityError:  # another process inserted this client's message after our check
+        raise Problem("contribution-conflict", "another message of this client is being stored; try again") from None
     progress(session, Delivery(round_.task_id, round_.id, admission.stage, client_id))
-    return admission.receipt(row), True
+    return Stored(admission.receipt(row))
 
 
 def handed_out(services: Services, principal: Principal, task_id: str, number: int, kind: Handout) -> HandoutRow:
-    """What a client of the roster is handed: 404 before it is there and once the round is over."""
+    """Return what the server hands out to a client of the roster.
+
+    Raises `Problem`: 404 before it exists and once the round is over, 403 not-in-cohort for other clients.
+    """
     client = member_of(principal, task_id)
     with services.database.read() as session:
         round_ = _masked_round(session, task_id, number)
@@ -190,5 +200,5 @@ def handed_out(services: Services, principal: Principal, task_id: str, number: i
         recipient = client.client_id if kind in ("inbox", "confirmations") else ""
         found = find_handout(session, round_.id, kind, recipient)
     if found is None:
-        raise Problem("not-found", "the round has nothing of this kind for the client: not yet, or no longer")
+        raise Problem("not-found", "the round has nothing of this kind for the client, not yet or no longer")
     return found

@@ -18,11 +18,13 @@ from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent
 from aggregator_service.rounds import advance, cohorts, transactions
 from aggregator_service.routes import contributions as routes
-from aggregator_service.storage.database import DATABASE_GONE, discard
+from aggregator_service.storage.database import DATABASE_GONE, Database, discard
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.rounds import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.uploads import chunks, contributions, receive
+from aggregator_service.uploads import chunks, contributions, insert_contribution, received_body
+from aggregator_service.uploads.admission import Admission
+from aggregator_service.uploads.outcomes import Stored, UploadOutcome
 from protocols.messages import Schedule, UploadReceipt
 from tests.simulation import process
 from tests.simulation.plan import Plan, draw_plan
@@ -72,15 +74,16 @@ def unchecked_blobs(patch: Patch) -> None:
 
 
 def contributions_at_any_time(patch: Patch) -> None:
-    """Whether the round still takes contributions is asked before the body arrives, and not again."""
-    held = contributions.lock_round_shared
+    """Whether the round still takes contributions is checked before the body arrives, and not again."""
+    lock = insert_contribution.lock_round_shared
 
     def lock_round_shared(session: Session, round_id: int, client_id: str) -> Any:
-        row: RoundRow = held(session, round_id, client_id)
+        row: RoundRow = lock(session, round_id, client_id)
         return SimpleNamespace(**{**_columns(row), "state": "collecting", "deadline": float("inf")})
 
-    patch.setattr(contributions, "lock_round_shared", lock_round_shared)
-    patch.setattr(contributions, "_INSERT", contributions._inserted_where(*contributions._LACKS))
+    patch.setattr(insert_contribution, "lock_round_shared", lock_round_shared)
+    statement = insert_contribution._insert_where(*insert_contribution._HAS_NOTHING_STORED)
+    patch.setattr(insert_contribution, "_INSERT", statement)
 
 
 def _columns(row: RoundRow) -> dict[str, Any]:
@@ -88,32 +91,30 @@ def _columns(row: RoundRow) -> dict[str, Any]:
 
 
 def receipts_before_rows(patch: Patch) -> None:
-    """The receipt is given whether or not the database took the row."""
-    count_in = contributions._count_in
+    """The receipt is sent whether or not the database stored the row."""
+    insert = contributions.insert_contribution
 
-    def counted_in(
-        services: Any, admission: contributions.Admission, key: str, digest: str
-    ) -> tuple[UploadReceipt, bool]:
+    def insert_or_pretend(database: Database, admission: Admission, key: str, digest: str, now: float) -> UploadOutcome:
         try:
-            return count_in(services, admission, key, digest)
+            return insert(database, admission, key, digest, now)
         except DATABASE_GONE:
-            return contributions._receipt(admission, digest), True
+            return Stored(insert_contribution.new_receipt(admission, digest))
 
-    patch.setattr(contributions, "_count_in", counted_in)
+    patch.setattr(contributions, "insert_contribution", insert_or_pretend)
 
 
 def blob_gone_with_the_answer(patch: Patch) -> None:
-    """An error of the database is taken to mean that no row was written."""
+    """A database error is taken to mean that no row was written."""
 
-    def let_go_of(services: Any, _admission: contributions.Admission, key: str) -> None:
+    def delete(services: Any, _admission: Admission, key: str) -> None:
         services.blobs.delete(key)
 
-    patch.setattr(contributions, "_delete_unacknowledged", let_go_of)
+    patch.setattr(contributions, "_delete_unless_named", delete)
 
 
 def bodies_as_they_come(patch: Patch) -> None:
-    """Nobody compares the digest of what arrived with the one that was announced."""
-    patch.setattr(receive, "hmac", SimpleNamespace(compare_digest=lambda given, stated: True))
+    """The digest of the received body is not compared with the announced one."""
+    patch.setattr(received_body, "hmac", SimpleNamespace(compare_digest=lambda given, stated: True))
 
 
 def chunks_in_any_order(patch: Patch) -> None:

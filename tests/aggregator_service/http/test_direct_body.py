@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 from aggregator_service.http.bounded_protocol import BoundedHttp
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
-from aggregator_service.uploads.body_reader import Incoming, incoming
+from aggregator_service.uploads.body_reader import BodyReader, open_body
 from tests.support.certificates import Authority
 
 BODY = os.urandom(3 * 2**20 + 17)
@@ -62,8 +62,8 @@ class Reader:
 
     async def _read(self, request: Request, length: int) -> bytes:
         state = hashlib.sha256()
-        async with incoming(request, self._settings, length) as body:
-            assert isinstance(body, Incoming)
+        async with open_body(request, self._settings, length) as body:
+            assert isinstance(body, BodyReader)
             self.direct.append(body._direct is not None)
             view = memoryview(bytearray(self._step))
             while body.received < length:
@@ -197,7 +197,7 @@ def test_a_connection_is_given_back_once(loop: Loop) -> None:
 
     class Clumsy(Reader):
         async def _read(self, request: Request, length: int) -> bytes:
-            async with incoming(request, self._settings, length) as body:
+            async with open_body(request, self._settings, length) as body:
                 await body.read_into(memoryview(bytearray(length)))
             writer_of_next.set()
             await asyncio.sleep(0.1)  # the next request's head is half there

@@ -26,8 +26,9 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.schema import ChunkRow, ClientRow, CohortRow, RoundRow
 from aggregator_service.tasks.tasks import create_task, plan_request
+from aggregator_service.uploads.admission import admit
 from aggregator_service.uploads.chunks import MOST_CHUNKS
-from aggregator_service.uploads.contributions import admit, commit_contribution
+from aggregator_service.uploads.contributions import store_contribution_file
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import SyncDriver
 from protocols.messages import TaskRequest
@@ -315,7 +316,14 @@ def test_a_commit_whose_answer_is_lost(tmp_path: Path, breaks: str) -> None:
     with database.write() as session:
         task = create_task(session, _plain_task(), plan_request(_plain_task()), 0.0)
         round_ = RoundRow(
-            task_id=task.id, number=1, sum_index=1, state="collecting", seed=bytes(32), opened_at=0.0, deadline=2e6, cohort=2
+            task_id=task.id,
+            number=1,
+            sum_index=1,
+            state="collecting",
+            seed=bytes(32),
+            opened_at=0.0,
+            deadline=2e6,
+            cohort=2,
         )
         client = ClientRow(
             id="c_1", task_id=task.id, sequence=1, role="member", identity_key=bytes(32), mailbox_key=bytes(32),
@@ -331,7 +339,7 @@ def test_a_commit_whose_answer_is_lost(tmp_path: Path, breaks: str) -> None:
     digest = "00" * 32
     database.breaks = breaks
     with pytest.raises(OperationalError):
-        asyncio.run(commit_contribution(services, admission, path, digest))
+        asyncio.run(store_contribution_file(services, admission, path, digest))
     with database.read() as session:
         stored = find_contribution(session, round_.id, "c_1")
     named = [] if stored is None else [stored.blob_key]

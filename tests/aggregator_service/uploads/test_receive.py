@@ -1,4 +1,4 @@
-"""Bodies are written whole, in order, and not at all when they turn out wrong: from one buffer, or two in turns."""
+"""Received bodies: written completely and in order, through one buffer or two; no file is left of a wrong body."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from starlette.requests import Request
 
 from aggregator_service.problems import Problem
+from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.uploads.receive import received
+from aggregator_service.uploads.buffer_pool import BufferPool
+from aggregator_service.uploads.receive import stream_body
 
 BODY = os.urandom(3 * 2**20 + 17)
+SERVICES = cast(Services, SimpleNamespace(settings=Settings(), buffers=BufferPool()))
 
 
-def arriving(chunks: Iterable[bytes], ends: bool = True) -> Request:
-    """A request whose body comes in these chunks, and then ends, or breaks off."""
+def request_of(chunks: Iterable[bytes], ends: bool = True) -> Request:
+    """A request whose body arrives in these chunks, and then ends or, without `ends`, is cut off."""
     messages = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
     messages.append({"type": "http.request", "body": b""} if ends else {"type": "http.disconnect"})
     left = iter(messages)
@@ -33,21 +38,21 @@ def arriving(chunks: Iterable[bytes], ends: bool = True) -> Request:
     return Request({"type": "http", "method": "PUT", "headers": []}, receive)  # type: ignore[arg-type]
 
 
-def take(path: Path, request: Request, body: bytes, start: int = 0, look: bool = False) -> None:
-    """Receive what should be `body`; `look`: at all of it, before it is kept."""
+def receive_into(path: Path, request: Request, body: bytes, start: int = 0, verify_first: bool = False) -> None:
+    """Receive a request whose body should be `body`. verify_first: read it before it is persisted."""
 
     async def receive() -> None:
         digest = hashlib.sha256(body).hexdigest()
-        async with received(request, Settings(), path, len(body), digest, start=start) as taken:
-            if look:
-                assert taken.verified() == body
-            taken.keep()
+        async with stream_body(SERVICES, request, path, len(body), digest, start=start) as received:
+            if verify_first:
+                assert received.verified() == body
+            received.persist()
 
     asyncio.run(receive())
 
 
 @pytest.fixture(params=["one buffer", "two buffers"], autouse=True)
-def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def buffers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether a body fits into one buffer."""
     if request.param == "two buffers":
         monkeypatch.setattr("aggregator_service.uploads.buffer_pool.LARGEST", 256 * 1024)
@@ -60,23 +65,25 @@ def cut(body: bytes, size: int) -> list[bytes]:
 
 @pytest.mark.parametrize("size", [1000, 2**16, 2**18, 2**21, len(BODY)])
 @pytest.mark.parametrize("start", [0, 4096, 1000])
-@pytest.mark.parametrize("look", [False, True])
-def test_a_body_is_written_whole_whatever_its_chunks(tmp_path: Path, size: int, start: int, look: bool) -> None:
-    take(tmp_path / "body", arriving(cut(BODY, size)), BODY, start, look)
+@pytest.mark.parametrize("verify_first", [False, True])
+def test_a_body_in_chunks_of_any_size_is_written_completely(
+    tmp_path: Path, size: int, start: int, verify_first: bool
+) -> None:
+    receive_into(tmp_path / "body", request_of(cut(BODY, size)), BODY, start, verify_first)
     assert (tmp_path / "body").read_bytes() == bytes(start) + BODY
 
 
 @pytest.mark.parametrize("length", [1, 4095, 4096, 4097, 2**18, 2**18 + 1, 2**19])
-def test_a_body_of_any_length_is_written_whole(tmp_path: Path, length: int) -> None:
-    take(tmp_path / "new" / "body", arriving([BODY[:length]]), BODY[:length])
+def test_a_body_of_any_length_is_written_completely(tmp_path: Path, length: int) -> None:
+    receive_into(tmp_path / "new" / "body", request_of([BODY[:length]]), BODY[:length])
     assert (tmp_path / "new" / "body").read_bytes() == BODY[:length]
 
 
 @pytest.mark.parametrize("refuses", ["open", "write"])
-def test_a_disk_without_direct_writes_is_written_to_all_the_same(
+def test_a_body_is_written_to_a_disk_without_direct_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
 ) -> None:
-    """As some file systems say it: when the file is opened, or when it is written."""
+    """Some file systems refuse direct writes when the file is opened, others when it is written."""
     if not hasattr(os, "O_DIRECT"):
         pytest.skip("this system has no direct writes")
     opened, written = os.open, os.write
@@ -98,36 +105,52 @@ def test_a_disk_without_direct_writes_is_written_to_all_the_same(
 
     monkeypatch.setattr(os, "open", open_)
     monkeypatch.setattr(os, "write", write)
-    take(tmp_path / "body", arriving([BODY]), BODY)
+    receive_into(tmp_path / "body", request_of([BODY]), BODY)
     assert (tmp_path / "body").read_bytes() == BODY
 
 
-def test_a_sender_that_sends_byte_by_byte(tmp_path: Path) -> None:
-    take(tmp_path / "body", arriving(cut(BODY[:5000], 1)), BODY[:5000])
+def test_a_body_that_arrives_byte_by_byte_is_written_completely(tmp_path: Path) -> None:
+    receive_into(tmp_path / "body", request_of(cut(BODY[:5000], 1)), BODY[:5000])
     assert (tmp_path / "body").read_bytes() == BODY[:5000]
 
 
 @pytest.mark.parametrize("problem", ["bad-digest", "body-too-short", "body-too-long"])
-def test_a_body_that_turns_out_wrong_leaves_no_file(tmp_path: Path, problem: str) -> None:
-    """Also while a step of it is being written."""
+def test_no_file_is_left_of_a_wrong_body(tmp_path: Path, problem: str) -> None:
+    """Also while one of its buffers is being written."""
     sent = {"bad-digest": bytes(len(BODY)), "body-too-short": BODY[:-1], "body-too-long": BODY + b"x"}[problem]
     with pytest.raises(Problem) as raised:
-        take(tmp_path / "body", arriving(cut(sent, 2**18)), BODY)
+        receive_into(tmp_path / "body", request_of(cut(sent, 2**18)), BODY)
     assert raised.value.slug == problem
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_body_that_breaks_off_leaves_no_file(tmp_path: Path) -> None:
+def test_no_file_is_left_of_a_body_that_is_cut_off(tmp_path: Path) -> None:
     with pytest.raises(Problem):
-        take(tmp_path / "body", arriving(cut(BODY, 2**18)[:5], ends=False), BODY)
+        receive_into(tmp_path / "body", request_of(cut(BODY, 2**18)[:5], ends=False), BODY)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_fails_is_told_of_once_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_left_when_the_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_descriptor: int, _chunks: object) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="space"):
-        take(tmp_path / "body", arriving(cut(BODY, 2**18)), BODY)
+        receive_into(tmp_path / "body", request_of(cut(BODY, 2**18)), BODY)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("use", ["verified", "persist", "append", "end_with"])
+def test_a_body_cannot_be_used_after_its_block(tmp_path: Path, use: str) -> None:
+    """Its buffer may hold the bytes of another body by then."""
+
+    async def receive() -> None:
+        digest = hashlib.sha256(BODY).hexdigest()
+        async with stream_body(SERVICES, request_of([BODY]), tmp_path / "body", len(BODY), digest) as received:
+            received.persist()
+        arguments = [memoryview(b"more")] if use in ("append", "end_with") else []
+        with pytest.raises(RuntimeError, match="the body is closed"):
+            getattr(received, use)(*arguments)
+
+    asyncio.run(receive())
+    assert (tmp_path / "body").read_bytes() == BODY

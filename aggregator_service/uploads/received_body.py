@@ -1,0 +1,103 @@
+"""One uploaded body: hashed and written to a file as it arrives, verified, then made durable."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+
+from aggregator_service.problems import Problem
+from aggregator_service.uploads.body_files import map_file
+from aggregator_service.uploads.uncached_file import UncachedFile
+
+__all__ = ["ReceivedBody", "check_digest"]
+
+
+class ReceivedBody:
+    """A body of which every byte but those in the last buffer is hashed and written to the new file `path`.
+
+    Bodies that fit into one buffer have no file until `persist`. The last buffer belongs to a pool, so the body can be
+    used only inside the block of `stream_body`: after `close`, each method raises `RuntimeError`.
+
+    The methods block. Call them in a thread, one at a time.
+
+    path: the file to create. start: bytes to leave free at the beginning of the file. digest: the announced SHA-256
+    (hex).
+    """
+
+    def __init__(self, path: Path, start: int, digest: str) -> None:
+        self._path, self._start, self._digest = path, start, digest
+        self._hash = hashlib.sha256()
+        self._file: UncachedFile | None = None
+        self._unwritten = memoryview(b"")
+        self._verified = self._closed = False
+
+    def append(self, view: memoryview) -> None:
+        """Hash and write bytes that are followed by others. The first call creates the file."""
+        self._check_open()
+        self._hash.update(view)
+        self._open_file().append(view)
+
+    def end_with(self, view: memoryview) -> None:
+        """Set the last bytes of the body. They are hashed by `verified` or `persist`, and written when necessary."""
+        self._check_open()
+        self._unwritten = view
+
+    def verified(self) -> memoryview:
+        """Return all bytes of the body: the last buffer, or a mapping of the file. Valid only inside the block.
+
+        Raises `Problem` bad-digest when they do not have the announced digest.
+        """
+        self._check_open()
+        self._verify()
+        if self._file is None:
+            return self._unwritten
+        self._write_rest()
+        return map_file(self._path)[self._start :]
+
+    def persist(self) -> None:
+        """Write what is not written yet, sync the file and close it.
+
+        Raises `Problem` bad-digest when the bytes do not have the announced digest, `OSError` when the disk fails.
+        """
+        self._check_open()
+        self._verify()
+        self._write_rest().sync()
+        self._close_file()
+
+    def close(self) -> None:
+        """Close the file and refuse every further call. The file stays."""
+        self._closed, self._unwritten = True, memoryview(b"")
+        self._close_file()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the body is closed: its buffer is back in the pool; use it inside its block only")
+
+    def _verify(self) -> None:
+        if not self._verified:
+            self._hash.update(self._unwritten)
+            check_digest(self._hash.hexdigest(), self._digest)
+            self._verified = True
+
+    def _write_rest(self) -> UncachedFile:
+        file, rest = self._open_file(), self._unwritten
+        self._unwritten = memoryview(b"")
+        file.append(rest)
+        return file
+
+    def _open_file(self) -> UncachedFile:
+        if self._file is None:
+            self._file = UncachedFile(self._path, self._start)
+        return self._file
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def check_digest(actual: str, announced: str) -> None:
+    """Raise `Problem` bad-digest unless two SHA-256 digests (hex) are equal; compares in constant time."""
+    if not hmac.compare_digest(actual, announced):
+        raise Problem("bad-digest", "the SHA-256 of the body is not the one that was announced")
