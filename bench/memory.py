@@ -21,13 +21,13 @@ from typing import Any
 
 import httpx
 import numpy as np
-from _report import Figure, arguments, bars, show, write_figures
-from _server import OPERATOR_TOKEN, Server, Watch
-from _signing import signature_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from bench._report import Figure, arguments, bars, show, write_figures
+from bench._server import OPERATOR_TOKEN, Server, Watch
+from bench._signing import signature_of
 from protocols.codec import b64encode
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keyring import Keyring
