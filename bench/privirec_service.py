@@ -17,8 +17,8 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from bench._report import Figure, arguments, bars, show, write_figures
 
+from bench._report import Figure, arguments, bars, show, write_figures
 from client_sdk.agreement.policy import Policy
 from client_sdk.data.holdout import hold_out_share
 from client_sdk.data.interactions import Interactions
