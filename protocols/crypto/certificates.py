@@ -31,6 +31,7 @@ __all__ = [
     "Certificate",
     "CertifiedRole",
     "RevocationList",
+    "certificate_request",
     "certify",
     "check_certificate",
     "check_revocations",
@@ -78,6 +79,11 @@ class Certificate:
         if role >= len(_ROLES):
             raise CodecError(f"a membership certificate names role {role}, which is not known here")
         return cls(_ROLES[role], serial, not_after, bytes(view[_HEAD.size :]))
+
+
+def certificate_request(scope: str, role: CertifiedRole, identity_key: bytes, mailbox_key: bytes) -> bytes:
+    """What a client signs with its identity key when it asks the organiser to certify its keys: it owns them."""
+    return domain_tag("certificate request", scope, role, identity_key, mailbox_key)
 
 
 def certify(

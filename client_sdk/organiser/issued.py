@@ -1,0 +1,161 @@
+"""The organiser's ledger: which subject holds which certificate, which certificates are revoked, which codes are open.
+
+One SQLite file of mode 0600. A *subject* is whatever the organiser's own login tells apart: an account, a customer
+number, a one-time code. One subject has one certified identity for each scope and role: that is what keeps a single
+person from becoming a hundred members.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from protocols.crypto.certificates import CertifiedRole
+from protocols.errors import ParameterError
+
+__all__ = ["IssuedCertificates", "IssuedRecord"]
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS certified (
+    scope TEXT NOT NULL, role TEXT NOT NULL, subject TEXT NOT NULL,
+    identity_key BLOB NOT NULL, mailbox_key BLOB NOT NULL, serial TEXT NOT NULL UNIQUE, not_after INTEGER NOT NULL,
+    PRIMARY KEY (scope, role, subject)
+);
+CREATE UNIQUE INDEX IF NOT EXISTS one_subject_an_identity ON certified (scope, role, identity_key);
+CREATE TABLE IF NOT EXISTS revoked (
+    scope TEXT NOT NULL, serial TEXT NOT NULL, not_after INTEGER NOT NULL, PRIMARY KEY (scope, serial)
+);
+CREATE TABLE IF NOT EXISTS codes (
+    code_hash BLOB PRIMARY KEY, scope TEXT NOT NULL, role TEXT NOT NULL
+);
+"""
+_CODE_BYTES: Final = 24
+_CODE_PREFIX: Final = "hoc_"
+
+
+@dataclass(frozen=True)
+class IssuedRecord:
+    """One subject's certified keys. not_after: of the newest certificate, seconds since the epoch."""
+
+    subject: str
+    identity_key: bytes
+    mailbox_key: bytes
+    serial: int
+    not_after: int
+
+
+class IssuedCertificates:
+    """The ledger in one file. Every call opens it anew, so threads and processes may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if not path.exists():
+            path.touch(mode=0o600)
+        path.chmod(0o600)
+        with self._connected() as connection:
+            connection.executescript(_SCHEMA)
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that writes; committed unless the block raises."""
+        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            if connection.in_transaction:
+                connection.execute("COMMIT")
+
+    def record(
+        self, scope: str, role: CertifiedRole, subject: str, identity_key: bytes, mailbox_key: bytes, not_after: int
+    ) -> IssuedRecord:
+        """Enter a certificate for the subject's keys: the first one, or a later one for the same keys.
+
+        Raises `ParameterError` when the subject holds a certificate for other keys, or another subject for these.
+        """
+        with self._connected() as connection:
+            known = _find(connection, scope, role, subject)
+            if known is not None and (known.identity_key, known.mailbox_key) != (identity_key, mailbox_key):
+                raise ParameterError(
+                    f"subject {subject!r} has a certificate for other keys in scope {scope!r}: revoke that one first"
+                )
+            if known is not None:
+                connection.execute(
+                    "UPDATE certified SET not_after = max(not_after, ?) WHERE serial = ?",
+                    (not_after, str(known.serial)),
+                )
+                return IssuedRecord(subject, identity_key, mailbox_key, known.serial, not_after)
+            serial = secrets.randbits(64)
+            row = (scope, role, subject, identity_key, mailbox_key, str(serial), not_after)
+            try:
+                connection.execute("INSERT INTO certified VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            except sqlite3.IntegrityError:
+                raise ParameterError(f"another subject of scope {scope!r} has a certificate for these keys") from None
+        return IssuedRecord(subject, identity_key, mailbox_key, serial, not_after)
+
+    def revoke(self, scope: str, subject: str) -> list[int]:
+        """Take back what the subject holds in the scope; the serials, none when it holds nothing."""
+        with self._connected() as connection:
+            held = connection.execute(
+                "SELECT serial, not_after FROM certified WHERE scope = ? AND subject = ?", (scope, subject)
+            ).fetchall()
+            connection.executemany(
+                "INSERT OR IGNORE INTO revoked VALUES (?, ?, ?)", [(scope, serial, until) for serial, until in held]
+            )
+            connection.execute("DELETE FROM certified WHERE scope = ? AND subject = ?", (scope, subject))
+        return [int(serial) for serial, _ in held]
+
+    def revoked(self, scope: str, now: float) -> frozenset[int]:
+        """Serials of the scope that are revoked and have not expired by themselves."""
+        with self._connected() as connection:
+            connection.execute("DELETE FROM revoked WHERE not_after < ?", (int(now),))
+            rows = connection.execute("SELECT serial FROM revoked WHERE scope = ?", (scope,)).fetchall()
+        return frozenset(int(serial) for (serial,) in rows)
+
+    def held(self, scope: str) -> list[IssuedRecord]:
+        """Every certificate of the scope that is not revoked, by subject."""
+        with self._connected() as connection:
+            rows = connection.execute(
+                "SELECT subject, identity_key, mailbox_key, serial, not_after FROM certified WHERE scope = ? "
+                "ORDER BY subject, role",
+                (scope,),
+            ).fetchall()
+        return [IssuedRecord(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
+
+    def new_codes(self, scope: str, role: CertifiedRole, count: int) -> list[str]:
+        """Fresh codes, each good for one identity; only their SHA-256 is kept."""
+        codes = [_CODE_PREFIX + secrets.token_urlsafe(_CODE_BYTES) for _ in range(count)]
+        with self._connected() as connection:
+            connection.executemany("INSERT INTO codes VALUES (?, ?, ?)", [(_hash(code), scope, role) for code in codes])
+        return codes
+
+    def subject_of(self, code: str, scope: str, role: CertifiedRole) -> str | None:
+        """The subject that a code stands for; None when it is not known for this scope and role."""
+        code_hash = _hash(code)
+        with self._connected() as connection:
+            found = connection.execute(
+                "SELECT 1 FROM codes WHERE code_hash = ? AND scope = ? AND role = ?", (code_hash, scope, role)
+            ).fetchone()
+        return None if found is None else f"code {code_hash.hex()[:16]}"
+
+
+def _find(connection: sqlite3.Connection, scope: str, role: str, subject: str) -> IssuedRecord | None:
+    row = connection.execute(
+        "SELECT subject, identity_key, mailbox_key, serial, not_after FROM certified "
+        "WHERE scope = ? AND role = ? AND subject = ?",
+        (scope, role, subject),
+    ).fetchone()
+    return None if row is None else IssuedRecord(row[0], row[1], row[2], int(row[3]), row[4])
+
+
+def _hash(code: str) -> bytes:
+    return sha256(code.encode()).digest()
