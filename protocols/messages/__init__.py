@@ -1,4 +1,4 @@
-"""The JSON bodies of the HTTP API, shared by the service and the SDK: pure values, validated on both sides."""
+"""The JSON bodies of the HTTP API as pydantic models, validated by both the service and the SDK."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of every message: frozen, no unknown fields, bytes as base64url text."""
+"""The base class of every message (frozen, no unknown fields) and the types of fields that several messages share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
 
 class Message(BaseModel):
-    """A JSON body; unknown fields are refused, so that a misspelt parameter is never ignored."""
+    """A JSON body. An unknown field is a validation error, so that a misspelt parameter is never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
 

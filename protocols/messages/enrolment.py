@@ -24,89 +24,95 @@ Role = Literal["member", "holder"]
 
 
 class InvitationRequest(Message):
-    """What an operator asks for; a task has at most one key holder."""
+    """An operator's request for an invitation. A task has at most one key holder."""
 
     role: Role = "member"
-    uses: int = Field(default=1, ge=1, le=1_000_000)
-    expires_seconds: float = Field(default=86_400.0, gt=0, le=31_536_000)
+    uses: int = Field(default=1, ge=1, le=1_000_000, description="Number of clients that may enrol with it.")
+    expires_seconds: float = Field(
+        default=86_400.0, gt=0, le=31_536_000, description="Seconds that the invitation is valid."
+    )
 
 
 class Invitation(Message):
-    """Shown once; the server keeps a hash."""
+    """A new invitation. It is shown once: the server stores only its hash."""
 
     task_id: str
-    invitation_id: str = Field(description="What it is listed and revoked by; no secret.")
-    invitation: str = Field(description="Hand it to the clients over a channel they trust.")
+    invitation_id: str = Field(description="Identifies the invitation in lists and for revocation; not a secret.")
+    invitation: str = Field(description="The secret invitation; send it to the clients over a trusted channel.")
     role: Role
-    uses: int
-    expires_seconds: float
+    uses: int = Field(description="Number of clients that may enrol with it.")
+    expires_seconds: float = Field(description="Seconds that the invitation is valid.")
 
 
 class InvitationView(Message):
-    """An invitation that was made earlier: what it allows, never the invitation itself."""
+    """What operators see of an invitation; the invitation itself is not included."""
 
     invitation_id: str
     role: Role
     state: Literal["open", "used up", "expired", "revoked"]
-    uses: int = Field(ge=1, description="Clients that it is, or was, good for.")
-    used: int = Field(ge=0, description="Clients that have enrolled with it.")
-    age_seconds: float = Field(ge=0)
-    expires_seconds: float = Field(ge=0, description="Seconds left; 0 once it is over.")
+    uses: int = Field(ge=1, description="Number of clients that may enrol with it.")
+    used: int = Field(ge=0, description="Number of clients that have enrolled with it.")
+    age_seconds: float = Field(ge=0, description="Seconds since the invitation was made.")
+    expires_seconds: float = Field(
+        ge=0, description="Seconds until the invitation expires; 0 if it is no longer valid."
+    )
 
 
 class InvitationPage(Message):
-    """Invitations in the order they were made; ask again with `after=next` while it is not null."""
+    """Invitations in order of creation. While `next` is not null, request the next page with `after` set to it."""
 
     invitations: list[InvitationView]
     next: str | None = None
 
 
 class EnrolmentRequest(Message):
-    """A client's keys, its proof that it owns them and, for keyed tasks, that it knows the membership secret."""
+    """A client's public keys, a signature that proves possession, and for keyed tasks a proof of membership."""
 
-    invitation: str = Field(min_length=1, max_length=200)
+    invitation: str = Field(min_length=1, max_length=200, description="The invitation as the operator gave it.")
     identity_key: Key32 = Field(description="Ed25519 public key.")
     mailbox_key: Key32 = Field(description="X25519 public key that keyring envelopes are sealed to.")
     signature: Signature64 = Field(
-        description="Ed25519 over task-independent domain tag of invitation, both keys and, where stated, the group."
+        description="Ed25519 signature under the identity key over a domain tag, the invitation, both keys and, if "
+        "`group` is given, the group."
     )
     membership_proof: Key32 | None = Field(
         default=None,
-        description="HMAC under the membership secret over both keys; the server stores it, only members check.",
+        description="HMAC of both keys under the membership secret; the server stores it, only members can check it.",
     )
     group: int | None = Field(
         default=None,
         ge=0,
         le=1_000_000,
-        description="Group of clients, from 0, for good; must be stated where the recipe has several.",
+        description="Device group of the client, from 0. It cannot be changed later. Required if the recipe has "
+        "several device groups.",
     )
 
 
 class Enrolment(Message):
-    """Answer to an enrolment. Enrolling again with the same identity key gives the same client id and a new token."""
+    """The answer to an enrolment. Enrolling again with the same identity key gives the same client id, a new token."""
 
     task_id: str
     client_id: str
-    token: str = Field(description="Bearer token of this client; shown once, stored hashed.")
+    token: str = Field(description="Bearer token of this client. It is shown once: the server stores only its hash.")
     role: Role
-    group: int = Field(default=0, ge=0, description="Group of clients that it is in; 0 where there is only one.")
+    group: int = Field(default=0, ge=0, description="Device group of the client; 0 if the recipe has only one.")
 
 
 class Member(Message):
-    """A member as the key holder sees it; the proof tells real members from ones the server invented."""
+    """A member as the key holder sees it. The proof distinguishes members from clients that the server made up."""
 
     client_id: str
     role: Role
     identity_key: Key32
     mailbox_key: Key32
     membership_proof: Key32 | None
-    keyed: bool = Field(description="An envelope for this member lies in the mailbox.")
-    revoked: bool = Field(default=False, description="An operator took this membership away.")
-    group: int = Field(default=0, ge=0, description="Group of clients that it is in.")
+    keyed: bool = Field(description="Whether the mailbox holds a keyring envelope for this member.")
+    revoked: bool = Field(default=False, description="Whether an operator revoked this membership.")
+    group: int = Field(default=0, ge=0, description="Device group of the member.")
 
 
 class MemberPage(Message):
-    """Members in order of enrolment; ask again with `after=next` while it is not null."""
+    """Members in order of enrolment. While `next` is not null, request the next page with `after` set to it."""
 
     members: list[Member]
     next: str | None = None

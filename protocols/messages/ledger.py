@@ -1,4 +1,4 @@
-"""The ledger of released sums: which there are, over how many clients, and which contain one's own data."""
+"""The ledger of released sums: over how many clients each one is, and whether the requesting client is in it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ __all__ = ["LedgerEntry", "LedgerPage"]
 class LedgerEntry(Message):
     """One released sum of a task."""
 
-    round: int = Field(ge=1)
-    step: int = Field(ge=1, description="Which of the task's sums it is.")
-    recipe: str = Field(description="What was summed.")
-    mechanism: str = Field(description="How it was summed.")
-    data_set: str | None = Field(description="Label of the data that the task sums, where its operator gave one.")
+    round: int = Field(ge=1, description="Number of the round that released it.")
+    step: int = Field(ge=1, description="Index of the sum among the task's sums, from 1.")
+    recipe: str = Field(description="Name of the recipe: what was summed.")
+    mechanism: str = Field(description="Name of the mechanism: how it was summed.")
+    data_set: str | None = Field(description="Label of the data that the task sums; null when the operator gave none.")
     survivors: int = Field(ge=1, description="Clients whose contributions are in the sum.")
     survivors_digest: str = Field(
-        description="SHA-256 (hex) over their identity keys: equal for sums over the same clients, in any task."
+        description="SHA-256 (hex) over the survivors' identity keys: equal for sums over the same clients in any task."
     )
     released_at: float = Field(description="Seconds since 1970, by the server's clock.")
     contribution_digest: str | None = Field(
-        default=None, description="SHA-256 (hex) of the asking client's contribution to it."
+        default=None,
+        description="SHA-256 (hex) of this client's contribution to the sum; null if it has none, and for operators.",
     )
 
 
 class LedgerPage(Message):
-    """Released sums in order of their rounds; while there are `more`, ask again after the last one's round."""
+    """Released sums by round. While `more` is true, request the next page with `after` set to the last round."""
 
     entries: list[LedgerEntry]
     more: bool

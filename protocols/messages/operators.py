@@ -1,4 +1,4 @@
-"""Operators' tokens: who may look, who may act, who may hand out tokens."""
+"""Operators' tokens and their roles."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from protocols.messages.base import Message, Name
 __all__ = ["OperatorPage", "OperatorRequest", "OperatorRole", "OperatorToken", "OperatorView"]
 
 OperatorRole = Literal["admin", "operator", "read-only"]
-"""Each may do what those to its right may: `read-only` looks, `operator` makes and ends, `admin` hands out tokens."""
+"""`read-only` may view everything; `operator` may also create and end tasks; `admin` may also issue tokens."""
 
 
 class OperatorRequest(Message):
-    """A token that an admin asks for."""
+    """An admin's request for a token."""
 
-    name: Name = Field(description="Whose token it is; one a name.")
+    name: Name = Field(description="Name of the operator; each name has one token.")
     role: OperatorRole = "operator"
     expires_seconds: float | None = Field(
-        default=None, gt=0, le=315_360_000, description="How long it is good for; null: until it is revoked."
+        default=None, gt=0, le=315_360_000, description="Seconds that the token is valid; null: until it is revoked."
     )
 
 
 class OperatorView(Message):
-    """A token as admins see it, without the token."""
+    """What admins see of a token; the token itself is not included."""
 
     name: str
     role: OperatorRole
-    age_seconds: float = Field(description="Since it was made, or replaced by rotation.")
-    expires_seconds: float | None = Field(description="How long it is still good for, 0 when it no longer is.")
+    age_seconds: float = Field(description="Seconds since the token was made or last rotated.")
+    expires_seconds: float | None = Field(
+        description="Seconds until the token expires, 0 if it has expired; null: it does not expire."
+    )
 
 
 class OperatorPage(Message):
-    """Every operator's token, by name."""
+    """All operators' tokens, sorted by name."""
 
     operators: list[OperatorView]
 
 
 class OperatorToken(OperatorView):
-    """Shown once; the server keeps a hash."""
+    """A new token. It is shown once: the server stores only its hash."""
 
     token: str = Field(description="Bearer token.")

@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): one type per kind of fault, shared so that the SDK raises by type, not by text."""
+"""Problem documents (RFC 9457), one type per kind of error; the SDK chooses its exception by the type."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ _PREFIX: Final = "urn:hushrec:problem:"
 PROBLEM_TYPES: Final[dict[str, tuple[int, str]]] = {
     "bad-request": (400, "The request is malformed"),
     "bad-digest": (400, "The body does not match its digest"),
-    "bad-contribution": (400, "The contribution cannot enter the sum"),
+    "bad-contribution": (400, "The contribution is not valid"),
     "body-too-short": (400, "The body is shorter than the round's specification"),
-    "unauthenticated": (401, "A valid token is needed"),
-    "bad-signature": (401, "The request is not signed as it should be"),
-    "stale-signature": (401, "The request was not signed just now"),
+    "unauthenticated": (401, "A valid token is required"),
+    "bad-signature": (401, "The request signature is missing or not valid"),
+    "stale-signature": (401, "The request signature is not recent"),
     "forbidden": (403, "The token does not allow this"),
     "not-in-cohort": (403, "The client is not in this round's cohort"),
-    "not-found": (404, "There is no such resource"),
-    "method-not-allowed": (405, "The resource does not know this method"),
-    "upload-timeout": (408, "The body stopped arriving"),
-    "conflict": (409, "The resource is in another state"),
+    "not-found": (404, "The resource does not exist"),
+    "method-not-allowed": (405, "The resource does not support this method"),
+    "upload-timeout": (408, "The upload timed out"),
+    "conflict": (409, "The state of the resource does not allow this"),
     "contribution-conflict": (409, "Another contribution is already stored"),
-    "offset-mismatch": (409, "The chunk does not start where the upload stands"),
-    "round-closed": (409, "The round no longer takes contributions"),
+    "offset-mismatch": (409, "The chunk does not start at the upload's offset"),
+    "round-closed": (409, "The round no longer accepts contributions"),
     "gone": (410, "The invitation is used up or expired"),
-    "length-required": (411, "A Content-Length is needed"),
+    "length-required": (411, "A Content-Length is required"),
     "body-too-long": (413, "The body is longer than the round's specification"),
     "unsupported-media-type": (415, "The media type is not supported here"),
-    "invalid-parameters": (422, "The parameters cannot work"),
+    "invalid-parameters": (422, "The parameters are not valid"),
     "too-many-requests": (429, "Too many requests"),
-    "internal-error": (500, "The server failed; the fault is its own"),
-    "unavailable": (503, "The server cannot take this now"),
+    "internal-error": (500, "The server failed"),
+    "unavailable": (503, "The server cannot handle the request now"),
 }
-"""slug -> (HTTP status, title). `docs/problems.md` explains each."""
+"""Slug -> (HTTP status, title). `docs/problems.md` explains each type."""
 
 
 def problem_uri(slug: str) -> str:
-    """The `type` member of a problem document."""
+    """Return the `type` member of a problem document: the URI of the type with this slug."""
     return _PREFIX + slug
 
 
 class ProblemDocument(BaseModel):
-    """RFC 9457 problem document. `detail` never echoes the request's content."""
+    """An RFC 9457 problem document. `detail` never repeats content of the request."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -58,5 +58,5 @@ class ProblemDocument(BaseModel):
 
     @property
     def slug(self) -> str:
-        """The short name of the type, or the whole type when it is not HushRec's."""
+        """The slug of the type, or the whole type if it is not one of HushRec's."""
         return self.type.removeprefix(_PREFIX)

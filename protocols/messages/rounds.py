@@ -20,57 +20,66 @@ __all__ = [
 ]
 
 LONGEST_STAGE: Final = 604_800
-"""Seconds that clients have at most for one stage of a round: a week."""
+"""Upper limit on the deadline of a stage, in seconds: one week."""
 
 
 class RoundView(Message):
-    """One round. Fields about the asking client are null for operators."""
+    """One round. Fields about the client that sent the request are null for operators."""
 
     task_id: str
     number: int = Field(ge=1)
-    step: int = Field(ge=1, description="Which of the task's sums it is after; failed rounds are not counted.")
+    step: int = Field(
+        ge=1,
+        description="Index of the sum among the task's sums, from 1. A failed round is repeated with the same index.",
+    )
     state: RoundState
     seed: Key32 = Field(description="32 public random bytes of this round.")
-    cohort: int = Field(ge=0, description="Clients asked.")
+    cohort: int = Field(ge=0, description="Clients asked to contribute.")
     received: int = Field(ge=0, description="Contributions stored so far.")
     survivors: int = Field(ge=0, description="Contributions in the sum; 0 until the round is complete.")
     folded: int = Field(ge=0, description="Contributions folded so far.")
-    seconds_left: float | None = Field(description="Until the stage's deadline; null when there is none any more.")
+    seconds_left: float | None = Field(description="Seconds until the stage's deadline; null when there is none.")
     aggregate_bytes: int | None = Field(description="Length of the released aggregate; null until it is released.")
     aggregate_digest: str | None = Field(default=None, description="sha-256 of the aggregate, hex.")
     failure: str | None = Field(default=None, description="Why the round failed, in plain words.")
     report: dict[str, float] = Field(default_factory=dict, description="Figures that the recipe reports of the model.")
-    in_cohort: bool | None = Field(default=None, description="Whether the asking client is asked to contribute.")
-    contributed: bool | None = Field(default=None, description="Whether its contribution is stored.")
-    expected: bool | None = Field(default=None, description="Whether the present stage waits for the asking client.")
-    delivered: bool | None = Field(default=None, description="Whether its message of the present stage is stored.")
-    contribution_bytes: int | None = Field(default=None, description="Exact length of its contribution.")
+    in_cohort: bool | None = Field(default=None, description="Whether this client is asked to contribute.")
+    contributed: bool | None = Field(default=None, description="Whether this client's contribution is stored.")
+    expected: bool | None = Field(
+        default=None, description="Whether this client is asked for a message in the current stage."
+    )
+    delivered: bool | None = Field(
+        default=None, description="Whether this client's message of the current stage is stored."
+    )
+    contribution_bytes: int | None = Field(
+        default=None, description="Length in bytes that this client's contribution must have."
+    )
 
 
 class RoundPage(Message):
-    """Rounds in order; ask again with `after` = the last number while `more` is true."""
+    """Rounds by number. While `more` is true, request the next page with `after` set to the last number."""
 
     rounds: list[RoundView]
     more: bool = False
 
 
 class Extension(Message):
-    """How much longer clients have for the stage that a round is in."""
+    """A request to extend the deadline of a round's current stage."""
 
     seconds: float = Field(
-        gt=0, le=LONGEST_STAGE, description="By how much the stage's deadline moves.", examples=[300]
+        gt=0, le=LONGEST_STAGE, description="Seconds by which the stage's deadline is extended.", examples=[300]
     )
 
 
 class CohortView(Message):
-    """Who is asked in a round. Client ids are pseudonyms; masked sums need the roster anyway."""
+    """The clients asked in a round. Client ids are pseudonyms, and members of a masked round need the list."""
 
     round: int
     clients: list[str]
 
 
 class UploadReceipt(Message):
-    """A contribution is durable; it will be counted exactly once if its round completes."""
+    """Confirms that a contribution is stored durably; it is counted exactly once if its round completes."""
 
     round: int
     client_id: str
@@ -79,9 +88,13 @@ class UploadReceipt(Message):
 
 
 class SnapshotView(Message):
-    """A sealed model state after `round` rounds, made by a member; the server cannot open it."""
+    """The model state after round `round`.
+
+    Tasks whose sums only clients can open (ckks, paillier): a member makes it and seals it, and the server cannot read
+    it. Plain and masked tasks: the server makes it and stores it in the clear.
+    """
 
     round: int = Field(ge=1)
     bytes: int = Field(ge=0)
-    digest: str = Field(description="sha-256 of the sealed body, hex.")
-    author: str = Field(description="Client id of the member that made it.")
+    digest: str = Field(description="sha-256 of the stored body, hex.")
+    author: str = Field(description="Client id of the member that made it, or `server` for plain and masked tasks.")

@@ -1,11 +1,11 @@
-"""The states of a round and the messages of a masked one, in their order: the one table that server and SDK read."""
+"""The states of a round and the messages of a masked round, in order: the one table that server and SDK share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from pydantic_core.core_schema import CoreSchema, literal_schema, no_info_after_validator_function
 
@@ -24,14 +24,8 @@ __all__ = [
 ]
 
 
-_ON_THE_WIRE: Final[list[Any]] = [
-    *("advertising", "sharing", "collecting", "confirming", "unmasking", "folding", "complete", "failed")
-]
-"""The order in which the API lists the states."""
-
-
 class RoundState(StrEnum):
-    """Where a round stands. Masked rounds begin with advertising, all others with collecting."""
+    """The state of a round. Masked rounds begin with advertising, all others with collecting."""
 
     ADVERTISING = "advertising"
     SHARING = "sharing"
@@ -44,20 +38,36 @@ class RoundState(StrEnum):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
-        """One of the values, as JSON and OpenAPI have it: listed where it is used."""
-        return no_info_after_validator_function(cls, literal_schema(_ON_THE_WIRE))
+        """Validate as one of the values in `_API_ORDER`; OpenAPI lists the values in place instead of by reference."""
+        return no_info_after_validator_function(cls, literal_schema([state.value for state in _API_ORDER]))
 
+
+_API_ORDER: Final = (
+    RoundState.ADVERTISING,
+    RoundState.SHARING,
+    RoundState.COLLECTING,
+    RoundState.CONFIRMING,
+    RoundState.UNMASKING,
+    RoundState.FOLDING,
+    RoundState.COMPLETE,
+    RoundState.FAILED,
+)
+"""Every state, in the order of the OpenAPI document. The enum's own order is that of a round's life."""
 
 MaskedMessage = Literal["advertise", "share", "contribute", "confirm", "unmask"]
-"""What a client sends in a masked round, one message a stage (Bell et al. 2020, SecAgg+)."""
+"""What a client sends in a masked round, one message per stage (Bell et al. 2020, SecAgg+)."""
 
 StageMessage = Literal["advertise", "share", "confirm", "unmask"]
-"""The masked messages that have a resource of their own; a contribution is uploaded as in any round."""
+"""The masked messages that have an HTTP resource of their own; a contribution is uploaded as in any other round."""
 
 
 @dataclass(frozen=True)
 class MaskedStage:
-    """One stage of a masked round: the state that the round is in, what clients send then, what they sent before."""
+    """One stage of a masked round.
+
+    state: the state of the round during the stage. message: what clients send in it. after: the message that a client
+    must have sent before, None in the first stage.
+    """
 
     state: RoundState
     message: MaskedMessage
@@ -71,24 +81,29 @@ MASKED_STAGES: Final = (
     MaskedStage(RoundState.CONFIRMING, "confirm", after="contribute"),
     MaskedStage(RoundState.UNMASKING, "unmask", after="confirm"),
 )
-"""In order. In mode `curious` nobody confirms: unmasking comes right after collecting."""
+"""The stages in order. Mode `curious` has no confirming stage: unmasking follows collecting."""
 
 MASKED_MESSAGES: Final[tuple[MaskedMessage, ...]] = get_args(MaskedMessage)
+"""The messages, in the order of their stages."""
 MASKED_STATES: Final = tuple(stage.state for stage in MASKED_STAGES)
+"""The states of the stages, in order."""
 STATE_FOR: Final[Mapping[MaskedMessage, RoundState]] = {stage.message: stage.state for stage in MASKED_STAGES}
+"""Message -> the state in which clients send it."""
 MESSAGE_IN: Final[Mapping[str, MaskedMessage]] = {stage.state: stage.message for stage in MASKED_STAGES}
+"""State -> the message that clients send in it; no entry for states in which clients send nothing."""
 _AFTER: Final = {stage.message: stage.after for stage in MASKED_STAGES}
 
 
 def opening_state(masked: bool) -> RoundState:
-    """The state in which a round begins."""
+    """Return the state in which a masked, or any other, round begins."""
     return RoundState.ADVERTISING if masked else RoundState.COLLECTING
 
 
 def prerequisite_of(message: MaskedMessage, *, confirms: bool) -> MaskedMessage | None:
-    """The message that a client must have sent to be asked for `message`; None for the first one.
+    """Return the message that a client must have sent before it is asked for `message`; None for the first message.
 
-    confirms: whether survivors sign who survived, as they do in mode `semi-malicious`.
+    confirms: whether the round has a confirming stage, in which survivors sign the list of survivors (mode
+    `semi-malicious`).
     """
     if message == "unmask" and not confirms:
         return "contribute"

@@ -1,4 +1,4 @@
-"""Tasks: the long-lived agreement on recipe, mechanism, schedule and privacy floor."""
+"""Tasks: a recipe, a mechanism and a schedule, fixed when the task is created."""
 
 from __future__ import annotations
 
@@ -15,61 +15,66 @@ TaskState = Literal["open", "closed", "complete", "failed"]
 
 
 class RecipeChoice(Message):
-    """WHAT is summed."""
+    """What is summed."""
 
     name: Name
     parameters: dict[str, Any] = Field(default_factory=dict, description="Validated by the recipe itself.")
 
 
 class MechanismChoice(Message):
-    """HOW it is summed."""
+    """How it is summed."""
 
     name: Name
     parameters: dict[str, Any] = Field(default_factory=dict, description="Validated by the mechanism itself.")
 
 
 class Schedule(Message):
-    """How many rounds, with whom, and for how long."""
+    """The number of rounds, the clients asked in each and the deadlines."""
 
-    rounds: int = Field(default=100, ge=1, le=1_000_000, description="Rounds to complete; failed ones do not count.")
-    cohort_size: int = Field(default=20, ge=1, le=1_000_000, description="Clients asked in a round.")
+    rounds: int = Field(
+        default=100, ge=1, le=1_000_000, description="Rounds to complete; failed rounds are not counted."
+    )
+    cohort_size: int = Field(default=20, ge=1, le=1_000_000, description="Clients asked in each round.")
     min_clients: int = Field(
         default=3,
         ge=2,
         le=1_000_000,
-        description="Privacy floor: with fewer survivors the round releases nothing; for each group of clients.",
+        description="Privacy floor: a round with fewer survivors releases nothing. Applies to each device group.",
     )
     start_clients: int = Field(
         default=0,
         ge=0,
         le=1_000_000,
-        description="Enrolled (and keyed) members to wait for before round 1; 0: cohort, in each group of clients.",
+        description="Members that must be enrolled (and keyed) before round 1, in each device group; 0: `cohort_size`.",
     )
     sampling: Literal["uniform", "round-robin"] = Field(
         default="uniform",
-        description="uniform: a fresh random cohort each round; round-robin: in turn, once shuffled.",
+        description="uniform: a new random cohort each round; round-robin: clients in turn, in an order shuffled once.",
     )
-    collect_seconds: float = Field(default=600.0, gt=0, le=LONGEST_STAGE, description="Deadline for contributions.")
+    collect_seconds: float = Field(
+        default=600.0, gt=0, le=LONGEST_STAGE, description="Deadline for contributions, in seconds."
+    )
     stage_seconds: float = Field(
-        default=60.0, gt=0, le=LONGEST_STAGE, description="Deadline for each other stage of a masked round."
+        default=60.0, gt=0, le=LONGEST_STAGE, description="Deadline for each other stage of a masked round, in seconds."
     )
     min_difference: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
-        description="Clients by which sums over one frozen cohort differ, if they differ at all; null: min_clients.",
+        description="Smallest number of clients by which two released sums over a frozen cohort may differ, unless "
+        "they are over the same clients; null: `min_clients`.",
     )
     max_failed_rounds: int = Field(default=5, ge=1, le=1000, description="Failed rounds in a row that end the task.")
 
     @model_validator(mode="after")
     def _floor_is_reachable(self) -> Self:
         if self.min_clients > self.cohort_size:
-            raise ValueError("min_clients is over cohort_size: no round could ever complete")
+            raise ValueError("min_clients is greater than cohort_size: no round could complete")
         return self
 
 
 class TaskRequest(Message):
-    """What an operator asks for."""
+    """An operator's request to create a task."""
 
     name: Name
     recipe: RecipeChoice
@@ -77,16 +82,16 @@ class TaskRequest(Message):
     schedule: Schedule = Schedule()
     seed: Key32 | None = Field(
         default=None,
-        description="Public seed, to repeat an experiment: it fixes whose turn it is, too. Random by default.",
+        description="Public seed, to repeat an experiment; it also determines the cohorts. Null: a random seed.",
     )
     data_set: Name | None = Field(
         default=None,
-        description="Label of the data that is summed: sums over a frozen cohort keep apart in all tasks of one label.",
+        description="Label of the data that is summed. `min_difference` holds across all tasks with the same label.",
     )
 
 
 class TaskView(Message):
-    """A task as everyone may see it. `plan` is for people: clients compute their own from the parameters."""
+    """A task. `plan` is informative: clients compute the plan themselves from the parameters."""
 
     task_id: str
     name: Name
@@ -94,19 +99,23 @@ class TaskView(Message):
     recipe: RecipeChoice
     mechanism: MechanismChoice
     schedule: Schedule
-    seed: Key32 = Field(description="32 public random bytes: initial item factors and every round's seed follow.")
+    seed: Key32 = Field(
+        description="32 public random bytes, from which the initial model and every round's seed are derived."
+    )
     data_set: Name | None = Field(default=None, description="Label of the data that is summed.")
     plan: dict[str, Any] = Field(description="Lengths, budget, predicted error and security of the sum.")
-    opened_by: Literal["anyone", "members", "holder"]
+    opened_by: Literal["anyone", "members", "holder"] = Field(
+        description="Who can open the sums: anyone, server included; all keyed members; or only the key holder."
+    )
     members: int = Field(ge=0, description="Enrolled clients.")
-    keyed_members: int = Field(ge=0, description="Members whose keyring envelope lies in the mailbox.")
+    keyed_members: int = Field(ge=0, description="Members for whom the mailbox holds a keyring envelope.")
     able_members: list[int] = Field(
         default_factory=list,
-        description="Members that can contribute, by group of clients: one number where there is one group.",
+        description="Members that can contribute, one number per device group.",
     )
     completed_rounds: int = Field(ge=0)
     failed_rounds: int = Field(ge=0)
-    warnings: list[str] = Field(default_factory=list, description="What this choice reveals, in plain words.")
+    warnings: list[str] = Field(default_factory=list, description="What the task reveals, in plain words.")
 
 
 class TaskPage(Message):

@@ -19,6 +19,25 @@ def test_a_segment_needs_a_length_and_a_bound(length: int, clip: float) -> None:
         Segment("s", length, clip)
 
 
+@pytest.mark.parametrize("sum_bound", [0.0, -1.0, np.inf, np.nan])
+def test_a_bound_on_the_sum_is_finite_and_positive(sum_bound: float) -> None:
+    with pytest.raises(ParameterError, match="'s': sum_bound"):
+        Segment("s", 1, 1.0, sum_bound=sum_bound)
+
+
+def test_a_sum_is_bounded_by_its_contributions_or_by_the_segments_own_bound() -> None:
+    assert VALUES.bound_on_sum(4) == 2.0
+    assert [Segment("s", 1, 0.5, sum_bound=1.5).bound_on_sum(count) for count in (2, 4)] == [1.0, 1.5]
+
+
+def test_a_contribution_is_scattered_to_every_block_it_feeds() -> None:
+    whole = LAYOUT.scatter(((2,), (1, 0)), [np.arange(5.0), np.array([7.0, 8.0, 9.0])])
+    assert whole.tolist() == [7, 8, 9, 7, 8, 9, 0, 1, 2, 3, 4]
+    assert LAYOUT.scatter((), []).tolist() == [0.0] * 11
+    with pytest.raises(ParameterError, match=r"block 'c' needs 5 values, got shape \(4,\)"):
+        LAYOUT.scatter(((2,),), [np.zeros(4)])
+
+
 def test_nothing_is_empty() -> None:
     with pytest.raises(ParameterError):
         Block("b", ())
