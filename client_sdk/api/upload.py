@@ -1,16 +1,16 @@
-"""Uploads that survive a broken connection (draft-ietf-httpbis-resumable-upload).
+"""Uploads that are resumed after a broken connection (draft-ietf-httpbis-resumable-upload).
 
-A small body goes in one PUT. A body over `chunk_bytes`, or any body after a connection broke, is resumed: HEAD asks
-where the server stands, PATCH sends on from there. The server's offset is believed only up to what this upload has
-sent itself: bytes of an earlier, different ciphertext must not become the front of this one.
+A body of at most `chunk_bytes` is sent in one PUT. A longer body, and any body whose connection broke, is resumed: HEAD
+returns the server's offset, and PATCH requests send the rest from there. An offset beyond what this upload has sent
+belongs to another ciphertext: the whole body is then sent in one PUT, which replaces it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from pydantic import ValidationError
 
@@ -24,14 +24,53 @@ __all__ = ["DEFAULT_CHUNK_BYTES", "UploadProgress", "upload"]
 
 DEFAULT_CHUNK_BYTES: Final = 4 << 20
 _TRUE: Final = "?1"
+_OFFSET_CORRECTIONS: Final = 2
+"""How often one series of PATCH requests accepts another offset from the server."""
 
 
 @dataclass(frozen=True)
 class UploadProgress:
-    """Where an upload stands on the server."""
+    """The server's offset of an upload in bytes, and whether it has the whole body."""
 
     offset: int
     complete: bool
+
+
+@dataclass(frozen=True)
+class _Interrupted:
+    """A request failed, and up to `sent` bytes of the body may have reached the server."""
+
+    cause: ConnectionFailed | ApiError
+    sent: int
+
+
+@dataclass(frozen=True)
+class _UploadState:
+    """What is known of an upload before its next request.
+
+    how: "whole": one PUT; "resume": HEAD, then PATCH from the server's offset; "replace": one PUT from now on.
+    offset: the server's last offset. sent: bytes of this body that may have reached the server. attempt: number of the next
+    attempt, counted from the last time the offset grew.
+    """
+
+    how: Literal["whole", "resume", "replace"]
+    offset: int = 0
+    sent: int = 0
+    attempt: int = 1
+
+    def with_progress(self, progress: UploadProgress) -> _UploadState:
+        """Return the state after the server has answered with `progress`."""
+        if progress.complete:
+            return self
+        if progress.offset > self.sent:
+            return replace(self, how="replace")
+        attempt = 1 if progress.offset > self.offset else self.attempt
+        return replace(self, offset=progress.offset, attempt=attempt)
+
+    def interrupted(self, outcome: _Interrupted) -> _UploadState:
+        """Return the state after a failed request."""
+        how = "resume" if self.how == "whole" else self.how
+        return replace(self, how=how, sent=max(self.sent, outcome.sent), attempt=self.attempt + 1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,51 +101,32 @@ def upload(
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     signer: Signer | None = None,
 ) -> Program[UploadReceipt]:
-    """Store `body` as this client's contribution; returns when the server says that it is durable.
+    """Store `body` as this client's contribution and return the server's receipt: the body is then durable.
 
-    Raises the problem's own error (`RoundClosed`, `NotInCohort`, `ContributionConflict`, ...) and `GaveUp`.
+    Raises the error of the server's problem document (`RoundClosed`, `NotInCohort`, `ContributionConflict`, ...),
+    `ContractBroken` for an answer that does not fit the upload, and `GaveUp` after `policy.attempts` attempts without
+    progress.
     """
     target = _Target(url, headers, body, signer)
-    sent, reached, attempt = 0, 0, 1
-    resume, foreign = len(body) > chunk_bytes, False
+    state = _UploadState("resume" if len(body) > chunk_bytes else "whole")
     while True:
-        try:
-            if not resume or foreign:
-                return (yield from _put(target))
+        if state.how == "resume":
             progress = yield from _upload_progress(target, policy)
-            if progress.complete:
-                # An empty last chunk with the digest of the whole: answered with the receipt, or as a conflict.
-                return (yield from _patches(target, len(body), chunk_bytes))
-            foreign = progress.offset > sent  # a whole PUT replaces what another ciphertext began
-            if not foreign:
-                attempt, reached = (1 if progress.offset > reached else attempt), progress.offset
-                return (yield from _patches(target, progress.offset, chunk_bytes))
-        except _Broken as broken:
-            sent = max(sent, broken.sent)
-            yield from back_off(broken.cause, attempt, policy, idempotent=True)
-            attempt, resume = attempt + 1, True
-
-
-class _Broken(Exception):
-    """The connection or the server failed with `sent` bytes perhaps on the other side."""
-
-    def __init__(self, cause: ConnectionFailed | ApiError, sent: int) -> None:
-        super().__init__()
-        self.cause, self.sent = cause, sent
-
-
-def _put(target: _Target) -> Program[UploadReceipt]:
-    headers = {"content-type": "application/octet-stream", "content-digest": content_digest(target.body)}
-    request = target.request("PUT", headers, target.body)
-    try:
-        response = yield from send_once(request)
-    except (ConnectionFailed, ApiError) as error:
-        raise _Broken(error, len(target.body)) from error
-    return target.receipt(response, request)
+            state = state.with_progress(progress)
+        if state.how == "resume":
+            # A complete upload gets an empty last chunk with the digest of the body, answered by a receipt or a conflict.
+            offset = len(body) if progress.complete else state.offset
+            outcome = yield from _send_chunks(target, offset, chunk_bytes)
+        else:
+            outcome = yield from _send_whole(target)
+        if isinstance(outcome, UploadReceipt):
+            return outcome
+        yield from back_off(outcome.cause, state.attempt, policy, idempotent=True)
+        state = state.interrupted(outcome)
 
 
 def _upload_progress(target: _Target, policy: RetryPolicy) -> Program[UploadProgress]:
-    """Ask the server where the upload stands; one that knows nothing of it stands at 0."""
+    """Ask the server for its offset, which is 0 when it does not know the upload."""
     request = target.request("HEAD", {})
     try:
         response = yield from send(request, policy)
@@ -114,42 +134,58 @@ def _upload_progress(target: _Target, policy: RetryPolicy) -> Program[UploadProg
         return UploadProgress(0, False)
     text = response.headers.get("upload-offset", "")
     if not text.isdigit():
-        raise ContractBroken("HEAD", target.url, response.status, "no Upload-Offset in the answer")
+        raise ContractBroken("HEAD", target.url, response.status, "the answer has no Upload-Offset")
     return UploadProgress(int(text), response.headers.get("upload-complete") == _TRUE)
 
 
-def _patches(target: _Target, offset: int, chunk_bytes: int) -> Program[UploadReceipt]:
-    whole = memoryview(target.body)
-    corrections = 3
+def _send_whole(target: _Target) -> Program[UploadReceipt | _Interrupted]:
+    headers = {"content-type": "application/octet-stream", "content-digest": content_digest(target.body)}
+    request = target.request("PUT", headers, target.body)
+    try:
+        response = yield from send_once(request)
+    except (ConnectionFailed, ApiError) as error:
+        return _Interrupted(error, len(target.body))
+    return target.receipt(response, request)
+
+
+def _send_chunks(target: _Target, offset: int, chunk_bytes: int) -> Program[UploadReceipt | _Interrupted]:
+    """Send the body from `offset` on, one PATCH per chunk."""
+    corrections = 0
     while True:
-        chunk = whole[offset : offset + chunk_bytes]
-        last = offset + len(chunk) == len(whole)
-        headers = {
-            "content-type": "application/partial-upload",
-            "upload-offset": str(offset),
-            "upload-complete": _TRUE if last else "?0",
-            "content-digest": content_digest(chunk),
-        }
-        if last:
-            headers["repr-digest"] = content_digest(whole)
-        request = target.request("PATCH", headers, chunk)
+        request, end = _chunk_request(target, offset, chunk_bytes)
         try:
             response = yield from send_once(request)
         except OffsetMismatch as error:
-            corrections -= 1
-            if not corrections or error.offset is None or error.offset > offset + len(chunk):
+            if corrections == _OFFSET_CORRECTIONS or error.offset is None or error.offset > end:
                 raise
-            offset = error.offset
+            corrections, offset = corrections + 1, error.offset
             continue
         except (ConnectionFailed, ApiError) as error:
-            raise _Broken(error, offset + len(chunk)) from error
-        if last:
+            return _Interrupted(error, end)
+        if end == len(target.body):
             return target.receipt(response, request)
-        offset = _next_offset(response, request, offset, len(chunk))
+        offset = _next_offset(response, request, offset, end)
 
 
-def _next_offset(response: Response, request: Request, offset: int, sent: int) -> int:
-    text = response.headers.get("upload-offset", str(offset + sent))
-    if not text.isdigit() or not offset < int(text) <= offset + sent:
+def _chunk_request(target: _Target, offset: int, chunk_bytes: int) -> tuple[Request, int]:
+    """The PATCH request for the chunk at `offset`, and the offset of the chunk's end."""
+    whole = memoryview(target.body)
+    chunk = whole[offset : offset + chunk_bytes]
+    end = offset + len(chunk)
+    is_last = end == len(whole)
+    headers = {
+        "content-type": "application/partial-upload",
+        "upload-offset": str(offset),
+        "upload-complete": _TRUE if is_last else "?0",
+        "content-digest": content_digest(chunk),
+    }
+    if is_last:
+        headers["repr-digest"] = content_digest(whole)
+    return target.request("PATCH", headers, chunk), end
+
+
+def _next_offset(response: Response, request: Request, offset: int, end: int) -> int:
+    text = response.headers.get("upload-offset", str(end))
+    if not text.isdigit() or not offset < int(text) <= end:
         raise ContractBroken("PATCH", request.url, response.status, "the Upload-Offset does not follow from the chunk")
     return int(text)
