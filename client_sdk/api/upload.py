@@ -49,8 +49,8 @@ class _UploadState:
     """What is known of an upload before its next request.
 
     how: "whole": one PUT; "resume": HEAD, then PATCH from the server's offset; "replace": one PUT from now on.
-    offset: the server's last offset. sent: bytes of this body that may have reached the server. attempt: number of the next
-    attempt, counted from the last time the offset grew.
+    offset: the server's last offset. sent: bytes of this body that may have reached the server. attempt: number of the
+    next attempt, counted from the last time the offset grew.
     """
 
     how: Literal["whole", "resume", "replace"]
@@ -114,7 +114,7 @@ def upload(
             progress = yield from _upload_progress(target, policy)
             state = state.with_progress(progress)
         if state.how == "resume":
-            # A complete upload gets an empty last chunk with the digest of the body, answered by a receipt or a conflict.
+            # A complete upload gets an empty last chunk with the body's digest, answered by a receipt or a conflict.
             offset = len(body) if progress.complete else state.offset
             outcome = yield from _send_chunks(target, offset, chunk_bytes)
         else:
