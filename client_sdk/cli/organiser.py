@@ -126,7 +126,6 @@ def list_certified(scope: Scope, folder: Folder = _FOLDER) -> None:
 
     Example: hushrec organiser list --scope movies
     """
-    from datetime import UTC, datetime
 
     rows = [
         (
