@@ -40,6 +40,7 @@ from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import Leadership
 from aggregator_service.rounds.progress_relay import ProgressRelay
 from aggregator_service.routes import (
+    certificates,
     contributions,
     enrolments,
     health,
@@ -77,6 +78,7 @@ _ROUTERS: Final = (  # they are asked one after the other: what is wanted most c
     stages,
     snapshots,
     members,
+    certificates,
     enrolments,
     tasks,
     invitations,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -40,7 +40,9 @@ from aggregator_service.storage.stages import (
     message_bodies,
     prerequisite,
 )
+from aggregator_service.tasks.certification import holds_certificate
 from aggregator_service.tasks.plans import plan_round
+from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import ParameterError, ThresholdError
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
@@ -142,16 +144,20 @@ def _floor(stage: str, present: int, floor: int) -> None:
         raise ThresholdError(stage, floor, present)
 
 
-def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float) -> RoundEvent:
-    advertised = _without_shared_keys(session, round_, message_bodies(session, round_.id, "advertise"))
-    _floor("advertising", len(advertised), floor)
-    clients = session.scalars(select(ClientRow).where(ClientRow.id.in_(clients_with(round_.id, "advertise"))))
+def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int, now: float) -> RoundEvent:
+    advertised = message_bodies(session, round_.id, "advertise")
+    found = session.scalars(select(ClientRow).where(ClientRow.id.in_(clients_with(round_.id, "advertise")))).all()
+    uncertified = {client.id for client in found if not holds_certificate(task, client, now)}
+    refused = uncertified | _with_shared_keys(advertised)
+    _drop_advertisements(session, round_, refused)
+    clients = [client for client in found if client.id not in refused]
+    _floor("advertising", len(clients), floor)
     entries = [
         RosterEntry(
             client_id=client.id,
             identity_key=client.identity_key,
             mailbox_key=client.mailbox_key,
-            proof=client.membership_proof or bytes(KEY_BYTES),
+            certificate=client.certificate or NO_CERTIFICATE,
             advertisement=advertised[client.id],
         )
         for client in clients
@@ -161,16 +167,19 @@ def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int,
     return RoundEvent.ROSTER_CLOSED
 
 
-def _without_shared_keys(session: Session, round_: RoundRow, advertised: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Two clients with one key are up to something; a roster that held them would be refused by everybody."""
+def _with_shared_keys(advertised: Mapping[str, bytes]) -> set[str]:
+    """Clients that advertised a key which another client advertised, too: a roster that held them would be refused."""
     keys = {client: (body[:KEY_BYTES], body[KEY_BYTES : 2 * KEY_BYTES]) for client, body in advertised.items()}
     seen = Counter(key for pair in keys.values() for key in pair)
-    suspects = [client for client, pair in keys.items() if any(seen[key] > 1 for key in pair)]
-    for client in suspects:
-        _LOG.warning("advertised keys are not a client's own", extra=fields(round=round_.number, client=client))
-        row = StageMessageRow
+    return {client for client, pair in keys.items() if any(seen[key] > 1 for key in pair)}
+
+
+def _drop_advertisements(session: Session, round_: RoundRow, clients: Collection[str]) -> None:
+    """Leave these clients out of the round: they count as dropouts."""
+    row = StageMessageRow
+    for client in clients:
+        _LOG.warning("client left out of the roster", extra=fields(round=round_.number, client=client))
         session.execute(delete(row).where(row.round_id == round_.id, row.client_id == client))
-    return {client: body for client, body in advertised.items() if client not in suspects}
 
 
 def _hand_out_shares(session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float) -> RoundEvent:

@@ -102,6 +102,7 @@ _VIEW: Final[dict[str, Any]] = {
     "warnings": ["Members share one secret key: any member together with the server can open every contribution."],
 }
 _SIGNATURE: Final = _KEY + _KEY
+_CERTIFICATE: Final = "AG" + "A" * 106
 
 _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
     LedgerPage: {
@@ -159,7 +160,7 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
         "identity_key": _KEY,
         "mailbox_key": _KEY,
         "signature": _SIGNATURE,
-        "membership_proof": _KEY,
+        "certificate": _CERTIFICATE,
         "group": 0,
     },
     Enrolment: {
@@ -176,7 +177,7 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
                 "role": "member",
                 "identity_key": _KEY,
                 "mailbox_key": _KEY,
-                "membership_proof": _KEY,
+                "certificate": _CERTIFICATE,
                 "keyed": False,
                 "group": 0,
             }

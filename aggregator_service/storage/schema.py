@@ -80,7 +80,9 @@ class SignInRow(Base):
 
 
 class TaskRow(Base):
-    """A task. `public_key` is what its holder published. `version` counts changes that waiting clients may want to see,
+    """A task. `public_key` is what its holder published.
+    `organiser_key` and `organiser_scope` say who certifies its members, `revocations` is the organiser's newest signed
+    list. `version` counts changes that waiting clients may want to see,
     across processes.
     """
 
@@ -99,6 +101,9 @@ class TaskRow(Base):
     opened_by: Mapped[str] = mapped_column(String(16))
     needs_keyring: Mapped[bool] = mapped_column(Boolean)
     data_set: Mapped[str | None] = mapped_column(String(63), index=True)
+    organiser_key: Mapped[bytes | None] = mapped_column(LargeBinary(32))
+    organiser_scope: Mapped[str | None] = mapped_column(String(100))
+    revocations: Mapped[bytes | None] = mapped_column(LargeBinary)
     repeatable: Mapped[bool] = mapped_column(Boolean)
     created_at: Mapped[float] = mapped_column(Float)
     completed_rounds: Mapped[int] = mapped_column(default=0)
@@ -149,7 +154,7 @@ class ClientRow(Base):
     role: Mapped[str] = mapped_column(String(16))
     identity_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     mailbox_key: Mapped[bytes] = mapped_column(LargeBinary(32))
-    membership_proof: Mapped[bytes | None] = mapped_column(LargeBinary(32))
+    certificate: Mapped[bytes | None] = mapped_column(LargeBinary(81))
     device_group: Mapped[int] = mapped_column("group_number", default=0)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
     enrolled_at: Mapped[float] = mapped_column(Float)

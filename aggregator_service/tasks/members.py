@@ -18,6 +18,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, changed_rows, discard, void_token
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
+from aggregator_service.tasks.certification import certified
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.domain import digest
@@ -56,18 +57,17 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
     if known is not None and known.revoked_at is not None:
         raise Problem("forbidden", "this identity's membership was revoked")
     if known is not None:
-        return _enrol_again(session, known, request, mailbox_key), False
+        return _enrol_again(session, task, known, request, mailbox_key, now), False
     if task.state != "open":
         raise Problem("conflict", "the task is over: nobody can join it any more")
     if invitation.revoked_at is not None:
         raise Problem("gone", "the invitation was revoked; ask the operator for another")
     if invitation.expires_at <= now or invitation.used >= invitation.uses:
         raise Problem("gone", "the invitation is used up or expired; ask the operator for another")
-    if task.needs_keyring and request.membership_proof is None:
-        raise Problem("invalid-parameters", "this task needs a membership_proof, made with the membership secret")
+    certificate = certified(task, request, invitation.role, now)
     device_group = _group(task, request)
     invitation.used += 1
-    return _enrol_first(session, task, invitation, request, device_group, now), True
+    return _enrol_first(session, task, invitation, request, certificate, device_group, now), True
 
 
 def _check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key: bytes) -> None:
@@ -92,19 +92,20 @@ def _group(task: TaskRow, request: EnrolmentRequest) -> int:
     return request.group or 0
 
 
-def _enrol_again(session: Session, client: ClientRow, request: EnrolmentRequest, mailbox_key: bytes) -> Enrolment:
+def _enrol_again(
+    session: Session, task: TaskRow, client: ClientRow, request: EnrolmentRequest, mailbox_key: bytes, now: float
+) -> Enrolment:
     if client.mailbox_key != mailbox_key:
         raise Problem(
             "conflict", "this identity is enrolled with another mailbox key; envelopes are sealed to that one"
         )
     if request.group not in (None, client.device_group):
         raise Problem("conflict", f"this identity is enrolled in group {client.device_group}, and stays there")
+    certificate = certified(task, request, client.role, now)
     token = new_token("hrc")
     void_token(session, client.token_hash)
     client.token_hash = hash_token(token)
-    if request.membership_proof is not None and not is_keyed(client):
-        # whoever mistyped the membership secret the first time need not become somebody else to correct it
-        client.membership_proof = b64decode(request.membership_proof, 32)
+    client.certificate = certificate  # a later one, or the same
     announce(session, client.task_id, "members", "tokens")
     session.flush()
     _LOG.info("client enrolled again", extra=fields(task=client.task_id, client=client.id))
@@ -123,14 +124,19 @@ def _turn(task: TaskRow, request: EnrolmentRequest) -> int:
 
 
 def _enrol_first(
-    session: Session, task: TaskRow, invitation: InvitationRow, request: EnrolmentRequest, device_group: int, now: float
+    session: Session,
+    task: TaskRow,
+    invitation: InvitationRow,
+    request: EnrolmentRequest,
+    certificate: bytes | None,
+    device_group: int,
+    now: float,
 ) -> Enrolment:
     newest = select(func.coalesce(func.max(ClientRow.sequence), 0)).where(ClientRow.task_id == task.id)
     # A newcomer takes its place in the current turn of a round-robin instead of making up for all it missed.
     alike = ClientRow.task_id == task.id, ClientRow.device_group == device_group
     turns = select(func.coalesce(func.min(ClientRow.times_asked), 0)).where(*alike)
     token = new_token("hrc")
-    proof = request.membership_proof
     client = ClientRow(
         id=new_id("c"),
         task_id=task.id,
@@ -138,7 +144,7 @@ def _enrol_first(
         role=invitation.role,
         identity_key=b64decode(request.identity_key, 32),
         mailbox_key=b64decode(request.mailbox_key, 32),
-        membership_proof=None if proof is None else b64decode(proof, 32),
+        certificate=certificate,
         device_group=device_group,
         token_hash=hash_token(token),
         enrolled_at=now,
@@ -193,7 +199,7 @@ def _member(row: ClientRow) -> Member:
             "role": row.role,
             "identity_key": b64encode(row.identity_key),
             "mailbox_key": b64encode(row.mailbox_key),
-            "membership_proof": None if row.membership_proof is None else b64encode(row.membership_proof),
+            "certificate": None if row.certificate is None else b64encode(row.certificate),
             "keyed": is_keyed(row),
             "revoked": row.revoked_at is not None,
             "group": row.device_group,

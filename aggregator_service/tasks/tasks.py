@@ -23,6 +23,7 @@ from protocols.messages import (
     Invitation,
     InvitationRequest,
     MechanismChoice,
+    OrganiserPin,
     RecipeChoice,
     Schedule,
     TaskRequest,
@@ -64,6 +65,8 @@ def create_task(session: Session, request: TaskRequest, plan: TaskPlan, now: flo
         opened_by=plan.sum_plan.opened_by,
         needs_keyring=plan.mechanism.needs_keyring,
         data_set=request.data_set,
+        organiser_key=None if request.organiser is None else b64decode(request.organiser.key, 32),
+        organiser_scope=None if request.organiser is None else request.organiser.scope,
         created_at=now,
         completed_rounds=0,
         failed_rounds=0,
@@ -104,6 +107,7 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
             "schedule": schedule,
             "seed": b64encode(task.seed),
             "data_set": task.data_set,
+            "organiser": _organiser(task),
             "plan": plan.sum_plan.describe(),
             "opened_by": task.opened_by,
             "members": members,
@@ -114,6 +118,12 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
             "warnings": task_warnings(plan, schedule, task.repeatable),
         }
     )
+
+
+def _organiser(task: TaskRow) -> OrganiserPin | None:
+    if task.organiser_key is None or task.organiser_scope is None:
+        return None
+    return OrganiserPin(key=b64encode(task.organiser_key), scope=task.organiser_scope)
 
 
 def agreed_digest(session: Session, task: TaskRow, sum_index: int, completed: RoundRow | None) -> bytes:

@@ -28,6 +28,7 @@ from protocols.errors import CertificateError, CodecError, ParameterError
 __all__ = [
     "CERTIFICATE_BYTES",
     "LONGEST_SCOPE",
+    "NO_CERTIFICATE",
     "Certificate",
     "CertifiedRole",
     "RevocationList",
@@ -51,6 +52,8 @@ _LIST_HEAD: Final = struct.Struct("<QI")
 _SERIAL: Final = struct.Struct("<Q")
 _MOST: Final = 2**64 - 1
 CERTIFICATE_BYTES: Final = _HEAD.size + _SIGNATURE
+NO_CERTIFICATE: Final = bytes(CERTIFICATE_BYTES)
+"""What stands where a certificate would, in tasks without an organiser."""
 MOST_REVOKED: Final = 1_000_000
 """Serials in one revocation list: 8 MB. Short expiries keep lists short."""
 

@@ -1,32 +1,32 @@
 """Sealed things: keyring envelopes between members, and model snapshots. The server stores both and opens neither.
 
-Trust: the server hands out the roster, so it could invent members or put its own key in an envelope. Both need the
-*membership secret*, 32 random bytes that the members share out of band and the server never sees: members prove that
-they know it when they enrol, and it is mixed into every envelope's key (a pre-shared key in the sense of RFC 9180,
-mode_psk).
+A keyring envelope is encrypted to one member's mailbox key and signed by the key holder. It carries the holder's public
+keys and membership certificate, so that a member knows who made it without a word of the server: otherwise the server
+could put keys of its own into the mailbox, and read what is encrypted under them.
 """
 
 from __future__ import annotations
 
-import hmac
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from protocols.codec import Reader
+from protocols.crypto.certificates import CERTIFICATE_BYTES, NO_CERTIFICATE
 from protocols.crypto.domain import derive_key, domain_tag
-from protocols.errors import EnvelopeError, ParameterError
+from protocols.errors import EnvelopeError
 
 __all__ = [
-    "MEMBERSHIP_SECRET_BYTES",
-    "check_membership",
+    "CheckSender",
+    "EnvelopeSender",
     "enrolment_message",
-    "membership_proof",
     "open_envelope",
     "open_snapshot",
     "seal_envelope",
@@ -34,13 +34,14 @@ __all__ = [
     "sealed_bytes",
 ]
 
-MEMBERSHIP_SECRET_BYTES: Final = 32
 Randomness = Callable[[int], bytes]
 """random(n) -> n secret random bytes; only test vectors bring their own."""
 
 _NONCE: Final = 12
 _TAG: Final = 16
 _KEY: Final = 32
+_SIGNATURE: Final = 64
+_HEAD: Final = 2 * _KEY + CERTIFICATE_BYTES + _SIGNATURE
 
 
 def enrolment_message(invitation: str, identity_key: bytes, mailbox_key: bytes, group: int | None = None) -> bytes:
@@ -50,32 +51,21 @@ def enrolment_message(invitation: str, identity_key: bytes, mailbox_key: bytes, 
     return domain_tag("enrolment", invitation, identity_key, mailbox_key, *(() if group is None else (group,)))
 
 
-def membership_proof(membership_secret: bytes, identity_key: bytes, mailbox_key: bytes) -> bytes:
-    """32 bytes that only somebody with the membership secret can make for these keys (HMAC-SHA256)."""
-    if len(membership_secret) != MEMBERSHIP_SECRET_BYTES:
-        raise ParameterError(
-            f"a membership secret has {MEMBERSHIP_SECRET_BYTES} bytes, this one has {len(membership_secret)}"
-        )
-    key = derive_key(membership_secret, "membership key")
-    return hmac.digest(key, domain_tag("membership", identity_key, mailbox_key), "sha256")
+@dataclass(frozen=True, repr=False)
+class EnvelopeSender:
+    """Who seals an envelope: its identity key, its mailbox key (32 bytes) and its certificate (zeros for none)."""
+
+    signing_key: Ed25519PrivateKey
+    mailbox_key: bytes
+    certificate: bytes = NO_CERTIFICATE
 
 
-def check_membership(membership_secret: bytes, identity_key: bytes, mailbox_key: bytes, proof: bytes | None) -> bool:
-    """Whether `proof` was made with the same secret (compared in constant time), for a key that can be sealed to.
-
-    A member could enrol a point of low order, with which no secret can be agreed on: that must stop nobody else.
-    """
-    if proof is None or not hmac.compare_digest(membership_proof(membership_secret, identity_key, mailbox_key), proof):
-        return False
-    try:
-        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(mailbox_key))
-    except ValueError:
-        return False
-    return True
+CheckSender = Callable[[bytes, bytes, bytes], None]
+"""check(identity_key, mailbox_key, certificate) raises unless these are the key holder's."""
 
 
-def _envelope_key(shared: bytes, membership_secret: bytes, task_id: str, ephemeral: bytes, recipient: bytes) -> bytes:
-    return derive_key(shared + membership_secret, "keyring envelope", task_id, ephemeral, recipient)
+def _envelope_key(shared: bytes, task_id: str, ephemeral: bytes, recipient: bytes) -> bytes:
+    return derive_key(shared, "keyring envelope", task_id, ephemeral, recipient)
 
 
 def _raw(key: X25519PublicKey) -> bytes:
@@ -83,30 +73,55 @@ def _raw(key: X25519PublicKey) -> bytes:
 
 
 def seal_envelope(
-    keyring: bytes, recipient: bytes, membership_secret: bytes, task_id: str, random: Randomness = os.urandom
+    keyring: bytes, recipient: bytes, task_id: str, sender: EnvelopeSender, random: Randomness = os.urandom
 ) -> bytes:
-    """`keyring` sealed to the X25519 public key `recipient`: ephemeral key (32), nonce (12), AES-256-GCM ciphertext."""
+    """Seal `keyring` to the X25519 public key `recipient` and sign it as `sender`.
+
+    The sender's identity key (32), mailbox key (32) and certificate (81), its signature (64), an ephemeral key (32), a
+    nonce (12) and the AES-256-GCM ciphertext. The signature covers all the rest, the task and the recipient.
+    """
     ephemeral = X25519PrivateKey.from_private_bytes(random(_KEY))
     public = _raw(ephemeral.public_key())
     shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(recipient))
-    key = _envelope_key(shared, membership_secret, task_id, public, recipient)
     nonce = random(_NONCE)
-    return public + nonce + AESGCM(key).encrypt(nonce, keyring, domain_tag("keyring envelope", task_id))
+    tag = domain_tag("keyring envelope", task_id)
+    sealed = public + nonce + AESGCM(_envelope_key(shared, task_id, public, recipient)).encrypt(nonce, keyring, tag)
+    head = sender.signing_key.public_key().public_bytes_raw() + sender.mailbox_key + sender.certificate
+    return head + sender.signing_key.sign(_envelope_statement(task_id, recipient, head, sealed)) + sealed
 
 
-def open_envelope(envelope: bytes, mailbox: X25519PrivateKey, membership_secret: bytes, task_id: str) -> bytes:
-    """The keyring bytes; `EnvelopeError` when the envelope is not for this key, secret and task, or was altered."""
+def open_envelope(envelope: bytes, mailbox: X25519PrivateKey, task_id: str, check_sender: CheckSender) -> bytes:
+    """The keyring bytes in an envelope, once `check_sender` has accepted who signed it.
+
+    Raises `EnvelopeError` when the envelope is not for this mailbox key and task, or was altered, and whatever
+    `check_sender` raises.
+    """
     reader = Reader(envelope)
+    identity_key, mailbox_key = reader.fixed(_KEY), reader.fixed(_KEY)
+    certificate, signature = reader.fixed(CERTIFICATE_BYTES), reader.fixed(_SIGNATURE)
+    sealed = reader.fixed(len(envelope) - _HEAD)
+    own = _raw(mailbox.public_key())
+    try:
+        statement = _envelope_statement(task_id, own, identity_key + mailbox_key + certificate, sealed)
+        Ed25519PublicKey.from_public_bytes(identity_key).verify(signature, statement)
+    except (InvalidSignature, ValueError) as error:
+        raise EnvelopeError(
+            "the keyring envelope was sealed for another client or task, or altered: its signature does not verify"
+        ) from error
+    check_sender(identity_key, mailbox_key, certificate)
+    reader = Reader(sealed)
     public, nonce = reader.fixed(_KEY), reader.fixed(_NONCE)
-    sealed = reader.fixed(len(envelope) - _KEY - _NONCE)
+    body = reader.fixed(len(sealed) - _KEY - _NONCE)
     try:
         shared = mailbox.exchange(X25519PublicKey.from_public_bytes(public))
-        key = _envelope_key(shared, membership_secret, task_id, public, _raw(mailbox.public_key()))
-        return AESGCM(key).decrypt(nonce, sealed, domain_tag("keyring envelope", task_id))
+        key = _envelope_key(shared, task_id, public, own)
+        return AESGCM(key).decrypt(nonce, body, domain_tag("keyring envelope", task_id))
     except (InvalidTag, ValueError) as error:
-        raise EnvelopeError(
-            "the keyring envelope does not open: it was sealed for another client, with another secret, or altered"
-        ) from error
+        raise EnvelopeError("the keyring envelope does not open with this client's mailbox key") from error
+
+
+def _envelope_statement(task_id: str, recipient: bytes, head: bytes, sealed: bytes) -> bytes:
+    return domain_tag("signed keyring envelope", task_id, recipient, head, sealed)
 
 
 def seal_snapshot(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from dataclasses import dataclass, replace
 from typing import Final
 
 from protocols.codec import Reader, pack
+from protocols.crypto.domain import digest
 from protocols.errors import CodecError, KeyringError
 
 __all__ = ["Keyring", "decode_keyring", "encode_keyring"]
 
-_MAGIC: Final = b"hushrec keyring 1\n"
+_MAGIC: Final = b"hushrec keyring 2\n"
 STATE_KEY_BYTES: Final = 32
 
 
@@ -30,10 +30,16 @@ class Keyring:
     public_key: bytes
     secret_key: bytes
     state_key: bytes
+    secret_digest: bytes = b""
 
     def __post_init__(self) -> None:
         if len(self.state_key) != STATE_KEY_BYTES:
             raise KeyringError(f"a state key has {STATE_KEY_BYTES} bytes")
+        if self.secret_key:
+            found = digest("keyring secret key", self.secret_key)
+            if self.secret_digest not in (b"", found):
+                raise KeyringError("the keyring's secret key is not the one that its digest names")
+            object.__setattr__(self, "secret_digest", found)
 
     def __repr__(self) -> str:
         return f"<Keyring {self.mechanism} {self.fingerprint} {'holder' if self.secret_key else 'public'}>"
@@ -48,9 +54,13 @@ class Keyring:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that members may compare aloud: the same for holder and public-only copies of one keyring."""
-        digest = hashlib.sha256(b"hushrec keyring fingerprint 1\n" + self.state_key).digest()
-        return hashlib.sha256(digest + self.parameter_id).hexdigest()[:16]
+        """32 hex digits (128 bits) that members can compare: equal for the holder's and the members' copies.
+
+        A digest of mechanism, parameter id, public key, and the digests of the secret key and the state key.
+        """
+        state = digest("keyring state key", self.state_key)
+        parts = (self.mechanism, self.parameter_id, self.public_key, self.secret_digest, state)
+        return digest("keyring fingerprint", *parts).hex()[:32]
 
     def without_secret_key(self) -> Keyring:
         """The copy for members of a public-key task: they can contribute, not open."""
@@ -60,7 +70,12 @@ class Keyring:
 def encode_keyring(keyring: Keyring) -> bytes:
     """Canonical bytes: what is sealed into an envelope and written to a keyring file."""
     return _MAGIC + pack(
-        keyring.mechanism.encode(), keyring.parameter_id, keyring.public_key, keyring.secret_key, keyring.state_key
+        keyring.mechanism.encode(),
+        keyring.parameter_id,
+        keyring.public_key,
+        keyring.secret_key,
+        keyring.state_key,
+        keyring.secret_digest,
     )
 
 
@@ -69,10 +84,10 @@ def decode_keyring(body: bytes) -> Keyring:
     if not body.startswith(_MAGIC):
         raise CodecError("this is not a keyring of a version that is known here")
     reader = Reader(memoryview(body)[len(_MAGIC) :])
-    name, parameter_id, public_key, secret_key, state_key = (reader.chunk(1 << 24) for _ in range(5))
+    name, parameter_id, public_key, secret_key, state_key, secret_digest = (reader.chunk(1 << 24) for _ in range(6))
     reader.finish()
     try:
         mechanism = name.decode("ascii")
     except UnicodeDecodeError as error:
         raise CodecError("a keyring names its mechanism in ASCII") from error
-    return Keyring(mechanism, parameter_id, public_key, secret_key, state_key)
+    return Keyring(mechanism, parameter_id, public_key, secret_key, state_key, secret_digest)

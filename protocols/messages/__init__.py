@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocols.messages.certificates import CertificateRequest, IssuedCertificate, OrganiserView
 from protocols.messages.enrolment import (
     Enrolment,
     EnrolmentRequest,
@@ -24,9 +25,18 @@ from protocols.messages.operators import (
 )
 from protocols.messages.problem import ProblemDocument
 from protocols.messages.rounds import CohortView, Extension, RoundPage, RoundView, SnapshotView, UploadReceipt
-from protocols.messages.tasks import MechanismChoice, RecipeChoice, Schedule, TaskPage, TaskRequest, TaskView
+from protocols.messages.tasks import (
+    MechanismChoice,
+    OrganiserPin,
+    RecipeChoice,
+    Schedule,
+    TaskPage,
+    TaskRequest,
+    TaskView,
+)
 
 __all__ = [
+    "CertificateRequest",
     "CohortView",
     "Enrolment",
     "EnrolmentRequest",
@@ -35,6 +45,7 @@ __all__ = [
     "InvitationPage",
     "InvitationRequest",
     "InvitationView",
+    "IssuedCertificate",
     "LedgerEntry",
     "LedgerPage",
     "MaskedForecast",
@@ -46,6 +57,8 @@ __all__ = [
     "OperatorRole",
     "OperatorToken",
     "OperatorView",
+    "OrganiserPin",
+    "OrganiserView",
     "ProblemDocument",
     "RecipeChoice",
     "Role",

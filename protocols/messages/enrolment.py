@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from protocols.messages.base import Key32, Message, Signature64
+from protocols.messages.certificates import CertificateText
 
 __all__ = [
     "Enrolment",
@@ -66,7 +67,7 @@ class InvitationPage(Message):
 
 
 class EnrolmentRequest(Message):
-    """A client's public keys, a signature that proves possession, and for keyed tasks a proof of membership."""
+    """A client's public keys, a signature that proves possession, and its membership certificate."""
 
     invitation: str = Field(min_length=1, max_length=200, description="The invitation as the operator gave it.")
     identity_key: Key32 = Field(description="Ed25519 public key.")
@@ -75,9 +76,9 @@ class EnrolmentRequest(Message):
         description="Ed25519 signature under the identity key over a domain tag, the invitation, both keys and, if "
         "`group` is given, the group."
     )
-    membership_proof: Key32 | None = Field(
+    certificate: CertificateText | None = Field(
         default=None,
-        description="HMAC of both keys under the membership secret; the server stores it, only members can check it.",
+        description="Membership certificate of the task's organiser over both keys, where the task has one.",
     )
     group: int | None = Field(
         default=None,
@@ -99,13 +100,13 @@ class Enrolment(Message):
 
 
 class Member(Message):
-    """A member as the key holder sees it. The proof distinguishes members from clients that the server made up."""
+    """A member as the key holder sees it. Its certificate tells it from a client that the server made up."""
 
     client_id: str
     role: Role
     identity_key: Key32
     mailbox_key: Key32
-    membership_proof: Key32 | None
+    certificate: CertificateText | None
     keyed: bool = Field(description="Whether the mailbox holds a keyring envelope for this member.")
     revoked: bool = Field(default=False, description="Whether an operator revoked this membership.")
     group: int = Field(default=0, ge=0, description="Device group of the member.")

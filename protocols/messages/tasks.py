@@ -6,10 +6,20 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from protocols.crypto.certificates import LONGEST_SCOPE
 from protocols.messages.base import Key32, Message, Name
 from protocols.messages.rounds import LONGEST_STAGE
 
-__all__ = ["MechanismChoice", "RecipeChoice", "Schedule", "TaskPage", "TaskRequest", "TaskState", "TaskView"]
+__all__ = [
+    "MechanismChoice",
+    "OrganiserPin",
+    "RecipeChoice",
+    "Schedule",
+    "TaskPage",
+    "TaskRequest",
+    "TaskState",
+    "TaskView",
+]
 
 TaskState = Literal["open", "closed", "complete", "failed"]
 
@@ -73,6 +83,15 @@ class Schedule(Message):
         return self
 
 
+class OrganiserPin(Message):
+    """Who certifies the members of a task; never the aggregator itself."""
+
+    key: Key32 = Field(description="Ed25519 public key of the organiser.")
+    scope: str = Field(
+        min_length=1, max_length=LONGEST_SCOPE, description="Name that the certificates are for: this task, or several."
+    )
+
+
 class TaskRequest(Message):
     """An operator's request to create a task."""
 
@@ -87,6 +106,11 @@ class TaskRequest(Message):
     data_set: Name | None = Field(
         default=None,
         description="Label of the data that is summed. `min_difference` holds across all tasks with the same label.",
+    )
+    organiser: OrganiserPin | None = Field(
+        default=None,
+        description="Members need a certificate of this organiser. Null: anyone with an invitation is a member, and "
+        "clients trust the server to say who the members are, which they do only by name.",
     )
 
 
@@ -103,6 +127,7 @@ class TaskView(Message):
         description="32 public random bytes, from which the initial model and every round's seed are derived."
     )
     data_set: Name | None = Field(default=None, description="Label of the data that is summed.")
+    organiser: OrganiserPin | None = Field(default=None, description="Who certifies the members; null: nobody.")
     plan: dict[str, Any] = Field(description="Lengths, budget, predicted error and security of the sum.")
     opened_by: Literal["anyone", "members", "holder"] = Field(
         description="Who can open the sums: anyone, server included; all keyed members; or only the key holder."

@@ -1,7 +1,7 @@
 """Who takes part in a masked round, with which keys, and who is whose neighbour: one body, the same for everybody.
 
 members (uint32), then for each, in ascending order of ids: length of the id (1 byte), the id (UTF-8), identity key
-(Ed25519, 32), mailbox key (X25519, 32), membership proof (32, zeros for none) and advertisement (160).
+(Ed25519, 32), mailbox key (X25519, 32), membership certificate (81, zeros for none) and advertisement (160).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import Reader
+from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.domain import digest
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.sums.base import Buffer
@@ -29,27 +30,30 @@ __all__ = ["Roster", "RosterEntry", "make_roster", "open_roster"]
 
 _COUNT: Final = struct.Struct("<I")
 _LONGEST_ID: Final = 64
+_CERTIFIED: Final = 2 * KEY_BYTES + CERTIFICATE_BYTES
 
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """A member: enrolled keys, proof of membership (`protocols.crypto.envelope`, zeros for none), this round's keys."""
+    """A member: enrolled keys, membership certificate (zeros for none), this round's keys."""
 
     client_id: str
     identity_key: bytes
     mailbox_key: bytes
-    proof: bytes
+    certificate: bytes
     advertisement: bytes
 
     def encode(self) -> bytes:
         """The bytes of one member; `ParameterError` unless every field has its length."""
         name = self.client_id.encode()
-        keys = (self.identity_key, self.mailbox_key, self.proof)
+        keys = (self.identity_key, self.mailbox_key)
         if not 1 <= len(name) <= _LONGEST_ID or any(len(key) != KEY_BYTES for key in keys):
-            raise ParameterError(f"an id has 1 to {_LONGEST_ID} bytes, keys and proofs {KEY_BYTES}")
+            raise ParameterError(f"an id has 1 to {_LONGEST_ID} bytes, keys {KEY_BYTES}")
+        if len(self.certificate) != CERTIFICATE_BYTES:
+            raise ParameterError(f"a certificate has {CERTIFICATE_BYTES} bytes, got {len(self.certificate)}")
         if len(self.advertisement) != ADVERTISEMENT_BYTES:
             raise ParameterError(f"an advertisement has {ADVERTISEMENT_BYTES} bytes, got {len(self.advertisement)}")
-        return bytes([len(name)]) + name + b"".join(keys) + self.advertisement
+        return bytes([len(name)]) + name + b"".join(keys) + self.certificate + self.advertisement
 
     @cached_property
     def advertised(self) -> Advertisement:
@@ -167,9 +171,9 @@ def _read_entry(reader: Reader) -> RosterEntry:
     length = reader.fixed(1)[0]
     if not 1 <= length <= _LONGEST_ID:
         raise CodecError(f"a client id has 1 to {_LONGEST_ID} bytes, got {length}")
-    name, rest = reader.fixed(length), reader.fixed(3 * KEY_BYTES + ADVERTISEMENT_BYTES)
+    name, rest = reader.fixed(length), reader.fixed(_CERTIFIED + ADVERTISEMENT_BYTES)
     try:
-        return RosterEntry(name.decode(), rest[:32], rest[32:64], rest[64:96], rest[96:])
+        return RosterEntry(name.decode(), rest[:32], rest[32:64], rest[64:_CERTIFIED], rest[_CERTIFIED:])
     except UnicodeDecodeError as error:
         raise CodecError("a client id is not UTF-8") from error
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hmac
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
+from protocols.crypto.certificates import Certificate, certify, check_certificate
 from protocols.crypto.domain import SEED_BYTES
-from protocols.crypto.envelope import MEMBERSHIP_SECRET_BYTES, membership_proof
+from protocols.errors import CertificateError
 from protocols.layout import whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked import client, server
@@ -59,26 +60,34 @@ def run_masked_sum(
     def stays(client_id: str, stage: MaskedMessage) -> bool:
         return client_id not in drop or order.index(drop[client_id]) > order.index(stage)
 
-    # Everyone knows the round; each client computed the model's digest itself. Members share a membership secret
-    # that the # server never sees, and vouch with it for each other's identity keys.
+    # Everyone knows the round; each client computed the model's digest itself. An organiser, whom the server does not
+    # control, has certified every member's keys.
     context = RoundContext("t_1", 1, random(SEED_BYTES), plan, random(DIGEST_BYTES), max(2, len(vectors)))
     policy = ClientPolicy(modes=frozenset({plan.mode}))
     identities = {name: Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES)) for name in vectors}
-    membership_secret, mailbox = random(MEMBERSHIP_SECRET_BYTES), bytes(KEY_BYTES)
+    organiser = Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES))
+    mailbox = X25519PrivateKey.from_private_bytes(random(KEY_BYTES)).public_key().public_bytes_raw()
 
     def is_member(entry: RosterEntry) -> bool:
-        proof = membership_proof(membership_secret, entry.identity_key, entry.mailbox_key)
-        return hmac.compare_digest(proof, entry.proof)
+        made = Certificate.decode(entry.certificate)
+        try:
+            check_certificate(
+                organiser.public_key().public_bytes_raw(), "run", entry.identity_key, entry.mailbox_key, made, now=0
+            )
+        except CertificateError:
+            return False
+        return True
 
     # advertising: fresh keys, signed. The server checks and lists them; the list gives the neighbour graph.
-    advertised, entries = {}, []
+    advertised: dict[str, client.Advertised] = {}
+    entries: list[RosterEntry] = []
     for name in vectors:
         if stays(name, "advertise"):
             advertised[name], body = client.advertise(context, name, identities[name], policy, random)
             key = identities[name].public_key().public_bytes_raw()
             server.check_advertisement(context, name, key, body)
-            proof = membership_proof(membership_secret, key, mailbox)
-            entries.append(RosterEntry(name, key, mailbox, proof, body))
+            made = certify(organiser, "run", key, mailbox, role="member", serial=len(entries), not_after=1)
+            entries.append(RosterEntry(name, key, mailbox, made.encode(), body))
     roster = make_roster(context, entries)
 
     # sharing: self-mask seed and mask key, in shares, sealed for the neighbours. The server slices and delivers.

@@ -1,0 +1,95 @@
+"""Certificates of a task's members: renewed by each, revoked by the organiser."""
+
+from __future__ import annotations
+
+import hashlib
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, member_of, task_of
+from aggregator_service.http.digests import content_digest, content_length
+from aggregator_service.problems import Problem
+from aggregator_service.routes.common import (
+    IfNoneMatch,
+    TaskId,
+    binary_request,
+    binary_response,
+    bytes_response,
+    guarded,
+)
+from aggregator_service.services import ServicesOf
+from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.certification import renew_certificate
+from aggregator_service.tasks.revocations import store_revocations
+from aggregator_service.uploads.receive import receive_small_body
+from protocols.crypto.certificates import CERTIFICATE_BYTES
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/tasks/{task}", tags=["certificates"])
+
+_MOST_BYTES = 256 * 1024
+"""Of a revocation list: 32,000 serials. Certificates that expire soon keep lists short."""
+
+
+@router.put(
+    "/members/me/certificate",
+    status_code=204,
+    summary="Renew one's certificate",
+    openapi_extra=binary_request("The new membership certificate, 81 bytes."),
+    responses=guarded("bad-digest", "body-too-short", "body-too-long", "length-required", "upload-timeout"),
+)
+async def renew(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
+    """Replace the asking client's membership certificate by one that the organiser issued later."""
+    member = member_of(principal, task)
+    length, digest = content_length(request, exact=CERTIFICATE_BYTES), content_digest(request)
+    body = await receive_small_body(services, request, length, digest)
+
+    def store() -> None:
+        services.database.transact(
+            lambda session: renew_certificate(session, task, member.client_id, body, services.clock.now())
+        )
+
+    await run_in_threadpool(store)
+    return Response(status_code=204)
+
+
+@router.put(
+    "/revocations",
+    status_code=204,
+    dependencies=[OperatorOnly],
+    summary="Publish the organiser's revocation list",
+    openapi_extra=binary_request("The signed list, as the organiser made it."),
+    responses=guarded(
+        "bad-request", "bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"
+    ),
+)
+async def publish(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
+    """Store the list that the organiser signed, and end the memberships that it revokes."""
+    length, digest = content_length(request, most=_MOST_BYTES), content_digest(request)
+    body = await receive_small_body(services, request, length, digest)
+
+    def store() -> None:
+        services.database.transact(
+            lambda session: store_revocations(session, task_of(session, principal, task), body, services.clock.now())
+        )
+
+    await run_in_threadpool(store)
+    return Response(status_code=204)
+
+
+@router.get(
+    "/revocations",
+    summary="Download the revocation list",
+    response_class=Response,
+    responses={**binary_response("The signed list."), 304: {"description": "Not modified."}, **guarded()},
+)
+def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, if_none_match: IfNoneMatch = None) -> Response:
+    """The newest list that the organiser signed; 404 while there is none."""
+    with services.database.read() as session:
+        row: TaskRow = task_of(session, principal, task)
+        body = row.revocations
+    if body is None:
+        raise Problem("not-found", "the organiser has revoked nothing in this task")
+    return bytes_response(body, hashlib.sha256(body).hexdigest(), if_none_match)
