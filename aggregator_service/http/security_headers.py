@@ -10,6 +10,7 @@ __all__ = ["API_HEADERS", "SecurityHeaders", "hsts_header"]
 
 _Headers = tuple[tuple[bytes, bytes], ...]
 
+_API: Final = "/v1/"
 _DASHBOARD: Final = "/dashboard"
 _API_VIEWERS: Final = frozenset({"/docs", "/redoc"})
 
@@ -43,11 +44,13 @@ API_HEADERS: Final = _headers(_API_POLICY)
 _VIEWER_HEADERS: Final = _headers(_VIEWER_POLICY)
 # With "no-referrer" browsers send "Origin: null" with forms, and the dashboard compares the origin.
 _DASHBOARD_HEADERS: Final = _headers(_DASHBOARD_POLICY, b"same-origin")
+_HSTS: Final = b"strict-transport-security"
+_NAMES: Final = frozenset((_HSTS, *(name for name, _ in API_HEADERS)))
 
 
 def hsts_header(hsts_seconds: int) -> _Headers:
     """Return the Strict-Transport-Security header with this `max-age` in seconds; no header for 0."""
-    return ((b"strict-transport-security", b"max-age=%d" % hsts_seconds),) if hsts_seconds else ()
+    return ((_HSTS, b"max-age=%d" % hsts_seconds),) if hsts_seconds else ()
 
 
 class SecurityHeaders:
@@ -72,15 +75,17 @@ class SecurityHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = list(message.get("headers", ()))
+                headers = [*message.get("headers", ())]
                 present = {name.lower() for name, _ in headers}
-                headers += [header for header in wanted if header[0] not in present]
-                message = {**message, "headers": headers}
+                headers += wanted if present.isdisjoint(_NAMES) else [item for item in wanted if item[0] not in present]
+                message["headers"] = headers
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
 
     def _headers_for(self, path: str) -> _Headers:
+        if path.startswith(_API):
+            return self._api
         if path == _DASHBOARD or path.startswith(f"{_DASHBOARD}/"):
             return self._dashboard
         return self._viewer if path in _API_VIEWERS else self._api

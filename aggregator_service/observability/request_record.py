@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from starlette.types import Scope
 
@@ -14,7 +14,8 @@ __all__ = [
 ]
 
 NO_ROUTE: Final = "(no route)"
-_IDS: Final = {"task": re.compile(r"^t_[0-9a-f]{20}$"), "client": re.compile(r"^c_[0-9a-f]{20}$")}
+_TASK_ID: Final = re.compile(r"^t_[0-9a-f]{20}$")
+_CLIENT_ID: Final = re.compile(r"^c_[0-9a-f]{20}$")
 
 
 @dataclass
@@ -41,17 +42,18 @@ class RequestRecord:
 
     def complete(self, scope: Scope, seconds: float) -> None:
         """Fill in route, problem, ids and duration from the ASGI scope of the finished request."""
-        parameters: dict[str, Any] = scope.get("path_params", {})
-        self.route = str(getattr(scope.get("route"), "path_format", None) or NO_ROUTE)
+        parameters: dict[str, str] = scope.get("path_params", {})
+        self.route = getattr(scope.get("route"), "path_format", None) or NO_ROUTE
         self.problem = scope.get("hushrec.problem")
         self.received += scope.get("hushrec.received", 0)
         self.seconds = seconds
         number = parameters.get("number")
-        if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) <= 10:
+        if number is not None and number.isascii() and number.isdigit() and len(number) <= 10:
             self.round = int(number)
-        self.task, self.client = (_well_formed_id(name, parameters.get(name)) for name in ("task", "client"))
+        self.task = _well_formed(_TASK_ID, parameters.get("task"))
+        self.client = _well_formed(_CLIENT_ID, parameters.get("client"))
 
 
-def _well_formed_id(name: str, value: Any) -> str | None:
+def _well_formed(form: re.Pattern[str], value: str | None) -> str | None:
     """Return `value` if it has the form of an id; other text from a caller is not recorded."""
-    return value if isinstance(value, str) and _IDS[name].match(value) else None
+    return value if value is not None and form.match(value) else None

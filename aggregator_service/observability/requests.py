@@ -127,7 +127,7 @@ def _recording_send(send: Send, record: RequestRecord, request_id: str) -> Send:
     async def recorded(message: Message) -> None:
         if message["type"] == "http.response.start":
             record.status = message["status"]
-            message = {**message, "headers": [*message.get("headers", ()), (request_ids.HEADER, request_id.encode())]}
+            message["headers"] = [*message.get("headers", ()), (request_ids.HEADER, request_id.encode())]
         elif message["type"] == "http.response.body":
             record.sent += len(message.get("body", b""))
         await send(message)
