@@ -10,6 +10,8 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.errors import NotFound
 from client_sdk.participation.enroller import ClientOptions
+from client_sdk.participation.events import TaskEnded
+from client_sdk.participation.follow_rounds import RoundChange, RoundChanged, follow_rounds
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import (
@@ -161,16 +163,11 @@ class Operator:
 
     def watch(self, task_id: str, poll_seconds: float = 20.0) -> Iterator[RoundView]:
         """The newest round each time it changes, until the task is no longer open."""
-        etag: str | None = None
-        while True:
-            fresh = self._driver.run(self._calls.current_round(task_id, etag, poll_seconds))
-            if fresh is not None:
-                etag = fresh.etag
-                yield fresh.round
-                if fresh.round.state in ("collecting", "folding"):
-                    continue
-            if self._driver.run(self._calls.task(task_id)).state != "open":
-                return
+        change: RoundChange | None = None
+        while not isinstance(change, TaskEnded):
+            change = self._driver.run(follow_rounds(self._calls, task_id, change, poll_seconds))
+            if isinstance(change, RoundChanged):
+                yield change.view
 
     def close(self) -> None:
         """Close the connections."""

@@ -30,7 +30,7 @@ from aggregator_service.dashboard.screens import (
 )
 from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.dashboard.words import span
-from aggregator_service.http.authentication import address_of
+from aggregator_service.http.authentication import client_address
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round, refuse_abort, refuse_extension
 from aggregator_service.routes.common import RoundNumber, TaskId
@@ -71,7 +71,7 @@ def sign_in(
     refuse_foreign(request)
     secret = sign_ins.begin(services, token.strip())
     if secret is None:
-        services.limits.failure(address_of(request))
+        services.limits.failure(client_address(request.scope))
         return page(request, "sign_in", services.clock.now(), status=401, next=_place(next), failed=True)
     answer = redirect(request, _place(next))
     remember(request, answer, secret, services.settings.sign_in_seconds)

@@ -1,5 +1,7 @@
-"""Who asks: operators by bearer token, enrolled clients by bearer token and signature. Only hashes of tokens are stored
-or compared.
+"""Authentication: operators send a bearer token, enrolled clients a bearer token and a signature.
+
+Only hashes of tokens are stored or compared. Every request that needs a token is checked by `verify_request`: in the
+dependency `authenticate`, or in `http.fast_polls` for polls that are answered from memory.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Scope
 
 from aggregator_service.access.principals import Enrolled, Operator, Principal
 from aggregator_service.access.request_signatures import check_fresh, check_signature
@@ -26,13 +29,14 @@ __all__ = [
     "OperatorIs",
     "OperatorOnly",
     "PrincipalOf",
+    "REFUSAL",
     "ReaderOnly",
-    "address_of",
     "authenticate",
-    "count_request",
+    "client_address",
     "member_of",
     "require_operator",
     "task_of",
+    "verify_request",
 ]
 
 _RANKS: Final[tuple[OperatorRole, ...]] = ("read-only", "operator", "admin")
@@ -59,59 +63,72 @@ _bearer = HTTPBearer(
     "`Signature`; `docs/http-api.md` says over what.",
 )
 
-
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
-"""The token of a request, if it came with one."""
+"""The bearer token of a request; None if the request has none."""
+REFUSAL: Final = "hushrec.refusal"
+"""Scope key of the `Problem` that `http.fast_polls` was refused with; `authenticate` raises it again."""
 
 
 async def authenticate(services: ServicesOf, request: Request, credentials: Bearer) -> Principal:
-    """Who asks. 401: unauthenticated for a request without a token that is known, bad-signature and stale-signature for
-    one that its client has not signed, or not just now; 429 too-many-requests.
+    """Return the principal that makes a request.
+
+    Raises `Problem`: unauthenticated without a known token; bad-signature, bad-digest or stale-signature if an enrolled
+    client has not signed the request, or not recently; too-many-requests.
     """
+    refusal: Problem | None = request.scope.get(REFUSAL)
+    if refusal is not None:
+        raise refusal
     if credentials is None:
-        services.limits.failure(address_of(request))
+        services.limits.failure(client_address(request.scope))
         raise Problem("unauthenticated", "send a token in the header Authorization: Bearer <token>")
     if len(request.headers.getlist("authorization")) > 1:
-        services.limits.failure(address_of(request))
-        raise Problem("unauthenticated", "the header Authorization comes twice: which of the two asks?")
+        services.limits.failure(client_address(request.scope))
+        raise Problem("unauthenticated", "the request has more than one Authorization header; send one")
     token_hash = hash_token(credentials.credentials)
-    found = services.task_cache.client(token_hash) or await load_principal(services, token_hash)
-    if found is None:
-        services.limits.failure(address_of(request))
-        raise Problem("unauthenticated", "the token is not known, or was replaced by a later enrolment")
-    signed = _signed_at(services, request, found)
-    count_request(services, found, token_hash)
-    if signed is not None:  # after the count: it is the client's own request, though it may be a recording
-        check_fresh(signed, services.clock.now(), services.settings.signature_window)
-    return found
+    principal = services.task_cache.client(token_hash) or await load_principal(services, token_hash)
+    if principal is None:
+        services.limits.failure(client_address(request.scope))
+        raise Problem("unauthenticated", "the token is unknown, or a later enrolment has replaced it")
+    verify_request(services, request.scope, principal, token_hash)
+    return principal
 
 
-def count_request(services: Services, principal: Principal, token_hash: str) -> None:
-    """Against the rate of whoever asks; 429 too-many-requests."""
+def verify_request(services: Services, scope: Scope, principal: Principal, token_hash: str) -> None:
+    """Check that a request with this token is signed and recent, if `principal` must sign, and count it.
+
+    token_hash: SHA-256 of the principal's token, hex. Raises `Problem`: bad-signature, bad-digest, too-many-requests,
+    stale-signature. A bad signature counts as a failed attempt of the sender's address.
+    """
+    created = None
+    if isinstance(principal, Enrolled) and services.settings.signatures == "required":
+        try:
+            created = check_signature(scope, principal.client_id, principal.identity_key)
+        except Problem:
+            services.limits.failure(client_address(scope))
+            raise
     if isinstance(principal, Enrolled) and principal.role == "member":
         services.limits.client(principal.client_id)
     else:
         services.limits.operator(token_hash)
+    if created is not None:  # after the count: the client did sign this request, even if it is an old recording
+        check_fresh(created, services.clock.now(), services.settings.signature_window)
 
 
-def _signed_at(services: Services, request: Request, principal: Principal) -> int | None:
-    """When an enrolled client signed the request; None for others, and where signatures are off."""
-    if not isinstance(principal, Enrolled) or services.settings.signatures == "off":
-        return None
-    try:
-        return check_signature(request.scope, principal.client_id, principal.identity_key)
-    except Problem:
-        services.limits.failure(address_of(request))
-        raise
+def client_address(scope: Scope) -> str:
+    """Return the IP address that a request comes from, "" if unknown.
 
-
-def address_of(request: Request) -> str:
-    """Where a request comes from: the proxy's word for it where uvicorn trusts the proxy."""
-    return "" if request.client is None else request.client.host
+    It is the address that a proxy names if uvicorn trusts that proxy.
+    """
+    client = scope.get("client")
+    return "" if client is None else client[0]
 
 
 async def load_principal(services: Services, token_hash: str) -> Principal | None:
-    """Whose token this is, by the database; a client is remembered."""
+    """Read from the database whose token this is, and cache a client.
+
+    token_hash: SHA-256 of the token, hex. Returns None if the token is unknown. Raises `Problem` unauthenticated if an
+    operator's token has expired.
+    """
     if services.operator_token_hash is not None and matches(token_hash, services.operator_token_hash):
         return Operator("environment", "admin")
     mark = services.task_cache.mark()
@@ -124,7 +141,7 @@ async def load_principal(services: Services, token_hash: str) -> Principal | Non
 
 
 def _find(services: Services, token_hash: str) -> tuple[Enrolled, int] | Operator | None:
-    """A client and the version of its task, or an operator."""
+    """Return a client with the version of its task, an operator, or None."""
     with services.database.read() as session:
         found = session.execute(_CLIENT_WITH, {"token_hash": token_hash}).one_or_none()
         if found is not None and matches(token_hash, found.token_hash):
@@ -134,19 +151,20 @@ def _find(services: Services, token_hash: str) -> tuple[Enrolled, int] | Operato
         if operator is None or not matches(token_hash, operator.token_hash):
             return None
         if operator.expires_at is not None and operator.expires_at <= services.clock.now():
-            raise Problem("unauthenticated", "the token has expired; an admin can rotate it")
+            raise Problem("unauthenticated", "the token has expired; ask an admin to rotate it")
         return Operator(operator.name, cast(OperatorRole, operator.role))
 
 
 PrincipalOf = Annotated[Principal, Depends(authenticate)]
+"""The principal that makes the request."""
 
 
 def require_operator(principal: Principal, least: OperatorRole) -> Operator:
-    """The operator who asks; 403 forbidden for clients, and for operators whose role is below `least`."""
+    """Return `principal` if it is an operator whose role is at least `least`; otherwise raise `Problem` forbidden."""
     if not isinstance(principal, Operator):
-        raise Problem("forbidden", "this needs an operator's token")
+        raise Problem("forbidden", "this request needs an operator's token")
     if _RANKS.index(principal.role) < _RANKS.index(least):
-        raise Problem("forbidden", f"this needs an operator's token with the role {least}")
+        raise Problem("forbidden", f"this request needs an operator's token with the role {least} or higher")
     return principal
 
 
@@ -158,14 +176,17 @@ def _at_least(least: OperatorRole) -> Any:
 
 
 ReaderOnly, OperatorOnly, AdminOnly = _at_least("read-only"), _at_least("operator"), _at_least("admin")
-"""What a route depends on that is for operators: of any role, those who may act, those who hand out tokens."""
+"""Dependencies of routes for operators: with any role, with at least the role operator, with the role admin."""
 
 OperatorIs = Annotated[Operator, OperatorOnly]
-"""Who acts, for routes that write it down."""
+"""The operator who acts, for routes that record the name."""
 
 
 def task_of(session: Session, principal: Principal, task_id: str) -> TaskRow:
-    """The task, if there is one that this principal may see; another task's token learns nothing more than that."""
+    """Return the task. Raise `Problem` not-found if it does not exist, or if the client belongs to another task.
+
+    The two cases look the same, so that a client cannot probe for other tasks.
+    """
     task = session.get(TaskRow, task_id)
     if task is None or (isinstance(principal, Enrolled) and principal.task_id != task_id):
         raise Problem("not-found", "there is no such task")
@@ -173,9 +194,13 @@ def task_of(session: Session, principal: Principal, task_id: str) -> TaskRow:
 
 
 def member_of(principal: Principal, task_id: str, client_id: str | None = None) -> Enrolled:
-    """The client that asks: of this task (else 404) and, when the path names one, this very client (else 403)."""
+    """Return `principal` as a client of the task `task_id`.
+
+    client_id: the client that the path names, if it names one. Raises `Problem`: not-found for a client of another
+    task, forbidden for operators and for a client other than `client_id`.
+    """
     if not isinstance(principal, Enrolled):
-        raise Problem("forbidden", "this needs a client's token")
+        raise Problem("forbidden", "this request needs a client's token")
     if principal.task_id != task_id:
         raise Problem("not-found", "there is no such task")
     if client_id is not None and principal.client_id != client_id:

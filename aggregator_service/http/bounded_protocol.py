@@ -11,7 +11,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from aggregator_service.http.direct_body import EXTENSION, DirectBody
-from aggregator_service.http.security_headers import UNSEEN
+from aggregator_service.http.security_headers import API_HEADERS
 from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
 from aggregator_service.request_ids import HEADER, choose
 
@@ -110,7 +110,7 @@ class BoundedHttp(HttpToolsProtocol):
             cycle.message_event.set()
         self.pipeline.clear()
         body = document("bad-request", msg).model_dump_json(exclude_none=True).encode()
-        headers = [*self.server_state.default_headers, (HEADER, choose(None).encode()), *UNSEEN]
+        headers = [*self.server_state.default_headers, (HEADER, choose(None).encode()), *API_HEADERS]
         headers += [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
         lines = [b"HTTP/1.1 400 Bad Request", *(b": ".join(header) for header in headers), b"connection: close"]
         self.transport.write(b"\r\n".join([*lines, b"", body]))

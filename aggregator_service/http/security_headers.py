@@ -1,4 +1,4 @@
-"""Headers on every answer that a browser might show: it must neither guess, frame, run nor keep anything."""
+"""Security headers of every response: content type options, referrer policy, content security policy, caching."""
 
 from __future__ import annotations
 
@@ -6,66 +6,86 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["UNSEEN", "SecureHeaders", "strict_transport"]
+__all__ = ["API_HEADERS", "SecurityHeaders", "hsts_header"]
 
-_NOTHING: Final = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-# FastAPI's page of the API loads its viewer from a content network and starts it inline.
-_VIEWER: Final = (
+_Headers = tuple[tuple[bytes, bytes], ...]
+
+_API: Final = "/v1/"
+_DASHBOARD: Final = "/dashboard"
+_API_VIEWERS: Final = frozenset({"/docs", "/redoc"})
+
+_API_POLICY: Final = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+# FastAPI's documentation pages load their viewer from a CDN and start it with an inline script.
+_VIEWER_POLICY: Final = (
     b"default-src 'none'; connect-src 'self'; img-src 'self' data: https://fastapi.tiangolo.com; "
     b"script-src 'unsafe-inline' https://cdn.jsdelivr.net; worker-src blob:; "
     b"style-src 'unsafe-inline' https://cdn.jsdelivr.net https://fonts.googleapis.com; "
     b"font-src https://fonts.gstatic.com; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
-UNSEEN: Final = (  # what `SecureHeaders` says for answers that are no page
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"content-security-policy", _NOTHING),
-    (b"cache-control", b"no-store"),
-)
-# The dashboard's pages: their own style sheet, script and forms, and nothing from anywhere else.
-_PAGES: Final = (
+# The dashboard uses its own style sheet, script and forms, and loads nothing from other hosts.
+_DASHBOARD_POLICY: Final = (
     b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
     b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-_DASHBOARD: Final = "/dashboard"
-_VIEWERS: Final = frozenset({"/docs", "/redoc"})
 
 
-def strict_transport(hsts_seconds: int) -> list[tuple[bytes, bytes]]:
-    """Strict-Transport-Security for so many seconds; nothing for 0."""
-    return [(b"strict-transport-security", b"max-age=%d" % hsts_seconds)] if hsts_seconds else []
+def _headers(policy: bytes, referrer: bytes = b"no-referrer") -> _Headers:
+    return (
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", referrer),
+        (b"content-security-policy", policy),
+        # Responses hold tokens, invitations and ids. A route whose response may be cached sets its own Cache-Control.
+        (b"cache-control", b"no-store"),
+    )
 
 
-class SecureHeaders:
-    """Adds what an answer does not say itself. hsts_seconds: see `strict_transport`."""
+API_HEADERS: Final = _headers(_API_POLICY)
+"""Headers of responses that are not HTML pages, without Strict-Transport-Security."""
+_VIEWER_HEADERS: Final = _headers(_VIEWER_POLICY)
+# With "no-referrer" browsers send "Origin: null" with forms, and the dashboard compares the origin.
+_DASHBOARD_HEADERS: Final = _headers(_DASHBOARD_POLICY, b"same-origin")
+_HSTS: Final = b"strict-transport-security"
+_NAMES: Final = frozenset((_HSTS, *(name for name, _ in API_HEADERS)))
+
+
+def hsts_header(hsts_seconds: int) -> _Headers:
+    """Return the Strict-Transport-Security header with this `max-age` in seconds; no header for 0."""
+    return ((_HSTS, b"max-age=%d" % hsts_seconds),) if hsts_seconds else ()
+
+
+class SecurityHeaders:
+    """ASGI middleware that adds the security headers that a response does not set itself.
+
+    hsts_seconds: `max-age` of Strict-Transport-Security; 0 leaves that header out.
+    """
 
     def __init__(self, app: ASGIApp, *, hsts_seconds: int) -> None:
         self._app = app
-        self._always = [(b"x-content-type-options", b"nosniff"), *strict_transport(hsts_seconds)]
+        hsts = hsts_header(hsts_seconds)
+        self._api, self._viewer, self._dashboard = (
+            (*headers, *hsts) for headers in (API_HEADERS, _VIEWER_HEADERS, _DASHBOARD_HEADERS)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Handle one request, and add the headers to the start of its response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        pages = path == _DASHBOARD or path.startswith(f"{_DASHBOARD}/")
-        policy = _PAGES if pages else _VIEWER if path in _VIEWERS else _NOTHING
-        # Tokens and invitations are in answers, and ids in most: what may be kept says so itself.
-        wanted = [
-            *self._always,
-            # A page that sends no referrer at all has no origin in its forms either.
-            (b"referrer-policy", b"same-origin" if pages else b"no-referrer"),
-            (b"content-security-policy", policy),
-            (b"cache-control", b"no-store"),
-        ]
+        wanted = self._headers_for(scope["path"].removeprefix(scope.get("root_path", "")))
 
-        async def with_headers(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = list(message.get("headers", []))
-                there = {name.lower() for name, _ in given}
-                given += [(name, value) for name, value in wanted if name not in there]
-                message = {**message, "headers": given}
+                headers = [*message.get("headers", ())]
+                present = {name.lower() for name, _ in headers}
+                headers += wanted if present.isdisjoint(_NAMES) else [item for item in wanted if item[0] not in present]
+                message["headers"] = headers
             await send(message)
 
-        await self._app(scope, receive, with_headers)
+        await self._app(scope, receive, send_with_headers)
+
+    def _headers_for(self, path: str) -> _Headers:
+        if path.startswith(_API):
+            return self._api
+        if path == _DASHBOARD or path.startswith(f"{_DASHBOARD}/"):
+            return self._dashboard
+        return self._viewer if path in _API_VIEWERS else self._api

@@ -25,7 +25,7 @@ from protocols.messages.problem import PROBLEM_TYPES
 from protocols.messages.stages import RoundState
 
 if TYPE_CHECKING:
-    from aggregator_service.observability.request_record import Seen
+    from aggregator_service.observability.request_record import RequestRecord
 
 __all__ = ["MEDIA_TYPE", "Metrics"]
 
@@ -106,27 +106,27 @@ class Metrics:
         """Everything, as Prometheus reads it."""
         return generate_latest(self._registry)
 
-    def request(self, seen: Seen) -> None:
+    def request(self, record: RequestRecord) -> None:
         """Count a request that is over."""
-        key = seen.method, seen.route, seen.status, seen.waited
+        key = record.method, record.route, record.status, record.waited
         series = self._of_request.get(key)
         if series is None:
-            waited = "yes" if seen.waited else "no"
-            count = self._requests.labels(seen.method, seen.route, str(seen.status))
-            seconds = self._request_seconds.labels(seen.method, seen.route, waited)
+            waited = "yes" if record.waited else "no"
+            count = self._requests.labels(record.method, record.route, str(record.status))
+            seconds = self._request_seconds.labels(record.method, record.route, waited)
             series = self._of_request[key] = count, seconds
         series[0].inc()
-        series[1].observe(seen.seconds)
-        if seen.method in ("PUT", "PATCH"):
-            self._upload(seen)
+        series[1].observe(record.seconds)
+        if record.method in ("PUT", "PATCH"):
+            self._upload(record)
 
-    def _upload(self, seen: Seen) -> None:
-        kind = next((kind for end, kind in _KINDS.items() if seen.route.endswith(end)), None)
+    def _upload(self, record: RequestRecord) -> None:
+        kind = next((kind for end, kind in _KINDS.items() if record.route.endswith(end)), None)
         if kind is None:
             return
-        self._upload_bytes.labels(kind).inc(seen.received)
-        if kind == "contribution" and seen.status != 204:  # a chunk is no contribution yet
-            self._contributions.labels(*_result(seen)).inc()
+        self._upload_bytes.labels(kind).inc(record.received)
+        if kind == "contribution" and record.status != 204:  # a chunk is no contribution yet
+            self._contributions.labels(*_result(record)).inc()
 
     def leads(self, now: bool) -> None:
         """This process begins, or ends, to drive the rounds."""
@@ -163,12 +163,12 @@ def _jobs_histogram(name: str, text: str, registry: CollectorRegistry) -> Histog
     return Histogram(name, f"{text} Seconds, with the wait for a worker.", buckets=_JOB_SECONDS, registry=registry)
 
 
-def _result(seen: Seen) -> tuple[str, str]:
-    if seen.status in (200, 201):
-        return ("accepted" if seen.status == 201 else "repeated"), ""
-    if seen.problem == "contribution-conflict":
+def _result(record: RequestRecord) -> tuple[str, str]:
+    if record.status in (200, 201):
+        return ("accepted" if record.status == 201 else "repeated"), ""
+    if record.problem == "contribution-conflict":
         return "conflict", ""
-    return "refused", seen.problem if seen.problem in PROBLEM_TYPES else "no-answer"
+    return "refused", record.problem if record.problem in PROBLEM_TYPES else "no-answer"
 
 
 class _Stored(Collector):

@@ -1,25 +1,32 @@
-"""What is recorded about one HTTP request, for logs, metrics and spans."""
+"""The record of one HTTP request, as it appears in logs, metrics and spans."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from starlette.types import Scope
 
 __all__ = [
     "NO_ROUTE",
-    "Seen",
+    "RequestRecord",
 ]
 
 NO_ROUTE: Final = "(no route)"
-_IDS: Final = {"task": re.compile(r"^t_[0-9a-f]{20}$"), "client": re.compile(r"^c_[0-9a-f]{20}$")}
+_TASK_ID: Final = re.compile(r"^t_[0-9a-f]{20}$")
+_CLIENT_ID: Final = re.compile(r"^c_[0-9a-f]{20}$")
 
 
 @dataclass
-class Seen:
-    """What is known of a request once it is answered. No query, no header, no body; sizes in bytes of bodies."""
+class RequestRecord:
+    """Facts about one request. It holds no query, no header and no body.
+
+    method: one of the HTTP methods, or `OTHER`. route: the route's path template, `NO_ROUTE` where no route matched.
+    status: 0 when no response was started. received, sent: bytes of the bodies. seconds: from the request's headers to
+    the end of the response. waited: whether it was a long poll or an event stream. problem: slug of the problem type.
+    task, round, client: ids in the path, None where the text in the path does not have the form of an id.
+    """
 
     method: str
     route: str = NO_ROUTE
@@ -33,18 +40,20 @@ class Seen:
     round: int | None = None
     client: str | None = None
 
-    def settle(self, scope: Scope, seconds: float) -> None:
-        """Take over what routing has found out. What a caller wrote is kept only where it looks like an id of ours."""
-        parameters: dict[str, Any] = scope.get("path_params", {})
-        self.route = str(getattr(scope.get("route"), "path_format", None) or NO_ROUTE)
+    def complete(self, scope: Scope, seconds: float) -> None:
+        """Fill in route, problem, ids and duration from the ASGI scope of the finished request."""
+        parameters: dict[str, str] = scope.get("path_params", {})
+        self.route = getattr(scope.get("route"), "path_format", None) or NO_ROUTE
         self.problem = scope.get("hushrec.problem")
         self.received += scope.get("hushrec.received", 0)
         self.seconds = seconds
         number = parameters.get("number")
-        if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) <= 10:
+        if number is not None and number.isascii() and number.isdigit() and len(number) <= 10:
             self.round = int(number)
-        self.task, self.client = (_plain_id(name, parameters.get(name)) for name in ("task", "client"))
+        self.task = _well_formed(_TASK_ID, parameters.get("task"))
+        self.client = _well_formed(_CLIENT_ID, parameters.get("client"))
 
 
-def _plain_id(name: str, value: Any) -> str | None:
-    return value if isinstance(value, str) and _IDS[name].match(value) else None
+def _well_formed(form: re.Pattern[str], value: str | None) -> str | None:
+    """Return `value` if it has the form of an id; other text from a caller is not recorded."""
+    return value if value is not None and form.match(value) else None

@@ -1,1 +1,1 @@
-"""Answers to clients that wait: the notifier, the cache of tasks and clients, and rounds as clients see them."""
+"""Polls: views of rounds, the cache that answers them, and waiting for changes."""

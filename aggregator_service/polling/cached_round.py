@@ -1,7 +1,7 @@
-"""A task's newest round as it stands, in memory: what thousands of polls are answered from.
+"""The newest round of a task in memory, from which polls are answered.
 
-Within a round everything that a client is told of itself only ever grows (the cohort is drawn once, a delivery is for
-good), so a board that is behind may miss a delivery and never invents one.
+What a client is told about itself only grows within a round: the cohort is drawn once, a delivery stays. So a cached
+round that is out of date may lack a delivery, but never shows one that did not happen.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from protocols.layout import Route
 from protocols.messages import RoundView
 from protocols.recipes.base import RoundSpec
 
-__all__ = ["AwaitedContribution", "CachedRound", "ClientRoundStatus", "look_at"]
+__all__ = ["AwaitedContribution", "CachedRound", "ClientRoundStatus", "read_round"]
 
 
 @dataclass(frozen=True)
-class _Current:
-    """A round, and who did what in it so far."""
+class _RoundData:
+    """A round as it was read, and the ids of the clients that did each part (`storage.stages.Part`) of it so far."""
 
     row: RoundRow
     view: RoundView
     plan: TaskPlan
     spec: RoundSpec
-    before: Part | None
-    taken: Part | None
-    parts: Mapping[str, set[str]]
+    prerequisite: Part | None
+    awaited: Part | None
+    clients: Mapping[str, set[str]]
 
 
 @dataclass(frozen=True)
 class ClientRoundStatus:
-    """What a round is to one client; clients of the same standing get the same answer."""
+    """What a round view says about one client. Clients with equal status get the same answer."""
 
     in_cohort: bool
     expected: bool
@@ -50,13 +50,13 @@ class ClientRoundStatus:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the round waits for this client, as far as is known here."""
+        """Whether the round waits for this client, as far as this process knows."""
         return self.expected and not self.delivered
 
 
 @dataclass(frozen=True)
 class AwaitedContribution:
-    """A contribution that a round waits for."""
+    """A contribution that a round waits for. length: its exact length in bytes."""
 
     round: RoundRow
     plan: TaskPlan
@@ -65,105 +65,105 @@ class AwaitedContribution:
 
 
 class CachedRound:
-    """One task at one version. Safe to read while another thread notes deliveries."""
+    """The newest round of a task at one version; the task may have no round yet.
 
-    def __init__(self, task: TaskRow, current: _Current | None) -> None:
+    It may be read while another thread adds deliveries.
+    """
+
+    def __init__(self, task: TaskRow, data: _RoundData | None) -> None:
         self.task_id, self.version = task.id, task.version
-        self._task, self._current = task, current
+        self._task, self._data = task, data
         self._etags: dict[ClientRoundStatus, str] = {}
-        self._lengths: dict[Route, int] = {}
-        self._length_of: dict[str, int] = {}
+        self._route_lengths: dict[Route, int] = {}
+        self._client_lengths: dict[str, int] = {}
 
     @property
     def has_round(self) -> bool:
-        """Whether a round was ever opened."""
-        return self._current is not None
+        """Whether the task has a round. The methods below raise `LookupError` when it has none."""
+        return self._data is not None
 
-    def note(self, delivery: Delivery) -> None:
-        """Somebody delivered, in whichever round."""
-        current = self._current
-        if current is not None and current.row.id == delivery.round_id and delivery.part in current.parts:
-            current.parts[delivery.part].add(delivery.client_id)
+    def add_delivery(self, delivery: Delivery) -> None:
+        """Add a delivery; one that belongs to another round is ignored."""
+        data = self._data
+        if data is not None and data.row.id == delivery.round_id and delivery.part in data.clients:
+            data.clients[delivery.part].add(delivery.client_id)
 
     def status(self, client_id: str) -> ClientRoundStatus:
-        """How this client stands in the round."""
-        current = self._known()
-        parts = current.parts
-        asked = client_id in parts["asked"]
-        length = self._length(current, client_id) if asked else None
+        """Return the status of a client in the round."""
+        data = self._require_round()
+        in_cohort = client_id in data.clients["asked"]
         return ClientRoundStatus(
-            in_cohort=asked,
-            expected=current.before is not None and client_id in parts[current.before],
-            delivered=current.taken is not None and client_id in parts[current.taken],
-            contributed=client_id in parts["contribute"],
-            contribution_bytes=length,
+            in_cohort=in_cohort,
+            expected=data.prerequisite is not None and client_id in data.clients[data.prerequisite],
+            delivered=data.awaited is not None and client_id in data.clients[data.awaited],
+            contributed=client_id in data.clients["contribute"],
+            contribution_bytes=self._contribution_bytes(data, client_id) if in_cohort else None,
         )
 
     def awaited_contribution(self, number: int, client_id: str) -> AwaitedContribution | None:
-        """What this client must send in round `number`, if the round is known to collect and to lack it."""
-        current = self._current
-        if current is None or current.row.number != number or current.taken != "contribute":
+        """Return what this client must send in round `number`; None unless that round is known to wait for it."""
+        data = self._data
+        if data is None or data.row.number != number or data.awaited != "contribute":
             return None
         if not self.status(client_id).is_awaited:
             return None
-        route = current.plan.route(current.spec, client_id)
-        return AwaitedContribution(current.row, current.plan, route, self._length(current, client_id))
+        route = data.plan.route(data.spec, client_id)
+        return AwaitedContribution(data.row, data.plan, route, self._contribution_bytes(data, client_id))
 
-    def inherit(self, older: CachedRound) -> None:
-        """Take over what was reckoned for the same round."""
-        if self._current is not None and older._current is not None and self._current.row.id == older._current.row.id:
-            self._lengths, self._length_of = older._lengths, older._length_of
+    def reuse_lengths(self, older: CachedRound) -> None:
+        """Take over the contribution lengths that were computed for the same round."""
+        if self._data is not None and older._data is not None and self._data.row.id == older._data.row.id:
+            self._route_lengths, self._client_lengths = older._route_lengths, older._client_lengths
 
-    def _length(self, current: _Current, client_id: str) -> int:
-        """What this client's contribution weighs: laid out once a client, summed up once a route."""
-        found = self._length_of.get(client_id)
+    def _contribution_bytes(self, data: _RoundData, client_id: str) -> int:
+        """Length of a client's contribution: the route is computed once a client, the length once a route."""
+        found = self._client_lengths.get(client_id)
         if found is None:
-            route = current.plan.route(current.spec, client_id)
-            if route not in self._lengths:
-                self._lengths[route] = current.plan.sum_plan.contribution_bytes(route)
-            found = self._length_of[client_id] = self._lengths[route]
+            route = data.plan.route(data.spec, client_id)
+            if route not in self._route_lengths:
+                self._route_lengths[route] = data.plan.sum_plan.contribution_bytes(route)
+            found = self._client_lengths[client_id] = self._route_lengths[route]
         return found
 
     def etag(self, status: ClientRoundStatus) -> str:
-        """As `views.round_etag`; for clients it does not depend on what changes without a new board."""
+        """Return the ETag (`round_views.round_etag`) of the view for clients with this status."""
         found = self._etags.get(status)
         if found is None:
             found = self._etags[status] = round_etag(self._task, self.view(status, 0.0))
         return found
 
     def view(self, status: ClientRoundStatus, now: float) -> RoundView:
-        """The round as a client of this standing sees it; now: seconds since the epoch."""
-        current = self._known()
-        waiting = current.taken is not None
-        seen: dict[str, Any] = dict(vars(status))
-        seen["received"] = len(current.parts["contribute"])
-        seen["seconds_left"] = max(0.0, current.row.deadline - now) if waiting else None
-        return current.view.model_copy(update=seen)
+        """Return the view for clients with this status; now: seconds since the epoch."""
+        data = self._require_round()
+        update: dict[str, Any] = dict(vars(status))
+        update["received"] = len(data.clients["contribute"])
+        update["seconds_left"] = None if data.awaited is None else max(0.0, data.row.deadline - now)
+        return data.view.model_copy(update=update)
 
-    def _known(self) -> _Current:
-        if self._current is None:
+    def _require_round(self) -> _RoundData:
+        if self._data is None:
             raise LookupError("no round has been opened yet")
-        return self._current
+        return self._data
 
 
-def look_at(session: Session, task_id: str, now: float) -> CachedRound | None:
-    """The board of a task; None when there is no such task."""
+def read_round(session: Session, task_id: str, now: float) -> CachedRound | None:
+    """Read the newest round of a task; None when there is no such task."""
     task = session.get(TaskRow, task_id)
     if task is None:
         return None
     round_ = last_round(session, task_id)
-    return CachedRound(task, None if round_ is None else _current(session, task, round_, now))
+    return CachedRound(task, None if round_ is None else _read_data(session, task, round_, now))
 
 
-def _current(session: Session, task: TaskRow, round_: RoundRow, now: float) -> _Current:
-    before, taken = prerequisite(round_), awaited_message(round_)
-    known: set[Part] = {"asked", "contribute", *(part for part in (before, taken) if part is not None)}
-    return _Current(
+def _read_data(session: Session, task: TaskRow, round_: RoundRow, now: float) -> _RoundData:
+    required, awaited = prerequisite(round_), awaited_message(round_)
+    needed: set[Part] = {"asked", "contribute", *(part for part in (required, awaited) if part is not None)}
+    return _RoundData(
         row=round_,
         view=compact_round(session, round_, now),
         plan=plan_round(task, round_),
         spec=round_spec(round_),
-        before=before,
-        taken=taken,
-        parts={part: set(session.scalars(clients_with(round_.id, part))) for part in known},
+        prerequisite=required,
+        awaited=awaited,
+        clients={part: set(session.scalars(clients_with(round_.id, part))) for part in needed},
     )

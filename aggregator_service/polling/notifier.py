@@ -1,9 +1,9 @@
-"""Waiting for a change: waiters here are woken at once; changes of other processes are heard of where the database can
-tell (PostgreSQL), and noticed in about a second everywhere.
+"""Long polls: wait until a task changes.
 
-Each change of a task raises its `version` in the database and is announced under topics. Changes made here wake the
-topics' waiters only. A version that nobody here made was made by a replica or the command line: all waiters of the
-task look again.
+Each change of a task raises its `version` in the database and names topics. A change of this process wakes the waiters
+of its topics at once. A change of another process is announced by the database (PostgreSQL), or found by comparing
+versions every `recheck` seconds. A version that this process neither made nor heard of wakes all waiters of the task,
+since its topics are unknown.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = ["Notifier"]
 _LOG = logging.getLogger(__name__)
 Found = TypeVar("Found")
 _Topic = tuple[str, str]
+"""Task id and topic."""
 
 
 class _Channel:
@@ -40,35 +41,35 @@ class _Channel:
 
 
 class Notifier:
-    """Wakes long polls, and looks at the versions of tasks for them and for the memory. Call it in the event loop."""
+    """Wakes long polls and checks the versions of tasks, also for the task cache. Call it in the event loop."""
 
     def __init__(self, database: Database, task_cache: TaskCache, recheck: float) -> None:
-        self._database, self._memory = database, task_cache
+        self._database, self._task_cache = database, task_cache
         self._recheck = recheck
         self._channels: dict[_Topic, _Channel] = {}
-        self._seen: dict[str, int] = {}
-        self._ours: dict[str, set[int]] = {}
+        self._seen_version: dict[str, int] = {}
+        self._announced_versions: dict[str, set[int]] = {}
         self._closed = False
 
     def announce(self, announcement: Announcement) -> None:
-        """A transaction of this process was committed: wake those who wait for its topics."""
+        """Wake the waiters of a committed change's topics."""
         if announcement.version is not None:
-            self._ours.setdefault(announcement.task_id, set()).add(announcement.version)
+            self._announced_versions.setdefault(announcement.task_id, set()).add(announcement.version)
         for topic in announcement.topics:
-            self._ring((announcement.task_id, topic))
+            self._wake((announcement.task_id, topic))
 
     @property
     def closed(self) -> bool:
-        """Whether the server is about to stop, and nobody waits any more."""
+        """Whether the server is stopping, so that waiting ends at once."""
         return self._closed
 
     def close(self) -> None:
-        """The server is about to stop: every wait is over, now and from now on."""
+        """End all waiting, now and from now on: the server is stopping."""
         self._closed = True
         for topic in list(self._channels):
-            self._ring(topic)
+            self._wake(topic)
 
-    def _ring(self, topic: _Topic) -> None:
+    def _wake(self, topic: _Topic) -> None:
         channel = self._channels.get(topic)
         if channel is not None:
             channel.event.set()
@@ -88,7 +89,10 @@ class Notifier:
     async def poll(
         self, task_id: str, topic: str, wait: float, look: Callable[[], Found | None], every: float | None = None
     ) -> Found | None:
-        """`look()` (in a thread) until it finds something or `wait` seconds are over; `every`: look that often too."""
+        """Call `look` in a thread until it returns a value or `wait` seconds are over; return its last result.
+
+        It is called at once, after each change of the topic, and every `every` seconds if that is given.
+        """
         return await self.follow(task_id, topic, wait, partial(run_in_threadpool, look), every)
 
     async def follow(
@@ -99,12 +103,12 @@ class Notifier:
         look: Callable[[], Awaitable[Found | None]],
         every: float | None = None,
     ) -> Found | None:
-        """`poll` for what is looked at in the event loop."""
+        """As `poll`, for a coroutine function."""
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
         with self._waiting((task_id, topic)) as channel:
             while True:
-                event = channel.event  # taken before looking: a change in between is not missed
+                event = channel.event  # taken before the call, so that a change during it is not missed
                 found = await look()
                 left = end - loop.time()
                 if found is not None or left <= 0 or self._closed:
@@ -115,42 +119,45 @@ class Notifier:
                     continue
 
     async def watch(self) -> None:
-        """Notice what other processes changed, until cancelled."""
+        """Look for changes of other processes every `recheck` seconds, until cancelled."""
         while True:
             await asyncio.sleep(self._recheck)
-            waited_for = {task_id for task_id, _ in self._channels} | set(self._memory.watched())
-            self._forget_all_but(waited_for)
-            if not waited_for:
+            tasks = {task_id for task_id, _ in self._channels} | set(self._task_cache.watched())
+            self._forget_all_but(tasks)
+            if not tasks:
                 continue
-            asked = asyncio.get_running_loop().time()
+            mark = self._task_cache.mark()
             try:
-                versions = await run_in_threadpool(self._versions, waited_for)
+                versions = await run_in_threadpool(self._read_versions, tasks)
             except DATABASE_GONE as error:
-                _LOG.warning("the notifier cannot read the tasks (%s) and tries again", type(error).__name__)
+                _LOG.warning(
+                    "cannot read the versions of tasks: %s; trying again in %g s", type(error).__name__, self._recheck
+                )
                 continue
             except Exception:
-                _LOG.exception("the notifier could not read the tasks and tries again")
+                _LOG.exception("failed to read the versions of tasks; trying again in %g s", self._recheck)
                 continue
-            self._memory.confirm(versions, asked)  # first: whoever is woken must not be shown what was before
+            self._task_cache.confirm(versions, mark)  # first, so that those who wake read no outdated cache
             for task_id, version in versions.items():
-                self._compare(task_id, version)
+                self._wake_if_changed(task_id, version)
 
     def _forget_all_but(self, tasks: set[str]) -> None:
-        for known in (self._seen, self._ours):
-            for task_id in known.keys() - tasks:
-                known.pop(task_id)
+        for versions in (self._seen_version, self._announced_versions):
+            for task_id in versions.keys() - tasks:
+                versions.pop(task_id)
 
-    def _versions(self, tasks: set[str]) -> dict[str, int]:
+    def _read_versions(self, tasks: set[str]) -> dict[str, int]:
         with self._database.read() as session:
             rows = session.execute(select(TaskRow.id, TaskRow.version).where(TaskRow.id.in_(tasks)))
             return {row.id: row.version for row in rows}
 
-    def _compare(self, task_id: str, version: int) -> None:
-        seen = self._seen.get(task_id)
-        ours = self._ours.setdefault(task_id, set())
-        self._seen[task_id] = version
-        foreign = seen is None or any(step not in ours for step in range(seen + 1, version + 1))
-        self._ours[task_id] = {step for step in ours if step > version}
-        if foreign:
+    def _wake_if_changed(self, task_id: str, version: int) -> None:
+        """Wake all waiters of a task when a version up to this one was not announced here."""
+        seen = self._seen_version.get(task_id)
+        announced = self._announced_versions.setdefault(task_id, set())
+        self._seen_version[task_id] = version
+        missed = seen is None or any(number not in announced for number in range(seen + 1, version + 1))
+        self._announced_versions[task_id] = {number for number in announced if number > version}
+        if missed:
             for topic in [topic for topic in self._channels if topic[0] == task_id]:
-                self._ring(topic)
+                self._wake(topic)

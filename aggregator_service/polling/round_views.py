@@ -1,4 +1,4 @@
-"""Rows as messages: what an operator or a client may see of a round."""
+"""Views of rounds, receipts and snapshots: rows converted to the messages that operators and clients get."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["compact_round", "receipt", "round_etag", "round_view", "snapshot_vie
 
 
 def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
-    """A round as operators, and clients that replay, see it."""
+    """Return the view of a round that is the same for everybody; now: seconds since the epoch."""
     waiting = awaited_message(round_) is not None
     return RoundView.model_validate(
         {
@@ -41,18 +41,18 @@ def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
 
 
 def round_view(session: Session, task: TaskRow, round_: RoundRow, principal: Principal, now: float) -> RoundView:
-    """A round, with what it asks of the client that looks."""
+    """Return the view of a round; for a client it also says what the round expects of it."""
     view = compact_round(session, round_, now)
     if not isinstance(principal, Enrolled):
         return view
     asked = in_cohort(session, round_.id, principal.client_id)
     length = plan_round(task, round_).contribution_bytes(round_spec(round_), principal.client_id)
-    before, taken = prerequisite(round_), awaited_message(round_)
+    required, awaited = prerequisite(round_), awaited_message(round_)
     return view.model_copy(
         update={
             "in_cohort": asked,
-            "expected": before is not None and takes_part(session, round_.id, before, principal.client_id),
-            "delivered": taken is not None and takes_part(session, round_.id, taken, principal.client_id),
+            "expected": required is not None and takes_part(session, round_.id, required, principal.client_id),
+            "delivered": awaited is not None and takes_part(session, round_.id, awaited, principal.client_id),
             "contributed": find_contribution(session, round_.id, principal.client_id) is not None,
             "contribution_bytes": length if asked else None,
         }
@@ -60,22 +60,22 @@ def round_view(session: Session, task: TaskRow, round_: RoundRow, principal: Pri
 
 
 def round_etag(task: TaskRow, view: RoundView) -> str:
-    """A weak ETag that changes when there is something new to do.
+    """Return a weak ETag that changes when the view does, apart from the remaining seconds.
 
-    For clients that is not every contribution of somebody else, or each one would wake them all; operators, who
-    watch, see those too. The task's state is part of it, so that its end wakes everybody.
+    A client's ETag also ignores the number of contributions: each one would otherwise answer the polls of all clients.
+    The task's state is part of the ETag, so that its end answers every poll.
     """
-    ignored = {"seconds_left", "received", "folded"} if view.in_cohort is not None else {"seconds_left"}
-    body = f"{task.state} {view.model_dump_json(exclude=ignored)}"
+    excluded = {"seconds_left", "received", "folded"} if view.in_cohort is not None else {"seconds_left"}
+    body = f"{task.state} {view.model_dump_json(exclude=excluded)}"
     return f'W/"{hashlib.sha256(body.encode()).hexdigest()[:24]}"'
 
 
 def receipt(round_: RoundRow, row: ContributionRow) -> UploadReceipt:
-    """The acknowledgement of a durable contribution."""
+    """Return the receipt of a stored contribution."""
     return UploadReceipt(round=round_.number, client_id=row.client_id, bytes=row.bytes, digest=row.digest)
 
 
 def snapshot_view(row: SnapshotRow, seen: SnapshotRow | ViewRow | None = None) -> SnapshotView:
-    """A snapshot that is kept; `seen`: what of it the asking client's group downloads."""
+    """Return the view of a snapshot; seen: what the client's device group downloads instead of all of it."""
     body = seen or row
     return SnapshotView(round=row.round_number, bytes=body.bytes, digest=body.digest, author=row.author)

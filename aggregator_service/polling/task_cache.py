@@ -1,24 +1,25 @@
-"""What this process remembers of tasks: their boards and the clients it has met, for as long as the database agrees.
+"""Cache of tasks in memory: the newest round of each task, and the clients whose tokens were used.
 
-Without it each of ten thousand polls would ask the database who the client is and how its round stands, to hear the
-same as the one before. What is remembered is good for as long as the task's `version` is what it was: own commits are
-heard of before their caller is answered, those of other processes when the database tells of them (PostgreSQL) or at
-the next look, `recheck` seconds apart. When looks fail, nothing remembered is good for long.
+It answers polls without a database query. A cached task is valid as long as its `version` in the database is the same.
+Commits of this process are applied before their caller gets an answer. Commits of other processes are applied when the
+database announces them (PostgreSQL), or at the next check of the versions, every `recheck` seconds. When these checks
+fail, everything expires within seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
-from aggregator_service.polling.cached_round import CachedRound, look_at
+from aggregator_service.polling.cached_round import CachedRound, read_round
 from aggregator_service.storage.database import Announcement, Database, Delivery, Effects
 
 if TYPE_CHECKING:
@@ -27,208 +28,223 @@ if TYPE_CHECKING:
 __all__ = ["Mark", "TaskCache"]
 
 _MOST_CLIENTS: Final = 50_000
-_OLDEST: Final = 5.0
-"""Seconds after which a board is made anew: what changes without a new version (how much is folded) is that old."""
-_UNUSED: Final = 60.0
+_MAX_ROUND_AGE: Final = 5.0
+"""Seconds after which a round is read again: some counts (how much is folded) change without a new version."""
+_UNUSED_SECONDS: Final = 60.0
+"""A task that nobody asked for in this time is removed."""
 
 
 @dataclass
-class _Known:
-    """What is remembered of one task."""
+class _CachedTask:
+    """A task at one version. Times are those of the cache's monotonic clock."""
 
     version: int
-    confirmed: float
-    used: float
+    confirmed_at: float
+    used_at: float
     cached_round: CachedRound | None = None
-    made: float = 0.0
+    read_at: float = 0.0
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment: how often somebody was forgotten before it, and when it was."""
+    """A moment: the cache's generation, which each invalidation raises, and the monotonic time in seconds."""
 
-    forgotten: int
+    generation: int
     at: float
 
 
 @dataclass
-class _Making:
-    """A board that is being read. What is committed meanwhile it may have, or may lack."""
+class _PendingRead:
+    """A round that a thread is reading. It may or may not contain what is committed meanwhile."""
 
     task: asyncio.Task[CachedRound | None] | None = None
     outdated: bool = False
-    noted: list[Delivery] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
 
 
 class TaskCache:
-    """The memory of one process. `committed` is called in the committing thread, the rest in the event loop."""
+    """The cache of one process. `committed_here` may be called in any thread, the rest in the event loop.
 
-    def __init__(self, database: Database, clock: Clock, recheck: float) -> None:
-        self._database, self._clock = database, clock
-        self._patience = 2 * recheck + 1.0
+    recheck: seconds between two checks of the versions. monotonic: returns the time in seconds, for ages; `clock` is
+    for deadlines.
+    """
+
+    def __init__(
+        self, database: Database, clock: Clock, recheck: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._database, self._clock, self._monotonic = database, clock, monotonic
+        self._max_unconfirmed = 2 * recheck + 1.0
         self._lock = threading.Lock()
-        self._tasks: dict[str, _Known] = {}
-        self._making: dict[str, _Making] = {}
+        self._tasks: dict[str, _CachedTask] = {}
+        self._reads: dict[str, _PendingRead] = {}
         self._clients: OrderedDict[str, Enrolled] = OrderedDict()
-        self._forgotten = 0
+        self._generation = 0
+
+    def mark(self) -> Mark:
+        """Return the present moment. Take it before a database query whose result is given to the cache."""
+        return Mark(self._generation, self._monotonic())
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
-    def mark(self) -> Mark:
-        """To be made before a client is looked up, for `remember`."""
-        return Mark(self._forgotten, _now())
-
     def client(self, token_hash: str) -> Enrolled | None:
-        """Whose token this is, when it is remembered and nothing speaks against it."""
+        """Return the client with this token; None unless it is cached and its task is valid."""
         client = self._clients.get(token_hash)
-        if client is None or self._good(client.task_id) is None:
+        if client is None or self._valid_task(client.task_id) is None:
             return None
         return client
 
     def remember(self, mark: Mark, token_hash: str, client: Enrolled, version: int) -> None:
-        """A client as a transaction saw it, its task being at `version`; unless somebody was forgotten since `mark`."""
+        """Cache a client that a transaction read when its task was at `version`.
+
+        Does nothing when anything was invalidated since `mark`, which was taken before the transaction.
+        """
         with self._lock:
-            if mark.forgotten != self._forgotten:
+            if mark.generation != self._generation:
                 return
-            known = self._tasks.get(client.task_id)
-            if known is None or known.version < version:
-                self._forget(client.task_id)
-                self._tasks[client.task_id] = _Known(version, mark.at, mark.at)
-            elif known.version > version:
+            cached = self._tasks.get(client.task_id)
+            if cached is not None and cached.version > version:
                 return
+            if cached is None or cached.version < version:
+                self._replace_task(client.task_id, version, mark.at)
             self._clients[token_hash] = client
             if len(self._clients) > _MOST_CLIENTS:
                 self._clients.popitem(last=False)
 
-    # --- boards -----------------------------------------------------------------------------------------------------
+    # --- rounds -----------------------------------------------------------------------------------------------------
 
     def cached_round(self, task_id: str) -> CachedRound | None:
-        """The board of a task, when it is remembered and good."""
-        known = self._good(task_id)
-        if known is None or known.cached_round is None or _now() - known.made > _OLDEST:
+        """Return a task's newest round; None unless it is cached, valid and recent."""
+        cached = self._valid_task(task_id)
+        if cached is None or cached.cached_round is None or self._monotonic() - cached.read_at > _MAX_ROUND_AGE:
             return None
-        return known.cached_round
+        return cached.cached_round
 
-    async def look(self, task_id: str) -> CachedRound | None:
-        """The board of a task, read once for all who ask at the same time; None when there is no such task."""
+    async def current_round(self, task_id: str) -> CachedRound | None:
+        """Return a task's newest round, from the database when it is not cached; None when there is no such task.
+
+        Callers that ask at the same time share one query.
+        """
         found = self.cached_round(task_id)
         if found is not None:
             return found
-        making = self._making.get(task_id)
-        if making is None or making.outdated or making.task is None:
-            making = self._making[task_id] = _Making()
-            making.task = asyncio.create_task(self._make(task_id, making))
-        return await asyncio.shield(making.task)
+        pending = self._reads.get(task_id)
+        if pending is None or pending.outdated or pending.task is None:
+            pending = self._reads[task_id] = _PendingRead()
+            pending.task = asyncio.create_task(self._read_and_keep(task_id, pending))
+        return await asyncio.shield(pending.task)
 
-    async def _make(self, task_id: str, making: _Making) -> CachedRound | None:
-        asked = _now()
+    async def _read_and_keep(self, task_id: str, pending: _PendingRead) -> CachedRound | None:
+        started = self._monotonic()
         try:
             cached_round = await run_in_threadpool(self._read, task_id)
         finally:
             with self._lock:
-                if self._making.get(task_id) is making:
-                    del self._making[task_id]
+                if self._reads.get(task_id) is pending:
+                    del self._reads[task_id]
         if cached_round is not None:
-            self._keep(cached_round, making, asked)
+            with self._lock:
+                self._keep(cached_round, pending, started)
         return cached_round
 
     def _read(self, task_id: str) -> CachedRound | None:
         with self._database.read() as session:
-            return look_at(session, task_id, self._clock.now())
+            return read_round(session, task_id, self._clock.now())
 
-    def _keep(self, cached_round: CachedRound, making: _Making, asked: float) -> None:
-        with self._lock:
-            for delivery in making.noted:
-                cached_round.note(delivery)
-            known = self._tasks.get(cached_round.task_id)
-            if making.outdated or (known is not None and known.version > cached_round.version):
-                return
-            if known is None or known.version < cached_round.version:
-                self._forget(cached_round.task_id)
-                known = self._tasks[cached_round.task_id] = _Known(cached_round.version, asked, asked)
-            if known.cached_round is not None:
-                cached_round.inherit(known.cached_round)
-            known.cached_round, known.made, known.confirmed = cached_round, asked, max(asked, known.confirmed)
+    def _keep(self, cached_round: CachedRound, pending: _PendingRead, started: float) -> None:
+        """Cache a round that was read from `started` on, unless a newer version is known."""
+        for delivery in pending.deliveries:
+            cached_round.add_delivery(delivery)
+        cached = self._tasks.get(cached_round.task_id)
+        if pending.outdated or (cached is not None and cached.version > cached_round.version):
+            return
+        if cached is None or cached.version < cached_round.version:
+            cached = self._replace_task(cached_round.task_id, cached_round.version, started)
+        if cached.cached_round is not None:
+            cached_round.reuse_lengths(cached.cached_round)
+        cached.cached_round, cached.read_at = cached_round, started
+        cached.confirmed_at = max(started, cached.confirmed_at)
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    # --- commits ----------------------------------------------------------------------------------------------------
 
-    def committed(self, effects: Effects) -> None:
-        """This process committed something: nothing that it contradicts is remembered when this returns."""
+    def committed_here(self, effects: Effects) -> None:
+        """Apply a commit of this process: nothing cached contradicts it when this returns."""
         with self._lock:
             for token_hash in effects.voided:
-                self._forgotten += 1
+                self._generation += 1
                 self._clients.pop(token_hash, None)
             for delivery in effects.deliveries:
-                self._note(delivery)
+                self._add_delivery(delivery)
             for announcement in effects.announcements:
-                self._follow(announcement)
+                self._apply(announcement)
 
-    def told(self, announcement: Announcement) -> None:
-        """Another process committed something."""
+    def committed_elsewhere(self, announcement: Announcement) -> None:
+        """Apply a commit that another process announced."""
         with self._lock:
             if "tokens" in announcement.topics:
-                self._forget(announcement.task_id)
-            self._follow(announcement)
+                self._remove(announcement.task_id)
+            self._apply(announcement)
 
-    def _note(self, delivery: Delivery) -> None:
-        known, making = self._tasks.get(delivery.task_id), self._making.get(delivery.task_id)
-        if known is not None and known.cached_round is not None:
-            known.cached_round.note(delivery)
-        if making is not None:
-            making.noted.append(delivery)
+    def _add_delivery(self, delivery: Delivery) -> None:
+        cached, pending = self._tasks.get(delivery.task_id), self._reads.get(delivery.task_id)
+        if cached is not None and cached.cached_round is not None:
+            cached.cached_round.add_delivery(delivery)
+        if pending is not None:
+            pending.deliveries.append(delivery)
 
-    def _follow(self, announcement: Announcement) -> None:
+    def _apply(self, announcement: Announcement) -> None:
         task_id, version = announcement.task_id, announcement.version
         if version is None:
             return
-        if "round" in announcement.topics and task_id in self._making:
-            self._making[task_id].outdated = True
-        known = self._tasks.get(task_id)
-        if known is None or version <= known.version:
+        if "round" in announcement.topics and task_id in self._reads:
+            self._reads[task_id].outdated = True
+        cached = self._tasks.get(task_id)
+        if cached is None or version <= cached.version:
             return
-        if version > known.version + 1:  # something between the two has not been heard of
-            self._forget(task_id)
+        if version > cached.version + 1:  # the announcement of a version in between is missing
+            self._remove(task_id)
             return
-        known.version = version
+        cached.version = version
         if "round" in announcement.topics:
-            known.cached_round = None
+            cached.cached_round = None
 
-    def _forget(self, task_id: str) -> None:
-        self._forgotten += 1
+    # --- validity ---------------------------------------------------------------------------------------------------
+
+    def watched(self) -> Collection[str]:
+        """Return the ids of the tasks whose versions are to be checked. Tasks not used for a minute are removed."""
+        now = self._monotonic()
+        with self._lock:
+            for task_id in [one for one, cached in self._tasks.items() if now - cached.used_at > _UNUSED_SECONDS]:
+                self._remove(task_id)
+            return list(self._tasks)
+
+    def confirm(self, versions: Mapping[str, int], mark: Mark) -> None:
+        """Compare the cache with the versions that a query found; `mark` was taken before the query."""
+        with self._lock:
+            for task_id, cached in list(self._tasks.items()):
+                version = versions.get(task_id)
+                if version is None:
+                    continue  # cached after the query began
+                if version > cached.version:
+                    self._remove(task_id)
+                else:
+                    cached.confirmed_at = max(cached.confirmed_at, mark.at)
+
+    def _valid_task(self, task_id: str) -> _CachedTask | None:
+        cached = self._tasks.get(task_id)
+        now = self._monotonic()
+        if cached is None or now - cached.confirmed_at > self._max_unconfirmed:
+            return None
+        cached.used_at = now
+        return cached
+
+    def _replace_task(self, task_id: str, version: int, confirmed_at: float) -> _CachedTask:
+        self._remove(task_id)
+        cached = self._tasks[task_id] = _CachedTask(version, confirmed_at, confirmed_at)
+        return cached
+
+    def _remove(self, task_id: str) -> None:
+        """Remove a task and its clients."""
+        self._generation += 1
         self._tasks.pop(task_id, None)
         for token_hash in [key for key, client in self._clients.items() if client.task_id == task_id]:
             del self._clients[token_hash]
-
-    # --- looks at the database --------------------------------------------------------------------------------------
-
-    def watched(self) -> Collection[str]:
-        """The tasks whose versions are to be looked at; what nobody has asked for in a minute is forgotten."""
-        now = _now()
-        with self._lock:
-            for task_id in [task_id for task_id, known in self._tasks.items() if now - known.used > _UNUSED]:
-                self._forget(task_id)
-            return list(self._tasks)
-
-    def confirm(self, versions: Mapping[str, int], asked: float) -> None:
-        """What the database said of the watched tasks when it was asked, at `asked` on the event loop's clock."""
-        with self._lock:
-            for task_id, known in list(self._tasks.items()):
-                version = versions.get(task_id)
-                if version is None:
-                    continue  # it was met after the question
-                if version > known.version:
-                    self._forget(task_id)
-                else:
-                    known.confirmed = max(known.confirmed, asked)
-
-    def _good(self, task_id: str) -> _Known | None:
-        known = self._tasks.get(task_id)
-        now = _now()
-        if known is None or now - known.confirmed > self._patience:
-            return None
-        known.used = now
-        return known
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

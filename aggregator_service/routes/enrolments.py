@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from aggregator_service.http.authentication import address_of
+from aggregator_service.http.authentication import client_address
 from aggregator_service.problems import Problem, responses
 from aggregator_service.services import ServicesOf
 from aggregator_service.tasks.members import enrol
@@ -40,7 +40,7 @@ router = APIRouter(prefix="/v1/enrolments", tags=["enrolment"])
 )
 def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
     """Register an Ed25519 identity key and an X25519 mailbox key; the token is shown once."""
-    address = address_of(http)
+    address = client_address(http.scope)
     services.limits.attempt(address)  # before the database is held for it
     try:
         with services.database.write() as session:

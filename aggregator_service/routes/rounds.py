@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
@@ -9,10 +10,10 @@ from fastapi.routing import APIRoute
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Operator
+from aggregator_service.access.principals import Enrolled, Operator, Principal
 from aggregator_service.http.authentication import OperatorIs, PrincipalOf, member_of, task_of
 from aggregator_service.http.etags import not_modified
-from aggregator_service.http.fast_polls import trusted_status
+from aggregator_service.http.fast_polls import reliable_status
 from aggregator_service.polling.round_views import compact_round, round_etag, round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
@@ -26,15 +27,23 @@ from aggregator_service.routes.common import (
     guarded,
     wait_seconds,
 )
-from aggregator_service.services import ServicesOf
+from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.rounds import cohort_clients, find_round, last_round, list_rounds
 from aggregator_service.storage.schema import RoundRow
 from protocols.messages import CohortView, Extension, RoundPage, RoundView
 from protocols.messages.stages import RoundState
 
-__all__ = ["POLLS", "router"]
+__all__ = ["CURRENT_ROUND", "router"]
 
 router = APIRouter(prefix="/v1/tasks/{task}/rounds", tags=["rounds"])
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A round as one principal sees it, and the ETag of that view."""
+
+    view: RoundView
+    etag: str
 
 
 def _round(session: Session, task_id: str, number: int) -> RoundRow:
@@ -69,44 +78,49 @@ async def current(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """The newest round; 404 while there is none. With If-None-Match and `wait`: as soon as it changes."""
+    newest: _Seen | None = None
 
-    known: list[str] = []
+    async def changed() -> _Seen | None:
+        nonlocal newest
+        newest = await _newest_round(services, principal, task)
+        return None if newest is None or not_modified(if_none_match, newest.etag) else newest
 
-    def judge(found: tuple[RoundView, str] | None) -> tuple[RoundView, str] | None:
-        known[:] = [] if found is None else [found[1]]
-        return None if found is None or not_modified(if_none_match, found[1]) else found
-
-    def read() -> tuple[RoundView, str] | None:
-        with services.database.read() as session:
-            row = task_of(session, principal, task)
-            newest = last_round(session, task)
-            if newest is None:
-                return None
-            view = round_view(session, row, newest, principal, services.clock.now())
-        return view, round_etag(row, view)
-
-    async def look() -> tuple[RoundView, str] | None:
-        if isinstance(principal, Enrolled):
-            cached_round = await services.task_cache.look(member_of(principal, task).task_id)
-            if cached_round is not None and not cached_round.has_round:
-                return judge(None)
-            status = None if cached_round is None else trusted_status(services, cached_round, principal)
-            if cached_round is not None and status is not None:
-                return judge((cached_round.view(status, services.clock.now()), cached_round.etag(status)))
-        return judge(await run_in_threadpool(read))
-
-    # Operators watch the counts, which wake nobody: they look once a second.
-    every = services.settings.recheck_seconds if isinstance(principal, Operator) else None
-    found = await services.notifier.follow(task, "round", wait_seconds(services, wait), look, every)
+    # What operators watch (the number of contributions) wakes no long poll, so they also look at intervals.
+    interval = services.settings.recheck_seconds if isinstance(principal, Operator) else None
+    found = await services.notifier.follow(task, "round", wait_seconds(services, wait), changed, interval)
     if found is not None:
-        return round_response(*found)
-    if not known:
+        return Response(found.view.model_dump_json(), media_type="application/json", headers={"ETag": found.etag})
+    if newest is None:
         raise Problem("not-found", "no round has been opened yet")
-    return Response(status_code=304, headers={"ETag": known[0]})
+    return Response(status_code=304, headers={"ETag": newest.etag})
 
 
-POLLS: Final = next(route for route in router.routes if isinstance(route, APIRoute) and route.endpoint is current)
-"""The route that is asked most."""
+CURRENT_ROUND: Final = next(
+    route for route in router.routes if isinstance(route, APIRoute) and route.endpoint is current
+)
+"""The route of `current`, whose polls `http.fast_polls` answers from memory where it can."""
+
+
+async def _newest_round(services: Services, principal: Principal, task_id: str) -> _Seen | None:
+    """Return the newest round as the principal sees it, from memory where that is reliable; None before the first."""
+    if isinstance(principal, Enrolled):
+        cached_round = await services.task_cache.current_round(member_of(principal, task_id).task_id)
+        if cached_round is not None and not cached_round.has_round:
+            return None
+        status = None if cached_round is None else reliable_status(services, cached_round, principal)
+        if cached_round is not None and status is not None:
+            return _Seen(cached_round.view(status, services.clock.now()), cached_round.etag(status))
+    return await run_in_threadpool(_stored_round, services, principal, task_id)
+
+
+def _stored_round(services: Services, principal: Principal, task_id: str) -> _Seen | None:
+    with services.database.read() as session:
+        task = task_of(session, principal, task_id)
+        newest = last_round(session, task_id)
+        if newest is None:
+            return None
+        view = round_view(session, task, newest, principal, services.clock.now())
+    return _Seen(view, round_etag(task, view))
 
 
 @router.get("", summary="List rounds", responses=guarded())
@@ -204,8 +218,3 @@ def aggregate(
     if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
         raise Problem("not-found", "this round has released no aggregate")
     return blob_response(services, request, row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, if_none_match)
-
-
-def round_response(view: RoundView, etag: str) -> Response:
-    """A round as JSON."""
-    return Response(view.model_dump_json(), media_type="application/json", headers={"ETag": etag})

@@ -88,7 +88,7 @@ async def admit_cached(
     The cache may be out of date: the insert checks the round again.
     """
     client = member_of(principal, task_id, client_id)
-    cached_round = await services.task_cache.look(task_id)
+    cached_round = await services.task_cache.current_round(task_id)
     awaited = None if cached_round is None else cached_round.awaited_contribution(number, client_id)
     if awaited is None:
         return await run_in_threadpool(admit, services, principal, task_id, number, client_id)

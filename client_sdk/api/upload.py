@@ -49,23 +49,25 @@ class _UploadState:
     """What is known of an upload before its next request.
 
     how: "whole": one PUT; "resume": HEAD, then PATCH from the server's offset; "replace": one PUT from now on.
-    offset: the server's last offset. sent: bytes of this body that may have reached the server. attempt: number of the
-    next attempt, counted from the last time the offset grew.
+    offset: the server's last offset in bytes. complete: whether the server said that it has the whole body.
+    sent: bytes of this body that may have reached the server. attempt: number of the next attempt, counted from the
+    last time the offset grew.
     """
 
     how: Literal["whole", "resume", "replace"]
     offset: int = 0
+    complete: bool = False
     sent: int = 0
     attempt: int = 1
 
     def with_progress(self, progress: UploadProgress) -> _UploadState:
         """Return the state after the server has answered with `progress`."""
         if progress.complete:
-            return self
+            return replace(self, complete=True)
         if progress.offset > self.sent:
             return replace(self, how="replace")
         attempt = 1 if progress.offset > self.offset else self.attempt
-        return replace(self, offset=progress.offset, attempt=attempt)
+        return replace(self, offset=progress.offset, complete=False, attempt=attempt)
 
     def interrupted(self, outcome: _Interrupted) -> _UploadState:
         """Return the state after a failed request."""
@@ -111,11 +113,10 @@ def upload(
     state = _UploadState("resume" if len(body) > chunk_bytes else "whole")
     while True:
         if state.how == "resume":
-            progress = yield from _upload_progress(target, policy)
-            state = state.with_progress(progress)
+            state = state.with_progress((yield from _upload_progress(target, policy)))
         if state.how == "resume":
             # A complete upload gets an empty last chunk with the body's digest, answered by a receipt or a conflict.
-            offset = len(body) if progress.complete else state.offset
+            offset = len(body) if state.complete else state.offset
             outcome = yield from _send_chunks(target, offset, chunk_bytes)
         else:
             outcome = yield from _send_whole(target)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Pause, Program
+from client_sdk.api.effects import Program
 from client_sdk.errors import Conflict
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership
@@ -25,8 +25,8 @@ from client_sdk.participation.events import (
     SnapshotPublished,
     TaskEnded,
     Waiting,
-    waiting_to_start,
 )
+from client_sdk.participation.follow_rounds import NothingNew, RoundChange, RoundChanged, await_start, follow_rounds
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.envelope import MEMBERSHIP_SECRET_BYTES, check_membership, open_envelope, seal_envelope
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
@@ -235,27 +235,25 @@ class KeyService:
         self, progress: Progress | None = None, stop: Callable[[], bool] | None = None, poll_seconds: float = 5.0
     ) -> Program[None]:
         """Key members, and in public-key mode open each completed round for them, until the task ends or `stop()`."""
-        etag: str | None = None
+        change: RoundChange | None = None
         waiting: Waiting | None = None
+        started = False  # whether round 1 has opened
         self.create()
         while not (stop and stop()):
-            yield from self.deliver(progress, 0.0 if etag else poll_seconds)
-            fresh = yield from self.calls.current_round(self.terms.task_id, etag, poll_seconds if etag else 0.0)
-            if fresh is not None:
-                etag = fresh.etag
-                yield from self._open(fresh.round.number - (fresh.round.state != "complete"), progress)
-                if fresh.round.state in ("collecting", "folding"):
-                    continue
-            view = yield from self.calls.task(self.terms.task_id)
-            if view.state != "open":
-                if progress:
-                    progress(TaskEnded(view.state))
-                return
-            if fresh is None and etag is None:
-                told, waiting = waiting, waiting_to_start(view, self.terms.mechanism.needs_keyring)
-                if progress and waiting != told:
-                    progress(waiting)
-                yield Pause(0.2)
+            if not (isinstance(change, RoundChanged) and change.is_over):  # its task may have ended and take no keys
+                yield from self.deliver(progress, 0.0 if started else poll_seconds)
+            wait = poll_seconds if started else 0.0
+            change = yield from follow_rounds(self.calls, self.terms.task_id, change, wait)
+            match change:
+                case TaskEnded():
+                    if progress:
+                        progress(change)
+                    return
+                case RoundChanged(view):
+                    started = True
+                    yield from self._open(view.number - (view.state != "complete"), progress)
+                case NothingNew(task, etag=None):
+                    waiting = yield from await_start(task, self.terms.mechanism.needs_keyring, waiting, progress)
 
     def _open(self, upto: int, progress: Progress | None) -> Program[None]:
         if self.terms.opened_by != "holder" or upto < 1:

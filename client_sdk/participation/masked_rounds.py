@@ -14,6 +14,7 @@ from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.model.catch_up import CaughtUp
 from client_sdk.participation.events import ClipWarning, Progress, RoundReport
+from client_sdk.participation.follow_rounds import LONG_POLL_SECONDS, is_over
 from client_sdk.participation.local_work import LocalWork
 from client_sdk.participation.masked_protocol import MaskedPart, round_context
 from client_sdk.training.base import LocalResult
@@ -22,8 +23,6 @@ from protocols.recipes.base import RoundSpec
 from protocols.sums.masked.plan import encode
 
 __all__ = ["MaskedRound", "take_masked_part"]
-
-_LONG_POLL = 20.0
 
 
 @dataclass
@@ -122,10 +121,10 @@ def take_masked_part(
         yield from own.advance(view)
         if own.finished:
             return own.report()
-        fresh = yield from core.calls.current_round(core.terms.task_id, etag, _LONG_POLL)
+        fresh = yield from core.calls.current_round(core.terms.task_id, etag, LONG_POLL_SECONDS)
         if fresh is None:
             continue
         etag, now = fresh.etag, fresh.round
-        if now.number != view.number or now.state in ("complete", "failed"):
+        if now.number != view.number or is_over(now):
             raise RoundLost(now.failure or f"round {view.number} ended before this client was done")
         view = now

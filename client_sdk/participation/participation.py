@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.api.effects import Pause, Program, Traffic, work
+from client_sdk.api.effects import Program, Traffic, work
 from client_sdk.errors import (
     ContributionConflict,
     GaveUp,
@@ -27,7 +27,14 @@ from client_sdk.participation.events import (
     RoundReport,
     TaskEnded,
     Waiting,
-    waiting_to_start,
+)
+from client_sdk.participation.follow_rounds import (
+    NothingNew,
+    RoundChange,
+    RoundChanged,
+    await_start,
+    follow_rounds,
+    is_over,
 )
 from client_sdk.participation.local_work import LocalWork, Stop
 from client_sdk.participation.masked_rounds import take_masked_part
@@ -104,39 +111,36 @@ class Participation(LocalWork):
         self, history: History, progress: Progress | None, stop: Stop | None, poll_seconds: float
     ) -> Program[list[RoundReport]]:
         reports: list[RoundReport] = []
-        etag: str | None = None
+        change: RoundChange | None = None
         waiting: Waiting | None = None
         handled = 0
         while not (stop and stop()):
-            patience = poll_seconds if etag or waiting else 0.0  # what is waited for is told at once
-            fresh = yield from self.calls.current_round(self.terms.task_id, etag, patience)
-            if fresh is not None:
-                etag, view = fresh.etag, fresh.round
-                if view.number > handled and view.state == self._opening and _is_asked(view):
+            # The first poll does not wait, so that what round 1 waits for is reported at once.
+            wait = 0.0 if change is None else poll_seconds
+            change = yield from follow_rounds(self.calls, self.terms.task_id, change, wait)
+            match change:
+                case TaskEnded():
+                    yield from self._fetch_final_model(progress)
+                    if progress:
+                        progress(change)
+                    break
+                case RoundChanged(view) if view.number > handled and self._is_asked(view):
                     handled = view.number
-                    report = yield from self._attempt(view, history, progress)
+                    report = yield from self._attempt_round(view, history, progress)
                     if report is not None:
                         reports.append(report)
-                if view.state not in ("complete", "failed"):
-                    continue
-            task = yield from self.calls.task(self.terms.task_id)
-            if task.state != "open":
-                yield from self._finish(progress)
-                if progress:
-                    progress(TaskEnded(task.state))
-                break
-            if etag is None:
-                told, waiting = waiting, waiting_to_start(task, self.terms.mechanism.needs_keyring)
-                if progress and waiting != told:
-                    progress(waiting)
-                yield Pause(0.2)
+                case NothingNew(task, etag=None):
+                    waiting = yield from await_start(task, self.terms.mechanism.needs_keyring, waiting, progress)
         return reports
 
-    @property
-    def _opening(self) -> str:
-        return opening_state(self.terms.mechanism.interactive)
+    def _is_asked(self, view: RoundView) -> bool:
+        """Whether the round awaits this client's first message; an earlier process may have sent it already."""
+        opening = opening_state(self.terms.mechanism.interactive)
+        return view.state == opening and bool(view.in_cohort) and not (view.contributed or view.delivered)
 
-    def _attempt(self, view: RoundView, history: History, progress: Progress | None) -> Program[RoundReport | None]:
+    def _attempt_round(
+        self, view: RoundView, history: History, progress: Progress | None
+    ) -> Program[RoundReport | None]:
         try:
             report = yield from self.run_round(view, history, progress)
         except _MISSED as error:
@@ -147,7 +151,7 @@ class Participation(LocalWork):
             progress(report)
         return report
 
-    def _finish(self, progress: Progress | None) -> Program[None]:
+    def _fetch_final_model(self, progress: Progress | None) -> Program[None]:
         try:
             yield from self.newest(patience=60.0)
         except ModelUnavailable as error:
@@ -158,7 +162,7 @@ class Participation(LocalWork):
         """The model after the last completed round, as this client's group sees it."""
         yield from self.ready()
         fresh = yield from self.calls.current_round(self.terms.task_id)
-        upto = 0 if fresh is None else fresh.round.number - (fresh.round.state not in ("complete", "failed"))
+        upto = 0 if fresh is None else fresh.round.number - (not is_over(fresh.round))
         return self.follower.view((yield from self.follower.follow(upto, patience)).state)
 
     # --- recommending --------------------------------------------------------------------------------------------
@@ -187,8 +191,3 @@ class Participation(LocalWork):
             client_state = self.half.prepare(spec, state, history, self.rng)
             self.keep_client_state(client_state)
         return self.half.scores(state, client_state, history)
-
-
-def _is_asked(view: RoundView) -> bool:
-    """Whether the round wants this client's first message; an earlier process of it may have sent one."""
-    return bool(view.in_cohort) and not (view.contributed or view.delivered)

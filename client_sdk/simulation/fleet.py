@@ -33,7 +33,8 @@ from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import MemoryStore
 from client_sdk.model.catch_up import Catalogue, ModelCache, ModelFollower, fetch_catalogue
 from client_sdk.participation.enroller import Enroller
-from client_sdk.participation.events import RoundMissed, RoundReport
+from client_sdk.participation.events import RoundMissed, RoundReport, TaskEnded
+from client_sdk.participation.follow_rounds import RoundChange, RoundChanged, await_round, follow_rounds, is_over
 from client_sdk.participation.keyring import KeyService
 from client_sdk.participation.local_work import Stop
 from client_sdk.participation.participant import key_service
@@ -156,27 +157,18 @@ class Fleet:
         if not self._clients:
             raise ParameterError("enrol the fleet first")
         watcher, done = self._clients[0], list[FleetRound]()
-        etag: str | None = None
+        opening = opening_state(watcher.terms.mechanism.interactive)
+        change: RoundChange | None = None
         while not (stop and stop()) and (rounds is None or len(done) < rounds):
-            fresh = self._driver.run(watcher.calls.current_round(watcher.terms.task_id, etag, 20.0))
-            if fresh is None or fresh.round.state != self._opening:
-                etag = fresh.etag if fresh else etag
-                if (fresh is None or fresh.round.state in ("complete", "failed")) and not self._is_open():
-                    break
-                continue
-            report = self._play(fresh.round)
-            done.append(report)
-            if on_round:
-                on_round(report)
+            change = self._driver.run(follow_rounds(watcher.calls, watcher.terms.task_id, change))
+            if isinstance(change, TaskEnded):
+                break
+            if isinstance(change, RoundChanged) and change.view.state == opening:
+                report = self._play(change.view)
+                done.append(report)
+                if on_round:
+                    on_round(report)
         return done
-
-    @property
-    def _opening(self) -> str:
-        return opening_state(self._clients[0].terms.mechanism.interactive)
-
-    def _is_open(self) -> bool:
-        watcher = self._clients[0]
-        return self._driver.run(watcher.calls.task(watcher.terms.task_id)).state == "open"
 
     def _play(self, view: RoundView) -> FleetRound:
         started = perf_counter()
@@ -188,10 +180,10 @@ class Fleet:
         gone = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
         seats = [self._seat(client_id, client_id in gone) for client_id in members]
         if watcher.terms.mechanism.interactive:
-            outcomes = play_stages(seats, view, self._spread, self._await_change, self._options.dropout_stage)
+            outcomes = play_stages(seats, view, self._spread, self._await_next_state, self._options.dropout_stage)
         else:
             outcomes = play_at_once(seats, view, self._spread)
-        end = self._await_end(view.number)
+        end = self._await(view.number, is_over)
         if end.state == "complete":
             self._sync(view.number)
         return FleetRound(
@@ -209,26 +201,13 @@ class Fleet:
         index = self._by_id[client_id]
         return Seat(self._clients[index], self._histories[index], drops)
 
-    def _await_change(self, seen: RoundView) -> RoundView:
-        """The round once it is in another state than `seen`."""
-        return self._await(seen.number, lambda state: state != seen.state)
+    def _await_next_state(self, seen: RoundView) -> RoundView:
+        """Wait until the round is in another state than `seen`, and return it."""
+        return self._await(seen.number, lambda view: view.state != seen.state)
 
-    def _await_end(self, number: int) -> RoundView:
-        """The round once it is over."""
-        return self._await(number, lambda state: state in ("complete", "failed"))
-
-    def _await(self, number: int, wanted: Callable[[str], bool]) -> RoundView:
-        """Round `number` once its state is wanted, or it is no longer the current one."""
-        watcher, etag = self._clients[0], None
-        while True:
-            fresh = self._driver.run(watcher.calls.current_round(watcher.terms.task_id, etag, 20.0))
-            if fresh is None:
-                continue
-            if fresh.round.number > number:
-                return self._driver.run(watcher.calls.round(watcher.terms.task_id, number))
-            if wanted(fresh.round.state):
-                return fresh.round
-            etag = fresh.etag
+    def _await(self, number: int, is_awaited: Callable[[RoundView], bool]) -> RoundView:
+        watcher = self._clients[0]
+        return self._driver.run(await_round(watcher.calls, watcher.terms.task_id, number, is_awaited))
 
     def _sync(self, upto: int) -> None:
         """Bring the shared catalogues and models to the end of round `upto`, and publish a snapshot when one is due."""

@@ -20,7 +20,6 @@ import pytest
 from aggregator_service.access import tokens
 from aggregator_service.clock import Clock
 from aggregator_service.compute.process_pool import FoldPool
-from aggregator_service.polling import task_cache
 from aggregator_service.rounds import cohorts, differencing
 from aggregator_service.storage import blobs as blob_keys
 from tests.simulation.storage import Crash
@@ -135,7 +134,6 @@ def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
                 patch.setattr(module, "run_in_threadpool", in_line)
         for module in (blob_keys, tokens):
             patch.setattr(module, "secrets", seeded)
-        patch.setattr(task_cache, "_now", clock.now)
         patch.setattr(differencing, "os", seeded)
         patch.setattr(cohorts, "_RANDOM", choose)
         yield

@@ -31,6 +31,7 @@ from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, 
 from aggregator_service.storage.database import DATABASE_GONE, Effects
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stages import Handout
+from aggregator_service.uploads.buffer_pool import BufferPool
 from aggregator_service.uploads.stage_messages import handed_out
 from tests.simulation.actors import InLinePool, in_line
 from tests.simulation.plan import Part
@@ -121,9 +122,10 @@ class Process:
             "database": self.database,
             "blobs": self.blobs,
             "engine": engine,
+            "buffers": BufferPool(),
         }
-        used["task_cache"] = task_cache = TaskCache(self.database, clock, RECHECK)
-        self.database.listeners.append(task_cache.committed)
+        used["task_cache"] = task_cache = TaskCache(self.database, clock, RECHECK, clock.now)
+        self.database.listeners.append(task_cache.committed_here)
         self.services = Services(**cast(Any, unused | used))
 
     def start(self, *, alone: bool) -> None:

@@ -1,4 +1,4 @@
-"""Clients and rounds that are remembered: nothing out of date is ever told, whoever changed it."""
+"""The task cache: polls are answered without the database, and never with something out of date."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlalchemy import event
 
 import aggregator_service.polling.task_cache as task_cache_module
 from aggregator_service.access.principals import Enrolled
-from aggregator_service.clock import SystemClock
+from aggregator_service.clock import ManualClock, SystemClock
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.polling.task_cache import TaskCache
 from aggregator_service.rounds.transactions import close_task
@@ -29,7 +29,7 @@ from tests.support.rows import client_row, round_row, task_row
 from tests.support.signing import UNSIGNED, know
 
 ROUTED = "?wait=0e0"
-"""No wait, written in a way that only the route understands."""
+"""No wait, written in a way that only the route parses."""
 
 
 @pytest.fixture
@@ -45,23 +45,23 @@ def poll(member: TestMember, query: str = "", **headers: str) -> httpx.Response:
 
 @contextmanager
 def statements(api: Api) -> Iterator[list[str]]:
-    """What the database is asked meanwhile, but for the looks of the engine and the notifier."""
-    asked: list[str] = []
+    """Collect the queries of clients and cohorts: those of requests, not those of the engine and the notifier."""
+    queries: list[str] = []
 
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+    def record(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         if "FROM clients" in statement or "FROM cohorts" in statement:
-            asked.append(statement)
+            queries.append(statement)
 
     engine = services(api).database.engine
-    event.listen(engine, "before_cursor_execute", note)
+    event.listen(engine, "before_cursor_execute", record)
     try:
-        yield asked
+        yield queries
     finally:
-        event.remove(engine, "before_cursor_execute", note)
+        event.remove(engine, "before_cursor_execute", record)
 
 
 def other_process(api: Api, work: Callable[[Database], None]) -> None:
-    """What a command line does: it has a database of its own, and the server hears nothing of it."""
+    """Do what the command line does: use a connection of its own, of which the server knows nothing."""
     database = Database(services(api).settings.database, connections=1)
     try:
         work(database)
@@ -69,10 +69,10 @@ def other_process(api: Api, work: Callable[[Database], None]) -> None:
         database.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 30
     while not condition():
-        assert time.monotonic() < end, "it never came about"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
@@ -82,7 +82,7 @@ def started(api: Api, cohort: int = 4) -> list[TestMember]:
     return members
 
 
-def same_answer(member: TestMember) -> None:
+def check_same_answer(member: TestMember) -> None:
     quick, routed = poll(member), poll(member, ROUTED)
     assert quick.status_code == routed.status_code == 200
     seen, expected = quick.json(), routed.json()
@@ -95,40 +95,38 @@ def same_answer(member: TestMember) -> None:
     assert _lasting(quick.headers) == _lasting(routed.headers)
     shown = member.task.api.http.get(f"{member.task.path}/rounds/1", headers=member.auth).json()
     shown.pop("seconds_left")
-    assert seen == shown, "memory and database tell different things"
+    assert seen == shown, "cache and database disagree"
 
 
 def _lasting(headers: httpx.Headers) -> dict[str, str]:
-    """All but what differs from one answer to the next; the seconds that are left have more or fewer digits."""
+    """The headers that do not change between two answers; the length varies with the digits of the seconds left."""
     return {name: value for name, value in headers.items() if name not in ("x-request-id", "content-length")}
 
 
-def asks_nothing(member: TestMember) -> bool:
-    with statements(member.task.api) as asked:
+def answered_from_cache(member: TestMember) -> bool:
+    with statements(member.task.api) as queries:
         assert poll(member).status_code == 200
-    return not asked
+    return not queries
 
 
-def test_a_poll_that_memory_answers_asks_nothing_and_says_the_same(api: Api) -> None:
+def test_a_poll_from_the_cache_queries_nothing_and_answers_the_same(api: Api) -> None:
     first, second, *_ = members = started(api)
-    same_answer(first)
-    until(lambda: asks_nothing(first))  # unless it takes seconds, for which nothing is remembered
+    check_same_answer(first)
+    wait_until(lambda: answered_from_cache(first))  # a query may be needed after a slow poll
     assert first.put(1, first.contribution(1, 0.5)).status_code == 201
     for member in (first, second):
-        same_answer(member)
+        check_same_answer(member)
     assert poll(first).json()["contributed"] is True
     for member in members[1:]:
         assert member.put(1, member.contribution(1, 0.5)).status_code == 201
     first.task.wait_round(1, "complete")
-    until(lambda: poll(first).json()["state"] == "complete")
-    same_answer(first)
+    wait_until(lambda: poll(first).json()["state"] == "complete")
+    check_same_answer(first)
 
 
-def test_polls_are_counted_all_of_them_and_logged_where_something_has_changed(
-    api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_all_polls_are_counted_and_changed_ones_are_logged(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     member = started(api)[0]
-    until(lambda: asks_nothing(member))
+    wait_until(lambda: answered_from_cache(member))
     etag = poll(member).headers["etag"]
     logger = "aggregator_service.observability.requests"
     for level, expected in (("INFO", [200]), ("DEBUG", [200, 304])):
@@ -148,16 +146,16 @@ def _polls_counted(api: Api, status: int) -> float:
     return float(next((line.removeprefix(name) for line in text.splitlines() if line.startswith(name)), 0))
 
 
-def test_a_delivery_changes_what_its_client_polls_at_once(api: Api) -> None:
+def test_a_delivery_changes_the_poll_of_its_client_at_once(api: Api) -> None:
     first, second, *_ = started(api)
     before = [poll(member).headers["etag"] for member in (first, second)]
     assert first.put(1, first.contribution(1, 0.5)).status_code == 201
     after = [poll(member).headers["etag"] for member in (first, second)]
     assert after[0] != before[0]
-    assert after[1] == before[1], "what others deliver wakes nobody"
+    assert after[1] == before[1], "deliveries of other clients change nothing"
 
 
-def test_memory_is_for_signed_requests_within_their_task(api: Api) -> None:
+def test_the_cache_answers_signed_requests_of_members_only(api: Api) -> None:
     first, second, *_ = started(api)
     assert poll(first).status_code == 200
     assert poll(first, **UNSIGNED).status_code == 401
@@ -170,7 +168,7 @@ def test_memory_is_for_signed_requests_within_their_task(api: Api) -> None:
     assert away.status_code == 404
 
 
-def test_a_membership_that_is_revoked_is_void_at_once(api: Api) -> None:
+def test_a_revoked_membership_is_void_at_once(api: Api) -> None:
     first, second, *_ = started(api)
     assert poll(first).status_code == poll(second).status_code == 200
     answer = api.http.delete(f"{first.task.path}/members/{first.client_id}", headers=api.operator)
@@ -178,7 +176,7 @@ def test_a_membership_that_is_revoked_is_void_at_once(api: Api) -> None:
     assert (poll(first).status_code, poll(second).status_code) == (401, 200)
 
 
-def test_a_token_that_was_replaced_is_void_at_once(api: Api) -> None:
+def test_a_replaced_token_is_void_at_once(api: Api) -> None:
     task = api.create_task()
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
     body = signed_enrolment(api.invite(task.id, uses=9), identity, mailbox)
@@ -190,7 +188,7 @@ def test_a_token_that_was_replaced_is_void_at_once(api: Api) -> None:
     assert api.http.get(task.path, headers=TestMember(task, old.client_id, new["token"]).auth).status_code == 200
 
 
-def test_what_another_process_revokes_is_void_within_a_look(api: Api) -> None:
+def test_a_membership_revoked_by_another_process_is_void_after_the_next_check(api: Api) -> None:
     first, second, *_ = started(api)
     assert poll(first).status_code == poll(second).status_code == 200
 
@@ -199,11 +197,11 @@ def test_what_another_process_revokes_is_void_within_a_look(api: Api) -> None:
             revoke_member(session, first.task.id, first.client_id, 0.0)
 
     other_process(api, revoke)
-    until(lambda: poll(first).status_code == 401)
+    wait_until(lambda: poll(first).status_code == 401)
     assert poll(second).status_code == 200
 
 
-def test_what_another_process_ends_is_seen_within_a_look(api: Api) -> None:
+def test_a_task_closed_by_another_process_is_seen_after_the_next_check(api: Api) -> None:
     first, *_ = started(api)
     assert poll(first).json()["state"] == "collecting"
 
@@ -212,7 +210,7 @@ def test_what_another_process_ends_is_seen_within_a_look(api: Api) -> None:
             close_task(session, session.get_one(TaskRow, first.task.id), 0.0)
 
     other_process(api, close)
-    until(lambda: poll(first).json()["state"] == "failed")
+    wait_until(lambda: poll(first).json()["state"] == "failed")
     assert first.put(1, first.contribution(1, 0.5)).json()["type"].endswith("round-closed")
 
 
@@ -227,23 +225,23 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
         session.add_all([client_row("c_1"), client_row("c_2"), round_row(id=1)])
         session.flush()
         session.add_all([CohortRow(round_id=1, client_id="c_1"), CohortRow(round_id=1, client_id="c_2")])
-    monkeypatch.setattr(task_cache_module, "_OLDEST", 300.0)  # a busy machine makes nothing old here
+    monkeypatch.setattr(task_cache_module, "_MAX_ROUND_AGE", 300.0)  # nothing expires on a busy machine
     yield database
     database.close()
 
 
-def remembering(database: Database) -> TaskCache:
-    task_cache = TaskCache(database, SystemClock(), recheck=300.0)
-    database.listeners.append(task_cache.committed)
+def cache_of(database: Database, monotonic: Callable[[], float] = time.monotonic) -> TaskCache:
+    task_cache = TaskCache(database, SystemClock(), recheck=300.0, monotonic=monotonic)
+    database.listeners.append(task_cache.committed_here)
     return task_cache
 
 
 CLIENT = Enrolled("c_1", "t_1", "member")
 
 
-def test_who_was_voided_while_being_looked_up_is_not_remembered(database: Database) -> None:
+def test_a_client_whose_token_is_voided_during_the_query_is_not_cached(database: Database) -> None:
     async def scenario() -> tuple[object, object]:
-        task_cache = remembering(database)
+        task_cache = cache_of(database)
         mark = task_cache.mark()
         with database.write() as session:
             void_token(session, "hash")
@@ -255,26 +253,27 @@ def test_who_was_voided_while_being_looked_up_is_not_remembered(database: Databa
     assert asyncio.run(scenario()) == (None, CLIENT)
 
 
-def test_nothing_is_remembered_once_looks_fail(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_expires_when_versions_are_not_confirmed(database: Database) -> None:
+    clock = ManualClock(100.0)
+
     async def scenario() -> list[bool]:
-        task_cache = remembering(database)
+        task_cache = cache_of(database, clock.now)
         task_cache.remember(task_cache.mark(), "hash", CLIENT, 0)
-        await task_cache.look("t_1")
+        await task_cache.current_round("t_1")
         found = [task_cache.client("hash") is not None, task_cache.cached_round("t_1") is not None]
-        later = asyncio.get_running_loop().time() + 3600.0
-        monkeypatch.setattr(task_cache_module, "_now", lambda: later)
+        clock.advance(3600.0)
         return [*found, task_cache.client("hash") is not None, task_cache.cached_round("t_1") is not None]
 
     assert asyncio.run(scenario()) == [True, True, False, False]
 
 
-def test_a_board_that_is_read_while_the_round_moves_is_not_kept(
+def test_a_round_that_changes_while_it_is_read_is_not_cached(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader has seen the round as it was; the commit comes before the reader is back."""
+    """The query sees the round before the commit, and returns after it."""
     read = TaskCache._read
 
-    def slowly(task_cache: TaskCache, task_id: str) -> object:
+    def read_then_commit(task_cache: TaskCache, task_id: str) -> object:
         found = read(task_cache, task_id)
         with database.write() as session:
             session.get_one(RoundRow, 1).state = "folding"
@@ -282,33 +281,31 @@ def test_a_board_that_is_read_while_the_round_moves_is_not_kept(
         return found
 
     async def scenario() -> tuple[object, str]:
-        task_cache = remembering(database)
-        monkeypatch.setattr(TaskCache, "_read", slowly)
-        await task_cache.look("t_1")
+        task_cache = cache_of(database)
+        monkeypatch.setattr(TaskCache, "_read", read_then_commit)
+        await task_cache.current_round("t_1")
         monkeypatch.setattr(TaskCache, "_read", read)
         kept = task_cache.cached_round("t_1")
-        cached_round = await task_cache.look("t_1")
+        cached_round = await task_cache.current_round("t_1")
         assert cached_round is not None
         return kept, cached_round.view(cached_round.status("c_1"), 0.0).state
 
     assert asyncio.run(scenario()) == (None, "folding")
 
 
-def test_a_delivery_that_comes_while_a_board_is_read_is_on_it(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_delivery_during_the_query_is_added_to_the_round(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     read = TaskCache._read
 
-    def slowly(task_cache: TaskCache, task_id: str) -> object:
+    def read_then_commit(task_cache: TaskCache, task_id: str) -> object:
         found = read(task_cache, task_id)
         with database.write() as session:
             progress(session, Delivery("t_1", 1, "contribute", "c_1"))
         return found
 
     async def scenario() -> list[bool]:
-        task_cache = remembering(database)
-        monkeypatch.setattr(TaskCache, "_read", slowly)
-        cached_round = await task_cache.look("t_1")
+        task_cache = cache_of(database)
+        monkeypatch.setattr(TaskCache, "_read", read_then_commit)
+        cached_round = await task_cache.current_round("t_1")
         assert cached_round is not None
         assert task_cache.cached_round("t_1") is cached_round
         return [cached_round.status(client).contributed for client in ("c_1", "c_2")]
@@ -316,7 +313,7 @@ def test_a_delivery_that_comes_while_a_board_is_read_is_on_it(
     assert asyncio.run(scenario()) == [True, False]
 
 
-def test_those_who_ask_together_read_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_requests_share_one_query(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     read, reads = TaskCache._read, [0]
 
     def counted(task_cache: TaskCache, task_id: str) -> object:
@@ -324,9 +321,9 @@ def test_those_who_ask_together_read_once(database: Database, monkeypatch: pytes
         return read(task_cache, task_id)
 
     async def scenario() -> None:
-        task_cache = remembering(database)
+        task_cache = cache_of(database)
         monkeypatch.setattr(TaskCache, "_read", counted)
-        await asyncio.gather(*(task_cache.look("t_1") for _ in range(50)))
+        await asyncio.gather(*(task_cache.current_round("t_1") for _ in range(50)))
 
     asyncio.run(scenario())
     assert reads == [1]

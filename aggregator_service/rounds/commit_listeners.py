@@ -1,0 +1,64 @@
+"""What a committed transaction causes in this process: caches updated, long polls woken, the round engine advanced."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+
+from aggregator_service.polling.notifier import Notifier
+from aggregator_service.polling.task_cache import TaskCache
+from aggregator_service.rounds.engine import RoundEngine
+from aggregator_service.rounds.leadership import Leadership
+from aggregator_service.rounds.progress_relay import ProgressRelay
+from aggregator_service.storage.blobs import BlobStore
+from aggregator_service.storage.cleanup import delete_orphans
+from aggregator_service.storage.database import Announcement, Effects
+
+__all__ = ["CommitListeners"]
+
+
+@dataclass(frozen=True)
+class CommitListeners:
+    """The parts of a process that have to know of commits, its own and those of other processes.
+
+    loop: the event loop in which `notifier`, `engine` and `progress_relay` run. The methods may be called in any
+    thread.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    task_cache: TaskCache
+    notifier: Notifier
+    engine: RoundEngine
+    leadership: Leadership
+    progress_relay: ProgressRelay
+    blobs: BlobStore
+
+    def committed_here(self, effects: Effects) -> None:
+        """Apply the effects of a commit of this process. The cache is up to date when this returns."""
+        self.task_cache.committed_here(effects)
+        if effects.announcements:
+            self.loop.call_soon_threadsafe(self._announce, effects)
+        delete_orphans(effects, self.blobs)
+
+    def committed_elsewhere(self, announcement: Announcement) -> None:
+        """Apply a change that another process has announced."""
+        with suppress(RuntimeError):  # the event loop is closed: the server is stopping
+            self.loop.call_soon_threadsafe(self._receive, announcement)
+
+    def _announce(self, effects: Effects) -> None:
+        for announcement in effects.announcements:
+            self._wake(announcement)
+            if announcement.version is None and not self.leadership.leads:
+                self.progress_relay.progressed(announcement.task_id)
+
+    def _receive(self, announcement: Announcement) -> None:
+        self.task_cache.committed_elsewhere(announcement)
+        self._wake(announcement)
+
+    def _wake(self, announcement: Announcement) -> None:
+        self.notifier.announce(announcement)
+        if "round" in announcement.topics:
+            self.engine.wake(announcement.task_id)
+        else:  # contributions, messages or new members: progress within the round
+            self.engine.progressed(announcement.task_id)

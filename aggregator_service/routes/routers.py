@@ -1,0 +1,43 @@
+"""All routes of the HTTP API in the order in which Starlette tries them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter
+
+from aggregator_service.routes import (
+    contributions,
+    enrolments,
+    health,
+    invitations,
+    ledger,
+    members,
+    metrics,
+    operators,
+    parameters,
+    rounds,
+    snapshots,
+    stages,
+    tasks,
+)
+
+__all__ = ["API_ROUTERS"]
+
+API_ROUTERS: Final[tuple[APIRouter, ...]] = (
+    # the most frequent requests first
+    contributions.router,
+    rounds.router,
+    stages.router,
+    snapshots.router,
+    members.router,
+    enrolments.router,
+    tasks.router,
+    invitations.router,
+    parameters.router,
+    operators.router,
+    ledger.router,
+    health.router,
+    metrics.router,
+)
+"""One router a module of this package."""
