@@ -106,9 +106,7 @@ async def _lifespan(
         for job in server.background_jobs():
             resources.push_async_callback(_cancel, asyncio.create_task(job))
         if settings.signatures == "off":
-            _LOG.warning(
-                "request signatures are off (HUSHREC_SIGNATURES=off): a token is enough to act as its client"
-            )
+            _LOG.warning("request signatures are off (HUSHREC_SIGNATURES=off): a token is enough to act as its client")
         _LOG.info("aggregator ready", extra=fields(workers=server.services.workers.width, threads=settings.threads))
         yield
 

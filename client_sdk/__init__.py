@@ -3,7 +3,7 @@
 from client_sdk import Client, Identity
 
 with Client(url, identity=Identity.load("me.key")) as client:
-    task = client.join("movies", invitation=..., membership_secret=...)
+    task = client.join("movies", invitation=..., certificate=...)
     task.take_part(interactions)
     print(task.recommend(10))
 """
@@ -28,9 +28,9 @@ from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import DirectoryStore, Membership, MemoryStore
 from client_sdk.model.recommendation import Recommendations
 from client_sdk.operator import Operator, task_request
+from client_sdk.participation.certificates import CertificateSource, Issuer
 from client_sdk.participation.enroller import ClientOptions
 from client_sdk.participation.events import RoundMissed, RoundReport
-from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.participation.ledger import OwnLedger
 from client_sdk.participation.participant import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
 from client_sdk.simulation.fleet import Fleet
@@ -43,6 +43,7 @@ __all__ = [
     "AsyncClient",
     "AsyncKeyHolder",
     "AsyncParticipant",
+    "CertificateSource",
     "Client",
     "ClientFault",
     "ClientOptions",
@@ -54,6 +55,7 @@ __all__ = [
     "FleetRound",
     "GaveUp",
     "Identity",
+    "Issuer",
     "KeyHolder",
     "MFConfig",
     "Membership",
@@ -70,6 +72,5 @@ __all__ = [
     "RoundReport",
     "ServerFault",
     "Timeouts",
-    "new_membership_secret",
     "task_request",
 ]

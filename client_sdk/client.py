@@ -1,7 +1,7 @@
 """The front door: `Client` and `AsyncClient` join tasks as one identity.
 
 with Client(url, identity=Identity.load("me.key")) as client:
-    task = client.join("movies", invitation=..., membership_secret=...)
+    task = client.join("movies", invitation=..., certificate=...)
     task.take_part(interactions)
     print(task.recommend(10))
 """
@@ -16,6 +16,7 @@ from client_sdk.api.drivers import AsyncDriver, SyncDriver
 from client_sdk.api.effects import Traffic
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import Membership, Store
+from client_sdk.participation.certificates import CertificateChoice
 from client_sdk.participation.enroller import ClientOptions, Enroller
 from client_sdk.participation.ledger import OwnLedger
 from client_sdk.participation.participant import AsyncParticipant, Participant
@@ -49,7 +50,7 @@ class Client:
         task: str | None = None,
         *,
         invitation: str | None = None,
-        membership_secret: str | bytes | None = None,
+        certificate: CertificateChoice | None = None,
         training: TrainingConfig | None = None,
         seed: int | None = None,
         graph_filter: str | None = None,
@@ -64,7 +65,7 @@ class Client:
         `Forbidden`, ...
         """
         program = self._enroller.participation(
-            task, invitation, membership_secret, training, seed, graph_filter=graph_filter, device_group=device_group
+            task, invitation, certificate, training, seed, graph_filter=graph_filter, device_group=device_group
         )
         return Participant(self._driver.run(program), self._driver)
 
@@ -113,7 +114,7 @@ class AsyncClient:
         task: str | None = None,
         *,
         invitation: str | None = None,
-        membership_secret: str | bytes | None = None,
+        certificate: CertificateChoice | None = None,
         training: TrainingConfig | None = None,
         seed: int | None = None,
         graph_filter: str | None = None,
@@ -121,7 +122,7 @@ class AsyncClient:
     ) -> AsyncParticipant:
         """See `Client.join`."""
         program = self._enroller.participation(
-            task, invitation, membership_secret, training, seed, graph_filter=graph_filter, device_group=device_group
+            task, invitation, certificate, training, seed, graph_filter=graph_filter, device_group=device_group
         )
         return AsyncParticipant(await self._driver.run(program), self._driver)
 

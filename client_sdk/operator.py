@@ -21,6 +21,7 @@ from protocols.messages import (
     LedgerEntry,
     MechanismChoice,
     Member,
+    OrganiserPin,
     RecipeChoice,
     Role,
     RoundView,
@@ -42,10 +43,11 @@ def task_request(
     mechanism_parameters: dict[str, Any] | None = None,
     seed: bytes | None = None,
     data_set: str | None = None,
+    organiser: OrganiserPin | None = None,
 ) -> TaskRequest:
     """A `TaskRequest` from plain words; a recipe object brings its own parameters. `seed` (32 bytes) repeats a task.
 
-    data_set: label of the data, where other tasks sum the same.
+    data_set: label of the data, where other tasks sum the same. organiser: who certifies the members.
     """
     if isinstance(recipe, str):
         choice = RecipeChoice(name=recipe, parameters=recipe_parameters or {})
@@ -60,6 +62,7 @@ def task_request(
         schedule=schedule or Schedule(),
         seed=None if seed is None else b64encode(seed),
         data_set=data_set,
+        organiser=organiser,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from fastapi import APIRouter
 
 from aggregator_service.routes import (
+    certificates,
     contributions,
     enrolments,
     health,
@@ -31,6 +32,7 @@ API_ROUTERS: Final[tuple[APIRouter, ...]] = (
     stages.router,
     snapshots.router,
     members.router,
+    certificates.router,
     enrolments.router,
     tasks.router,
     invitations.router,

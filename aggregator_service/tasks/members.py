@@ -71,7 +71,8 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
 
 
 def _check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key: bytes) -> None:
-    message = enrolment_message(request.invitation, identity_key, mailbox_key, request.group)
+    certificate = None if request.certificate is None else b64decode(request.certificate)
+    message = enrolment_message(request.invitation, identity_key, mailbox_key, request.group, certificate)
     try:
         Ed25519PublicKey.from_public_bytes(identity_key).verify(b64decode(request.signature, 64), message)
     except (InvalidSignature, ValueError):

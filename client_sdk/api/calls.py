@@ -17,6 +17,7 @@ from client_sdk.api.upload import DEFAULT_CHUNK_BYTES, upload
 from client_sdk.errors import ContractBroken, DigestMismatch, NotFound
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import (
+    CertificateRequest,
     CohortView,
     Enrolment,
     EnrolmentRequest,
@@ -25,6 +26,7 @@ from protocols.messages import (
     InvitationPage,
     InvitationRequest,
     InvitationView,
+    IssuedCertificate,
     LedgerPage,
     Member,
     MemberPage,
@@ -162,6 +164,24 @@ class ApiCalls:
     def envelope(self, task_id: str, wait: float = 0.0) -> Program[bytes | None]:
         """One's own keyring envelope; None while there is none."""
         return self._bytes_or_none(_path(_task(task_id, "keyring"), wait=_wait(wait)), wait)
+
+    # --- certificates --------------------------------------------------------------------------------------------
+
+    def certificate(self, request: CertificateRequest) -> Program[IssuedCertificate]:
+        """Ask an organiser's issuing endpoint, whose address and token these calls have, for a certificate."""
+        return self._post("/v1/certificates", request, IssuedCertificate, idempotent=True)
+
+    def renew_certificate(self, task_id: str, certificate: bytes) -> Program[None]:
+        """Replace this client's certificate at the aggregator."""
+        yield from self._put(_task(task_id, "members", "me", "certificate"), certificate)
+
+    def put_revocations(self, task_id: str, revocations: bytes) -> Program[None]:
+        """Publish the organiser's revocation list (operators)."""
+        yield from self._put(_task(task_id, "revocations"), revocations)
+
+    def revocations(self, task_id: str) -> Program[bytes | None]:
+        """The organiser's newest revocation list; None while there is none."""
+        return self._bytes_or_none(_task(task_id, "revocations"), 0.0)
 
     # --- rounds --------------------------------------------------------------------------------------------------
 

@@ -7,14 +7,18 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from client_sdk.cli.console import console, stderr
+from client_sdk.cli.console import console
 from client_sdk.cli.membership import (
     PATIENT,
     READING,
+    CertificateFile,
     Group,
     IdentityFile,
-    MembershipSecret,
+    IssuerCode,
+    IssuerScope,
+    IssuerUrl,
     TaskName,
+    certificate_choice,
     kept_membership,
     load_identity,
     open_identity,
@@ -22,26 +26,11 @@ from client_sdk.cli.membership import (
 from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
 from client_sdk.local_state.store import ClientStore, default_store
-from client_sdk.participation.keyring import new_membership_secret
 from protocols.errors import KeyringError
 
 __all__ = ["keyring"]
 
 keyring = typer.Typer(no_args_is_help=True, help="Make and hand out the keys of an encrypted task (key holder).")
-
-
-@keyring.command("membership-secret")
-def membership_secret_command() -> None:
-    """Print a new membership secret: members and holder share it, the server must never see it.
-
-    Example: hushrec keyring membership-secret
-    """
-    print(new_membership_secret())  # bare, for a file or a pipe
-    stderr.print(
-        "Hand it to the members over a channel that the server's operator cannot read. It proves that a member "
-        "belongs to the group, and without it a keyring envelope does not open.",
-        soft_wrap=True,
-    )
 
 
 @keyring.command("create")
@@ -50,20 +39,24 @@ def create(
     invitation: Annotated[
         str, typer.Option(envvar="HUSHREC_INVITATION", help="For the role holder, from the operator.")
     ],
-    membership_secret: Annotated[
-        str,
-        typer.Option(envvar="HUSHREC_MEMBERSHIP_SECRET", help="What the members share; see keyring membership-secret."),
-    ],
+    certificate: CertificateFile = None,
+    issuer: IssuerUrl = None,
+    scope: IssuerScope = None,
+    code: IssuerCode = None,
     group: Group = None,
     identity: IdentityFile = None,
 ) -> None:
     """Enrol as the task's key holder, make its keys and keep them here (mode 0600).
 
-    Example: hushrec keyring create https://recs.example.org --invitation hri_... --membership-secret CODE
+    Example: hushrec keyring create https://recs.example.org --invitation hri_... --certificate holder.json
     """
     who = open_identity(identity)
     with Client(url, who, policy=READING) as client:
-        part = client.join(invitation=invitation, membership_secret=membership_secret, device_group=group)
+        part = client.join(
+            invitation=invitation,
+            certificate=certificate_choice(certificate, issuer, scope, code, "holder"),
+            device_group=group,
+        )
         fingerprint = part.key_holder().create_keyring()
     name = part.terms.name
     console.print(f"keyring of task {escape(name)}: [bold]{fingerprint}[/] (members may compare it)", soft_wrap=True)
@@ -71,7 +64,7 @@ def create(
 
 
 @keyring.command("serve")
-def serve(task: TaskName = None, membership_secret: MembershipSecret = None, identity: IdentityFile = None) -> None:
+def serve(task: TaskName = None, identity: IdentityFile = None) -> None:
     """Seal the keys for every new member, until the task ends; in public-key mode, publish each round's model too.
 
     Keep it running while members join. A holder that only serves keys is asked in no round:
@@ -82,7 +75,7 @@ def serve(task: TaskName = None, membership_secret: MembershipSecret = None, ide
     who = load_identity(identity)
     membership = kept_membership(who, task)
     with Client(membership.url, who, policy=READING, options=PATIENT) as client:
-        holder = client.join(membership.task_id, membership_secret=membership_secret).key_holder()
+        holder = client.join(membership.task_id).key_holder()
         monitor = Monitor(f"keyring of task {membership.task_name}")
         try:
             console.print(f"serving the keyring of task {escape(membership.task_name)}; Ctrl-C stops", soft_wrap=True)

@@ -14,16 +14,22 @@ from client_sdk.cli.console import stderr
 from client_sdk.errors import LocalFileError, NotEnrolled
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership, default_store
+from client_sdk.participation.certificates import CertificateChoice, Issuer
 from client_sdk.participation.enroller import ClientOptions
-from protocols.errors import ParameterError
+from protocols.crypto.certificates import CertifiedRole
+from protocols.errors import CodecError, ParameterError
+from protocols.messages import IssuedCertificate
 from protocols.sums.registry import MECHANISMS
 
 __all__ = [
     "PATIENT",
     "READING",
     "Group",
-    "MembershipSecret",
     "IdentityFile",
+    "IssuerCode",
+    "IssuerScope",
+    "IssuerUrl",
+    "certificate_choice",
     "TaskName",
     "interactions_file",
     "kept_membership",
@@ -45,11 +51,21 @@ IdentityFile = Annotated[
     typer.Option("--identity", envvar="HUSHREC_IDENTITY", help="Identity file; one in the user's data directory."),
 ]
 TaskName = Annotated[str | None, typer.Option("--task", help="Name or id of the task; not needed when there is one.")]
-MembershipSecret = Annotated[
-    str | None,
+CertificateFile = Annotated[
+    Path | None,
     typer.Option(
-        "--membership-secret", envvar="HUSHREC_MEMBERSHIP_SECRET", help="What the members of an encrypted task share."
+        "--certificate",
+        envvar="HUSHREC_CERTIFICATE",
+        help="File with the membership certificate that the task's organiser issued.",
     ),
+]
+IssuerUrl = Annotated[
+    str | None,
+    typer.Option("--issuer", envvar="HUSHREC_ISSUER", help="Address of the organiser's issuing endpoint."),
+]
+IssuerScope = Annotated[str | None, typer.Option("--scope", help="Scope of the certificate, with --issuer.")]
+IssuerCode = Annotated[
+    str | None, typer.Option("--code", envvar="HUSHREC_CODE", help="Code from the organiser, with --issuer.")
 ]
 Group = Annotated[
     int | None,
@@ -60,6 +76,27 @@ Group = Annotated[
         help="Your class of device, in tasks that ask for one (FAIR: memory size, 0 has the most).",
     ),
 ]
+
+
+def certificate_choice(
+    file: Path | None, issuer: str | None, scope: str | None, code: str | None, role: CertifiedRole = "member"
+) -> CertificateChoice | None:
+    """Where the options say that the certificate comes from; None without any of them.
+
+    Raises `ParameterError` for options that do not go together and for a file that holds no certificate.
+    """
+    if file is not None and issuer is not None:
+        raise ParameterError("pass --certificate or --issuer, not both")
+    if file is not None:
+        try:
+            return IssuedCertificate.model_validate_json(file.read_bytes())
+        except (ValueError, CodecError):
+            raise ParameterError(f"{file} holds no membership certificate: ask the organiser for one") from None
+    if issuer is None:
+        return None
+    if scope is None or code is None:
+        raise ParameterError("--issuer needs --scope and --code: the organiser tells both")
+    return Issuer(issuer, scope, code, role)
 
 
 def _identity_path(path: Path | None) -> Path:

@@ -14,10 +14,14 @@ from client_sdk.cli.item_files import read_history, read_titles
 from client_sdk.cli.membership import (
     PATIENT,
     READING,
+    CertificateFile,
     Group,
     IdentityFile,
-    MembershipSecret,
+    IssuerCode,
+    IssuerScope,
+    IssuerUrl,
     TaskName,
+    certificate_choice,
     interactions_file,
     kept_membership,
     load_identity,
@@ -39,7 +43,10 @@ def join(
     invitation: Annotated[
         str | None, typer.Option(envvar="HUSHREC_INVITATION", help="From the operator; not needed a second time.")
     ] = None,
-    membership_secret: MembershipSecret = None,
+    certificate: CertificateFile = None,
+    issuer: IssuerUrl = None,
+    scope: IssuerScope = None,
+    code: IssuerCode = None,
     device_group: Group = None,
     identity: IdentityFile = None,
     task: TaskName = None,
@@ -52,9 +59,7 @@ def join(
     ] = False,
     trust_roster: Annotated[
         bool,
-        typer.Option(
-            "--trust-roster", help="Masked sums without a membership secret: believe the server who is there."
-        ),
+        typer.Option("--trust-roster", help="Tasks without an organiser: believe the server who is there."),
     ] = False,
     reveal_indices: Annotated[
         bool, typer.Option("--reveal-indices", help="Agree that the server sees which entries of a model you change.")
@@ -78,7 +83,10 @@ def join(
     who = open_identity(identity)
     with Client(url, who, policy=policy) as client:  # a wrong address is told soon
         task_id = client.join(
-            task, invitation=invitation, membership_secret=membership_secret, device_group=device_group
+            task,
+            invitation=invitation,
+            certificate=certificate_choice(certificate, issuer, scope, code),
+            device_group=device_group,
         ).terms.task_id
     with Client(url, who, policy=policy, options=PATIENT) as client:
         part = client.join(task_id)

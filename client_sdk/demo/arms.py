@@ -7,7 +7,7 @@ same; what differs between an encrypted arm and its plain twin is the sum alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from client_sdk.demo.server import DemoServer
 from client_sdk.evaluation.leave_one_out import EvaluationResult, evaluate_scores
 from client_sdk.local_state.identity import Identity
 from client_sdk.operator import Operator, task_request
-from client_sdk.participation.keyring import new_membership_secret
+from client_sdk.organiser import TrialOrganiser
 from client_sdk.simulation.fleet import Fleet
 from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.simulation.fleet_rounds import FleetRound
@@ -62,6 +62,7 @@ class Federation:
     seed: int
     evaluate_every: int
     workers: int = 2
+    organiser: TrialOrganiser = field(default_factory=TrialOrganiser)
 
     @property
     def trainable(self) -> NDArray[np.intp]:
@@ -116,7 +117,7 @@ def run_arm(
             def staged(stage: str) -> Callable[[int], None]:
                 return lambda done: tell(Tick(arm, f"{stage} {done} of {users.size} clients"))
 
-            fleet.enrol(members, holder, new_membership_secret() if keyed else None, staged("enrolling"))
+            fleet.enrol(members, holder, shared.organiser.source if keyed else None, staged("enrolling"))
             if keyed:
                 fleet.give_keys(staged("sealing the keys to"))
             result = _train(arm, shared, fleet, users, tell)
@@ -137,7 +138,10 @@ def _request(arm: Arm, shared: Federation) -> Any:
     parameters = {"items": shared.data.train.n_items, **arm.recipe_parameters}
     seed = derive_seed(str(shared.seed).encode(), "demo task")
     name = arm.name.lower().replace(" ", "-").replace(",", "")
-    return task_request(name, arm.recipe, arm.mechanism, schedule, parameters, arm.mechanism_parameters, seed)
+    organiser = shared.organiser.pin if arm.mechanism != "plain" else None
+    return task_request(
+        name, arm.recipe, arm.mechanism, schedule, parameters, arm.mechanism_parameters, seed, organiser=organiser
+    )
 
 
 def leave_one_out(shared: Federation, users: NDArray[np.intp], scores: NDArray[np.float32]) -> EvaluationResult:

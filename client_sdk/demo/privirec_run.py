@@ -28,7 +28,7 @@ from client_sdk.errors import ClientSDKError
 from client_sdk.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.filters import GFCF, Components, interaction_rows
 from client_sdk.operator import Operator, task_request
-from client_sdk.participation.keyring import new_membership_secret
+from client_sdk.organiser import TrialOrganiser
 from client_sdk.simulation.fleet import Fleet
 from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.simulation.fleet_rounds import FleetRound
@@ -145,9 +145,12 @@ def _play(
             ),
         ) as fleet,
     ):
-        task = operator.create_task(asked)
-        code = new_membership_secret() if request.mechanism == "masked" else None
-        fleet.enrol(operator.invite(task.task_id, users.size).invitation, None, code, display.enrolled)
+        organiser = TrialOrganiser() if request.mechanism == "masked" else None
+        task = operator.create_task(
+            asked.model_copy(update={"organiser": None if organiser is None else organiser.pin})
+        )
+        certificates = None if organiser is None else organiser.source
+        fleet.enrol(operator.invite(task.task_id, users.size).invitation, None, certificates, display.enrolled)
         watcher = _watch_stages(server, task, display.stage)
 
         def on_round(report: FleetRound) -> None:

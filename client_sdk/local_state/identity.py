@@ -14,7 +14,7 @@ from client_sdk.errors import LocalFileError
 from client_sdk.local_state.private_files import ensure_private_directory, read_private, write_private
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.domain import digest
-from protocols.crypto.envelope import enrolment_message, membership_proof
+from protocols.crypto.envelope import enrolment_message
 from protocols.errors import CodecError
 from protocols.messages import EnrolmentRequest
 
@@ -90,23 +90,19 @@ class Identity:
         return digest("identity fingerprint", self.public_key, self.mailbox_key).hex()[:16]
 
     def enrolment(
-        self, invitation: str, membership_secret: bytes | None, device_group: int | None = None
+        self, invitation: str, certificate: bytes | None, device_group: int | None = None
     ) -> EnrolmentRequest:
-        """The signed request to enrol with `invitation`, with a proof of membership when a membership secret is given.
+        """The signed request to enrol with `invitation`.
 
-        device_group: which of the task's groups of clients to join, where it has several.
+        certificate: the organiser's, 81 bytes, where the task has an organiser. device_group: which of the task's
+        groups of clients to join, where it has several.
         """
-        proof = (
-            None
-            if membership_secret is None
-            else membership_proof(membership_secret, self.public_key, self.mailbox_key)
-        )
-        message = enrolment_message(invitation, self.public_key, self.mailbox_key, device_group)
+        message = enrolment_message(invitation, self.public_key, self.mailbox_key, device_group, certificate)
         return EnrolmentRequest(
             invitation=invitation,
             identity_key=b64encode(self.public_key),
             mailbox_key=b64encode(self.mailbox_key),
             signature=b64encode(self.signing_key.sign(message)),
-            membership_proof=None if proof is None else b64encode(proof),
+            certificate=None if certificate is None else b64encode(certificate),
             group=device_group,
         )

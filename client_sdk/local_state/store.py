@@ -24,18 +24,20 @@ from client_sdk.errors import LocalFileError
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.private_files import ensure_private_directory, read_private, write_private
 from protocols.codec import b64decode, b64encode
-from protocols.crypto.envelope import MEMBERSHIP_SECRET_BYTES
+from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CodecError, ParameterError
-from protocols.messages import Role
+from protocols.messages import OrganiserPin, Role
 from protocols.recipes.base import ModelState, Recipe
 
 __all__ = ["DirectoryStore", "Membership", "MemoryStore", "OwnContribution", "ClientStore", "Store", "default_store"]
 
 _ROUND: Final = struct.Struct("<Q")
 _MEMBERSHIP: Final = "membership.json"
-_RENAMED: Final = {"group_code": "membership_secret", "group": "device_group"}
+_RENAMED: Final = {"group": "device_group"}
 """Fields of memberships that version 0.1.0 kept under other names."""
+_DROPPED: Final = frozenset({"group_code", "membership_secret"})
+"""Fields of memberships that earlier versions kept, and that mean nothing any more."""
 _TERMS: Final = "terms.json"
 _KEYRING: Final = "keyring.bin"
 _MEMORY: Final = "memory.npz"
@@ -45,7 +47,7 @@ _CONTRIBUTIONS: Final = "contributions.json"
 
 @dataclass(frozen=True, repr=False)
 class Membership:
-    """One client's place in one task. token and membership_secret are secrets, so it shows ids only.
+    """One client's place in one task. The token is a secret, so it shows ids only.
 
     device_group: which of the recipe's groups of clients it is in, 0 where there is one.
     """
@@ -56,7 +58,8 @@ class Membership:
     client_id: str
     role: Role
     token: str
-    membership_secret: bytes | None
+    certificate: bytes | None = None
+    organiser: OrganiserPin | None = None
     device_group: int = 0
 
     def __repr__(self) -> str:
@@ -155,18 +158,25 @@ class ClientStore:
         if body is None:
             return None
         try:
-            content = {_RENAMED.get(key, key): value for key, value in json.loads(body).items()}
-            code = content.pop("membership_secret")
+            kept = {_RENAMED.get(name, name): value for name, value in json.loads(body).items()}
+            content = {name: value for name, value in kept.items() if name not in _DROPPED}
+            certificate, organiser = content.pop("certificate", None), content.pop("organiser", None)
             return Membership(
-                **content, membership_secret=None if code is None else b64decode(code, MEMBERSHIP_SECRET_BYTES)
+                **content,
+                certificate=None if certificate is None else b64decode(certificate, CERTIFICATE_BYTES),
+                organiser=None if organiser is None else OrganiserPin.model_validate(organiser),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise LocalFileError(f"the membership kept for task {task_id} is damaged") from error
 
     def keep_membership(self, membership: Membership) -> None:
-        """Keep a membership, its token and membership secret included."""
-        code = membership.membership_secret
-        content = {**vars(membership), "membership_secret": None if code is None else b64encode(code)}
+        """Keep a membership, its token included."""
+        certificate, organiser = membership.certificate, membership.organiser
+        content = {
+            **vars(membership),
+            "certificate": None if certificate is None else b64encode(certificate),
+            "organiser": None if organiser is None else organiser.model_dump(),
+        }
         self.store.write(self.owner, membership.task_id, _MEMBERSHIP, json.dumps(content, indent=1).encode())
 
     def agreed(self, task_id: str) -> AgreedTerms | None:

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from client_sdk.organiser.app import NotAuthorised, create_issuer
 from client_sdk.organiser.organiser import Organiser
+from client_sdk.organiser.trial import TrialOrganiser
 
-__all__ = ["NotAuthorised", "Organiser", "create_issuer"]
+__all__ = ["NotAuthorised", "Organiser", "TrialOrganiser", "create_issuer"]

@@ -16,10 +16,9 @@ from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Store, default_store
 from client_sdk.model.catch_up import ModelCache, ModelFollower
+from client_sdk.participation.certificates import CertificateChoice, MembershipCheck, obtain_certificate
 from client_sdk.participation.enrolment import find_membership, join, own_calls
-from client_sdk.participation.keyring import parse_membership_secret
 from client_sdk.participation.ledger import OwnLedger, read_ledger
-from client_sdk.participation.masked_protocol import MembershipCheck
 from client_sdk.participation.participation import Participation
 from client_sdk.training.base import TrainingConfig
 from client_sdk.training.registry import client_half
@@ -58,7 +57,7 @@ class Enroller:
         self,
         task: str | None,
         invitation: str | None,
-        membership_secret: str | bytes | None,
+        certificate: CertificateChoice | None,
         training: TrainingConfig | None,
         seed: int | Sequence[int] | None,
         shared: ModelCache | None = None,
@@ -66,12 +65,16 @@ class Enroller:
         device_group: int | None = None,
     ) -> Program[Participation]:
         """Join, check the task against the policy, and be ready to take part."""
-        code = parse_membership_secret(membership_secret)
+        issued = None
+        if certificate is not None:
+            issued = yield from obtain_certificate(certificate, self.identity, self.options.retry)
         membership, terms = yield from join(
-            self.calls, self.identity, self.client_store, task, invitation, code, device_group
+            self.calls, self.identity, self.client_store, task, invitation, issued, device_group
         )
         self.policy.check_task(terms)
         calls = own_calls(self.calls, self.identity, membership)
+        membership_check = MembershipCheck(membership.organiser)
+        yield from membership_check.refresh(calls, membership.task_id)
         client_store = None if shared else self.client_store
         return Participation(
             calls,
@@ -83,5 +86,5 @@ class Enroller:
             ModelFollower(calls, terms, client_store, shared=shared, device_group=membership.device_group),
             client_half(terms.recipe, training, graph_filter),
             np.random.default_rng(seed),
-            membership_check=MembershipCheck(membership.membership_secret),
+            membership_check=membership_check,
         )

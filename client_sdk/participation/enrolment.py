@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from client_sdk.agreement.terms import AgreedTerms, TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program
-from client_sdk.errors import ContractBroken, NotEnrolled
+from client_sdk.errors import ContractBroken, NotEnrolled, PolicyRefused
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership
+from protocols.codec import b64decode
 from protocols.errors import ParameterError
-from protocols.messages import TaskView
+from protocols.messages import IssuedCertificate, OrganiserPin, TaskView
 
 __all__ = ["enrol", "find_membership", "join", "own_calls"]
 
@@ -34,7 +37,7 @@ def enrol(
     calls: ApiCalls,
     identity: Identity,
     invitation: str,
-    membership_secret: bytes | None,
+    issued: IssuedCertificate | None,
     device_group: int | None = None,
 ) -> Program[tuple[Membership, TaskView]]:
     """Enrol with an invitation, and see the task; the same identity may do so again and gets the same client id with a
@@ -42,7 +45,8 @@ def enrol(
 
     device_group: which of the recipe's groups of clients to join, where it has several.
     """
-    enrolment = yield from calls.enrol(identity.enrolment(invitation, membership_secret, device_group))
+    certificate = None if issued is None else b64decode(issued.certificate)
+    enrolment = yield from calls.enrol(identity.enrolment(invitation, certificate, device_group))
     if device_group not in (None, enrolment.group):
         detail = f"the server enrolled this client in group {enrolment.group}, and it asked for group {device_group}"
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)
@@ -55,7 +59,8 @@ def enrol(
         client_id=enrolment.client_id,
         role=enrolment.role,
         token=enrolment.token,
-        membership_secret=membership_secret,
+        certificate=certificate,
+        organiser=None if issued is None else OrganiserPin(key=issued.organiser_key, scope=issued.scope),
         device_group=enrolment.group,
     )
     return membership, view
@@ -67,30 +72,29 @@ def join(
     client_store: ClientStore,
     task: str | None,
     invitation: str | None,
-    membership_secret: bytes | None,
+    issued: IssuedCertificate | None,
     device_group: int | None = None,
 ) -> Program[tuple[Membership, TaskTerms]]:
     """The membership, enrolled with `invitation` or kept from before, and the task's terms.
 
-    A kept membership secret is used where none is given. Raises `ParameterError` when the invitation is for another
-    task
-    than the one named: the enrolment is kept all the same; and for another `device_group` than the one enrolled in.
-    Raises `ContractBroken` when the task's terms are not those of the first time.
+    issued: the organiser's certificate, to enrol with or to renew an earlier one. Raises `PolicyRefused` when the
+    server names another organiser than the certificate's, `ParameterError` when the invitation is for another task
+    than the one named (the enrolment is kept) or for another `device_group` than the one enrolled in, and
+    `ContractBroken` when the task's terms are not those of the first time.
     """
     if invitation is None:
         membership = find_membership(client_store, calls.url, task)
         if device_group not in (None, membership.device_group):
             raise ParameterError(f"this client enrolled in group {membership.device_group}, and stays there")
-        if membership_secret is not None and membership_secret != membership.membership_secret:
-            membership = Membership(**{**vars(membership), "membership_secret": membership_secret})
-            client_store.keep_membership(membership)
-        view = yield from own_calls(calls, identity, membership).task(membership.task_id)
+        own = own_calls(calls, identity, membership)
+        if issued is not None:
+            membership = yield from renew(own, client_store, membership, issued)
+        view = yield from own.task(membership.task_id)
         _agree(view, client_store)
+        require_organiser(membership, view)
     else:
-        membership, view = yield from enrol(calls, identity, invitation, membership_secret, device_group)
-        kept = client_store.membership(membership.task_id)
-        if membership_secret is None and kept is not None:
-            membership = Membership(**{**vars(membership), "membership_secret": kept.membership_secret})
+        membership, view = yield from enrol(calls, identity, invitation, issued, device_group)
+        require_organiser(membership, view)
         _agree(view, client_store)
         client_store.keep_membership(membership)
         if task not in (None, membership.task_name, membership.task_id):
@@ -100,6 +104,29 @@ def join(
         detail = f"this client is in group {membership.device_group} of a recipe that has {terms.recipe.device_groups}"
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)
     return membership, terms
+
+
+def renew(
+    own: ApiCalls, client_store: ClientStore, membership: Membership, issued: IssuedCertificate
+) -> Program[Membership]:
+    """The membership with a later certificate of the same organiser; `PolicyRefused` for another's."""
+    pin = OrganiserPin(key=issued.organiser_key, scope=issued.scope)
+    if membership.organiser != pin:
+        raise PolicyRefused("the new certificate is not from the organiser that this client joined the task with")
+    certificate = b64decode(issued.certificate)
+    yield from own.renew_certificate(membership.task_id, certificate)
+    renewed = replace(membership, certificate=certificate)
+    client_store.keep_membership(renewed)
+    return renewed
+
+
+def require_organiser(membership: Membership, view: TaskView) -> None:
+    """Raise `PolicyRefused` unless the task names the organiser that certified this client, or neither has one."""
+    if view.organiser != membership.organiser:
+        found = "none" if view.organiser is None else "another one"
+        raise PolicyRefused(
+            f"the certificate names an organiser that the server does not: for task {view.name!r} it names {found}"
+        )
 
 
 def own_calls(calls: ApiCalls, identity: Identity, membership: Membership) -> ApiCalls:

@@ -1,15 +1,16 @@
 """Getting the shared keys to the members through a server that must not have them.
 
-The key holder makes the keyring, checks each member's proof against the membership secret, and leaves one sealed
-envelope a member in the server's mailbox. A member opens its own with its X25519 key and the secret. In public-key
-mode the envelopes hold no secret key.
+The key holder makes the keyring, checks each member's certificate, and leaves one sealed and signed envelope a member
+in the server's mailbox. A member opens its own with its X25519 key, after it has checked the holder's signature and
+certificate. In public-key mode the envelopes hold no secret key.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
@@ -18,6 +19,7 @@ from client_sdk.errors import Conflict
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.model.catch_up import ModelFollower
+from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.events import (
     KeyringDelivered,
     KeyringRefused,
@@ -27,10 +29,11 @@ from client_sdk.participation.events import (
     Waiting,
 )
 from client_sdk.participation.follow_rounds import NothingNew, RoundChange, RoundChanged, await_start, follow_rounds
-from protocols.codec import b64decode, b64encode
-from protocols.crypto.envelope import MEMBERSHIP_SECRET_BYTES, check_membership, open_envelope, seal_envelope
+from protocols.codec import b64decode
+from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
-from protocols.errors import CodecError, KeyringError, ParameterError
+from protocols.errors import CertificateError, CodecError, KeyringError, ParameterError
 from protocols.messages import Member
 from protocols.sums.base import NamesPublicKey
 
@@ -40,30 +43,11 @@ __all__ = [
     "check_keyring",
     "create_keyring",
     "enter_rounds",
+    "envelope_sender",
     "members_copy",
-    "new_membership_secret",
-    "parse_membership_secret",
     "publish_key",
     "receive_keyring",
 ]
-
-
-def new_membership_secret() -> str:
-    """A fresh membership secret as text: 32 random bytes, base64url. Hand it to the members, never to the server."""
-    return b64encode(secrets.token_bytes(MEMBERSHIP_SECRET_BYTES))
-
-
-def parse_membership_secret(code: str | bytes | None) -> bytes | None:
-    """A membership secret as bytes from either form; `ParameterError`, which never repeats it, for anything else."""
-    if code is None:
-        return None
-    try:
-        raw = b64decode(code.strip()) if isinstance(code, str) else code
-    except CodecError:
-        raise ParameterError("a membership secret is 43 characters of base64url: was it copied whole?") from None
-    if len(raw) != MEMBERSHIP_SECRET_BYTES:
-        raise ParameterError(f"a membership secret has {MEMBERSHIP_SECRET_BYTES} bytes, this one has {len(raw)}")
-    return raw
 
 
 def create_keyring(terms: TaskTerms) -> Keyring:
@@ -84,23 +68,27 @@ def check_keyring(terms: TaskTerms, keyring: Keyring) -> Keyring:
 
 
 def receive_keyring(
-    calls: ApiCalls, terms: TaskTerms, identity: Identity, membership_secret: bytes | None, wait: float = 0.0
+    calls: ApiCalls, terms: TaskTerms, identity: Identity, membership_check: MembershipCheck, wait: float = 0.0
 ) -> Program[Keyring | None]:
     """This member's keyring from its envelope; None while there is none.
 
-    Raises `EnvelopeError` when it does not open with this identity and membership secret, `KeyringError` when it is for
-    other parameters.
+    Raises `CertificateError` unless whoever signed it is certified as a key holder, `EnvelopeError` when it does not
+    open with this identity, `KeyringError` when it is for other parameters.
     """
-    if membership_secret is None:
-        raise KeyringError(
-            f"task {terms.name!r} needs the membership secret that its members share: join with membership_secret=..."
-        )
+
+    def check_sender(identity_key: bytes, mailbox_key: bytes, certificate: bytes) -> None:
+        membership_check.require(identity_key, mailbox_key, certificate, ("holder",))
+
     envelope = yield from calls.envelope(terms.task_id, wait)
     if envelope is None:
         return None
-    return check_keyring(
-        terms, decode_keyring(open_envelope(envelope, identity.mailbox, membership_secret, terms.task_id))
-    )
+    body = open_envelope(envelope, identity.mailbox, terms.task_id, check_sender)
+    return check_keyring(terms, decode_keyring(body))
+
+
+def envelope_sender(identity: Identity, membership: Membership) -> EnvelopeSender:
+    """Who a key holder's envelopes are signed by."""
+    return EnvelopeSender(identity.signing_key, identity.mailbox_key, membership.certificate or NO_CERTIFICATE)
 
 
 def members_copy(terms: TaskTerms, keyring: Keyring) -> Keyring:
@@ -124,11 +112,9 @@ def enter_rounds(
 
     A holder that only serves keys never does, so no round waits for it.
     """
-    if membership.membership_secret is None:
-        raise KeyringError("the key holder of a task needs its membership secret")
     yield from publish_key(calls, terms, keyring)
     body = encode_keyring(members_copy(terms, keyring))
-    envelope = seal_envelope(body, identity.mailbox_key, membership.membership_secret, terms.task_id)
+    envelope = seal_envelope(body, identity.mailbox_key, terms.task_id, envelope_sender(identity, membership))
     try:
         yield from calls.put_envelope(terms.task_id, membership.client_id, envelope)
     except Conflict:
@@ -137,7 +123,7 @@ def enter_rounds(
 
 @dataclass(frozen=True)
 class Deliveries:
-    """One round of the mailbox: client ids that were given an envelope, and those refused for a false proof."""
+    """One round of the mailbox: client ids that were given an envelope, and those refused for a false certificate."""
 
     keyed: tuple[str, ...]
     refused: tuple[str, ...]
@@ -150,7 +136,8 @@ class KeyService:
     calls: ApiCalls
     terms: TaskTerms
     client_store: ClientStore
-    membership_secret: bytes
+    sender: EnvelopeSender
+    membership_check: MembershipCheck
     refused: set[str] = field(default_factory=set)
     _follower: ModelFollower | None = field(default=None, repr=False)
     _published: int = 0
@@ -172,7 +159,7 @@ class KeyService:
         return keyring
 
     def deliver(self, progress: Progress | None = None, wait: float = 0.0) -> Program[Deliveries]:
-        """Seal the keyring for every member that has no envelope yet, after its proof was checked."""
+        """Seal the keyring for every member that has no envelope yet, after its certificate was checked."""
         keyring = check_keyring(self.terms, self.keyring())
         body = encode_keyring(members_copy(self.terms, keyring))
         keyed, refused = [], []
@@ -182,13 +169,11 @@ class KeyService:
             if page.members:
                 yield from publish_key(self.calls, self.terms, keyring)
             for member in page.members:
-                if not self._proven(member):
+                if not self._is_certified(member):
                     if member.client_id not in self.refused:
                         refused.append(member.client_id)
                     continue
-                envelope = seal_envelope(
-                    body, b64decode(member.mailbox_key), self.membership_secret, self.terms.task_id
-                )
+                envelope = seal_envelope(body, b64decode(member.mailbox_key), self.terms.task_id, self.sender)
                 try:
                     yield from self.calls.put_envelope(self.terms.task_id, member.client_id, envelope)
                 except Conflict:
@@ -205,11 +190,15 @@ class KeyService:
                 progress(KeyringRefused(client_id))
         return Deliveries(tuple(keyed), tuple(refused))
 
-    def _proven(self, member: Member) -> bool:
-        proof = None if member.membership_proof is None else b64decode(member.membership_proof)
-        return check_membership(
-            self.membership_secret, b64decode(member.identity_key), b64decode(member.mailbox_key), proof
-        )
+    def _is_certified(self, member: Member) -> bool:
+        identity_key, mailbox_key = b64decode(member.identity_key, 32), b64decode(member.mailbox_key, 32)
+        certificate = NO_CERTIFICATE if member.certificate is None else b64decode(member.certificate)
+        try:
+            self.membership_check.require(identity_key, mailbox_key, certificate, ("member", "holder"))
+            X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(mailbox_key))
+        except (CertificateError, CodecError, ValueError):  # a key of low order can be sealed to by nobody
+            return False
+        return True
 
     def follower(self) -> ModelFollower:
         """The holder's copy of the model."""

@@ -12,20 +12,18 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Pause, Program, work
-from client_sdk.errors import (
-    ContractBroken,
-)
+from client_sdk.errors import ContractBroken, PolicyRefused
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.model.catch_up import ModelFollower
+from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.events import (
     Progress,
     Waiting,
 )
 from client_sdk.participation.keyring import enter_rounds, receive_keyring
-from client_sdk.participation.masked_protocol import MembershipCheck
 from client_sdk.training.base import ClientHalf, LocalResult
 from protocols.errors import KeyringError
 from protocols.messages import RoundView
@@ -62,10 +60,15 @@ class LocalWork:
         kept = self.client_store.keyring(task_id)
         if kept is None and self.membership.role == "holder":
             raise KeyringError(f"this client holds the keys of task {self.terms.name!r}: create the keyring first")
+        if kept is None and self.membership.organiser is None and not self.policy.trust_roster:
+            raise PolicyRefused(
+                f"task {self.terms.name!r} has no organiser, so only the server says whose keys these are; allow it "
+                "with Policy(trust_roster=True), or ask for a task with an organiser"
+            )
         told = False
         while kept is None:
             kept = yield from receive_keyring(
-                self.calls, self.terms, self.identity, self.membership.membership_secret, wait if told else 0.0
+                self.calls, self.terms, self.identity, self.membership_check, wait if told else 0.0
             )
             if kept is None:
                 if stop and stop():

@@ -7,7 +7,6 @@ stored, so a client that restarts has left the round it was in.
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,8 +21,8 @@ from client_sdk.api.effects import Program, work
 from client_sdk.errors import PolicyRefused
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership
+from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.ledger import deliver
-from protocols.crypto.envelope import membership_proof
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
 from protocols.messages.stages import MASKED_STATES, StageMessage
@@ -32,10 +31,9 @@ from protocols.sums.masked import client as stages
 from protocols.sums.masked import messages
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.roster import RosterEntry
 from protocols.sums.masked.task_binding import broadcast_digest
 
-__all__ = ["Elements", "MaskedPart", "MembershipCheck", "round_context"]
+__all__ = ["Elements", "MaskedPart", "round_context"]
 
 _REACHED: Final[dict[type, int]] = {
     type(None): 0,
@@ -49,29 +47,6 @@ _REACHED: Final[dict[type, int]] = {
 
 Elements = Callable[[], NDArray[np.unsignedinteger[Any]]]
 """Makes the vector: ring elements (layout.length,), asked for once, when the client contributes."""
-
-
-class MembershipCheck:
-    """Who is a member: whoever proves to know the membership secret. Remembers whom it has vouched for.
-
-    Without a membership secret the server's word is all there is.
-    """
-
-    def __init__(self, membership_secret: bytes | None) -> None:
-        self._code = membership_secret
-        self._known: set[tuple[bytes, bytes, bytes]] = set()
-
-    def __call__(self, entry: RosterEntry) -> bool:
-        """Whether this member of a roster is one."""
-        if self._code is None:
-            return True
-        seen = (entry.identity_key, entry.mailbox_key, entry.proof)
-        if seen not in self._known:
-            expected = membership_proof(self._code, entry.identity_key, entry.mailbox_key)
-            if not hmac.compare_digest(expected, entry.proof):
-                return False
-            self._known.add(seen)
-        return True
 
 
 def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, state: ModelState) -> RoundContext:
@@ -104,12 +79,10 @@ class MaskedPart:
     _state: object = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        trusting = self.membership.membership_secret is None and not self.policy.trust_roster
-        if trusting and self.context.plan.mode != "curious":
+        if self.membership_check.pin is None and not self.policy.trust_roster and self.context.plan.mode != "curious":
             raise PolicyRefused(
-                "without the membership secret only the server says who the other clients are; join with "
-                "membership_secret=..., or "
-                "allow it with Policy(trust_roster=True)"
+                "the task has no organiser, so only the server says who the other clients are; allow it with "
+                "Policy(trust_roster=True), or ask for a task with an organiser and join with certificate=..."
             )
 
     def advance(self, view: RoundView, elements: Elements) -> Program[None]:

@@ -7,7 +7,7 @@ from client_sdk.api.drivers import AsyncDriver, SyncDriver
 from client_sdk.local_state.store import Membership
 from client_sdk.model.recommendation import Recommendations
 from client_sdk.participation.events import Progress, RoundReport
-from client_sdk.participation.keyring import Deliveries, KeyService
+from client_sdk.participation.keyring import Deliveries, KeyService, envelope_sender
 from client_sdk.participation.local_work import Stop
 from client_sdk.participation.participation import Participation
 from protocols.errors import ParameterError
@@ -22,10 +22,12 @@ def key_service(participation: Participation) -> KeyService:
     membership = participation.membership
     if membership.role != "holder":
         raise ParameterError(f"this client is a member of task {membership.task_name!r}, not its key holder")
-    if membership.membership_secret is None:
-        raise ParameterError("the key holder needs the membership secret: join with membership_secret=...")
     return KeyService(
-        participation.calls, participation.terms, participation.client_store, membership.membership_secret
+        participation.calls,
+        participation.terms,
+        participation.client_store,
+        envelope_sender(participation.identity, membership),
+        participation.membership_check,
     )
 
 

@@ -32,6 +32,7 @@ from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import MemoryStore
 from client_sdk.model.catch_up import Catalogue, ModelCache, ModelFollower, fetch_catalogue
+from client_sdk.participation.certificates import CertificateSource
 from client_sdk.participation.enroller import Enroller
 from client_sdk.participation.events import RoundMissed, RoundReport, TaskEnded
 from client_sdk.participation.follow_rounds import RoundChange, RoundChanged, await_round, follow_rounds, is_over
@@ -42,6 +43,7 @@ from client_sdk.participation.participation import Participation
 from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.simulation.fleet_rounds import FleetRound, Seat, play_at_once, play_stages
 from client_sdk.training.factors import USER_FACTOR
+from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
 from protocols.messages.stages import opening_state
@@ -95,22 +97,25 @@ class Fleet:
         self,
         invitation: str,
         holder_invitation: str | None = None,
-        membership_secret: str | None = None,
+        certificates: Callable[[CertifiedRole], CertificateSource] | None = None,
         told: Told | None = None,
     ) -> None:
         """Enrol every client; with `holder_invitation` client 0 becomes the key holder and makes the keyring.
 
-        `told` hears how many are enrolled, as they come.
+        certificates: where the clients' certificates come from, by role; needed in tasks with an organiser. `told`
+        hears how many are enrolled, as they come.
         """
         store, options = MemoryStore(), self._options
 
         def program(index: int) -> Callable[[], Program[Participation]]:
             enroller = Enroller(self._url, self._identities[index], store, options.policy, options.client)
-            ticket = holder_invitation if index == 0 and holder_invitation else invitation
+            is_holder = index == 0 and holder_invitation is not None
+            ticket = holder_invitation if is_holder else invitation
+            certificate = None if certificates is None else certificates("holder" if is_holder else "member")
             seed = None if options.seed is None else (options.seed, index)
             device_group = None if options.device_groups is None else int(options.device_groups[index])
             return lambda: enroller.participation(
-                None, ticket, membership_secret, options.training, seed, self._cache, device_group=device_group
+                None, ticket, certificate, options.training, seed, self._cache, device_group=device_group
             )
 
         first = self._spread([program(0)])
@@ -134,7 +139,7 @@ class Fleet:
             sealed = count(1)
             delivered = self._driver.run(self._holder.deliver(lambda _: told(next(sealed)) if told else None))
             if delivered.refused:
-                raise ParameterError(f"the key holder refused {len(delivered.refused)} members: false proofs")
+                raise ParameterError(f"the key holder refused {len(delivered.refused)} members: false certificates")
         if self._clients[0].terms.mechanism.needs_keyring:
             self._spread(client.ready for client in self._clients)
             self._share_keyring()

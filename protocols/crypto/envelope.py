@@ -44,11 +44,19 @@ _SIGNATURE: Final = 64
 _HEAD: Final = 2 * _KEY + CERTIFICATE_BYTES + _SIGNATURE
 
 
-def enrolment_message(invitation: str, identity_key: bytes, mailbox_key: bytes, group: int | None = None) -> bytes:
-    """What a client signs with its Ed25519 key to show that it owns the keys it enrols, with its group when it states
-    one.
+def enrolment_message(
+    invitation: str,
+    identity_key: bytes,
+    mailbox_key: bytes,
+    group: int | None = None,
+    certificate: bytes | None = None,
+) -> bytes:
+    """The bytes that a client signs with its Ed25519 key when it enrols: it owns the keys, and states the rest.
+
+    group: its device group, where it states one. certificate: its membership certificate, where it sends one.
     """
-    return domain_tag("enrolment", invitation, identity_key, mailbox_key, *(() if group is None else (group,)))
+    stated = (*(() if group is None else (group,)), *(() if certificate is None else (certificate,)))
+    return domain_tag("enrolment", invitation, identity_key, mailbox_key, *stated)
 
 
 @dataclass(frozen=True, repr=False)
