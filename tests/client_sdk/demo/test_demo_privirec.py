@@ -58,7 +58,7 @@ def test_demo_runs_to_the_end_and_writes_its_results(
     [
         (["--dataset", "gowalla"], "unknown data set 'gowalla'; the privirec-k demo has synthetic, ml-100k"),
         (["--cohort", "9"], "privirec-k sums over all clients"),
-        (["--rank", "400"], "vectors are over 240 items"),
+        (["--rank", "400"], "240 items have at most 240 vectors"),
     ],
 )
 def test_invalid_options_fail_before_anything_is_written(tmp_path: Path, arguments: list[str], words: str) -> None:

@@ -170,9 +170,9 @@ def test_a_client_reveals_its_indices_only_where_its_own_policy_says_so(
 
 
 def test_combinations_that_cannot_work_are_refused_when_the_task_is_created(operator: Operator) -> None:
-    with pytest.raises(InvalidParameters, match="choose what they feed"):
+    with pytest.raises(InvalidParameters, match="choose their positions"):
         create(operator, "own-masked", "own", "masked")
-    with pytest.raises(InvalidParameters, match="cannot ride on 'ckks'"):
+    with pytest.raises(InvalidParameters, match="cannot be combined with 'ckks'"):
         create(operator, "shared-ckks", "aggregate", "ckks")
     schedule = Schedule(rounds=2, cohort_size=3)
     shape = {"items": ITEMS, "dim": 4}
