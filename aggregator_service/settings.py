@@ -1,145 +1,164 @@
-"""How one server is set up: each field is an environment variable HUSHREC_<FIELD>, most are flags of `serve` too."""
+"""Settings of one server process: environment variables HUSHREC_<FIELD>, many of them also options of `serve`."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 __all__ = ["SPLIT_BYTES", "Settings"]
 
-_PREFIX = "HUSHREC_"
-
 SPLIT_BYTES: Final = 4 * 1024 * 1024
-"""A part of less is not worth its journey to another worker (`bench/scaling.py`)."""
+"""Smaller parts of a job cost more to send to another worker than they save (`bench/scaling.py`)."""
 
 
-class Settings(BaseModel):
-    """Settings of one aggregator process. Explicit values win over the environment, which wins over the defaults."""
+class Settings(BaseSettings):
+    """Settings of one aggregator process, frozen.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Arguments take precedence over environment variables, which take precedence over defaults. An empty variable counts
+    as not set. Raises `pydantic.ValidationError`, whose locations are the names of the fields, for values out of range
+    and for unknown arguments; variables that belong to no field are ignored.
+    """
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix="HUSHREC_", env_ignore_empty=True, hide_input_in_errors=True
+    )
 
     data_dir: Annotated[Path, AfterValidator(Path.resolve)] = Field(
-        default=Path("hushrec-data"), validate_default=True, description="Directory of the database and the blobs."
+        default=Path("hushrec-data"),
+        validate_default=True,
+        description="Directory of the SQLite database, the blobs and uploads in progress.",
     )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0: any free port.")
     database_url: SecretStr | None = Field(
-        default=None, description="SQLAlchemy URL; None: SQLite, in the file hushrec.db of the data directory."
+        default=None, description="SQLAlchemy URL of the database; None: SQLite, file hushrec.db in the data directory."
     )
     blobs: str | None = Field(
         default=None,
         pattern=r"^(dir:.+|s3://.+)$",
-        description="dir:/path or s3://bucket/prefix; None: the directory blobs of the data directory.",
+        description="Blob store: dir:/path or s3://bucket/prefix; None: the subdirectory blobs of the data directory.",
     )
     operator_token: SecretStr | None = Field(
-        default=None, description="An operator token that is not stored anywhere, besides those in the database."
+        default=None,
+        description="Operator token (admin) beside those in the database; it is not stored.",
     )
-    body_idle_seconds: float = Field(default=30.0, gt=0, description="A body may pause this long before a 408.")
+    body_idle_seconds: float = Field(default=30.0, gt=0, description="Longest pause within a request body; then 408.")
     min_upload_rate: int = Field(
         default=1024,
         ge=1,
-        description="Bytes a second: a body that takes longer than its length at this rate gets 408.",
+        description="Slowest average rate of a request body, bytes a second; slower ones get 408.",
     )
-    wait_max_seconds: float = Field(default=30.0, ge=0, le=30.0, description="Longest long poll.")
+    wait_max_seconds: float = Field(default=30.0, ge=0, le=30.0, description="Longest long poll, seconds.")
     recheck_seconds: float = Field(
-        default=1.0, gt=0, description="How often changes made by other processes are looked for."
+        default=1.0, gt=0, description="Seconds between checks for changes made by other processes."
     )
     fold_batch: int = Field(
-        default=32, ge=1, le=10_000, description="Contributions that a worker folds at once while collecting."
+        default=32,
+        ge=1,
+        le=10_000,
+        description="Contributions that a worker folds in one job while the round collects.",
     )
     executor: str = Field(
         default="local",
         pattern=r"^(local|dask(\+tls)?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5})$",
         description="local: worker processes of this server; dask://host:port or dask+tls://host:port: a Dask cluster.",
     )
-    workers: int = Field(default=1, ge=1, le=64, description="Fold worker processes of the local executor.")
+    workers: int = Field(default=1, ge=1, le=64, description="Worker processes of the local executor.")
     split_bytes: int = Field(
         default=SPLIT_BYTES,
         ge=1,
-        description="A batch, or a round's masks, is split among workers where each has so many bytes to do.",
+        description="Least bytes a worker: a batch, or a round's masks, is split among workers if each gets that many.",
     )
     threads: int = Field(default=16, ge=2, le=256, description="Threads for the database and blob calls.")
-    json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON body, bytes.")
+    json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON request body, bytes.")
     envelope_limit: int = Field(default=256 * 1024, ge=1024, description="Longest keyring envelope, bytes.")
-    client_rate: float = Field(default=50.0, ge=0, description="Requests a second and client; 0: any number.")
+    client_rate: float = Field(default=50.0, ge=0, description="Requests a second from one client; 0: no limit.")
     operator_rate: float = Field(
-        default=500.0, ge=0, description="Requests a second of an operator's or a key holder's token; 0: any number."
+        default=500.0, ge=0, description="Requests a second with one operator's or key holder's token; 0: no limit."
     )
     failure_rate: float = Field(
-        default=5.0, ge=0, description="Failed attempts a second from one address; 0: any number."
+        default=5.0, ge=0, description="Failed attempts a second from one address; 0: no limit."
     )
     signatures: Literal["required", "off"] = Field(
-        default="required", description="Whether clients must sign their requests; off: a token alone is enough."
+        default="required",
+        description="Whether clients must sign their requests; off: a client's token alone is enough.",
     )
     signature_window: int = Field(
-        default=60, ge=5, le=3600, description="Seconds that a signature's time may be off the server's, either way."
+        default=60,
+        ge=5,
+        le=3600,
+        description="Largest difference between a signature's time and the server's, seconds.",
     )
     root_path: str = Field(
         default="",
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",
-        description="What a proxy strips from the front of the path; clients sign the path with it.",
+        description="Path prefix that a reverse proxy removes; clients sign the path with this prefix.",
     )
     sign_in_seconds: float = Field(
-        default=43_200.0, ge=60, le=2_592_000, description="How long an operator stays signed in at the dashboard."
+        default=43_200.0, ge=60, le=2_592_000, description="Seconds that an operator stays signed in at the dashboard."
     )
-    hsts_seconds: int = Field(default=0, ge=0, description="max-age of Strict-Transport-Security; 0: no such header.")
-    tls_cert: Path | None = Field(default=None, description="Certificate chain of the server, PEM; with tls_key.")
-    tls_key: Path | None = Field(default=None, description="Private key of the certificate, PEM, without a password.")
+    hsts_seconds: int = Field(
+        default=0, ge=0, description="max-age of Strict-Transport-Security, seconds; 0: the header is not sent."
+    )
+    tls_cert: Path | None = Field(default=None, description="Certificate chain of the server, PEM file; needs tls_key.")
+    tls_key: Path | None = Field(
+        default=None, description="Private key of the certificate, PEM file without a password."
+    )
     client_ca: Path | None = Field(
-        default=None, description="CA certificates, PEM: clients must show a certificate that one of them signed."
+        default=None, description="CA certificates, PEM file: clients must present a certificate signed by one of them."
     )
-    log_format: Literal["text", "json"] = Field(default="text", description="Log lines for people or for machines.")
-    log_level: Literal["debug", "info", "warning"] = Field(default="info", description="What is logged at all.")
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Format of log lines; json: one object a line."
+    )
+    log_level: Literal["debug", "info", "warning"] = Field(
+        default="info", description="Least severe level that is logged."
+    )
     metrics: Literal["token", "open", "off"] = Field(
-        default="token", description="Who may read /metrics: operators, whoever reaches it, or nobody."
+        default="token", description="Who may read /metrics: operators (token), everyone (open), nobody (off)."
     )
-    traces: Literal["none", "otlp"] = Field(default="none", description="Where spans go; otlp needs the extra `otel`.")
+    traces: Literal["none", "otlp"] = Field(
+        default="none", description="Exporter of OpenTelemetry spans; otlp needs the extra `otel`."
+    )
 
     @model_validator(mode="after")
-    def _tls_is_whole(self) -> Self:
+    def _check_tls(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key go together")
+            raise ValueError("tls_cert and tls_key must be set together")
         if self.client_ca is not None and self.tls_cert is None:
-            raise ValueError("client_ca needs tls_cert and tls_key: without TLS no client shows a certificate")
+            raise ValueError("client_ca needs tls_cert and tls_key: clients present certificates over TLS only")
         return self
 
     @classmethod
-    def load(cls, environment: Mapping[str, str] | None = None, **explicit: Any) -> Settings:
-        """Settings from HUSHREC_* variables and explicit values (None means not given)."""
-        source = os.environ if environment is None else environment
-        values: dict[str, Any] = {
-            name: source[_PREFIX + name.upper()] for name in cls.model_fields if source.get(_PREFIX + name.upper())
-        }
-        values.update({name: value for name, value in explicit.items() if value is not None})
-        return cls.model_validate(values)
+    def load(cls, **explicit: Any) -> Settings:
+        """Return `Settings(**explicit)` without the arguments that are None: options that were not given."""
+        return cls(**{name: value for name, value in explicit.items() if value is not None})
 
     @property
     def database(self) -> str:
-        """The SQLAlchemy URL that is used."""
+        """SQLAlchemy URL of the database in use."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite:///{self.data_dir / 'hushrec.db'}"
 
     @property
     def blob_location(self) -> str:
-        """The blob store that is used."""
+        """Location of the blob store in use: `dir:/path` or `s3://bucket/prefix`."""
         return self.blobs or f"dir:{self.data_dir / 'blobs'}"
 
     @property
     def owns_storage(self) -> bool:
-        """Whether database and blobs belong to this data directory, and so to one server alone."""
+        """Whether database and blobs are in the data directory, so that no other server uses them."""
         return self.database_url is None and self.blobs is None
 
     @property
     def upload_dir(self) -> Path:
-        """Where bodies lie while they arrive; on the same file system as the default blobs, so that a rename does."""
+        """Directory of request bodies being received; on the file system of the default blobs, to which they move."""
         return self.data_dir / "uploads"
 
     @property
     def scratch_dir(self) -> Path:
-        """Where blobs of a far store lie, without a name, while they are read."""
+        """Directory of unnamed local copies of blobs that a remote store holds, while they are read."""
         return self.data_dir / "scratch"

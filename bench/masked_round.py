@@ -25,7 +25,6 @@ from bench._server import OPERATOR_TOKEN, Server, Watch
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.operator import Operator, task_request
-from client_sdk.participation.keyring import new_membership_secret
 from client_sdk.simulation.fleet import Fleet
 from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.training.base import LocalResult
@@ -102,7 +101,7 @@ def start_task(server: Server, clients: int, stage_seconds: float) -> tuple[Flee
         ),
     )
     invitation = operator.invite(task.task_id, uses=clients).invitation
-    fleet.enrol(invitation, membership_secret=new_membership_secret())
+    fleet.enrol(invitation, certificate=TRIAL.source())
     for number, client in enumerate(fleet.clients):
         plan = client.terms.sum_plan
         assert isinstance(plan, MaskedPlan)

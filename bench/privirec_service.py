@@ -23,7 +23,7 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.data.holdout import hold_out_share
 from client_sdk.data.interactions import Interactions
 from client_sdk.data.loaders import load_interactions
-from client_sdk.demo.privirec_central import central_components
+from client_sdk.demo.privirec.central import central_components
 from client_sdk.demo.server import run_server
 from client_sdk.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.filters import GFCF, Components, interaction_rows

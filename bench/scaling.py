@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from aggregator_service.compute.jobs import BlobRef, FoldJob, ReleaseJob
-from aggregator_service.compute.split_jobs import Parallel
+from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from bench._report import Figure, arguments, bars, show, write_figures
@@ -38,7 +38,7 @@ ONCE = ("merge_partials", "release_sum")
 
 async def fold_all(workers: Timed, blobs: DirectoryBlobs, terms: TaskTerms, given: Any) -> BlobRef:
     """A round's contributions, batch after batch, as the engine folds them."""
-    partial_sum, jobs = None, Parallel(workers)
+    partial_sum, jobs = None, SplitJobs(workers)
     for first in range(0, len(given), BATCH * workers.width):
         batch = given[first : first + BATCH * workers.width]
         before, partial_sum = partial_sum, await jobs.fold(FoldJob(blobs, "t_bench", terms, SPEC, partial_sum, batch))
@@ -53,7 +53,7 @@ async def unmask_all(workers: Timed, blobs: DirectoryBlobs, terms: TaskTerms, gi
     """Masks taken off a partial sum, and the sum released."""
     masks, partial_sum = given
     job = ReleaseJob(blobs, "t_bench", terms, bytes(32), SPEC, partial_sum, len(masks.survivors), masks, False, None)
-    released = await Parallel(workers).release(job)
+    released = await SplitJobs(workers).release(job)
     blobs.delete(released.aggregate.key)
 
 

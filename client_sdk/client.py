@@ -58,7 +58,7 @@ class Client:
     ) -> Participant:
         """Enrol with `invitation`, or take up the membership of `task` (its name or id) kept from before.
 
-        membership_secret: what the members of an encrypted task share. training: how it trains. seed: fixes the
+        certificate: where this client's membership certificate comes from, in tasks with an organiser. training: how it trains. seed: fixes the
         training draws; fresh randomness by default. graph_filter: what recommends in tasks that aggregate a spectrum, a
         name from `client_sdk.filters.FILTERS`; what fits the task by default. group: the group of clients to enrol in,
         for good, where the recipe has several (FAIR: one a memory size). Raises `PolicyRefused`, `NotEnrolled`, `Gone`,

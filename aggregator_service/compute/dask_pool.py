@@ -1,8 +1,8 @@
-"""Jobs on a Dask cluster, for more than one machine. The only module that knows Dask.
+"""Run jobs on a Dask cluster, for more than one machine. The only module that imports Dask.
 
-Scheduler and workers are the operator's. What they may do is what a fold worker of this machine may: read and write
-blobs. Everybody who reaches a scheduler without TLS can have it run anything, so this is for networks of one's own.
-TLS comes from Dask's own configuration (DASK_DISTRIBUTED__COMM__TLS__...).
+The operator runs the scheduler and the workers. A worker reads and writes blobs, as a local worker process does.
+Whoever can connect to a scheduler without TLS can run any code on it: use it in a private network only, or with TLS
+from Dask's own configuration (DASK_DISTRIBUTED__COMM__TLS__...).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from distributed import Client, KilledWorker, Security
 from distributed import TimeoutError as DaskTimeoutError
 from starlette.concurrency import run_in_threadpool
 
+from aggregator_service.compute import jobs
 from aggregator_service.compute.process_pool import ATTEMPTS, WorkersUnavailableError
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 
@@ -31,11 +32,11 @@ __all__ = ["ClusterPool"]
 _LOG = logging.getLogger(__name__)
 _connect: Final[Any] = Client
 _security: Final[Any] = Security
-"""Dask's functions carry no types."""
+"""Dask's functions have no type annotations."""
 
 _CONNECT_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 5.0
-"""What a scheduler, or an idle worker, needs at most to answer a question."""
+"""Time limit for the answer of a scheduler or an idle worker."""
 
 _PROTOCOLS: Final = {"dask": "tcp", "dask+tls": "tls"}
 
@@ -44,28 +45,28 @@ Outcome = TypeVar("Outcome")
 
 
 class ClusterPool:
-    """`aggregator_service.compute.process_pool.Workers` on the cluster whose scheduler is at `address`.
+    """`compute.process_pool.Workers` on the Dask cluster whose scheduler is at `address`.
 
-    address: `dask://host:port`, or `dask+tls://host:port`. blobs: what every worker must be able to use.
+    address: `dask://host:port`, or `dask+tls://host:port`. blobs: the store that every worker must be able to use.
     """
 
     def __init__(self, address: str, blobs: BlobStore) -> None:
         scheme, _, place = address.partition("://")
         self._address, self._blobs = f"{_PROTOCOLS[scheme]}://{place}", blobs
-        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # what it tells, we tell, in our form
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # this module logs its errors itself
         self._lock = threading.Lock()
         self._client: Any = None
         self._threads: dict[str, int] = {}
-        self._vetted: set[str] = set()
+        self._fit_workers: set[str] = set()
         self._unfit: dict[str, str] = {}
 
     @property
     def width(self) -> int:
-        """See `Workers.width`: worker processes that are there and fit, at least one, for others may come."""
+        """See `Workers.width`: the fit workers that are connected. At least 1, since workers may connect later."""
         return max(1, len(self._fit()))
 
-    def threads(self, jobs: int) -> int:  # noqa: ARG002 - each worker has its own
-        """See `Workers.threads`: those that the operator gave each worker."""
+    def threads(self, jobs: int) -> int:  # noqa: ARG002 - the workers do not share threads
+        """See `Workers.threads`: as configured by the operator; the fewest of any worker."""
         return min(self._fit().values(), default=1)
 
     def _fit(self) -> dict[str, int]:
@@ -74,60 +75,65 @@ class ClusterPool:
     async def run(self, work: Callable[[Job], Outcome], job: Job) -> Outcome:
         """See `Workers.run`.
 
-        The scheduler itself hands a job to another worker when one dies, and keeps jobs while there is no worker. Only
-        what its own patience is at an end with, or what it lost with its own life, is submitted anew.
+        The scheduler gives a job to another worker when one dies, and queues jobs while no worker is connected. A job
+        is submitted again only when the scheduler gives it up or the connection to the scheduler is lost.
         """
         reason = ""
         for attempt in range(1, ATTEMPTS + 1):
             outcome = await run_in_threadpool(self._submit, work, job)
             waiter = asyncio.wrap_future(outcome)
-            await asyncio.wait({waiter})  # unlike awaiting it, this tells its cancellation from our own
+            await asyncio.wait({waiter})  # awaiting it would not distinguish its cancellation from ours
             if waiter.cancelled():
                 reason = "the connection to the Dask scheduler was lost"
             elif isinstance(error := waiter.exception(), KilledWorker):
-                reason = "its workers died one after the other"
-            elif isinstance(error, ImportError | _UnfitError):  # another version, or none, over there
-                reason = f"its worker cannot do it: {error}"
-                self._vetted.clear()
+                reason = "several workers died while they ran it"
+            elif isinstance(error, ImportError | _UnfitError):  # the worker has another version, or no hushrec
+                reason = f"the worker cannot run it: {error}"
+                self._fit_workers.clear()
             else:
                 return waiter.result()
-            _LOG.warning("a job is done again (attempt %d of %d): %s", attempt, ATTEMPTS, reason)
-        raise WorkersUnavailableError(f"{ATTEMPTS} attempts at a job failed, at last since {reason}")
+            _LOG.warning("job failed (attempt %d of %d): %s", attempt, ATTEMPTS, reason)
+        raise WorkersUnavailableError(f"a job failed {ATTEMPTS} times; last reason: {reason}")
 
     def _submit(self, work: Callable[[Job], Outcome], job: Job) -> Future[Outcome]:
         with self._lock:
             client = self._connected()
-            with suppress(DaskTimeoutError):  # a scheduler that is busy may take its time; what is known must do
-                self._look_around(client)
-            executor = client.get_executor(pure=False, **self._restriction())
-            name = f"{work.__name__}-{uuid4().hex}"  # what the cluster's own pages and logs show of a job
-            future: Future[Outcome] = executor.submit(pickle.loads, _packed(_do, _version(), work, job), key=name)
+            with suppress(DaskTimeoutError):  # a busy scheduler: use the workers that are known
+                self._check_workers(client)
+            executor = client.get_executor(pure=False, **self._placement())
+            name = f"{work.__name__}-{uuid4().hex}"  # shown on the cluster's pages and in its logs
+            future: Future[Outcome] = executor.submit(
+                pickle.loads, _pickled_call(_run_job, _version(), work, job), key=name
+            )
             return future
 
-    def _restriction(self) -> dict[str, Any]:
-        """Where a job may run: anywhere, unless some worker is unfit."""
+    def _placement(self) -> dict[str, Any]:
+        """Arguments that restrict a job to fit workers; none when no worker is unfit.
+
+        Raises `WorkersUnavailableError` when all connected workers are unfit.
+        """
         if not self._unfit:
             return {}
         fit = list(self._fit())
         if not fit:
             raise WorkersUnavailableError(next(iter(self._unfit.values())))
-        return {"workers": fit, "allow_other_workers": True}  # others only when all of these are gone
+        return {"workers": fit, "allow_other_workers": True}  # others only when all of these have disconnected
 
     def check(self) -> str:
         """See `Workers.check`."""
         with self._lock:
             try:
-                self._look_around(self._connected())
+                self._check_workers(self._connected())
             except DaskTimeoutError as error:
                 raise self._unreachable(error) from None
-            self._restriction()
+            self._placement()
             if not self._threads:
                 return "waiting for workers"
             return f"unfit workers: {len(self._unfit)}" if self._unfit else ""
 
     def _connected(self) -> Any:
         if self._client is not None and self._client.status != "running":
-            self._let_go()
+            self._disconnect()
         if self._client is None:
             self._check_certificates()
             try:
@@ -144,48 +150,48 @@ class ClusterPool:
         return self._client
 
     def _check_certificates(self) -> None:
-        """Dask's own error comes late, and names none of its settings."""
+        """Raise `WorkersUnavailableError` for missing certificates: Dask's own error does not name the settings."""
         try:
             context = _security().get_connection_args("client").get("ssl_context")
         except OSError as error:
-            raise WorkersUnavailableError(f"the certificates for the Dask cluster cannot be read ({error})") from None
+            raise WorkersUnavailableError(f"cannot read the certificates for the Dask cluster: {error}") from None
         if self._address.startswith("tls://") and context is None:
             raise WorkersUnavailableError(
                 f"no TLS to the Dask scheduler at {self._address}: "
-                f"DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ..._CLIENT__CERT "
-                f"and ..._CLIENT__KEY name the certificates"
+                f"set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ..._CLIENT__CERT "
+                f"and ..._CLIENT__KEY to the paths of the certificates"
             )
 
-    def _look_around(self, client: Any) -> None:
-        """Who is there now; those who are new, or were unfit, are asked whether they can do our jobs.
+    def _check_workers(self, client: Any) -> None:
+        """List the workers; have those that are new, or were unfit, check that they can run our jobs.
 
-        `TimeoutError` from a scheduler that takes too long, which may be over in a moment.
+        Raises `DaskTimeoutError` when the scheduler is too busy to answer in time.
         """
         try:
             self._threads = dict(client.nthreads(callback_timeout=_ANSWER_SECONDS))
         except DaskTimeoutError:
             raise
-        except Exception as error:  # comm errors of Dask have no common base
+        except Exception as error:  # the communication errors of Dask have no common base class
             raise self._unreachable(error) from None
-        self._vetted &= self._threads.keys()
+        self._fit_workers &= self._threads.keys()
         before, self._unfit = self._unfit, {}
-        question = _packed(_probe, _version(), self._blobs)
-        asked = {
-            worker: client.submit(pickle.loads, question, workers=[worker], pure=False, key=f"probe-{uuid4().hex}")
-            for worker in self._threads.keys() - self._vetted
+        probe = _pickled_call(_probe, _version(), self._blobs)
+        answers = {
+            worker: client.submit(pickle.loads, probe, workers=[worker], pure=False, key=f"probe-{uuid4().hex}")
+            for worker in self._threads.keys() - self._fit_workers
         }
         deadline = monotonic() + _ANSWER_SECONDS
-        for worker, answer in asked.items():
+        for worker, answer in answers.items():
             try:
                 unfit = answer.result(timeout=max(0.1, deadline - monotonic()))
             except DaskTimeoutError:
-                continue  # busy with another's job, or about to die: asked again the next time
+                continue  # the worker is busy or about to stop: it is checked again the next time
             except ImportError as error:
-                unfit = f"has no hushrec that it can use ({error}): pip install 'hushrec[cluster]=={_version()}' there"
+                unfit = f"cannot import this version of hushrec ({error}): {_install()}"
             except Exception as error:
-                unfit = f"cannot even be asked for its version ({type(error).__name__})"
+                unfit = f"failed to report its version ({type(error).__name__}): {_install()}"
             if not unfit:
-                self._vetted.add(worker)
+                self._fit_workers.add(worker)
                 continue
             self._unfit[worker] = f"the Dask worker {worker} {unfit}"
             if worker not in before:
@@ -194,65 +200,69 @@ class ClusterPool:
     def _unreachable(self, error: Exception) -> WorkersUnavailableError:
         return WorkersUnavailableError(
             f"the Dask scheduler at {self._address} does not answer ({type(error).__name__}); "
-            f"HUSHREC_EXECUTOR says where it is"
+            f"start it, or correct HUSHREC_EXECUTOR"
         )
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         client, self._client = self._client, None
         self._threads, self._unfit = {}, {}
-        self._vetted.clear()
+        self._fit_workers.clear()
         if client is not None:
-            with suppress(Exception):  # what it was connected to may be gone
+            with suppress(Exception):  # the scheduler may be gone
                 client.close(timeout=1.0)
 
     def close(self) -> None:
         """See `Workers.close`."""
         with self._lock:
-            self._let_go()
+            self._disconnect()
 
 
 class _Call:
-    """A call that is made where its pickle is loaded."""
+    """A function call that is executed when its pickle is loaded."""
 
-    def __init__(self, function: Callable[..., Any], *given: Any) -> None:
-        self._call = (function, given)
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._call = (function, arguments)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return self._call
 
 
-def _packed(function: Callable[..., Any], *given: Any) -> bytes:
-    """What a worker calls with `pickle.loads`.
+def _pickled_call(function: Callable[..., Any], *arguments: Any) -> bytes:
+    """Return a function call as bytes that a worker executes with `pickle.loads`.
 
-    Dask's scheduler unpickles what is submitted. Bytes spare it the work, and this project: it needs none of it, and
-    sees of a job what it passes on.
+    Dask's scheduler unpickles the arguments of a job. With bytes it need not have this project installed.
     """
-    return pickle.dumps(_Call(function, *given), protocol=5)
+    return pickle.dumps(_Call(function, *arguments), protocol=5)
 
 
 class _UnfitError(Exception):
-    """Raised on a worker that must not do a job of this server's version."""
+    """Raised on a worker whose version differs from the server's."""
 
 
 def _version() -> str:
-    return metadata.version("hushrec")
+    """Version of the package and of its jobs. Server and workers must have the same."""
+    return f"{metadata.version('hushrec')} (jobs {jobs.JOBS_VERSION})"
+
+
+def _install() -> str:
+    return f"install the server's version there (pip install 'hushrec[cluster]=={metadata.version('hushrec')}')"
 
 
 def _probe(version: str, blobs: BlobStore) -> str:
-    """On a worker: what keeps it from doing jobs of a server of `version`; empty when nothing does."""
+    """On a worker: return why it cannot run jobs of a server of `version`; empty when it can."""
     if _version() != version:
-        return f"has hushrec {_version()}, and this server is {version}"
+        return f"has hushrec {_version()}, and this server is {version}: install the same version on both"
     try:
         blobs.check()
     except BlobsUnavailableError as error:
-        return f"cannot use the blobs ({error}): all workers need the directory itself, or credentials for the bucket"
+        return f"cannot use the blob store ({error}): each worker needs the directory, or credentials for the bucket"
     except ImportError:
-        return "has no S3 library: pip install 'hushrec[s3]'"
+        return "has no S3 library: install it there (pip install 'hushrec[s3]')"
     return ""
 
 
-def _do(version: str, work: Callable[[Job], Outcome], job: Job) -> Outcome:
-    """On a worker: the job, unless another version of this project would do it."""
+def _run_job(version: str, work: Callable[[Job], Outcome], job: Job) -> Outcome:
+    """On a worker: run the job. Raises `_UnfitError` when the worker's version is not `version`."""
     if _version() != version:
-        raise _UnfitError(f"hushrec {_version()} is not {version}")
+        raise _UnfitError(f"it has hushrec {_version()}, and the server is {version}")
     return work(job)

@@ -1,9 +1,9 @@
-"""Folds and releases as pure functions from blob keys to new blob keys: what runs in the worker processes.
+"""The jobs of worker processes: folds and releases, as pure functions from blobs to new blobs.
 
-A job names everything by value; a worker opens one contribution at a time, so its memory is O(vector). It never
-touches the database: a job that is lost, or done twice, changes nothing until the engine commits its outcome. What it
-writes has a key that no other attempt at the job has: of two workers that both hold it to be theirs, neither can touch
-what the other wrote. The blobs of attempts that nobody waited for are swept away as orphans.
+A job contains all its inputs by value, or as blob keys with digests. A worker maps one contribution at a time, so its
+memory is O(vector). It never uses the database: a job that is lost or run twice changes nothing until the engine
+commits its result. Each attempt writes blobs under keys of its own, so that two attempts cannot overwrite each other.
+The blobs of abandoned attempts are deleted as orphans.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Final
 
 from aggregator_service.compute.unmasking import Masks, SomeMasks
 from aggregator_service.crash_points import crash_point
@@ -22,6 +23,7 @@ from protocols.sums.base import Buffer
 from protocols.sums.masked.server import BadShare
 
 __all__ = [
+    "JOBS_VERSION",
     "BlobRef",
     "FoldJob",
     "MergeJob",
@@ -36,6 +38,11 @@ __all__ = [
 ]
 
 
+JOBS_VERSION: Final = 2
+"""Raise it when a job's module, name, fields or meaning changes: jobs are pickled, so that server and Dask workers must
+agree on it. 2: the module moved from `rounds.folding` to `compute.jobs`."""
+
+
 @dataclass(frozen=True)
 class BlobRef:
     """A blob and the SHA-256 (hex) that its bytes must have."""
@@ -46,7 +53,7 @@ class BlobRef:
 
 @dataclass(frozen=True)
 class StoredState:
-    """An encoded model state, or a group's view of it, as it was stored; the fields of its row."""
+    """A stored model state, or a device group's view of it: the fields of its row. bytes: its length."""
 
     blob_key: str
     digest: str
@@ -55,7 +62,7 @@ class StoredState:
 
 @dataclass(frozen=True)
 class FoldJob:
-    """Add a batch of contributions to a partial sum (None: an empty one)."""
+    """Add contributions (client id and blob) to a partial sum; None: start an empty one."""
 
     blobs: BlobStore
     task_id: str
@@ -67,7 +74,7 @@ class FoldJob:
 
 @dataclass(frozen=True)
 class MergeJob:
-    """Add up partial sums of the same round."""
+    """Add partial sums of the same round."""
 
     blobs: BlobStore
     task_id: str
@@ -78,7 +85,7 @@ class MergeJob:
 
 @dataclass(frozen=True)
 class UnmaskJob:
-    """Find what takes some of a round's masks off, as a partial sum of no contributions."""
+    """Compute a correction that removes some of a round's masks, as a partial sum of no contributions."""
 
     blobs: BlobStore
     task_id: str
@@ -88,10 +95,11 @@ class UnmaskJob:
 
 @dataclass(frozen=True)
 class ReleaseJob:
-    """Turn a partial into the aggregate. With `absorb`, anyone can open it: absorb it into the model state too.
+    """Convert a partial sum to the aggregate.
 
-    `state` is the newest snapshot and its round (None: the initial state), `survivors` how many were folded. A masked
-    sum is opened with `masks`, or with the `corrections` that workers found in them, each as a partial sum.
+    survivors: number of contributions in `partial`. masks: removes the masks of a masked sum; or use the `corrections`
+    that `unmask_some` returned, each a partial sum. absorb: anyone can open the sum, so also compute the new model
+    state. state: the newest snapshot and the number of its round; None: the initial state.
     """
 
     blobs: BlobStore
@@ -109,10 +117,11 @@ class ReleaseJob:
 
 @dataclass(frozen=True)
 class Released:
-    """The aggregate, its length, and where the server can see one the new model state and what it says of itself.
+    """The result of a release.
 
-    `views` are what the groups see of the state, in their order. `bad_shares` are those that did not fit when the masks
-    were taken off.
+    aggregate_bytes: length of the aggregate. state: the new model state, where the server computes it. views: what each
+    device group downloads of the state, by group; empty with one group. report: the recipe's metrics of the state.
+    is_done: the recipe needs no further sum. bad_shares: secret shares that did not fit when the masks were removed.
     """
 
     aggregate: BlobRef
@@ -125,7 +134,10 @@ class Released:
 
 
 def fold_batch(job: FoldJob) -> BlobRef:
-    """The new partial. Raises `BlobDamagedError` when the storage lost or altered a blob."""
+    """Fold the contributions; return the new partial sum.
+
+    Raises `BlobDamagedError` when a blob is missing or does not match its digest.
+    """
     task = plan_task(job.terms, job.spec.sum_index)
     partial = None if job.partial is None else job.blobs.view(job.partial.key, job.partial.digest)
     folded = task.mechanism.fold(task.sum_plan, partial, _contributions(job, task))
@@ -139,14 +151,17 @@ def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[tuple[Route, memory
 
 
 def merge_partials(job: MergeJob) -> BlobRef:
-    """One partial of several. Raises `BlobDamagedError` as `fold_batch` does."""
+    """Merge the partial sums; return the new one. Raises `BlobDamagedError` as `fold_batch` does."""
     task = plan_task(job.terms, job.spec.sum_index)
     merged = task.mechanism.merge(task.sum_plan, (job.blobs.view(blob.key, blob.digest) for blob in job.partials))
     return _write(job, "partials", merged)
 
 
 def unmask_some(job: UnmaskJob) -> tuple[BlobRef, tuple[BadShare, ...]]:
-    """The correction, and the shares that were wrong. `ThresholdError` when these masks do not come off."""
+    """Return the correction and the wrong shares.
+
+    Raises `ThresholdError` when there are too few good shares to remove these masks.
+    """
     correction, bad_shares = job.masks.correction()
     crash_point("worker.unmasking")
     return _write(job, "partials", correction), bad_shares
@@ -158,15 +173,16 @@ def _write(job: FoldJob | MergeJob | UnmaskJob | ReleaseJob, kind: str, body: by
 
 
 def release_sum(job: ReleaseJob) -> Released:
-    """The aggregate as clients download it; the next model state, too, when anyone can open the sum.
+    """Write the aggregate as clients download it and, with `absorb`, the new model state and its views.
 
-    `ThresholdError` when the masks of a masked sum do not come off: nothing is written then.
+    Raises `ThresholdError` when there are too few good shares to remove the masks (nothing is written then),
+    `BlobDamagedError` as `fold_batch` does.
     """
     task = plan_task(job.terms, job.spec.sum_index)
     partial: Buffer = job.blobs.view(job.partial.key, job.partial.digest)
     bad_shares: tuple[BadShare, ...] = ()
     if job.masks is not None:
-        partial, bad_shares = job.masks.take_off(partial)
+        partial, bad_shares = job.masks.remove_from(partial)
     if job.corrections:
         corrections = (job.blobs.view(blob.key, blob.digest) for blob in job.corrections)
         partial = task.mechanism.merge(task.sum_plan, chain((partial,), corrections))

@@ -1,4 +1,4 @@
-"""Which workers a setting means."""
+"""Open the workers that the setting HUSHREC_EXECUTOR names."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ __all__ = ["open_workers"]
 
 
 def open_workers(location: str, workers: int, blobs: BlobStore, executor: Executor | None = None) -> Workers:
-    """The workers at `local` or `dask://host:port`; `ParameterError` when what it takes is not installed.
+    """Return the workers at `local` or `dask://host:port`.
 
-    `workers`: processes of a local pool. `executor`: one of the caller's own, in place of that pool.
+    workers: processes of a local pool. executor: used instead of a local pool.
+
+    Raises `ParameterError` when the extra `cluster` is needed and not installed.
     """
     if location == "local" or executor is not None:
         return FoldPool(workers, executor)

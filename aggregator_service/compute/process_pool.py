@@ -1,5 +1,6 @@
-"""Where folds and releases run: a pool of worker processes, so that no encryption library ever holds the API's
-interpreter lock. `rounds.cluster` has the other kind, for more than one machine; `rounds.executors` chooses.
+"""Run folds and releases in worker processes, so that encryption libraries never hold the API's interpreter lock.
+
+`compute.dask_pool` runs them on several machines. `compute.open_workers` selects one of the two.
 """
 
 from __future__ import annotations
@@ -21,57 +22,57 @@ __all__ = ["ATTEMPTS", "FoldPool", "Workers", "WorkersUnavailableError"]
 _LOG = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3
-"""How often a job is done whose worker dies, before that counts as a failure of the job."""
+"""How often a job is tried when its workers die."""
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
 
 
 class WorkersUnavailableError(Exception):
-    """No worker can take a job at the moment, or none that is fit for it: the work waits, nothing is lost.
+    """No fit worker is available. The job is tried again later; nothing is lost.
 
-    The text is for the operator and holds no secret.
+    The message is for the operator and contains no secret.
     """
 
 
 class Workers(Protocol):
-    """Who does the jobs. Jobs are pure, so that one whose worker dies is done again; its outcome is what counts."""
+    """Runs jobs. Jobs are pure functions, so a job whose worker dies is run again."""
 
     @property
     def width(self) -> int:
-        """How many jobs run at the same time, as far as is known."""
+        """Number of jobs that can run at the same time."""
 
     def threads(self, jobs: int) -> int:
-        """How many threads each of `jobs` jobs may use when they run at the same time."""
+        """Return the number of threads that each of `jobs` simultaneous jobs may use."""
 
     async def run(self, work: Callable[[Job], Outcome], job: Job) -> Outcome:
-        """`work(job)`. `WorkersUnavailableError` when nobody can do it now, and whatever the work raises."""
+        """Return `work(job)`. Raises what `work` raises, and `WorkersUnavailableError` when no fit worker is available."""
 
     def check(self) -> str:
-        """A quick look whether jobs would be done now: empty, or a remark. `WorkersUnavailableError` says what fails.
+        """Check quickly whether jobs can run now; return a remark for the operator, or an empty string.
 
-        May be called in any thread.
+        Raises `WorkersUnavailableError`, with the reason, when they cannot. May be called in any thread.
         """
 
     def close(self) -> None:
-        """Let go of the workers; a job under way is abandoned, which loses nothing."""
+        """Release the workers. Jobs under way are abandoned; nothing is lost."""
 
 
 def _prepare_worker() -> None:
-    """A worker ends with its server, also when that is killed: it could otherwise wait on its queue for ever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
+    """Make a worker exit with its server, also when that is killed: it would otherwise wait on its queue forever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles Ctrl-C
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+        threading.Thread(target=_exit_with_parent, args=(parent.sentinel,), daemon=True).start()
 
 
-def _end_with(sentinel: int) -> None:
+def _exit_with_parent(sentinel: int) -> None:
     wait([sentinel])
     os._exit(1)
 
 
 class FoldPool:
-    """Runs jobs on an executor of its own making, or on one that was handed in (which it never replaces)."""
+    """Runs jobs in a pool of `workers` processes that it makes, or on the given `executor`, which it never replaces."""
 
     def __init__(self, workers: int, executor: Executor | None = None) -> None:
         self._workers = workers
@@ -84,17 +85,17 @@ class FoldPool:
         return self._workers
 
     def threads(self, jobs: int) -> int:
-        """See `Workers.threads`: the machine's processors are shared out evenly."""
+        """See `Workers.threads`: the machine's processors divided by the jobs."""
         return max(1, (os.cpu_count() or 1) // jobs)
 
     async def run(self, work: Callable[[Job], Outcome], job: Job) -> Outcome:
-        """`work(job)`. A worker that dies breaks the pool: a new one is made and the job, being pure, done again."""
+        """See `Workers.run`. A worker that dies breaks the pool: a new pool is made and the job is run again."""
         for attempt in range(1, ATTEMPTS + 1):
             pool = self._executor()
             try:
                 return await asyncio.get_running_loop().run_in_executor(pool, work, job)
             except BrokenProcessPool:
-                _LOG.warning("a fold worker died; its job is done again (attempt %d of %d)", attempt, ATTEMPTS)
+                _LOG.warning("a worker process died during a job (attempt %d of %d)", attempt, ATTEMPTS)
                 if pool is self._pool:
                     self._pool = self._given
                 if attempt == ATTEMPTS:
@@ -103,16 +104,16 @@ class FoldPool:
 
     def _executor(self) -> Executor:
         if self._pool is None:
-            context = multiprocessing.get_context("spawn")  # forking a process with threads and TenSEAL is unsafe
+            context = multiprocessing.get_context("spawn")  # forking is unsafe with threads and TenSEAL
             self._pool = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_prepare_worker)
         return self._pool
 
     def check(self) -> str:
-        """See `Workers.check`: dead workers are replaced, so there is nothing to say."""
+        """See `Workers.check`: always empty, since dead workers are replaced."""
         return ""
 
     def close(self) -> None:
-        """Stop the workers of our own pool; a job under way is abandoned, which loses nothing."""
+        """Stop the processes of our own pool. Jobs under way are abandoned; nothing is lost."""
         if self._pool is not None and self._pool is not self._given:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

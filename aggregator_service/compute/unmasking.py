@@ -1,7 +1,7 @@
-"""Taking the masks off a sum: pure functions from values to values, run in worker processes.
+"""Remove the masks from a sum: pure functions that run in worker processes.
 
-One worker takes all of them off (`Masks.take_off`), or several find a correction each (`Masks.split`,
-`SomeMasks.correction`), which are merged with the sum as the partial sums they are.
+One worker removes all of them (`Masks.remove_from`), or several compute a correction each (`Masks.split`,
+`SomeMasks.correction`). Corrections are partial sums, and are merged with the sum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ __all__ = ["Masks", "SomeMasks"]
 
 @dataclass(frozen=True)
 class Masks:
-    """What takes the masks off a round's partial sum. Sets are client ids; bodies are what clients sent."""
+    """What is needed to remove the masks of a round.
+
+    roster: the encoded roster. sharers, survivors: client ids. replies: the unmask messages by client id. threads: how
+    many to use.
+    """
 
     context: RoundContext
     roster: bytes = field(repr=False)
@@ -30,17 +34,17 @@ class Masks:
     replies: Mapping[str, bytes] = field(repr=False)
     threads: int = 1
 
-    def take_off(self, partial: Buffer) -> tuple[bytes, tuple[BadShare, ...]]:
-        """The partial sum without masks, and the shares that were wrong. `ThresholdError`: too few good replies."""
+    def remove_from(self, partial: Buffer) -> tuple[bytes, tuple[BadShare, ...]]:
+        """Return the partial sum without masks, and the wrong shares. Raises `ThresholdError` for too few good replies."""
         roster = open_roster(self.context, self.roster)
         found = server.unmask(roster, self.sharers, self.survivors, self.replies, self.threads)
         return MASKED.correct(self.context.plan, partial, found.correction), found.bad_shares
 
     def split(self, workers: int, least_bytes: int, threads: int) -> tuple[SomeMasks, ...]:
-        """The masks in at most `workers` parts, each with the shares of its own owners alone and with `threads`.
+        """Split the masks into at most `workers` parts, each with the shares of its owners only and with `threads`.
 
-        Every part has at least `least_bytes` of mask streams to make; one part when there is not enough for two.
-        `ThresholdError` when a secret has too few replies.
+        Every part has at least `least_bytes` of mask streams to make; one part when there are too few for two.
+        Raises `ThresholdError` when a secret has too few replies.
         """
         roster = open_roster(self.context, self.roster)
         held = server.collect_shares(roster, self.sharers, self.survivors, self.replies)
@@ -54,7 +58,7 @@ class Masks:
 
 @dataclass(frozen=True)
 class SomeMasks:
-    """Some of a round's masks, as `Masks`; `held` are the shares of the secrets that they come from."""
+    """A part of `Masks`. held: the shares of the secrets from which its masks are made."""
 
     context: RoundContext
     roster: bytes = field(repr=False)
@@ -64,7 +68,7 @@ class SomeMasks:
     threads: int = 1
 
     def correction(self) -> tuple[bytes, tuple[BadShare, ...]]:
-        """What takes them off, as a partial sum of no contributions, and the shares that were wrong."""
+        """Return the correction that removes these masks, a partial sum of no contributions, and the wrong shares."""
         roster = open_roster(self.context, self.roster)
         found = server.unmask_shares(roster, self.sharers, self.survivors, self.held, self.threads)
         return MASKED.correct(self.context.plan, None, found.correction), found.bad_shares

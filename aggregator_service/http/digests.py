@@ -1,15 +1,15 @@
-"""Lengths and digests that a request announces (RFC 9110, RFC 9530)."""
+"""The length and the digests that a request announces for its body (RFC 9110, RFC 9530)."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from typing import Final
 
 from starlette.requests import Request
 
 from aggregator_service.problems import Problem
+from protocols.crypto.digest_fields import format_digest, parse_digest
+from protocols.errors import CodecError
 
 __all__ = [
     "content_digest",
@@ -20,18 +20,21 @@ __all__ = [
 ]
 
 _DIGITS: Final = re.compile(r"^[0-9]{1,18}$")
-_SHA256: Final = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/]{43}=):\s*(?=$|,|;)")
 
 
 def content_length(request: Request, *, exact: int | None = None, most: int | None = None) -> int:
-    """The announced length: 411 when there is none, 413 and 400 when it is not what the resource takes."""
+    """Return the value of Content-Length, in bytes.
+
+    exact, most: the length that the body must have, or may have at most. Raises `Problem`: length-required without a
+    Content-Length or with a chunked body; body-too-long; body-too-short, also for an empty body.
+    """
     text = request.headers.get("content-length", "")
     if not _DIGITS.match(text) or "transfer-encoding" in request.headers:
-        raise Problem("length-required", "announce the body's length in Content-Length; chunked bodies are not taken")
+        raise Problem("length-required", "send the header Content-Length; chunked bodies are not accepted")
     length = int(text)
     limit = exact if exact is not None else most
     if limit is not None and length > limit:
-        raise Problem("body-too-long", f"the body may have {limit} bytes", expected_bytes=limit)
+        raise Problem("body-too-long", f"the body may have at most {limit} bytes", expected_bytes=limit)
     if exact is not None and length < exact:
         raise Problem("body-too-short", f"the body must have exactly {exact} bytes", expected_bytes=exact)
     if length == 0:
@@ -40,26 +43,26 @@ def content_length(request: Request, *, exact: int | None = None, most: int | No
 
 
 def content_digest(request: Request) -> str:
-    """The SHA-256 (hex) of the Content-Digest header (RFC 9530): 400 bad-digest when there is none."""
+    """Return the SHA-256 (hex) of the body from Content-Digest; raise `Problem` bad-digest without a valid one."""
     return digest_in(request.headers.get("Content-Digest", ""), "Content-Digest")
 
 
 def repr_digest(request: Request) -> str:
-    """The SHA-256 (hex) of the whole representation, from Repr-Digest (RFC 9530)."""
+    """Return the SHA-256 (hex) of the whole upload from Repr-Digest; raise `Problem` bad-digest without a valid one."""
     return digest_in(request.headers.get("Repr-Digest", ""), "Repr-Digest")
 
 
 def digest_in(value: str, name: str) -> str:
-    """The SHA-256 (hex) in the value of the field `name`: 400 bad-digest when there is none."""
-    found = _SHA256.search(value)
-    if found is None:
-        raise Problem("bad-digest", f"a header of the form {name}: sha-256=:<base64>: is needed")
+    """Return the SHA-256 (hex) in the value of the header `name`; raise `Problem` bad-digest without a valid one."""
     try:
-        return base64.b64decode(found.group(1), validate=True).hex()
-    except binascii.Error:
-        raise Problem("bad-digest", f"the header {name} is not well-formed") from None
+        digest = parse_digest(value)
+    except CodecError as error:
+        raise Problem("bad-digest", f"the header {name} is malformed: {error}") from None
+    if digest is None:
+        raise Problem("bad-digest", f"send the header {name}: sha-256=:<base64 of the SHA-256>:")
+    return digest.hex()
 
 
 def digest_header(digest: str) -> str:
-    """A SHA-256 (hex) as the value of Content-Digest."""
-    return f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:"
+    """Return the value of Content-Digest for a SHA-256 (hex)."""
+    return format_digest(bytes.fromhex(digest))

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
 from aggregator_service.compute.jobs import BlobRef, FoldJob, Released, ReleaseJob
-from aggregator_service.compute.split_jobs import Parallel
+from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
@@ -91,7 +91,7 @@ class RoundAdvancer:
         database: Database,
         blobs: BlobStore,
         clock: Clock,
-        jobs: Parallel,
+        jobs: SplitJobs,
         batch: int,
         instruments: Instruments,
     ) -> None:

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
 from aggregator_service.compute.process_pool import Workers, WorkersUnavailableError
-from aggregator_service.compute.split_jobs import Parallel
+from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
 from aggregator_service.rounds.advance import RoundAdvancer, Situation
@@ -49,7 +49,7 @@ class RoundEngine:
         instruments: Instruments | None = None,
     ) -> None:
         self._database, self._recheck = database, recheck
-        jobs = Parallel(workers, split_bytes)
+        jobs = SplitJobs(workers, split_bytes)
         self._steps = RoundAdvancer(database, blobs, clock, jobs, batch, instruments or Instruments())
         self._wake: dict[str, asyncio.Event] = {}
         self._drivers: dict[str, asyncio.Task[None]] = {}
@@ -117,7 +117,7 @@ class RoundEngine:
                 _LOG.warning("storage fails with %s; trying again", type(error).__name__, extra=fields(task=task_id))
                 pause = _BACK_OFF
             except WorkersUnavailableError as error:
-                _LOG.warning("a sum waits: %s; trying again", error, extra=fields(task=task_id))
+                _LOG.warning("cannot run a job: %s; trying again", error, extra=fields(task=task_id))
                 pause = _BACK_OFF
             except Exception:
                 # The rows are as they were: nothing is lost by trying again, and other tasks go on.

@@ -10,11 +10,12 @@ from urllib.parse import quote, urlencode, urlsplit
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ValidationError
 
-from client_sdk.api.effects import Method, Program, Request, Response, content_digest, digest_matches, parse_digest
+from client_sdk.api.effects import Method, Program, Request, Response, content_digest, digest_matches
 from client_sdk.api.retry import RetryPolicy, send
 from client_sdk.api.signing import ServerTime, Signer
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES, upload
 from client_sdk.errors import ContractBroken, DigestMismatch, NotFound
+from protocols.crypto.digest_fields import parse_digest
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import (
     CertificateRequest,

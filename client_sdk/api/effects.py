@@ -7,16 +7,14 @@ are all that differs between the sync and the async SDK.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import hmac
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from client_sdk.api.signing import Signer
-from protocols.errors import CodecError
+from protocols.crypto.digest_fields import format_digest
 
 __all__ = [
     "Effect",
@@ -30,14 +28,12 @@ __all__ = [
     "content_digest",
     "digest_matches",
     "metered",
-    "parse_digest",
     "pause",
     "work",
 ]
 
 T = TypeVar("T")
 Method = Literal["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
-_ALGORITHM: Final = "sha-256"
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,25 +98,7 @@ def work(call: Callable[[], T]) -> Program[T]:
 
 def content_digest(body: bytes | memoryview) -> str:
     """The value of a Content-Digest or Repr-Digest field (RFC 9530): sha-256 as a structured-field byte sequence."""
-    return f"{_ALGORITHM}=:{base64.b64encode(hashlib.sha256(body).digest()).decode('ascii')}:"
-
-
-def parse_digest(header: str) -> bytes | None:
-    """The sha-256 of a digest field, None when it names other algorithms only; `CodecError` when it is malformed."""
-    for member in header.split(","):
-        name, equals, value = member.strip().partition("=")
-        if name.lower() != _ALGORITHM:
-            continue
-        if not (equals and len(value) > 2 and value[0] == value[-1] == ":"):
-            raise CodecError("a digest field must hold a byte sequence between colons (RFC 9530)")
-        try:
-            found = base64.b64decode(value[1:-1], validate=True)
-        except binascii.Error as error:
-            raise CodecError("a digest field is not base64") from error
-        if len(found) != hashlib.sha256().digest_size:
-            raise CodecError(f"a sha-256 digest has 32 bytes, this one has {len(found)}")
-        return found
-    return None
+    return format_digest(hashlib.sha256(body).digest())
 
 
 def digest_matches(body: bytes, expected: bytes) -> bool:

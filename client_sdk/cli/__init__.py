@@ -1,4 +1,4 @@
-"""The command `hushrec`: demo, join, recommend, evaluate, cost, data, doctor, keyring."""
+"""The command `hushrec`. `root` lists its subcommands; docs/cli.md describes them."""
 
 from __future__ import annotations
 

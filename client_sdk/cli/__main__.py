@@ -1,4 +1,4 @@
-"""`python -m client_sdk.cli`: the command where no script is installed."""
+"""`python -m client_sdk.cli` runs the command `hushrec` without an installed script."""
 
 from __future__ import annotations
 

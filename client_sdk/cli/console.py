@@ -1,4 +1,4 @@
-"""Where the commands print: one console, one form of table, one way to end with an error."""
+"""Consoles, tables and error output shared by all commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ stderr: Final = Console(stderr=True)
 
 
 def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table with its first column on the left and the others on the right."""
+    """Return a table whose first column is left-aligned and whose other columns are right-aligned.
+
+    The header row is left out if all `headings` are empty. Each row has as many cells as there are headings; cells may
+    contain rich markup.
+    """
     made = Table(title=title, title_justify="left", show_header=any(headings), min_width=cell_len(title))
     for place, heading in enumerate(headings):
         made.add_column(heading, justify="left" if place == 0 else "right")
@@ -28,7 +32,7 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 
 def fail(message: str, hint: str = "") -> NoReturn:
-    """Say what went wrong, and what to do, on standard error; exit with 1."""
+    """Print `error: message` and, on a second line, `hint` to standard error; raise `typer.Exit` with code 1."""
     stderr.print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     if hint:
         stderr.print(f"  {escape(hint)}", highlight=False, soft_wrap=True)

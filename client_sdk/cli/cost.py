@@ -1,93 +1,120 @@
-"""`hushrec cost`: what taking part costs on the wire, as the CoLR paper counts it and as it is really sent."""
+"""`hushrec cost`: bytes and minutes of network traffic, by the paper's counting and by the messages of this version."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from client_sdk.cli.command_options import command_options
 from client_sdk.cli.console import console, table
 from protocols.parameter_text.named_values import named_values
 
 if TYPE_CHECKING:
     from client_sdk.simulation.traffic_costs import Link, Traffic
+    from protocols.recipes.base import Recipe
 
-__all__ = ["cost"]
+__all__ = ["CostOptions", "cost"]
 
 _NOTE = (
-    "The paper counts the float32 values of an update alone, and as many back (an entry of Top-K twice, for its "
-    "index). What is sent holds more: how many clients touched each item (one more value an item, without which no "
-    "mean can be taken), and whatever the encryption or a masked round's handshake adds. A client is taken to be in "
-    "every round; a client in fewer rounds sends less, and still has every sum to fetch, or a snapshot of the model. "
-    "Control messages, about a kilobyte a round, and all computing are left out."
+    "The paper counts the float32 values of one update up and the same number down (Top-K: each entry twice, for its "
+    "index). The messages of this version also contain the number of clients that touched each item (one value an "
+    "item, needed for the mean), the overhead of the encryption and the handshake of a masked round. The client takes "
+    "part in every round; a client that takes part in fewer rounds sends less, but still downloads every sum or a "
+    "snapshot of the model. Control messages (about 1 kB a round) and computing time are not counted."
 )
+_HEADINGS = {"paper": "paper's counting"}
 
 
-def cost(
-    recipe: Annotated[str, typer.Option(help="What is summed: fedmf, colr, scolr, topk, ...")] = "colr",
-    rank: Annotated[int | None, typer.Option(min=1, help="Rank of the change, for recipes that have one.")] = None,
-    items: Annotated[int, typer.Option(min=1, help="Items; MovieLens-1M's by default.")] = 3706,
-    dim: Annotated[int | None, typer.Option(min=1, help="Length of an item's factor; 64 unless given.")] = None,
-    mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, paillier, masked, plain.")] = "ckks",
-    clients: Annotated[int, typer.Option(min=1, help="Clients a round.")] = 60,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 1000,
+@dataclass(frozen=True)
+class CostOptions:
+    """Options of `hushrec cost`."""
+
+    recipe: Annotated[str, typer.Option(help="What is summed: fedmf, colr, scolr, topk, ...")] = "colr"
+    rank: Annotated[int | None, typer.Option(min=1, help="Rank of the update, for recipes that have one.")] = None
+    items: Annotated[int, typer.Option(min=1, help="Number of items; the default is MovieLens-1M's.")] = 3706
+    dim: Annotated[int | None, typer.Option(min=1, help="Length of an item's factor.", show_default="64")] = None
+    mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, paillier, masked or plain.")] = "ckks"
+    clients: Annotated[int, typer.Option(min=1, help="Clients in each round.")] = 60
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the task.")] = 1000
     device_group: Annotated[
-        int, typer.Option("--device-group", "--group", help="Of this group of clients, where groups take turns (FAIR).")
-    ] = 0,
-    up: Annotated[float, typer.Option(help="What a client sends a second, MiB (the paper writes MB).")] = 0.25,
-    down: Annotated[float, typer.Option(help="What a client receives a second, MiB (the paper writes MB).")] = 0.75,
+        int,
+        typer.Option(
+            "--device-group", "--group", help="Device group of the client, in tasks with several groups (FAIR)."
+        ),
+    ] = 0
+    up: Annotated[float, typer.Option(help="Upload rate of the client, MiB/s (the paper writes MB).")] = 0.25
+    down: Annotated[float, typer.Option(help="Download rate of the client, MiB/s (the paper writes MB).")] = 0.75
     recipe_parameter: Annotated[
-        list[str] | None, typer.Option("-r", help="Further recipe parameter, name=value.")
-    ] = None,
+        list[str] | None, typer.Option("-r", help="Recipe parameter, name=value; repeatable.")
+    ] = None
     mechanism_parameter: Annotated[
-        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Bytes and minutes on the wire for one client, by the communication model of the CoLR paper (its Table 2).
+        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False
 
-    The paper's counting, plain sums and the chosen mechanism stand side by side.
+    def recipe_parameters(self) -> dict[str, object]:
+        """Return the recipe's parameters by name; `-r` overrides --items, --dim and --rank."""
+        shape = {"items": self.items, "dim": self.dim, "rank": self.rank}
+        given = {name: value for name, value in shape.items() if value is not None}
+        return given | named_values(self.recipe_parameter or [])
+
+    def mechanism_parameters(self) -> dict[str, Any]:
+        """Return the mechanism's parameters by name."""
+        return named_values(self.mechanism_parameter or [])
+
+
+@command_options(CostOptions)
+def cost(options: CostOptions) -> None:
+    """Estimate the network traffic of one client over a whole task, in bytes and minutes.
+
+    Prints three countings side by side: the CoLR paper's (its Table 2), plain sums, and the chosen mechanism.
 
     Example: hushrec cost --recipe colr --rank 4 --mechanism ckks --clients 60 --rounds 1000 --up 0.25 --down 0.75
     """
-    from client_sdk.simulation.traffic_costs import Link, published_traffic, wire_traffic
-    from protocols.recipes.registry import check_combination
-    from protocols.recipes.registry import recipe as make_recipe
-    from protocols.sums.registry import mechanism as find_mechanism
+    from client_sdk.simulation.traffic_costs import Link
+    from protocols.recipes.registry import check_combination, recipe
 
-    link = Link(up, down)
-    shape = {name: value for name, value in (("items", items), ("dim", dim), ("rank", rank)) if value is not None}
-    chosen = make_recipe(recipe, shape | named_values(recipe_parameter or []))
-    check_combination(chosen, mechanism)
-    how = named_values(mechanism_parameter or [])
-    countings = {"paper": published_traffic(chosen, rounds, device_group)}
-    if mechanism != "plain":
-        countings["plain"] = wire_traffic(chosen, find_mechanism("plain"), {}, clients, rounds, device_group)
-    countings[mechanism] = wire_traffic(chosen, find_mechanism(mechanism), how, clients, rounds, device_group)
-    if as_json:
-        parameters = {"recipe": chosen.parameters.model_dump(mode="json"), "mechanism": how}
-        typer.echo(json.dumps(_document(recipe, mechanism, parameters, clients, link, countings), indent=2))
+    link = Link(options.up, options.down)
+    chosen = recipe(options.recipe, options.recipe_parameters())
+    check_combination(chosen, options.mechanism)
+    countings = _countings(options, chosen)
+    if options.as_json:
+        typer.echo(json.dumps(_document(options, chosen, link, countings), indent=2))
         return
-    title = f"{recipe} over {mechanism}: one client in {rounds:,} rounds of {clients} clients"
+    title = (
+        f"{options.recipe} with {options.mechanism}: one client, {options.rounds:,} rounds of {options.clients} clients"
+    )
     console.print(table(title, ("", *(_HEADINGS.get(name, name) for name in countings)), _rows(link, countings)))
-    console.print(f"At {up:g} MiB/s up and {down:g} MiB/s down. {_NOTE}", highlight=False)
+    console.print(f"Rates: {options.up:g} MiB/s up, {options.down:g} MiB/s down. {_NOTE}", highlight=False)
 
 
-_HEADINGS = {"paper": "paper's counting"}
+def _countings(options: CostOptions, chosen: Recipe) -> dict[str, Traffic]:
+    """Return the traffic of all rounds by counting: the paper's, plain sums and the mechanism's."""
+    from client_sdk.simulation.traffic_costs import published_traffic, wire_traffic
+    from protocols.sums.registry import mechanism
+
+    found = {"paper": published_traffic(chosen, options.rounds, options.device_group)}
+    for name, parameters in {"plain": {}, options.mechanism: options.mechanism_parameters()}.items():
+        found[name] = wire_traffic(
+            chosen, mechanism(name), parameters, options.clients, options.rounds, options.device_group
+        )
+    return found
 
 
 def _rows(link: Link, countings: dict[str, Traffic]) -> list[tuple[str, ...]]:
     base = countings["paper"]
     return [
-        ("up a round", *(_size(t.up_bytes / t.rounds) for t in countings.values())),
-        ("down a round", *(_size(t.down_bytes / t.rounds) for t in countings.values())),
-        ("up in all", *(_size(t.up_bytes) for t in countings.values())),
-        ("down in all", *(_size(t.down_bytes) for t in countings.values())),
+        ("up per round", *(_size(t.up_bytes / t.rounds) for t in countings.values())),
+        ("down per round", *(_size(t.down_bytes / t.rounds) for t in countings.values())),
+        ("up, total", *(_size(t.up_bytes) for t in countings.values())),
+        ("down, total", *(_size(t.down_bytes) for t in countings.values())),
         ("minutes up", *(f"{t.up_minutes(link):,.2f}" for t in countings.values())),
         ("minutes down", *(f"{t.down_minutes(link):,.2f}" for t in countings.values())),
-        ("minutes in all", *(f"[bold]{t.minutes(link):,.2f}[/]" for t in countings.values())),
-        ("beside the paper's", *(f"{t.minutes(link) / base.minutes(link):.2f}x" for t in countings.values())),
+        ("minutes, total", *(f"[bold]{t.minutes(link):,.2f}[/]" for t in countings.values())),
+        ("relative to the paper", *(f"{t.minutes(link) / base.minutes(link):.2f}x" for t in countings.values())),
     ]
 
 
@@ -98,15 +125,16 @@ def _size(count: float) -> str:
     return f"{count:,.0f} B"
 
 
-def _document(
-    recipe: str, mechanism: str, parameters: dict[str, Any], clients: int, link: Link, countings: dict[str, Traffic]
-) -> dict[str, Any]:
-    """JSON: bytes and minutes of each counting over all rounds, and what they follow from."""
+def _document(options: CostOptions, chosen: Recipe, link: Link, countings: dict[str, Traffic]) -> dict[str, Any]:
+    """Return the JSON document: bytes and minutes of each counting over all rounds, and their inputs."""
     return {
-        "recipe": recipe,
-        "mechanism": mechanism,
-        "parameters": parameters,
-        "clients": clients,
+        "recipe": options.recipe,
+        "mechanism": options.mechanism,
+        "parameters": {
+            "recipe": chosen.parameters.model_dump(mode="json"),
+            "mechanism": options.mechanism_parameters(),
+        },
+        "clients": options.clients,
         "mib_per_second": {"up": link.up, "down": link.down},
         "countings": {
             name: {

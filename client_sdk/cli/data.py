@@ -1,4 +1,4 @@
-"""`hushrec data`: which data sets there are, fetching one from its provider, and looking at what is on disk."""
+"""`hushrec data`: list the data sets that can be fetched, fetch one, and summarise one on disk."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from client_sdk.data.loaders import load_dataset
 
 __all__ = ["data"]
 
-data = typer.Typer(no_args_is_help=True, help="Data sets: list them, fetch one from its provider, look at one on disk.")
+data = typer.Typer(no_args_is_help=True, help="List, download and inspect data sets.")
 
 
 @data.command("list")
 def list_sets() -> None:
-    """Name the data sets that can be fetched, with their terms.
+    """List the data sets that can be downloaded, with address, size and terms of use.
 
     Example: hushrec data list
     """
@@ -32,12 +32,14 @@ def list_sets() -> None:
 
 @data.command("fetch")
 def fetch_set(
-    name: Annotated[str, typer.Argument(help="ml-100k or ml-1m")],
-    data_dir: Annotated[Path, typer.Option(help="Folder to put it in.")] = Path("data"),
+    name: Annotated[str, typer.Argument(help="Data set: ml-100k or ml-1m.")],
+    data_dir: Annotated[Path, typer.Option(help="Folder for the data set; created if it does not exist.")] = Path(
+        "data"
+    ),
 ) -> None:
-    """Download a data set from its provider, check it, unpack it.
+    """Download a data set from its provider, verify its size and digests, and unpack it.
 
-    Example: hushrec data fetch ml-100k
+    Example: hushrec data fetch ml-100k --data-dir data
     """
     console.print(describe(name), highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -45,15 +47,17 @@ def fetch_set(
         bar = progress.add_task(name, total=DOWNLOADS[name].size)
         folder = fetch(name, data_dir, download, lambda done: progress.update(bar, completed=done))
     usage = escape(f"hushrec demo --dataset {name} --data-dir {data_dir}")
-    console.print(f"{name} is in [bold]{escape(str(folder))}[/]: {usage}", soft_wrap=True)
+    console.print(f"{name} is in [bold]{escape(str(folder))}[/]. To use it: {usage}", soft_wrap=True)
 
 
 @data.command("show")
 def show_set(
-    name: Annotated[str, typer.Argument(help="A data set's name, or a CSV file.")],
-    data_dir: Annotated[Path | None, typer.Option(help="Folder that holds it.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of a data set, or path of a CSV file.")],
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder that contains the data set.", show_default="data")
+    ] = None,
 ) -> None:
-    """Load a data set and say what is in it.
+    """Load a data set or a CSV file and print the number of users, items and interactions.
 
     Example: hushrec data show ml-100k --data-dir data
     """
@@ -65,13 +69,14 @@ def show_set(
         "items": f"{train.n_items:,}",
         "training interactions": f"{train.items.size:,}",
         "held-out interactions": f"{int((loaded.test_items >= 0).sum()):,}",
-        "interactions a user": f"{train.items.size / train.n_users:.1f}",
+        "training interactions per user": f"{train.items.size / train.n_users:.1f}",
         "share of the 10 % most popular items": f"{_head_share(degrees):.1%}",
     }
     console.print(table(name, ("", ""), list(rows.items())))
 
 
 def _head_share(degrees: object) -> float:
+    """Return the share of all interactions that belong to the most popular tenth of the items."""
     import numpy as np
 
     ordered = np.sort(np.asarray(degrees))[::-1]

@@ -1,118 +1,165 @@
-"""`hushrec demo`: the main job, end to end, on this machine."""
+"""`hushrec demo`: train a recommender end to end on this machine."""
 
 from __future__ import annotations
 
 import secrets
 import shutil
 import webbrowser
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from client_sdk.cli.command_options import command_options
 from client_sdk.cli.console import console, fail
 
 if TYPE_CHECKING:
-    from client_sdk.demo.privirec_run import PriviRecRequest
+    from client_sdk.demo.privirec.setup import PriviRecRequest
     from client_sdk.demo.run import DemoRequest
 
-__all__ = ["demo"]
+__all__ = ["DemoOptions", "demo"]
+
+_PRIVIREC = ("privirec", "privirec-k")
+_INSTALL_PLOTS = "pip install 'hushrec[plots]'"
 
 
-def demo(
-    dataset: Annotated[str, typer.Option(help="synthetic, ml-100k or ml-1m.")] = "synthetic",
-    data_dir: Annotated[Path | None, typer.Option(help="Folder with the data set's files.")] = None,
+@dataclass(frozen=True)
+class DemoOptions:
+    """Options of `hushrec demo`."""
+
+    dataset: Annotated[str, typer.Option(help="Data set: synthetic (offline), ml-100k or ml-1m.")] = "synthetic"
+    data_dir: Annotated[Path | None, typer.Option(help="Folder that contains the data set.", show_default="data")] = (
+        None
+    )
     recipe: Annotated[
-        str, typer.Option(help="colr, scolr (clients of different ranks), privirec-k, privirec.")
-    ] = "colr",
+        str, typer.Option(help="Recipe: colr, scolr (clients of different ranks), privirec-k or privirec.")
+    ] = "colr"
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds an arm, or power iterations; the data set's own by default.")
-    ] = None,
-    cohort: Annotated[int | None, typer.Option(min=3, help="Clients a round; in PriviRec always all of them.")] = None,
-    rank: Annotated[int | None, typer.Option(min=1, help="Rank of the change, or singular vectors.")] = None,
+        int | None,
+        typer.Option(min=1, help="Rounds of each run; with privirec, power iterations.", show_default="by data set"),
+    ] = None
+    cohort: Annotated[
+        int | None,
+        typer.Option(min=3, help="Clients in each round; with privirec always all.", show_default="by data set"),
+    ] = None
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rank of the update; with privirec, number of singular vectors.", show_default="by data set"
+        ),
+    ] = None
     parameter_set: Annotated[
-        Literal["compact", "standard", "precise"], typer.Option("--set", help="CKKS parameters.")
-    ] = "standard",
-    dropout: Annotated[float, typer.Option(min=0, max=0.9, help="Share of a cohort that never answers.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Same seed, same data, cohorts and draws.")] = 0,
-    output: Annotated[Path, typer.Option(help="Folder for the report and the server's data.")] = Path("hushrec-demo"),
-    browse: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
-) -> None:
-    """Train a recommender from ciphertexts: a server process, a fleet of clients, a report.
+        Literal["compact", "standard", "precise"], typer.Option("--set", help="CKKS parameter set.")
+    ] = "standard"
+    dropout: Annotated[float, typer.Option(min=0, max=0.9, help="Share of the clients that drop out, 0 to 0.9.")] = 0.0
+    seed: Annotated[int, typer.Option(help="Seed of the data, cohorts and random draws.")] = 0
+    output: Annotated[Path, typer.Option(help="Folder for the report and the server's data.")] = Path("hushrec-demo")
+    browse: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False
 
-    Four ways side by side: encrypted, the same in plain, full FedMF, and popularity. With privirec-k: masked sums, the
-    spectrum as it converges, and a graph filter beside the same with all data in one place.
+
+@command_options(DemoOptions)
+def demo(options: DemoOptions) -> None:
+    """Train a recommender from encrypted sums: start a server, run many clients, write a report.
+
+    Compares four runs: encrypted training, the same in plain, full FedMF in ciphertexts, and popularity. With
+    privirec-k it runs masked sums, shows the spectrum as it converges and compares a graph filter with central data.
+
     Example: hushrec demo --dataset ml-100k --data-dir data
     """
-    server_dir = output / f"server-{secrets.token_hex(4)}"
-    if recipe in ("privirec", "privirec-k"):
-        if cohort is not None:
-            fail(f"{recipe} sums over everyone, in every round", "leave out --cohort")
-        from client_sdk.demo.privirec_run import PriviRecRequest
+    server_dir = options.output / f"server-{secrets.token_hex(4)}"
+    if options.recipe in _PRIVIREC:
+        if options.cohort is not None:
+            fail(f"{options.recipe} sums over all clients in every round", "leave out --cohort")
+        _run_privirec(_privirec_request(options, server_dir), options)
+    else:
+        _run_factors(_factors_request(options, server_dir), options)
 
-        asked = PriviRecRequest(dataset, data_dir, recipe, rounds, rank, dropout, seed, server_dir=server_dir)
-        _privirec(asked, output)
-        return
-    from client_sdk.demo.run import DemoRequest
 
-    _factors(
-        DemoRequest(dataset, data_dir, recipe, rounds, cohort, rank, parameter_set, dropout, seed, server_dir),
-        output,
-        browse,
+def _privirec_request(options: DemoOptions, server_dir: Path) -> PriviRecRequest:
+    from client_sdk.demo.privirec.setup import PriviRecRequest
+
+    return PriviRecRequest(
+        dataset=options.dataset,
+        data_dir=options.data_dir,
+        recipe=options.recipe,
+        iterations=options.rounds,
+        components=options.rank,
+        dropout=options.dropout,
+        seed=options.seed,
+        server_dir=server_dir,
     )
 
 
-def _factors(request: DemoRequest, output: Path, browse: bool) -> None:
-    """Ways of training item factors side by side, and the report."""
+def _factors_request(options: DemoOptions, server_dir: Path) -> DemoRequest:
+    from client_sdk.demo.run import DemoRequest
+
+    return DemoRequest(
+        dataset=options.dataset,
+        data_dir=options.data_dir,
+        recipe=options.recipe,
+        rounds=options.rounds,
+        cohort=options.cohort,
+        rank=options.rank,
+        parameter_set=options.parameter_set,
+        dropout=options.dropout,
+        seed=options.seed,
+        server_dir=server_dir,
+    )
+
+
+def _run_factors(request: DemoRequest, options: DemoOptions) -> None:
+    """Train item factors in several ways, print the comparison and write the report."""
     from client_sdk.demo.display import result_table
     from client_sdk.demo.run import run_demo
 
-    def started(url: str) -> None:
+    def on_start(url: str) -> None:
         console.print(
             f"Training on [bold]{request.dataset}[/]; contributions to an encrypted sum are CKKS ciphertexts."
         )
         console.print(f"Aggregator at {url}, data in {request.server_dir}", soft_wrap=True)
 
-    result = run_demo(request, console, started)
+    result = run_demo(request, console, on_start)
     console.print(result_table(result))
-    _keep_newest(output, request.server_dir)
+    _delete_older_runs(options.output, request.server_dir)
     try:
         from client_sdk.demo.report import write_report
 
-        path = write_report(result, output / f"report-{request.dataset}-{request.recipe}.html")
+        path = write_report(result, options.output / f"report-{request.dataset}-{request.recipe}.html")
     except ImportError as error:
-        fail(f"the report needs {error.name}", "pip install 'hushrec[bench]'")
+        fail(f"cannot write the report: {error.name} is not installed", _INSTALL_PLOTS)
     console.print(f"Report: [bold]{path}[/]", soft_wrap=True)
-    if browse:
+    if options.browse:
         webbrowser.open(path.as_uri())
 
 
-def _privirec(request: PriviRecRequest, output: Path) -> None:
-    """Masked sums and a graph filter: `make demo RECIPE=privirec-k`."""
-    from client_sdk.demo.privirec_display import ranking_table
-    from client_sdk.demo.privirec_files import write_results
-    from client_sdk.demo.privirec_run import run_privirec_demo
+def _run_privirec(request: PriviRecRequest, options: DemoOptions) -> None:
+    """Run PriviRec with masked sums, print the ranking and write figures and plot."""
+    from client_sdk.demo.privirec.run import run_privirec_demo
+    from client_sdk.demo.privirec.table import ranking_table
 
-    def started(url: str) -> None:
+    def on_start(url: str) -> None:
         console.print(
-            f"{request.recipe} on [bold]{request.dataset}[/]: everyone in every sum, masked; nothing is trained."
+            f"{request.recipe} on [bold]{request.dataset}[/]: every client is in every masked sum; nothing is trained."
         )
         console.print(f"Aggregator at {url}, data in {request.server_dir}", soft_wrap=True)
 
-    result = run_privirec_demo(request, console, started)
+    result = run_privirec_demo(request, console, on_start)
     console.print(ranking_table(result))
     for warning in result.warnings:
-        console.print(f"[yellow]To know:[/] {warning}")
-    _keep_newest(output, request.server_dir)
+        console.print(f"[yellow]Warning:[/] {warning}")
+    _delete_older_runs(options.output, request.server_dir)
     try:
-        figures, plot = write_results(result, output)
+        from client_sdk.demo.privirec.files import write_results
+
+        figures, plot = write_results(result, options.output)
     except ImportError as error:
-        fail(f"the plot needs {error.name}", "pip install 'hushrec[bench]'")
+        fail(f"cannot write the plot: {error.name} is not installed", _INSTALL_PLOTS)
     console.print(f"Figures: [bold]{figures}[/]\nPlot: [bold]{plot}[/]", soft_wrap=True)
 
 
-def _keep_newest(output: Path, server_dir: Path) -> None:
-    """Drop the data of earlier demos; the last one's stays, to be looked into, and so does one that still runs."""
+def _delete_older_runs(output: Path, server_dir: Path) -> None:
+    """Delete the server data of earlier runs in `output`. `server_dir` and servers that still run are kept."""
     from client_sdk.demo.server import is_in_use
 
     for old in output.glob("server-*"):

@@ -1,4 +1,4 @@
-"""`hushrec doctor`: what is here, what is missing, and the command that brings it."""
+"""`hushrec doctor`: check the installation, and name the command that installs what is missing."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from client_sdk.errors import ConnectionFailed
 __all__ = ["Finding", "doctor", "examine"]
 
 _PACKAGES: Final = (
-    ("numpy", True, "the arithmetic of every sum", "pip install hushrec"),
+    ("numpy", True, "arithmetic of all sums", "pip install hushrec"),
     ("scipy", True, "sparse recommenders", "pip install hushrec"),
     ("tenseal", True, "CKKS sums (Microsoft SEAL)", "pip install hushrec"),
-    ("cryptography", True, "keys and envelopes", "pip install hushrec"),
-    ("httpx", True, "talking to a server", "pip install hushrec"),
-    ("fastapi", True, "running a server", "pip install hushrec"),
-    ("matplotlib", False, "plots of the demo's report and the benchmarks", "pip install 'hushrec[bench]'"),
+    ("cryptography", True, "keys and encryption", "pip install hushrec"),
+    ("httpx", True, "HTTP client", "pip install hushrec"),
+    ("fastapi", True, "HTTP server", "pip install hushrec"),
+    ("matplotlib", False, "plots of the demo and the benchmarks", "pip install 'hushrec[plots]'"),
     ("phe", False, "Paillier keys (GPL)", "pip install 'hushrec[paillier]'"),
     ("psycopg", False, "PostgreSQL", "pip install 'hushrec[postgres]'"),
     ("obstore", False, "S3-compatible blob stores", "pip install 'hushrec[s3]'"),
@@ -41,7 +41,11 @@ _PACKAGES: Final = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `needed`: whether HushRec cannot do its main job without it."""
+    """The result of one check.
+
+    name: what was checked. ok: whether it is present and works. needed: whether HushRec requires it; other components
+    are optional. found: version or problem. remedy: a command that installs or fixes it, "" if there is none.
+    """
 
     name: str
     ok: bool
@@ -51,13 +55,13 @@ class Finding:
 
 
 def examine(data_dir: Path | None = None) -> list[Finding]:
-    """Look at the interpreter, the processor, the packages, CKKS itself and, when given, a data directory."""
+    """Check the interpreter, the processor, the packages, a CKKS sum, free space and, if given, a data directory."""
     return [_python(), _processor(), _memory_files(), *_packages(), _ckks(), *_folders(data_dir)]
 
 
 def _python() -> Finding:
     found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
-    remedy = "apt-get install python3 python3-venv, or a newer Debian or Ubuntu"
+    remedy = "apt-get install python3 python3-venv, on Debian 12, Ubuntu 24.04 or later"
     return Finding("Python >= 3.11", sys.version_info >= (3, 11), True, found, remedy)
 
 
@@ -74,7 +78,7 @@ def _processor() -> Finding:
 
 def _memory_files() -> Finding:
     ok = hasattr(os, "memfd_create")
-    return Finding("memory files", ok, False, "memfd" if ok else "none: SEAL's streams go through temporary files")
+    return Finding("memory files", ok, False, "memfd" if ok else "not available: SEAL's streams use temporary files")
 
 
 def _packages() -> Iterator[Finding]:
@@ -88,7 +92,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _ckks() -> Finding:
-    """Sum two small vectors for real: a wheel may import and still not run on this processor."""
+    """Encrypt, sum and decrypt two small vectors: a wheel that can be imported may still not run on this processor."""
     import numpy as np
 
     from protocols.layout import Block, Segment, VectorLayout, whole_route
@@ -104,10 +108,10 @@ def _ckks() -> Finding:
         partial = ckks.fold(plan, None, [(route, body) for body in bodies])
         total = ckks.open(plan, ckks.release(plan, partial), 2, keyring)
     except ImportError as error:
-        return Finding("CKKS sum", False, True, f"cannot run: {error.name} is missing", "pip install hushrec")
+        return Finding("CKKS sum", False, True, f"cannot run: {error.name} is not installed", "pip install hushrec")
     error_size = float(np.abs(total - 2 * np.linspace(-1, 1, 8)).max())
     return Finding(
-        "CKKS sum", error_size <= plan.predicted_error, True, f"two ciphertexts added, error {error_size:.1e}"
+        "CKKS sum", error_size <= plan.predicted_error, True, f"sum of two ciphertexts, error {error_size:.1e}"
     )
 
 
@@ -116,25 +120,27 @@ def _folders(data_dir: Path | None) -> Iterator[Finding]:
         if folder is None:
             continue
         ok = folder.is_dir() and os.access(folder, os.W_OK)
-        free = f"{shutil.disk_usage(folder).free / 2**30:.1f} GiB free" if folder.is_dir() else "not there"
+        free = f"{shutil.disk_usage(folder).free / 2**30:.1f} GiB free" if folder.is_dir() else "does not exist"
         yield Finding(name, ok, name == "temporary folder", f"{folder}: {free}", f"mkdir -p {folder}")
 
 
 def server(url: str) -> Finding:
-    """Whether the server at `url` says that it is ready; `ParameterError` for what is no address."""
+    """Return whether the server at `url` is ready (GET /readyz). Raises `ParameterError` if `url` is not a URL."""
     base = base_url(url)
     try:
         b"".join(download(f"{base}/readyz"))
     except ConnectionFailed as error:
-        return Finding("server", False, True, str(error), "start it with: hushrec-server serve")
+        return Finding("server", False, True, str(error), "hushrec-server serve")
     return Finding("server", True, True, f"{base} is ready")
 
 
 def doctor(
-    data_dir: Annotated[Path | None, typer.Option(help="A folder of data sets to look at, too.")] = None,
-    url: Annotated[str | None, typer.Option(help="A server to ask whether it is ready.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets to check as well.")] = None,
+    url: Annotated[str | None, typer.Option(help="Address of a server to check as well.")] = None,
 ) -> None:
-    """Say what is here, what is missing and what brings it; exit code 1 when something needed is missing.
+    """Check Python, packages, a CKKS sum and free space, and print how to install what is missing.
+
+    The exit code is 1 if a required component is missing.
 
     Example: hushrec doctor --url http://127.0.0.1:8000
     """
@@ -149,10 +155,10 @@ def doctor(
         )
         for finding in findings
     ]
-    made = table("hushrec doctor", ("", "", "found", "remedy"), rows)
+    made = table("hushrec doctor", ("", "", "found", "to fix it"), rows)
     for column in made.columns:
         column.justify, column.overflow = "left", "fold"
     console.print(made)
     missing = [finding.name for finding in findings if finding.needed and not finding.ok]
     if missing:
-        fail(f"needed and not there: {', '.join(missing)}")
+        fail(f"missing required components: {', '.join(missing)}")

@@ -1,4 +1,4 @@
-"""`hushrec evaluate`: how well held-out items are found, on the device; or what a data set gives to controls."""
+"""`hushrec evaluate`: ranking quality of the user's held-out items, or of simple controls on a data set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from client_sdk.cli.console import console, table
 from client_sdk.cli.item_files import read_history
 from client_sdk.cli.membership import (
-    READING,
+    READ_ONLY,
     IdentityFile,
     TaskName,
     interactions_file,
@@ -40,24 +40,26 @@ _SEED: Final = 0
 
 def evaluate(
     held_out: Annotated[
-        list[int] | None, typer.Option("--held-out", help="An item you like that was not trained on; repeatable.")
+        list[int] | None,
+        typer.Option("--held-out", help="Number of an item you like that was not trained on; repeatable."),
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Instead of your items: a data set's name, or a CSV file.")
+        str | None, typer.Option(help="Evaluate controls on this data set or CSV file instead of your items.")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the data set.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder that contains the data set.", show_default="data")
+    ] = None,
     task: TaskName = None,
     interactions: Annotated[
-        Path | None, typer.Option(help="Your items; the file that was joined with when not given.")
+        Path | None, typer.Option(help="File of your items.", show_default="the file passed to join")
     ] = None,
-    k: Annotated[int, typer.Option("-k", help="Length of the list that a hit is looked for in.")] = 10,
+    k: Annotated[int, typer.Option("-k", help="Length of the ranked list: HR@k and NDCG@k.")] = 10,
     identity: IdentityFile = None,
 ) -> None:
-    """Rank your held-out items with the newest model, or show what controls reach on a data set.
+    """Rank your held-out items with the newest model, or evaluate simple controls on a data set.
 
-    Held-out items are ranked among 99 items drawn at random and among all items you do not have.
-    They must not be in the interactions: an item that was trained on measures nothing.
-    The figures are of one user and stay here.
+    Each held-out item is ranked against 99 random items and against all items that you do not have. It must not be
+    among your interactions, because the model was trained on those. Nothing is sent to the server.
 
     Example: hushrec evaluate --task movies --held-out 17 --held-out 256
 
@@ -66,12 +68,14 @@ def evaluate(
     if (dataset is None) == (not held_out):
         raise typer.BadParameter("pass either --held-out items or --dataset", param_hint="'--held-out' / '--dataset'")
     if dataset is not None:
-        _controls(dataset, data_dir, k)
+        _evaluate_controls(dataset, data_dir, k)
     else:
-        _own_items(held_out or [], task, interactions, k, identity)
+        _evaluate_own_items(held_out or [], task, interactions, k, identity)
 
 
-def _own_items(held_out: list[int], task: str | None, interactions: Path | None, k: int, identity: Path | None) -> None:
+def _evaluate_own_items(
+    held_out: list[int], task: str | None, interactions: Path | None, k: int, identity: Path | None
+) -> None:
     who = load_identity(identity)
     membership = kept_membership(who, task)
     path = interactions_file(who, membership, interactions)
@@ -79,8 +83,8 @@ def _own_items(held_out: list[int], task: str | None, interactions: Path | None,
     seen = history.items
     trained = sorted(set(held_out) & set(seen.tolist()))
     if trained:
-        raise DataError(f"item {trained[0]} is held out and in the interactions: it was trained on", path)
-    with Client(membership.url, who, policy=READING) as client:
+        raise DataError(f"held-out item {trained[0]} is in the interactions file, so the model was trained on it", path)
+    with Client(membership.url, who, policy=READ_ONLY) as client:
         part = client.join(membership.task_id)
         split = held_out_split(part.terms.n_items, seen, held_out)
         state = part.model()
@@ -91,9 +95,11 @@ def _own_items(held_out: list[int], task: str | None, interactions: Path | None,
 
 
 def held_out_split(n_items: int, seen: NDArray[np.int32], held_out: list[int]) -> LeaveOneOut:
-    """One row a held-out item, with `seen` and the other held-out items as what it is not compared with.
+    """Return a split with one row (user) for each held-out item.
 
-    Raises `ParameterError` for a held-out item outside 0..n_items-1 or listed twice.
+    n_items: items of the task. seen: int32, the items trained on. The training items of a row are `seen` and the other
+    held-out items, so that the row's item is not ranked against them. Raises `ParameterError` for a held-out item
+    outside 0..n_items-1 or listed twice.
     """
     wanted = np.asarray(held_out, dtype=np.int64)
     if wanted.min() < 0 or wanted.max() >= n_items:
@@ -107,7 +113,10 @@ def held_out_split(n_items: int, seen: NDArray[np.int32], held_out: list[int]) -
 
 
 def measure(scores: NDArray[np.float32], split: LeaveOneOut, k: int) -> list[EvaluationResult]:
-    """Full ranking and, with enough items to draw 99 from, sampled ranking, of one user's scores (items,)."""
+    """Return the results of full ranking and, with at least 99 negatives to draw, of sampled ranking.
+
+    scores: float32 (items,), the scores of one user, used for every row of `split`.
+    """
     full = evaluate_full_scores(lambda users: np.broadcast_to(scores, (users.size, scores.size)), split, k)
     if scores.size - split.train.positives(0).size - 1 < NEGATIVES:
         return [full]
@@ -115,16 +124,16 @@ def measure(scores: NDArray[np.float32], split: LeaveOneOut, k: int) -> list[Eva
     return [full, evaluate_scores(lambda _, items: scores[items], split, negatives, k)]
 
 
-def _controls(dataset: str, data_dir: Path | None, k: int) -> None:
+def _evaluate_controls(dataset: str, data_dir: Path | None, k: int) -> None:
     data = load_dataset(dataset, data_dir)
     rng = np.random.default_rng(_SEED)
     candidates = candidates_of(data, rng)
     found = controls(data, candidates.negatives, rng, k)
     console.print(table(f"controls on {dataset}", found.headings, found.cells))
-    console.print("Drawn as a negative: ranked by how seldom training would draw an item, with nothing learned.")
+    console.print("Drawn as a negative: items are ranked by how seldom training draws them as a negative; no model.")
     console.print(LEAK_WARNING)
     if candidates.replaced:
-        console.print(f"{candidates.replaced} faulty negatives of the data set's own file were replaced")
+        console.print(f"{candidates.replaced} invalid negatives in the data set's file were replaced")
 
 
 def _headings(k: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a person can do about an error, where its own text does not say it."""
+"""Hints printed below an error: what the user can do about it."""
 
 from __future__ import annotations
 
@@ -22,28 +22,33 @@ from protocols.errors import EnvelopeError, KeyringError
 
 __all__ = ["hint"]
 
-_UNREACHABLE: Final = "Is the address right, and the server running? hushrec doctor --url URL looks at it."
 _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (NotEnrolled, "Join it first: hushrec join URL --invitation I --interactions FILE"),
+    (NotEnrolled, "Join the task first: hushrec join URL --invitation INVITATION --interactions FILE"),
     (Gone, "Ask the operator for a new invitation: hushrec-server invite TASK"),
-    (Unauthenticated, "The server no longer knows this client: join again with an invitation."),
+    (Unauthenticated, "The server does not know this client any more: join again with an invitation."),
     (
         BadSignature,
-        "Is --identity the file this client enrolled with? Proxies that rewrite paths break signatures.",
+        "Check that --identity is the file this client enrolled with. A proxy that rewrites paths breaks signatures.",
     ),
-    (StaleSignature, "Set this machine's clock: it is off by more than the server's word is taken for."),
-    (Forbidden, "Was the invitation copied whole, and is it for this server?"),
-    (PolicyRefused, "--min-cohort and --allow-plain change what this client agrees to."),
-    (ModelUnavailable, "Try again when the next round is over."),
-    (ConnectionFailed, _UNREACHABLE),
-    (EnvelopeError, "Is this the membership secret that the key holder gave out? Pass it with --membership-secret."),
-    (KeyringError, "The holder makes the keys with: hushrec keyring create. Members pass --membership-secret to join."),
-    (ServerFault, "The server is at fault: its operator finds more in the server's log."),
-    (LocalFileError, "hushrec join makes the identity and keeps what belongs to it; --identity names the file."),
+    (StaleSignature, "Set this machine's clock: it differs too much from the server's."),
+    (Forbidden, "Check that the invitation is copied in full and is for this server."),
+    (PolicyRefused, "To accept such a task, pass --min-cohort or --allow-plain."),
+    (ModelUnavailable, "Try again when the next round has ended."),
+    (ConnectionFailed, "Check the address and that the server is running: hushrec doctor --url URL"),
+    (EnvelopeError, "Pass the membership secret that the key holder gave out with --membership-secret."),
+    (
+        KeyringError,
+        "The key holder makes the keys with: hushrec keyring create. Members pass --membership-secret to join.",
+    ),
+    (ServerFault, "The error is in the server: its operator finds the details in the server's log."),
+    (LocalFileError, "hushrec join creates the identity and its files; --identity names the identity file."),
 )
 
 
 def hint(error: Exception) -> str:
-    """One sentence on what to do, or nothing; the first kind of error that fits counts."""
+    """Return what the user can do about `error`, in one sentence, or "" if there is no hint for its type.
+
+    For `GaveUp` the last error before giving up decides. The first matching entry of the table is used.
+    """
     cause = error.last if isinstance(error, GaveUp) else error
     return next((text for kind, text in _HINTS if isinstance(cause, kind)), "")

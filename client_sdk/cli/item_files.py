@@ -1,4 +1,4 @@
-"""Files of item numbers, ratings and titles, as people write them. Every fault is told with its line."""
+"""Readers of the user's files of item numbers, ratings and titles. Every error names the line."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["read_history", "read_titles"]
 _ITEM: Final = "item"
 _RATING: Final = "rating"
 _TITLE: Final = "title"
-_MOST: Final = 2**31 - 1
-_LARGEST_RATING: Final = 1e6
+_MAX_ITEM: Final = 2**31 - 1
+_MAX_RATING: Final = 1e6
 
 
 def read_history(path: Path) -> History:
-    """Items, each once, and their ratings where the file has them.
+    """Return the items in the file, each listed once, and their ratings if the file has a column for them.
 
-    Item numbers one a line, or a CSV file with a header: the column `item` and, if there is one, the column `rating`.
-    Raises `DataError` naming the line for anything else, a repeated item included.
+    The file has one item number a line, or is a CSV file with a header that has the column `item` and, optionally, the
+    column `rating`. Raises `DataError` with the line number for any other content, including a repeated item.
     """
     rows, first = _rows(path, (_ITEM,), _RATING)
     items: dict[int, int] = {}
@@ -35,7 +35,7 @@ def read_history(path: Path) -> History:
     for line, (text, *rating) in enumerate(rows, start=first):
         item = _item(path, line, text)
         if item in items:
-            raise DataError(f"item {item} stands on line {items[item]} already: list each item once", path, line)
+            raise DataError(f"item {item} is already on line {items[item]}: list each item once", path, line)
         items[item] = line
         ratings += [_rating(path, line, text) for text in rating]
     numbers = np.fromiter(items, dtype=np.int32, count=len(items))
@@ -43,7 +43,10 @@ def read_history(path: Path) -> History:
 
 
 def read_titles(path: Path) -> dict[int, str]:
-    """Item number -> title, of a CSV file with the columns `item` and `title`; `DataError` names the line."""
+    """Return item number -> title from a CSV file with the columns `item` and `title`.
+
+    Raises `DataError` with the line number if the file is malformed.
+    """
     rows, first = _rows(path, (_ITEM, _TITLE))
     titles: dict[int, str] = {}
     for line, (text, title) in enumerate(rows, start=first):
@@ -51,10 +54,11 @@ def read_titles(path: Path) -> dict[int, str]:
     return titles
 
 
-def _rows(path: Path, names: Sequence[str], more: str | None = None) -> tuple[list[list[str]], int]:
-    """The columns `names` of every line, and `more` after them where the header has it; the number of the first line.
+def _rows(path: Path, names: Sequence[str], optional: str | None = None) -> tuple[list[list[str]], int]:
+    """Return the cells of each line and the number of the first line.
 
-    A lone column needs no header.
+    The cells of a line are those of the columns `names`, followed by that of the column `optional` if there is one.
+    A file with a single column does not need a header.
     """
     text = read_text(path)
     if len(names) == 1 and INTEGER.fullmatch(text.partition("\n")[0].strip()):
@@ -64,14 +68,14 @@ def _rows(path: Path, names: Sequence[str], more: str | None = None) -> tuple[li
     except csv.Error as error:
         raise DataError(f"not a CSV file: {error}", path) from error
     header = [name.strip().lower() for name in rows[0]]
-    wanted = [*names, *([more] if more in header else [])]
+    wanted = [*names, *([optional] if optional in header else [])]
     for name in wanted:
         if header.count(name) != 1:
-            lone = "neither an item number nor " if len(names) == 1 else "not "
-            raise DataError(f"{lone}a header with one column named {name!r}", path, 1)
+            prefix = "neither an item number nor " if len(names) == 1 else "not "
+            raise DataError(f"{prefix}a header with one column named {name!r}", path, 1)
     for line, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
-            raise DataError(f"{len(row)} fields, but the header names {len(header)}", path, line)
+            raise DataError(f"the line has {len(row)} fields, but the header has {len(header)}", path, line)
     if len(rows) == 1:
         raise DataError("the file has a header but no lines", path)
     return [[row[header.index(name)] for name in wanted] for row in rows[1:]], 2
@@ -81,13 +85,13 @@ def _item(path: Path, line: int, text: str) -> int:
     text = text.strip()
     if not INTEGER.fullmatch(text):
         raise DataError(f"not an item number: {text[:40]!r}", path, line)
-    if int(text) > _MOST:
-        raise DataError(f"item numbers end at {_MOST}, got {text}", path, line)
+    if int(text) > _MAX_ITEM:
+        raise DataError(f"item number {text} is greater than {_MAX_ITEM}", path, line)
     return int(text)
 
 
 def _rating(path: Path, line: int, text: str) -> float:
     text = text.strip()
-    if not (NUMBER.fullmatch(text) and abs(float(text)) <= _LARGEST_RATING):
+    if not (NUMBER.fullmatch(text) and abs(float(text)) <= _MAX_RATING):
         raise DataError(f"not a rating: {text[:40]!r}", path, line)
     return float(text)

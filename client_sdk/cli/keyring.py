@@ -1,4 +1,4 @@
-"""`hushrec keyring`: the work of the one client that makes an encrypted task's keys."""
+"""`hushrec keyring`: create and hand out the keys of an encrypted task. For its key holder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rich.markup import escape
 
 from client_sdk.cli.console import console
 from client_sdk.cli.membership import (
-    PATIENT,
-    READING,
+    LONG_RUNNING,
+    READ_ONLY,
     CertificateFile,
-    Group,
+    DeviceGroup,
     IdentityFile,
     IssuerCode,
     IssuerScope,
@@ -30,55 +30,58 @@ from protocols.errors import KeyringError
 
 __all__ = ["keyring"]
 
-keyring = typer.Typer(no_args_is_help=True, help="Make and hand out the keys of an encrypted task (key holder).")
+keyring = typer.Typer(
+    no_args_is_help=True, help="Create and hand out the keys of an encrypted task (for its key holder)."
+)
 
 
 @keyring.command("create")
 def create(
-    url: Annotated[str, typer.Argument(help="The server's address.")],
+    url: Annotated[str, typer.Argument(help="Address of the server.")],
     invitation: Annotated[
-        str, typer.Option(envvar="HUSHREC_INVITATION", help="For the role holder, from the operator.")
+        str, typer.Option(envvar="HUSHREC_INVITATION", help="Invitation for the role holder, from the operator.")
     ],
     certificate: CertificateFile = None,
     issuer: IssuerUrl = None,
     scope: IssuerScope = None,
     code: IssuerCode = None,
-    group: Group = None,
+    device_group: DeviceGroup = None,
     identity: IdentityFile = None,
 ) -> None:
-    """Enrol as the task's key holder, make its keys and keep them here (mode 0600).
+    """Enrol as the key holder of a task and create its keys. They are stored on this device, with mode 0600.
+
+    Prints the fingerprint of the keys. Then run `hushrec keyring serve`.
 
     Example: hushrec keyring create https://recs.example.org --invitation hri_... --certificate holder.json
     """
     who = open_identity(identity)
-    with Client(url, who, policy=READING) as client:
-        part = client.join(
-            invitation=invitation,
-            certificate=certificate_choice(certificate, issuer, scope, code, "holder"),
-            device_group=group,
-        )
+    with Client(url, who, policy=READ_ONLY) as client:
+        chosen = certificate_choice(certificate, issuer, scope, code, "holder")
+        part = client.join(invitation=invitation, certificate=chosen, device_group=device_group)
         fingerprint = part.key_holder().create_keyring()
     name = part.terms.name
-    console.print(f"keyring of task {escape(name)}: [bold]{fingerprint}[/] (members may compare it)", soft_wrap=True)
-    console.print(f"now hand it to the members: hushrec keyring serve --task {escape(name)}", soft_wrap=True)
+    console.print(f"keyring of task {escape(name)}: [bold]{fingerprint}[/] (members can compare it)", soft_wrap=True)
+    console.print(f"Hand it out to the members with: hushrec keyring serve --task {escape(name)}", soft_wrap=True)
 
 
 @keyring.command("serve")
 def serve(task: TaskName = None, identity: IdentityFile = None) -> None:
-    """Seal the keys for every new member, until the task ends; in public-key mode, publish each round's model too.
+    """Seal the keys for each new member until the task ends; with mode=public, also open each sum.
 
-    Keep it running while members join. A holder that only serves keys is asked in no round:
+    Keep it running while members join, and with mode=public for the whole task. This command does not contribute data:
     to take part as well, run hushrec join with the same identity in another terminal.
 
     Example: hushrec keyring serve --task movies
     """
     who = load_identity(identity)
     membership = kept_membership(who, task)
-    with Client(membership.url, who, policy=READING, options=PATIENT) as client:
+    with Client(membership.url, who, policy=READ_ONLY, options=LONG_RUNNING) as client:
         holder = client.join(membership.task_id).key_holder()
         monitor = Monitor(f"keyring of task {membership.task_name}")
         try:
-            console.print(f"serving the keyring of task {escape(membership.task_name)}; Ctrl-C stops", soft_wrap=True)
+            console.print(
+                f"serving the keyring of task {escape(membership.task_name)}; press Ctrl-C to stop", soft_wrap=True
+            )
             with monitor:
                 holder.serve(monitor)
         finally:
@@ -87,7 +90,7 @@ def serve(task: TaskName = None, identity: IdentityFile = None) -> None:
 
 @keyring.command("fingerprint")
 def fingerprint(task: TaskName = None, identity: IdentityFile = None) -> None:
-    """Print the fingerprint of the keys kept here: the same for every member that has the right ones.
+    """Print the fingerprint of the task's keys on this device. It is equal for all members with the correct keys.
 
     Example: hushrec keyring fingerprint --task movies
     """
@@ -95,5 +98,5 @@ def fingerprint(task: TaskName = None, identity: IdentityFile = None) -> None:
     membership = kept_membership(who, task)
     kept = ClientStore(default_store(), who.fingerprint).keyring(membership.task_id)
     if kept is None:
-        raise KeyringError(f"no keyring of task {membership.task_name!r} is kept here yet")
+        raise KeyringError(f"no keyring of task {membership.task_name!r} is stored on this device yet")
     console.print(kept.fingerprint, highlight=False)

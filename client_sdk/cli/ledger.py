@@ -1,4 +1,4 @@
-"""`hushrec ledger`: which sums contain one's data, and with how many others."""
+"""`hushrec ledger`: which released sums contain the user's data, and data of how many others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from client_sdk.cli.console import console, stderr, table
-from client_sdk.cli.membership import READING, IdentityFile, TaskName, kept_membership, load_identity
+from client_sdk.cli.membership import READ_ONLY, IdentityFile, TaskName, kept_membership, load_identity
 from client_sdk.client import Client
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership, default_store
@@ -23,9 +23,11 @@ __all__ = ["ledger"]
 def ledger(
     task: TaskName = None,
     identity: IdentityFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of the tables.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the tables.")] = False,
 ) -> None:
-    """Show which released sums contain your data, with how many others, and whether this device's notes agree.
+    """List the released sums that contain your data, and compare them with the records on this device.
+
+    Prints a warning for each sum that differs from the local record.
 
     Example: hushrec ledger --task movies
     """
@@ -49,7 +51,7 @@ def _memberships(me: Identity, task: str | None) -> list[Membership]:
 
 
 def _fetch(me: Identity, membership: Membership) -> OwnLedger:
-    with Client(membership.url, me, policy=READING) as client:
+    with Client(membership.url, me, policy=READ_ONLY) as client:
         return client.ledger(membership.task_id)
 
 

@@ -1,4 +1,4 @@
-"""Which identity and which membership a command is about."""
+"""Options that select an identity and a membership, and functions that load them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from protocols.messages import IssuedCertificate
 from protocols.sums.registry import MECHANISMS
 
 __all__ = [
-    "PATIENT",
-    "READING",
-    "Group",
+    "LONG_RUNNING",
+    "READ_ONLY",
+    "CertificateFile",
+    "DeviceGroup",
     "IdentityFile",
     "IssuerCode",
     "IssuerScope",
@@ -38,19 +39,21 @@ __all__ = [
     "remember_interactions",
 ]
 
-PATIENT: Final = ClientOptions(retry=RetryPolicy(attempts=40))
-"""For commands that run for days: a server may be away for minutes, to be restarted or brought up to date."""
+LONG_RUNNING: Final = ClientOptions(retry=RetryPolicy(attempts=40))
+"""For commands that run for days: retries for minutes, so that the server can be restarted or upgraded."""
 
-READING: Final = Policy(min_cohort=2, mechanisms=frozenset(MECHANISMS), reveal_indices=True)
-"""For commands that contribute nothing: they reveal nothing, whatever the task's conditions."""
+READ_ONLY: Final = Policy(min_cohort=2, mechanisms=frozenset(MECHANISMS), reveal_indices=True)
+"""For commands that send no contribution: every task is accepted, because nothing is revealed."""
 
 _INTERACTIONS: Final = "interactions.path"
 
 IdentityFile = Annotated[
     Path | None,
-    typer.Option("--identity", envvar="HUSHREC_IDENTITY", help="Identity file; one in the user's data directory."),
+    typer.Option(
+        "--identity", envvar="HUSHREC_IDENTITY", help="Identity file.", show_default="in the user's data directory"
+    ),
 ]
-TaskName = Annotated[str | None, typer.Option("--task", help="Name or id of the task; not needed when there is one.")]
+TaskName = Annotated[str | None, typer.Option("--task", help="Name or id of the task; needed if there are several.")]
 CertificateFile = Annotated[
     Path | None,
     typer.Option(
@@ -67,13 +70,13 @@ IssuerScope = Annotated[str | None, typer.Option("--scope", help="Scope of the c
 IssuerCode = Annotated[
     str | None, typer.Option("--code", envvar="HUSHREC_CODE", help="Code from the organiser, with --issuer.")
 ]
-Group = Annotated[
+DeviceGroup = Annotated[
     int | None,
     typer.Option(
         "--device-group",
         "--group",
         min=0,
-        help="Your class of device, in tasks that ask for one (FAIR: memory size, 0 has the most).",
+        help="Device group of this client, in tasks with several (FAIR: by memory size, 0 is the largest).",
     ),
 ]
 
@@ -104,48 +107,52 @@ def _identity_path(path: Path | None) -> Path:
 
 
 def open_identity(path: Path | None) -> Identity:
-    """The identity in `path`, made (mode 0600) and told where there is none; `LocalFileError`."""
-    place = _identity_path(path)
-    fresh = not place.exists()
-    identity = Identity.load_or_create(place)
-    if fresh:
-        stderr.print(f"made a new identity, {identity.fingerprint}, in {place} (mode 0600): keep it", soft_wrap=True)
+    """Return the identity in `path`. If the file does not exist, create it with mode 0600 and print a message.
+
+    path: the user's default identity file if None. Raises `LocalFileError`.
+    """
+    file = _identity_path(path)
+    is_new = not file.exists()
+    identity = Identity.load_or_create(file)
+    if is_new:
+        stderr.print(f"created a new identity, {identity.fingerprint}, in {file} (mode 0600): keep it", soft_wrap=True)
     return identity
 
 
 def load_identity(path: Path | None) -> Identity:
-    """The identity in `path`; `LocalFileError`, also when there is none."""
+    """Return the identity in `path`, or in the default file if None. Raises `LocalFileError` if it does not exist."""
     return Identity.load(_identity_path(path))
 
 
 def kept_membership(identity: Identity, task: str | None) -> Membership:
-    """The membership kept for `task` (its name or id; the only one when None), at whatever server.
+    """Return the stored membership of `identity` in `task`, on any server.
 
-    Raises `NotEnrolled`, or `ParameterError` when several fit.
+    task: name or id; may be None if there is only one membership. Raises `NotEnrolled` if there is none, and
+    `ParameterError` if several match.
     """
     kept = ClientStore(default_store(), identity.fingerprint).memberships()
     found = [membership for membership in kept if task in (None, membership.task_name, membership.task_id)]
     if not found:
         names = ", ".join(sorted(membership.task_name for membership in kept)) or "none"
         wanted = "any task" if task is None else f"task {task!r}"
-        raise NotEnrolled(f"identity {identity.fingerprint} is no member of {wanted} (kept: {names})")
+        raise NotEnrolled(f"identity {identity.fingerprint} is not a member of {wanted} (memberships: {names})")
     if len(found) > 1:
         choices = ", ".join(f"{membership.task_name} is {membership.task_id}" for membership in found)
-        raise ParameterError(f"several tasks fit; name one with --task and its id ({choices})")
+        raise ParameterError(f"several tasks match; pass the id of one with --task ({choices})")
     return found[0]
 
 
 def remember_interactions(identity: Identity, membership: Membership, path: Path) -> None:
-    """Keep where the interactions of this membership are: the place, not a copy of what is in it."""
-    place = str(path.absolute()).encode("utf-8", "surrogateescape")
-    default_store().write(identity.fingerprint, membership.task_id, _INTERACTIONS, place)
+    """Store the path of the interactions file of this membership. The contents of the file are not copied."""
+    stored = str(path.absolute()).encode("utf-8", "surrogateescape")
+    default_store().write(identity.fingerprint, membership.task_id, _INTERACTIONS, stored)
 
 
 def interactions_file(identity: Identity, membership: Membership, given: Path | None) -> Path:
-    """`given`, else the file that was joined with; `LocalFileError` when neither is known."""
+    """Return `given`, or the file that was passed to `join`. Raises `LocalFileError` if there is neither."""
     if given is not None:
         return given
-    place = default_store().read(identity.fingerprint, membership.task_id, _INTERACTIONS)
-    if place is None:
-        raise LocalFileError("whose interactions? name their file with --interactions")
-    return Path(place.decode("utf-8", "surrogateescape"))
+    stored = default_store().read(identity.fingerprint, membership.task_id, _INTERACTIONS)
+    if stored is None:
+        raise LocalFileError("no interactions file is stored for this task: pass it with --interactions")
+    return Path(stored.decode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""What a participant's progress looks like: a live panel on a terminal, one line an event elsewhere."""
+"""Progress display of a participant: a live panel on a terminal, otherwise one line per event."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = ["Monitor", "line_of"]
 
 
 def _trained(report: RoundReport) -> str:
-    """The loss, of recipes that train."""
+    """Return the loss, or "" for recipes that do not train."""
     return "" if isnan(report.loss) else f"loss {report.loss:.4f}, "
 
 
 def line_of(event: Event) -> str:
-    """One line, in words."""
+    """Return `event` as one line of text."""
     match event:
         case RoundReport():
             return (
@@ -49,24 +49,29 @@ def line_of(event: Event) -> str:
         case RoundMissed():
             return f"round {event.round}: missed, {event.reason}"
         case ClipWarning():
-            return f"round {event.round}: {event.clipped} of {event.values} values were clipped; is the clip too small?"
+            return (
+                f"round {event.round}: {event.clipped} of {event.values} values were clipped; the clip may be too small"
+            )
         case Waiting():
             return f"waiting for {event.what}"
         case KeyringDelivered():
             return f"sealed the keyring for {event.client_id}"
         case KeyringRefused():
-            return f"refused {event.client_id}: its proof was not made with the membership secret"
+            return f"refused {event.client_id}: its proof does not match the membership secret"
         case SnapshotPublished():
             return f"published the sealed model of round {event.round}"
         case ModelBehind():
-            return f"the last model was not to be had: {event.reason}"
+            return f"cannot get the newest model: {event.reason}"
         case TaskEnded():
             return f"the task ended: {event.state}"
 
 
 @dataclass
 class Monitor:
-    """Counts what a participant tells, and shows it while the block lasts. `title` heads both."""
+    """Counts a participant's events and displays them while the `with` block runs.
+
+    title: heading of the panel and of the summary.
+    """
 
     title: str
     reports: list[RoundReport] = field(default_factory=list)
@@ -79,7 +84,7 @@ class Monitor:
     _live: Live | None = None
 
     def __call__(self, event: Event) -> None:
-        """The progress callback."""
+        """Count and display `event`; to be passed as the progress callback."""
         match event:
             case RoundReport():
                 self.reports.append(event)
@@ -113,22 +118,22 @@ class Monitor:
         return Group(self.summary(), *recent)
 
     def summary(self) -> Table:
-        """The counts so far; for the key holder its own kind of them."""
+        """Return a table of the counts so far: rounds, bytes and seconds, and the key holder's counts."""
         return table(self.title, ("", ""), [*self._rounds(), *self._keys()])
 
     def _rounds(self) -> list[tuple[str, str]]:
         reports = self.reports
         if not reports and (self.keyed or self.refused):
             return []
-        rows = [("rounds taken part in", str(len(reports))), ("rounds missed", str(self.missed))]
+        rows = [("rounds completed", str(len(reports))), ("rounds missed", str(self.missed))]
         if reports:
             values, clipped = sum(report.values for report in reports), sum(report.clipped for report in reports)
             losses = f"{reports[0].loss:.4f}, {reports[-1].loss:.4f}"
             rows += [
-                *([] if isnan(reports[0].loss) else [("loss, first and last round", losses)]),
+                *([] if isnan(reports[0].loss) else [("loss of first and last round", losses)]),
                 ("bytes up", decimal(sum(report.bytes_up for report in reports))),
                 ("bytes down", decimal(sum(report.bytes_down for report in reports))),
-                ("values clipped", f"{clipped:,} of {values:,}"),
+                ("clipped values", f"{clipped:,} of {values:,}"),
                 ("seconds training", f"{sum(report.train_seconds for report in reports):.1f}"),
                 ("seconds sealing", f"{sum(report.seal_seconds for report in reports):.1f}"),
                 ("seconds uploading", f"{sum(report.upload_seconds for report in reports):.1f}"),
@@ -136,5 +141,5 @@ class Monitor:
         return rows
 
     def _keys(self) -> list[tuple[str, str]]:
-        counts = {"members keyed": self.keyed, "members refused": self.refused, "models published": self.published}
+        counts = {"members given keys": self.keyed, "members refused": self.refused, "models published": self.published}
         return [(name, str(count)) for name, count in counts.items() if count]

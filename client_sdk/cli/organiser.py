@@ -10,12 +10,12 @@ import typer
 import uvicorn
 from rich.markup import escape
 
+from client_sdk.cli.certificate import parse_role
 from client_sdk.cli.console import console, stderr, table
 from client_sdk.local_state.private_files import write_private
 from client_sdk.organiser import Organiser, create_issuer
 from client_sdk.organiser.organiser import DEFAULT_LIFETIME
 from protocols.codec import b64encode
-from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import CodecError, ParameterError
 from protocols.messages.certificates import CertificateRequest
 
@@ -35,13 +35,6 @@ Role = Annotated[str, typer.Option(help="member, holder (keys of an encrypted ta
 _FOLDER = Path("organiser")
 _DAY = 86_400
 _DAYS = DEFAULT_LIFETIME / _DAY
-
-
-def _role(name: str) -> CertifiedRole:
-    match name:
-        case "member" | "holder" | "committee":
-            return name
-    raise ParameterError(f"a role is member, holder or committee, not {name!r}")
 
 
 @organiser.command("init")
@@ -97,7 +90,7 @@ def codes(
 
     Example: hushrec organiser codes --scope movies --count 100 > codes.txt
     """
-    for code in Organiser.open(folder).issued.new_codes(scope, _role(role), count):
+    for code in Organiser.open(folder).issued.new_codes(scope, parse_role(role), count):
         print(code)
 
 

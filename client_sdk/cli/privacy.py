@@ -1,13 +1,15 @@
-"""`hushrec privacy`: what clipping and Laplace noise cost a user in privacy, beside what the papers state."""
+"""`hushrec privacy`: the privacy cost of clipping and Laplace noise, next to what the papers state."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
+from client_sdk.cli.command_options import command_options
 from client_sdk.cli.console import console, table
 from protocols.errors import ParameterError
 from protocols.parameter_text.first_fault import first_fault
@@ -17,86 +19,105 @@ if TYPE_CHECKING:
     from protocols.privacy.claims import PaperClaim
     from protocols.privacy.laplace import LaplaceNoise
 
-__all__ = ["privacy"]
+__all__ = ["PrivacyOptions", "privacy"]
 
 _NOTE = (
-    "Epsilon bounds what a contribution gives away: someone who finds two inputs of a user equally likely may, after "
-    "seeing what was sent, hold one for e^epsilon times as likely as the other. Below 1 is commonly called strong, "
-    "above 10 hardly a bound at all. It compares any two inputs, and everything that a user sends counts: coordinates "
-    "of one vector are not separate users, so their costs add up, and so do rounds. Whoever sees only the sum learns "
-    "less, but that is then owed to the secure sum and not to the noise."
+    "Epsilon bounds what a contribution reveals: an attacker who finds two inputs of a user equally likely may, after "
+    "seeing the contribution, find one of them at most e^epsilon times as likely as the other. Below 1 is commonly "
+    "called strong; above 10 there is hardly a bound. The bound holds for any two inputs of one user, so everything "
+    "that a user sends counts: the costs of all coordinates of a vector add up, and so do the costs of rounds. An "
+    "attacker who sees only the sum learns less, but because of the secure sum, not because of the noise."
 )
+_ITEMS = 3706
+_DIM = 20
 
 
-def privacy(
-    recipe: Annotated[str | None, typer.Option(help="Whose paper to set beside it: rfrec, rfrecf, pfedclr.")] = None,
-    items: Annotated[int | None, typer.Option(min=1, help="Items; MovieLens-1M's 3706 by default.")] = None,
-    dim: Annotated[int | None, typer.Option(min=1, help="Length of an item's factor; the paper's, else 20.")] = None,
+@dataclass(frozen=True)
+class PrivacyOptions:
+    """Options of `hushrec privacy`."""
+
+    recipe: Annotated[
+        str | None, typer.Option(help="Recipe whose paper's claim is shown: rfrec, rfrecf or pfedclr.")
+    ] = None
+    items: Annotated[int | None, typer.Option(min=1, help="Number of items.", show_default="3706, MovieLens-1M's")] = (
+        None
+    )
+    dim: Annotated[
+        int | None, typer.Option(min=1, help="Length of an item's factor.", show_default="the paper's, or 20")
+    ] = None
     values: Annotated[
-        int | None, typer.Option(min=1, help="Noised values one contribution holds, instead of items x dim.")
-    ] = None,
-    clip: Annotated[float | None, typer.Option(help="What each value is clipped to; else the paper's.")] = None,
-    scale: Annotated[float | None, typer.Option(help="Scale b of the Laplace noise; else the paper's.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that one client contributes to.")] = 100,
-    clients: Annotated[int, typer.Option(min=1, help="Clients a mean is over, for the noise left in it.")] = 6040,
-    delta: Annotated[float, typer.Option(help="Probability with which the composed bound may fail.")] = 1e-5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """The privacy cost of clipped values with Laplace noise: of one coordinate, one round, and all rounds together.
+        int | None, typer.Option(min=1, help="Number of noised values in one contribution, instead of items x dim.")
+    ] = None
+    clip: Annotated[
+        float | None, typer.Option(help="Bound to which each value is clipped.", show_default="the paper's")
+    ] = None
+    scale: Annotated[float | None, typer.Option(help="Scale b of the Laplace noise.", show_default="the paper's")] = (
+        None
+    )
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that one client contributes to.")] = 100
+    clients: Annotated[int, typer.Option(min=1, help="Number of contributions in a mean, for its noise.")] = 6040
+    delta: Annotated[float, typer.Option(help="Probability with which the composed bound may fail.")] = 1e-5
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False
 
-    Papers state the cost of one coordinate in one round. A user sends thousands of them, in every round, and all of
-    them count. With --recipe the paper's own clip and scale stand in for those not given, and its claim is shown.
+    def claim(self) -> PaperClaim | None:
+        """Return the claim of the recipe's paper, None without --recipe. Raises `ParameterError` if there is none."""
+        from protocols.privacy.claims import PAPER_CLAIMS
+
+        if self.recipe is not None and self.recipe not in PAPER_CLAIMS:
+            known = ", ".join(PAPER_CLAIMS)
+            raise ParameterError(f"no claim on Laplace noise is known for {self.recipe!r}; choose one of {known}")
+        return None if self.recipe is None else PAPER_CLAIMS[self.recipe]
+
+    def noise(self) -> LaplaceNoise:
+        """Return clip and scale, the paper's where not given. Raises `ParameterError` if one is missing or invalid."""
+        from protocols.privacy.laplace import LaplaceNoise
+
+        claim, clip, scale = self.claim(), self.clip, self.scale
+        if claim is not None:
+            clip = claim.clip if clip is None else clip
+            scale = claim.scale if scale is None else scale
+        if clip is None or scale is None:
+            missing = " and ".join(name for name, value in (("--clip", clip), ("--scale", scale)) if value is None)
+            raise ParameterError(f"{missing} must be given" + (": the paper does not state it" if claim else ""))
+        try:
+            return LaplaceNoise(clip=clip, scale=scale)
+        except ValidationError as error:
+            raise ParameterError(first_fault(error)) from error
+
+    def coordinates(self) -> int:
+        """Return the number of noised values in one contribution."""
+        if self.values is None:
+            claim = self.claim()
+            dim = self.dim or (_DIM if claim is None else claim.dim)
+            return (self.items or _ITEMS) * dim
+        if self.items is not None or self.dim is not None:
+            raise ParameterError("give either --values, or --items and --dim")
+        return self.values
+
+
+@command_options(PrivacyOptions)
+def privacy(options: PrivacyOptions) -> None:
+    """Compute the privacy cost (epsilon) of clipped values with Laplace noise: per coordinate, per round and in total.
+
+    Papers state the cost of one coordinate in one round. A user sends thousands of coordinates in every round, and all
+    of them count. With --recipe the paper's claim is shown too, and its clip and scale are the defaults.
 
     Example: hushrec privacy --recipe rfrec --items 3706 --dim 20 --clip 0.2 --scale 0.04 --rounds 100
     """
     from protocols.privacy.accountant import laplace_cost
 
-    claim = _claim(recipe)
-    noise = _noise(clip, scale, claim)
-    usual = 20 if claim is None else claim.dim
-    cost = laplace_cost(noise, _coordinates(items, dim, values, usual), rounds, delta)
-    if as_json:
-        typer.echo(json.dumps(_document(cost, clients, claim), indent=2))
+    claim, noise = options.claim(), options.noise()
+    cost = laplace_cost(noise, options.coordinates(), options.rounds, options.delta)
+    if options.as_json:
+        typer.echo(json.dumps(_document(cost, options.clients, claim), indent=2))
         return
-    title = f"clip {noise.clip:g}, Laplace scale {noise.scale:g}: {cost.coordinates:,} values, {rounds:,} rounds"
-    headings = ("", "cost", "odds up to", *([] if claim is None else [f"{claim.system} states"]))
+    title = f"clip {noise.clip:g}, Laplace scale {noise.scale:g}: {cost.coordinates:,} values, {cost.rounds:,} rounds"
+    headings = ("", "epsilon", "odds up to", *([] if claim is None else [f"{claim.system} states"]))
     console.print(table(title, headings, _rows(cost, claim)))
     console.print(_NOTE, highlight=False)
-    console.print(_utility(cost, clients), highlight=False)
+    console.print(_utility(cost, options.clients), highlight=False)
     if claim is not None:
         console.print(_objections(claim), highlight=False)
-
-
-def _claim(recipe: str | None) -> PaperClaim | None:
-    from protocols.privacy.claims import PAPER_CLAIMS
-
-    if recipe is not None and recipe not in PAPER_CLAIMS:
-        raise ParameterError(f"no claim on Laplace noise is known of {recipe!r}, only of {', '.join(PAPER_CLAIMS)}")
-    return None if recipe is None else PAPER_CLAIMS[recipe]
-
-
-def _noise(clip: float | None, scale: float | None, claim: PaperClaim | None) -> LaplaceNoise:
-    """The noise asked for, the paper's where it is not said."""
-    from protocols.privacy.laplace import LaplaceNoise
-
-    if claim is not None:
-        clip = claim.clip if clip is None else clip
-        scale = claim.scale if scale is None else scale
-    if clip is None or scale is None:
-        missing = " and ".join(name for name, value in (("--clip", clip), ("--scale", scale)) if value is None)
-        raise ParameterError(f"{missing} must be given" + (": the paper does not say" if claim is not None else ""))
-    try:
-        return LaplaceNoise(clip=clip, scale=scale)
-    except ValidationError as error:
-        raise ParameterError(first_fault(error)) from error
-
-
-def _coordinates(items: int | None, dim: int | None, values: int | None, usual_dim: int) -> int:
-    if values is None:
-        return (3706 if items is None else items) * (usual_dim if dim is None else dim)
-    if items is not None or dim is not None:
-        raise ParameterError("give either --values, or --items and --dim")
-    return values
 
 
 def _rows(cost: PrivacyCost, claim: PaperClaim | None) -> list[tuple[str, ...]]:
@@ -126,20 +147,20 @@ def _stated(claim: PaperClaim, kind: str) -> str:
 
 def _utility(cost: PrivacyCost, clients: int) -> str:
     return (
-        f"The mean of {clients:,} contributions keeps noise of standard deviation {cost.noise_of_mean(clients):.2g} a "
-        f"coordinate. For epsilon = 1 over everything that a client sends the scale would have to be "
-        f"{cost.scale_for_one:,.4g}, times {cost.scale_for_one / cost.noise.scale:,.4g}."
+        f"In the mean of {clients:,} contributions, the noise has a standard deviation of "
+        f"{cost.noise_of_mean(clients):.2g} per coordinate. For epsilon = 1 in total the scale would have to be "
+        f"{cost.scale_for_one:,.4g}, {cost.scale_for_one / cost.noise.scale:,.4g} times as large."
     )
 
 
 def _objections(claim: PaperClaim) -> str:
     at = f"scale {claim.scale:g}" if claim.clip is None else f"clip {claim.clip:g} and scale {claim.scale:g}"
-    lines = [f"{claim.system}, {claim.source}: epsilon = {claim.formula}, for one {claim.per}, at {at}. But:"]
+    lines = [f"{claim.system}, {claim.source}: epsilon = {claim.formula}, for one {claim.per}, at {at}. Objections:"]
     return "\n".join([*lines, *(f"- {objection}" for objection in claim.objections)])
 
 
 def _document(cost: PrivacyCost, clients: int, claim: PaperClaim | None) -> dict[str, Any]:
-    """JSON: every figure, what it follows from, and the paper's claim."""
+    """Return the JSON document: every figure, its inputs, and the paper's claim."""
     stated = None
     if claim is not None:
         stated = {

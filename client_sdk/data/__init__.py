@@ -1,6 +1,6 @@
-"""Recommendation data on this machine: reading, splitting, making and fetching it.
+"""Recommendation data: readers of file formats, splits, synthetic data and downloads.
 
-`fetch.fetch` and `synthetic.synthetic` are not named here, since they would hide their modules.
+`fetch.fetch` and `synthetic.synthetic` are not exported here, because their names would hide their modules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plain CSV files with a header line that names the columns."""
+"""Reader of CSV files with a header line."""
 
 from __future__ import annotations
 
@@ -28,27 +28,31 @@ USUAL_NAMES: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class CsvColumns:
-    """The names of the columns to read; others are ignored. None, or a name the header lacks, where `optional`."""
+    """Names of the columns to read; other columns are ignored.
+
+    An optional column may be None or missing in the header.
+    """
 
     user: str = "user"
-    """Required: the user's id, any text."""
+    """Required. The user's id, any text."""
     item: str = "item"
-    """Required: the item's id, any text."""
+    """Required. The item's id, any text."""
     rating: str | None = "rating"
-    """Optional: a number."""
+    """Optional. A number."""
     timestamp: str | None = "timestamp"
-    """Optional: a number that grows with time; the latest interaction is held out."""
+    """Optional. A number that increases with time. `leave_one_out` holds out the latest interaction."""
     delimiter: str = ","
-    """One character."""
+    """One character that separates fields."""
 
 
 def read_csv(path: Path, columns: CsvColumns | None = None, *, duplicates: Duplicates = "last") -> Interactions:
-    """Interactions of a CSV file (RFC 4180 quoting, gzip allowed); repeated pairs count as one and show in `merged`.
+    """Read the interactions of a CSV file (RFC 4180 quoting, plain or gzip).
 
-    Without `columns`, the headings are told by their usual names in any case: user, userId or user_id; item, itemId,
-    item_id, movieId or movie_id; rating; timestamp. Ids are kept as integers when all of a column are plain integers,
-    as text otherwise. Raises `DataError` naming the line for a missing column, a line of another length, an empty id
-    or a value that is not a number.
+    columns: the headings. By default the file may use any of these, in upper or lower case: user, userId or user_id;
+    item, itemId, item_id, movieId or movie_id; rating; timestamp. duplicates: what to do with repeated pairs; by
+    default the last one is kept, and `merged` counts the others. Ids are integers if all values of the column are
+    plain integers, otherwise text. Raises `DataError`, with the line number, for a missing column, a wrong number of
+    fields, an empty id or a value that is not a number.
     """
     header, rows, lines = _rows(path, "," if columns is None else columns.delimiter)
     columns = _usual_columns(header) if columns is None else columns
@@ -75,16 +79,16 @@ def read_csv(path: Path, columns: CsvColumns | None = None, *, duplicates: Dupli
 
 
 def _usual_columns(header: list[str]) -> CsvColumns:
-    """The header's own spelling of the usual names; `CsvColumns`' default for a name that is not there."""
+    """Return the usual names as the header spells them, and the default of `CsvColumns` for those not in the header."""
 
-    def spelled(usual: str) -> str:
+    def find(usual: str) -> str:
         return next((name for name in header if name.lower() in USUAL_NAMES[usual]), usual)
 
-    return CsvColumns(*map(spelled, USUAL_NAMES))
+    return CsvColumns(*map(find, USUAL_NAMES))
 
 
 def _rows(path: Path, delimiter: str) -> tuple[list[str], list[list[str]], list[int]]:
-    """Header, rows and the line on which each row ends (a quoted field may span lines)."""
+    """Return the header, the rows, and the line on which each row ends. A quoted field may span lines."""
     reader = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter, strict=True)
     rows: list[list[str]] = []
     lines: list[int] = []
@@ -92,7 +96,7 @@ def _rows(path: Path, delimiter: str) -> tuple[list[str], list[list[str]], list[
         header = [name.strip() for name in next(reader)]
         for row in reader:
             if len(row) != len(header):
-                problem = f"{len(row)} fields, but the header names {len(header)}" if row else "a blank line"
+                problem = f"the line has {len(row)} fields, but the header has {len(header)}" if row else "a blank line"
                 raise DataError(problem, path, reader.line_num)
             rows.append(row)
             lines.append(reader.line_num)
@@ -100,7 +104,7 @@ def _rows(path: Path, delimiter: str) -> tuple[list[str], list[list[str]], list[
         raise DataError(f"not a CSV line: {error}", path, reader.line_num) from error
     repeated = {name for name in header if header.count(name) > 1}
     if repeated:
-        raise DataError(f"the header names {sorted(repeated)[0]!r} more than once", path, 1)
+        raise DataError(f"the header contains {sorted(repeated)[0]!r} more than once", path, 1)
     if not rows:
         raise DataError("the file has a header but no lines", path)
     return header, rows, lines
@@ -113,7 +117,7 @@ def _position(path: Path, header: list[str], name: str) -> int:
 
 
 def _ids(path: Path, name: str, values: Sequence[str], lines: list[int]) -> NDArray[Any]:
-    """Text ids, or int64 when nothing is lost by it ("7" and "007" stay two ids)."""
+    """Return int64 ids if all texts are plain integers, otherwise the texts. "7" and "007" are different ids."""
     texts = np.char.strip(np.array(values))
     empty = np.flatnonzero(texts == "")
     if empty.size:
@@ -135,4 +139,4 @@ def _numbers(path: Path, name: str, values: Sequence[str], lines: list[int]) -> 
     for value, line in zip(values, lines, strict=True):
         if not NUMBER.fullmatch(value.strip()):
             raise DataError(f"the {name} is not a number: {value[:40]!r}", path, line)
-    raise DataError(f"the {name} column holds a number that is too large", path)
+    raise DataError(f"the {name} column contains a number that is too large", path)

@@ -1,4 +1,4 @@
-"""The one error of everything that reads, fetches or describes data."""
+"""The error of all functions that read, download or describe data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ __all__ = ["DataError"]
 
 
 class DataError(HushRecError, ValueError):
-    """Data that is missing or malformed: `problem`, and where known the file's `path` and the `line` (from 1)."""
+    """Data is missing or malformed.
+
+    problem: what is wrong. path: the file, if known. line: the line in it, from 1, if known.
+    """
 
     def __init__(self, problem: str, path: Path | None = None, line: int | None = None) -> None:
         self.problem, self.path, self.line = problem, path, line

@@ -1,8 +1,8 @@
-"""Data sets that their provider lets anybody download: checked, then unpacked, then put in place.
+"""Download of data sets from their providers: verified, unpacked, then moved into place.
 
-The network comes in as a callable, so that this module never opens a connection itself. What arrives is written to a
-temporary file, compared in size and digest, unpacked into a temporary folder, and only then given its final name: a
-download that was cut off never looks like a data set.
+This module opens no connection; the caller passes a download function. The archive is written to a temporary file, its
+size and digests are compared, it is unpacked into a temporary folder, and the folder is renamed last. An incomplete
+download is therefore never mistaken for a data set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from client_sdk.data.errors import DataError
 __all__ = ["DOWNLOADS", "DownloadableSet", "describe", "fetch", "fetch_set"]
 
 UNPACKED_LIMIT: Final = 1 << 30
-"""Bytes that an archive may unpack to; far above any set here."""
+"""Largest unpacked size of an archive in bytes, far above that of any data set here."""
 
 Download = Callable[[str], Iterable[bytes]]
 Progress = Callable[[int], None]
@@ -37,10 +37,11 @@ F. M. Harper, J. A. Konstan: The MovieLens Datasets: History and Context. ACM Ti
 
 @dataclass(frozen=True)
 class DownloadableSet:
-    """One archive. `folder` is the one it unpacks to, `size` is in bytes.
+    """A data set that can be downloaded as one archive.
 
-    md5 is what the provider publishes beside the archive; it shows damage, not forgery. sha256 is what TensorFlow
-    Datasets records for the same address and size; an exchanged archive would fail it.
+    size: bytes of the archive. md5: published by the provider next to the archive; detects damage, not forgery.
+    sha256: recorded by TensorFlow Datasets for the same address and size; detects a replaced archive. folder: the only
+    top-level folder in the archive. terms: terms of use.
     """
 
     name: str
@@ -72,34 +73,34 @@ DOWNLOADS: Final[dict[str, DownloadableSet]] = {
         terms=MOVIELENS_TERMS,
     ),
 }
-"""Every data set that `fetch` knows, by name."""
+"""Data sets that `fetch` can download, by name."""
 
 
 def describe(name: str) -> str:
-    """Name, size, address and terms of a data set, for people. Raises `DataError` for a name not in `DOWNLOADS`."""
+    """Return name, size, address and terms of a data set as text. Raises `DataError` for a name not in `DOWNLOADS`."""
     source = _source(name)
-    terms = " ".join(source.terms.splitlines())  # whoever shows it wraps it
+    terms = " ".join(source.terms.splitlines())  # the caller wraps the text
     return f"{source.name}: {source.size / 1e6:.1f} MB from {source.url}\n{terms}"
 
 
 def fetch(name: str, data_dir: Path, download: Download, progress: Progress | None = None) -> Path:
-    """`fetch_set` of the data set `name`. Raises `DataError` for a name not in `DOWNLOADS` too."""
+    """Call `fetch_set` for the data set `name`. Raises `DataError`, also for a name not in `DOWNLOADS`."""
     return fetch_set(_source(name), data_dir, download, progress)
 
 
 def fetch_set(source: DownloadableSet, data_dir: Path, download: Download, progress: Progress | None = None) -> Path:
-    """Download, check and unpack `source`; return its folder, data_dir/<folder>.
+    """Download, verify and unpack `source`; return its folder, data_dir/<folder>.
 
-    download(url) yields the archive's bytes. progress(done) is called with the bytes so far, after each piece. A
-    folder that is there already is returned as it is, without a download.
-    Raises `DataError` when the archive has another size or digest, or holds what must not be unpacked; then nothing
-    is left behind. Errors of `download` pass through, and leave nothing behind either.
+    download: yields the bytes of the archive at a URL. progress: called with the number of bytes received so far, after
+    each piece. If the folder exists already, it is returned without a download. Raises `DataError` if the archive has a
+    different size or digest or contains a file that must not be unpacked; errors of `download` are passed on. After an
+    error no file is left.
     """
     target = data_dir / source.folder
     if target.is_dir():
         return target
     if target.exists():
-        raise DataError("is in the way: not a folder", target)
+        raise DataError("exists and is not a folder; move or delete it", target)
     data_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{source.name}-", dir=data_dir) as scratch:
         archive = Path(scratch) / "archive.zip"
@@ -113,7 +114,7 @@ def fetch_set(source: DownloadableSet, data_dir: Path, download: Download, progr
 
 def _source(name: str) -> DownloadableSet:
     if name not in DOWNLOADS:
-        raise DataError(f"{name!r} cannot be fetched: there are {', '.join(sorted(DOWNLOADS))}")
+        raise DataError(f"cannot fetch {name!r}: choose one of {', '.join(sorted(DOWNLOADS))}")
     return DOWNLOADS[name]
 
 
@@ -123,17 +124,17 @@ def _receive(source: DownloadableSet, pieces: Iterable[bytes], file: BinaryIO, p
     for piece in pieces:
         done += len(piece)
         if done > source.size:
-            raise DataError(f"{source.url} is longer than the {source.size} bytes it should have; nothing was kept")
+            raise DataError(f"{source.url} is longer than the expected {source.size} bytes; no file was kept")
         file.write(piece)
         md5.update(piece)
         sha256.update(piece)
         if progress is not None:
             progress(done)
     if done != source.size:
-        raise DataError(f"{source.url} gave {done} of {source.size} bytes; nothing was kept, try again")
+        raise DataError(f"{source.url} ended after {done} of {source.size} bytes; no file was kept, try again")
     for name, digest, expected in (("md5", md5, source.md5), ("sha256", sha256, source.sha256)):
         if digest.hexdigest() != expected:
-            raise DataError(f"{source.url} has {name} {digest.hexdigest()}, expected {expected}; nothing was kept")
+            raise DataError(f"{source.url} has {name} {digest.hexdigest()}, expected {expected}; no file was kept")
 
 
 def _unpack(source: DownloadableSet, archive: Path, target: Path) -> None:
@@ -143,7 +144,7 @@ def _unpack(source: DownloadableSet, archive: Path, target: Path) -> None:
             for member in members:
                 _check_member(source, member)
             if not members:
-                raise DataError(f"{source.name}: the archive holds no file")
+                raise DataError(f"{source.name}: the archive contains no file")
             if sum(member.file_size for member in members) > UNPACKED_LIMIT:
                 raise DataError(f"{source.name}: the archive unpacks to more than {UNPACKED_LIMIT} bytes")
             for member in members:
@@ -163,13 +164,13 @@ def _unpack(source: DownloadableSet, archive: Path, target: Path) -> None:
 
 
 def _check_member(source: DownloadableSet, member: zipfile.ZipInfo) -> None:
-    """Only plain files under the set's own folder; no absolute path, no .., no link, no encrypted member."""
+    """Raise `DataError` unless `member` is a regular, unencrypted file in the data set's folder, without `..`."""
     name = member.filename
     parts = name.split("/")
     kind = stat.S_IFMT(member.external_attr >> 16)
     if parts[0] != source.folder or len(parts) < 2 or {"", ".", ".."} & set(parts) or "\\" in name or ":" in name:
-        raise DataError(f"{source.name}: the archive holds {name!r}, which does not lie in {source.folder}/")
+        raise DataError(f"{source.name}: the archive contains {name!r}, which is not in {source.folder}/")
     if kind not in (0, stat.S_IFREG):
-        raise DataError(f"{source.name}: the archive holds {name!r}, which is not a plain file")
+        raise DataError(f"{source.name}: the archive contains {name!r}, which is not a regular file")
     if member.flag_bits & 1:
-        raise DataError(f"{source.name}: the archive holds {name!r} encrypted")
+        raise DataError(f"{source.name}: the archive contains {name!r} encrypted")

@@ -1,4 +1,4 @@
-"""Splits with several test interactions a user, for data sets that are published without one."""
+"""Splits with several test interactions per user, for data sets that are published without a split."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["hold_out_share", "split_rows"]
 def hold_out_share(
     interactions: Interactions, share: float = 0.2, rng: np.random.Generator | int = 0
 ) -> tuple[Interactions, Interactions]:
-    """Train and test: of every user's n interactions, round(share * n) drawn at random are held out, never all of them.
+    """Return training and test interactions: round(share * n) random ones of each user's n are held out, never all.
 
-    `rng` is a generator or a seed; both sides keep the numbering of users and items. Raises `DataError` for a share
+    rng: a generator or a seed. Both results keep the numbering of users and items. Raises `DataError` for a share
     outside (0, 1).
     """
     _check_share(share)
@@ -31,16 +31,16 @@ def hold_out_share(
 def split_rows(
     interactions: Interactions, share: float = 0.2, rng: np.random.Generator | int = 0
 ) -> tuple[Interactions, Interactions]:
-    """Train and test: round(share * rows) of all interactions are drawn for the test, whoever they belong to.
+    """Return training and test interactions: round(share * rows) random rows of all users are held out.
 
-    RFRec's split of explicit ratings (80/20): a user may end up without training or without test rows. `rng` is a
-    generator or a seed; both sides keep ratings and the numbering. Raises `DataError` for a share outside (0, 1) and
-    when a side would be empty.
+    RFRec's split of explicit ratings (80/20). A user may have no training rows or no test rows. rng: a generator or a
+    seed. Both results keep ratings and the numbering. Raises `DataError` for a share outside (0, 1), and if one of the
+    results would be empty.
     """
     _check_share(share)
     count = int(np.rint(share * interactions.size))
     if not 0 < count < interactions.size:
-        raise DataError(f"{interactions.size} rows are too few to split off a share of {share}")
+        raise DataError(f"{interactions.size} rows are too few to hold out a share of {share}")
     is_test = np.zeros(interactions.size, dtype=bool)
     is_test[np.random.default_rng(rng).permutation(interactions.size)[:count]] = True
     return interactions.where(~is_test), interactions.where(is_test)
@@ -48,4 +48,4 @@ def split_rows(
 
 def _check_share(share: float) -> None:
     if not 0 < share < 1:
-        raise DataError(f"a share between 0 and 1 was expected, got {share}")
+        raise DataError(f"the share must lie between 0 and 1, got {share}")

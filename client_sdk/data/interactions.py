@@ -1,4 +1,4 @@
-"""Who interacted with what, and the leave-one-out split that recommenders are measured on."""
+"""User-item interactions, and the leave-one-out split used to evaluate recommenders."""
 
 from __future__ import annotations
 
@@ -13,48 +13,49 @@ from client_sdk.history import History
 
 __all__ = ["Duplicates", "HoldOut", "Interactions", "LeaveOneOut", "leave_one_out"]
 
-MOST: Final = 2**31 - 1
-"""Users or items that can be numbered in int32."""
+MAX_COUNT: Final = 2**31 - 1
+"""Largest number of users or items: they are numbered in int32."""
 
 Duplicates = Literal["error", "last"]
-"""A (user, item) pair that comes twice: refuse it, or keep its last occurrence and count the others as `merged`."""
+"""Treatment of repeated (user, item) pairs: raise an error, or keep the last and count the others in `merged`."""
 
 HoldOut = Literal["time", "file", "random", "introduced"]
-"""Which interaction of a user is held out: the latest, the last in file order, a random one, or that with the item of
-the highest number: the one introduced last, where items are numbered as they were introduced."""
+"""Which interaction of a user is held out: the latest, the last in file order, a random one, or the one with the
+highest item number. That is the item introduced last if items are numbered in order of introduction."""
 
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """Distinct (user, item) pairs, grouped by user, each user's in the order of their file.
+    """Distinct (user, item) pairs, grouped by user; each user's are in file order.
 
-    User u's items are `items[indptr[u]:indptr[u + 1]]`. Raises `DataError` when the arrays do not fit each other.
+    The items of user u are `items[indptr[u]:indptr[u + 1]]`. Raises `DataError` if the shapes of the arrays do not
+    match or an item is out of range.
     """
 
     n_users: int
-    """Users are numbered 0..n_users-1; one may have no interaction."""
+    """Users are numbered 0..n_users-1. A user may have no interaction."""
     n_items: int
-    """Items are numbered 0..n_items-1; one may have no interaction."""
+    """Items are numbered 0..n_items-1. An item may have no interaction."""
     indptr: NDArray[np.int64]
     """int64 (n_users + 1,), ascending from 0 to the number of interactions."""
     items: NDArray[np.int32]
     """int32 (interactions,)."""
     ratings: NDArray[np.float32] | None = None
-    """float32 (interactions,), in the file's own scale."""
+    """float32 (interactions,), on the scale of the file."""
     timestamps: NDArray[np.int64] | None = None
-    """int64 (interactions,), seconds or any other unit that grows with time."""
+    """int64 (interactions,), in seconds or any other unit that increases with time."""
     user_ids: NDArray[Any] | None = None
-    """(n_users,): the ids that the file uses, integers or text."""
+    """(n_users,), the ids in the file, integers or text."""
     item_ids: NDArray[Any] | None = None
-    """(n_items,): the ids that the file uses, integers or text."""
+    """(n_items,), the ids in the file, integers or text."""
     merged: int = 0
-    """Repeated pairs of the file that were merged into one (see `Duplicates`)."""
+    """Number of repeated pairs that were left out (see `Duplicates`)."""
 
     def __post_init__(self) -> None:
         if self.indptr.shape != (self.n_users + 1,) or self.indptr[0] != 0 or np.any(np.diff(self.indptr) < 0):
             raise DataError(f"indptr must ascend from 0 and have {self.n_users + 1} entries")
         if self.items.shape != (self.indptr[-1],):
-            raise DataError(f"{self.indptr[-1]} items were expected, got shape {self.items.shape}")
+            raise DataError(f"items needs {self.indptr[-1]} entries, got shape {self.items.shape}")
         if self.items.size and not (self.items.min() >= 0 and self.items.max() < self.n_items):
             raise DataError(f"an item lies outside 0..{self.n_items - 1}")
         for name, length in (
@@ -74,32 +75,35 @@ class Interactions:
 
     @property
     def users(self) -> NDArray[np.int32]:
-        """The user of every interaction, int32 (interactions,)."""
+        """User of each interaction, int32 (interactions,)."""
         return np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.indptr))
 
     def positives(self, user: int) -> NDArray[np.int32]:
-        """The user's items, int32 view, in file order."""
+        """Return the user's items in file order, a view, int32. Raises `DataError` for an unknown user."""
         if not 0 <= user < self.n_users:
             raise DataError(f"user {user} lies outside 0..{self.n_users - 1}")
         return self.items[self.indptr[user] : self.indptr[user + 1]]
 
     def history(self, user: int) -> History:
-        """What the user's own client knows: the items, and the ratings where the data has them."""
+        """Return the user's items and, if the data has them, ratings: the data of the user's client."""
         items, span = self.positives(user), slice(self.indptr[user], self.indptr[user + 1])
         return History(items, None if self.ratings is None else self.ratings[span])
 
     def item_degrees(self) -> NDArray[np.int64]:
-        """How many users have each item, int64 (n_items,)."""
+        """Return the number of users of each item, int64 (n_items,)."""
         return np.bincount(self.items, minlength=self.n_items).astype(np.int64)
 
     def user_degrees(self) -> NDArray[np.int64]:
-        """How many items each user has, int64 (n_users,)."""
+        """Return the number of items of each user, int64 (n_users,)."""
         return np.diff(self.indptr)
 
     def where(self, kept: NDArray[np.bool_]) -> Interactions:
-        """Only the interactions that `kept`, bool (interactions,), marks; the numbering stays."""
+        """Return the interactions for which `kept`, bool (interactions,), is true. Users and items keep their numbers.
+
+        Raises `DataError` for any other shape.
+        """
         if kept.shape != (self.size,):
-            raise DataError(f"a mark for each of {self.size} interactions was expected, got shape {kept.shape}")
+            raise DataError(f"kept needs an entry for each of {self.size} interactions, got shape {kept.shape}")
         indptr = np.zeros_like(self.indptr)
         np.cumsum(np.bincount(self.users[kept], minlength=self.n_users), out=indptr[1:])
         return Interactions(
@@ -128,14 +132,18 @@ class Interactions:
         item_ids: NDArray[Any] | None = None,
         duplicates: Duplicates = "error",
     ) -> Interactions:
-        """Interactions from parallel arrays of numbers counted from 0; counts default to the largest number + 1."""
+        """Return interactions from two arrays of one length, of user and item numbers from 0.
+
+        n_users, n_items: the largest number + 1 by default. duplicates: what to do with repeated pairs. Raises
+        `DataError` if a number is out of range, the arrays do not match, or, by default, a pair is repeated.
+        """
         user, item = np.asarray(users, dtype=np.int64), np.asarray(items, dtype=np.int64)
         if user.ndim != 1 or user.shape != item.shape:
             raise DataError(f"users and items must be arrays of one length, got {user.shape} and {item.shape}")
         n_users = int(user.max(initial=-1)) + 1 if n_users is None else n_users
         n_items = int(item.max(initial=-1)) + 1 if n_items is None else n_items
         for name, values, count in (("user", user, n_users), ("item", item, n_items)):
-            if count > MOST:
+            if count > MAX_COUNT:
                 raise DataError(f"{name} numbers up to {count - 1} do not fit in 32 bits; number them from 0 on")
             if values.size and not (values.min() >= 0 and values.max() < count):
                 raise DataError(f"{name} numbers must lie in 0..{count - 1}, got {values.min()}..{values.max()}")
@@ -165,7 +173,10 @@ class Interactions:
         timestamps: ArrayLike | None = None,
         duplicates: Duplicates = "error",
     ) -> Interactions:
-        """Interactions from any ids: users and items are numbered in the ascending order of their ids."""
+        """Return interactions from arrays of ids. Users and items are numbered in ascending order of their ids.
+
+        Raises `DataError` as `from_pairs` does.
+        """
         known_users, users = np.unique(user_ids, return_inverse=True)
         known_items, items = np.unique(item_ids, return_inverse=True)
         return cls.from_pairs(
@@ -183,16 +194,16 @@ class Interactions:
 
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
-    """A training set and, for each user, one held-out item (He et al., WWW 2017, section 4.1).
+    """A training set and at most one held-out item per user (He et al., WWW 2017, section 4.1).
 
-    Raises `DataError` when a held-out item is also in its user's training set, or the shapes do not fit.
+    Raises `DataError` if a held-out item is in its user's training set, or if shapes or item numbers are wrong.
     """
 
     train: Interactions
     test_items: NDArray[np.int32]
-    """int32 (n_users,): the held-out item, -1 for a user that has none."""
+    """int32 (n_users,), the held-out item, or -1 for a user without one."""
     test_negatives: NDArray[np.int32] | None = None
-    """int32 (n_users, 99), as the data's file lists them (faults included), None when there is no such file."""
+    """int32 (n_users, 99), as in the file, including invalid ones; None if there is no such file."""
 
     def __post_init__(self) -> None:
         shape = (self.train.n_users,)
@@ -209,7 +220,7 @@ class LeaveOneOut:
 
     @property
     def tested_users(self) -> NDArray[np.intp]:
-        """The users that have a held-out item, ascending."""
+        """Users with a held-out item, ascending."""
         return np.flatnonzero(self.test_items >= 0)
 
 
@@ -218,13 +229,16 @@ def leave_one_out(
     rng: np.random.Generator | int = 0,
     order: HoldOut | None = None,
 ) -> LeaveOneOut:
-    """Hold out one interaction of every user that has at least two; the others keep everything for training.
+    """Hold out one interaction of each user with at least two. All others are training interactions.
 
-    order: "time" holds out the latest (of equal times the last in the file) and needs timestamps; "file" the last in
-    file order; "random" a uniform one, drawn by `rng` (a generator or a seed); "introduced" the one whose item has the
-    highest number. FilmTrust has no time, but its public file numbers items in the order of their first appearance;
-    the released code of FedEM, by PFedCLR's authors, takes that for the time, and so holds out this one. None means
-    "time" where there are timestamps and "random" where not, since files without them are often sorted by item.
+    rng: a generator or a seed, for the order "random". order: which interaction is held out:
+
+    - "time": the latest; of equal times the last in the file. Raises `DataError` without timestamps.
+    - "file": the last in file order.
+    - "random": a uniformly random one.
+    - "introduced": the one with the highest item number. FilmTrust has no timestamps, but its public file numbers items
+      in order of first appearance; the released code of FedEM, by PFedCLR's authors, uses this order as the time.
+    - None: "time" if there are timestamps, otherwise "random", because files without them are often sorted by item.
     """
     chosen: HoldOut = order or ("time" if interactions.timestamps is not None else "random")
     counts = interactions.user_degrees()
@@ -240,7 +254,7 @@ def leave_one_out(
 def _held_out(
     interactions: Interactions, counts: NDArray[np.int64], order: HoldOut, rng: np.random.Generator | int
 ) -> NDArray[np.int64]:
-    """Where each user's held-out interaction stands; meaningless for users without one."""
+    """Return the position of each user's held-out interaction, int64 (n_users,); undefined for users without one."""
     if order == "file":
         return interactions.indptr[1:].astype(np.int64) - 1
     if order == "random":
@@ -248,19 +262,22 @@ def _held_out(
     if order == "introduced":
         return _last_of_each(interactions, interactions.items)
     if interactions.timestamps is None:
-        raise DataError("a hold-out by time needs timestamps, which this data does not have")
+        raise DataError("order 'time' needs timestamps, which this data does not have")
     return _last_of_each(interactions, interactions.timestamps)
 
 
 def _last_of_each(interactions: Interactions, keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each user's largest of `keys` (interactions,) stands; of equal ones the last in file order."""
+    """Return the position of each user's largest key; of equal keys the last in file order. keys: (interactions,)."""
     ordered = np.lexsort((keys, interactions.users))
     last = np.maximum(interactions.indptr[1:] - 1, 0)
     return ordered[last] if ordered.size else np.zeros(last.size, np.int64)
 
 
 def _distinct(keys: NDArray[np.int64], duplicates: Duplicates, n_items: int) -> NDArray[np.int64]:
-    """Ascending positions of the last occurrence of every key; `DataError` for a repeat unless they are merged."""
+    """Return the positions of the last occurrence of each key, ascending.
+
+    Raises `DataError` for a repeat on "error".
+    """
     _, from_the_end = np.unique(keys[::-1], return_index=True)
     if from_the_end.size < keys.size and duplicates == "error":
         known, counts = np.unique(keys, return_counts=True)

@@ -1,4 +1,4 @@
-"""The LightGCN files: one line a user, `user item item ...`, all numbered from 0, no ratings, no time."""
+"""Reader of LightGCN files: one line per user, `user item item ...`, numbered from 0, without ratings and times."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ __all__ = ["read_lightgcn"]
 
 
 def read_lightgcn(*paths: Path) -> tuple[Interactions, ...]:
-    """One `Interactions` a file (say `train.txt` and `test.txt`), all with the counts of the largest ids of any file.
+    """Return one `Interactions` for each file, for example `train.txt` and `test.txt`.
 
-    A line may hold a user alone. Raises `DataError` naming the line for a user or an item that comes twice.
+    All have the same numbers of users and items, from the largest ids in any of the files. A line may contain a user
+    without items. Raises `DataError` for a malformed or repeated user line, with the line number, and for a repeated
+    item of a user.
     """
     parts = [_read(path) for path in paths]
     n_users = max(int(users.max()) for users, _ in parts) + 1
@@ -32,7 +34,7 @@ def read_lightgcn(*paths: Path) -> tuple[Interactions, ...]:
 
 
 def _read(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Users and items of every pair, with item -1 for a user that stands alone on its line."""
+    """Return users and items of all pairs, int64 (pairs,); item -1 for a user whose line has no items."""
     numbers, lengths = read_id_lists(path)
     starts = np.cumsum(lengths) - lengths
     owners = numbers[starts]

@@ -1,8 +1,8 @@
-"""Data sets by name: where their files lie, and the split each is measured on.
+"""Loading data sets by name, with the split on which each is evaluated.
 
-`load_dataset(name, data_dir)` looks in data_dir/name/ and in data_dir itself, for plain and for .gz files, in the
-layouts of the providers' own archives. No data set is part of the project: `hushrec data fetch` gets what may be
-downloaded, the others come from their providers.
+`load_dataset(name, data_dir)` looks for plain and .gz files in data_dir/name/ and in data_dir, in the layout of the
+provider's archive. No data set is part of the project: `hushrec data fetch` downloads some, the others are available
+from their providers.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ __all__ = ["DATASETS", "load_dataset", "load_interactions", "load_train_test"]
 
 LIGHTGCN_SETS: Final = ("goodreads-100", "gowalla")
 DATASETS: Final = ("synthetic", "ml-100k", "ml-1m", "filmtrust", *LIGHTGCN_SETS)
-"""Every name that `load_dataset` knows."""
+"""Names of data sets that `load_dataset` accepts."""
 
 NCF_FILES: Final = ("ml-1m.train.rating", "ml-1m.test.rating", "ml-1m.test.negative")
 
 
 def load_dataset(name: str, data_dir: Path | None = None, seed: int = 0) -> LeaveOneOut:
-    """The leave-one-out split of a data set, or of a CSV file when `name` is a path ending in .csv or .csv.gz.
+    """Return the leave-one-out split of a data set, or of a CSV file if `name` is a path ending in .csv or .csv.gz.
 
-    ml-1m: the published NCF files with their 99 negatives when all three are there, else `ratings.dat` or
-    `ratings.csv`. All others: `leave_one_out` of all interactions, so each user's latest is held out, or, where
-    there are no timestamps (filmtrust, gowalla, goodreads-100), one drawn with `seed`. gowalla and goodreads-100
-    are published with several test items a user; for that split see `load_train_test`.
-    synthetic: `seed` also makes the data. Raises `DataError` when a file is missing or malformed, naming it.
-    data_dir defaults to the folder `data` here.
+    data_dir: the folder `data` in the working directory by default. seed: of the split, and of the synthetic data.
+
+    ml-1m: the published NCF files with their 99 negatives if all three exist, otherwise `ratings.dat` or `ratings.csv`.
+    All others: `leave_one_out` of all interactions. It holds out each user's latest interaction or, without timestamps
+    (filmtrust, gowalla, goodreads-100), one drawn with `seed`. gowalla and goodreads-100 are published with several
+    test items per user; for that split see `load_train_test`. Raises `DataError`, with the file's name, if a file is
+    missing or malformed.
     """
     if name == "synthetic":
         return leave_one_out(synthetic(SyntheticConfig(seed=seed)), seed)
@@ -53,10 +54,10 @@ def load_dataset(name: str, data_dir: Path | None = None, seed: int = 0) -> Leav
 
 
 def load_interactions(name: str, data_dir: Path | None = None, columns: CsvColumns | None = None) -> Interactions:
-    """All interactions of a data set on disk, unsplit; for gowalla and goodreads-100, train and test joined.
+    """Return all interactions of a data set on disk. For gowalla and goodreads-100, train and test are joined.
 
-    `columns` names the headings when `name` is the path of a CSV file; without it the usual ones are looked for.
-    Raises `DataError`.
+    columns: column headings if `name` is the path of a CSV file; common headings are recognised by default. Raises
+    `DataError` for an unknown name or a missing or malformed file.
     """
     if name.endswith((".csv", ".csv.gz")):
         return read_csv(Path(name), columns)
@@ -64,7 +65,7 @@ def load_interactions(name: str, data_dir: Path | None = None, columns: CsvColum
         return _joined(load_train_test(name, data_dir))
     if name not in _READERS:
         known = ", ".join(sorted(DATASETS))
-        raise DataError(f"no data set on disk is called {name!r}: known are {known}, and the path of a .csv file")
+        raise DataError(f"unknown data set {name!r}: choose one of {known}, or the path of a .csv file")
     for file, read in _READERS[name].items():
         path = first_existing(_folders(name, data_dir), file)
         if path is not None:
@@ -73,12 +74,12 @@ def load_interactions(name: str, data_dir: Path | None = None, columns: CsvColum
 
 
 def load_train_test(name: str, data_dir: Path | None = None) -> tuple[Interactions, Interactions]:
-    """The published split of gowalla or goodreads-100: train and test, any number of test items a user.
+    """Return the published training and test interactions of gowalla or goodreads-100.
 
-    Raises `DataError`, also when a pair is in both.
+    A user has any number of test items. Raises `DataError`, also if a pair is in both files.
     """
     if name not in LIGHTGCN_SETS:
-        raise DataError(f"no published train/test split of {name!r} is known; there are {', '.join(LIGHTGCN_SETS)}")
+        raise DataError(f"no published train/test split of {name!r}; choose one of {', '.join(LIGHTGCN_SETS)}")
     paths = [first_existing(_folders(name, data_dir), file) for file in ("train.txt", "test.txt")]
     if paths[0] is None or paths[1] is None:
         raise _missing(name, data_dir, ("train.txt", "test.txt"))
@@ -93,7 +94,7 @@ def load_train_test(name: str, data_dir: Path | None = None) -> tuple[Interactio
 
 
 def _filmtrust(path: Path) -> Interactions:
-    # The public file rates three pairs twice; the later rating counts, `merged` says how many were merged.
+    # Three pairs of the public file have two ratings. The later one is used; `merged` counts such pairs.
     return read_ratings_table(path, " ", duplicates="last")
 
 
@@ -120,7 +121,7 @@ def _missing(name: str, data_dir: Path | None, files: tuple[str, ...]) -> DataEr
     looked = " and ".join(str(folder) for folder in _folders(name, data_dir))
     wanted = (" and " if name in LIGHTGCN_SETS else " or ").join(files)
     how = (
-        f"fetch it with: hushrec data fetch {name}" if name in DOWNLOADS
-        else "`hushrec data fetch` does not have it, so it has to be got from its provider"
+        f"download it with: hushrec data fetch {name}" if name in DOWNLOADS
+        else "download it from its provider (`hushrec data fetch` does not offer it)"
     )  # fmt: skip
-    return DataError(f"{name} is not there: looked in {looked} for {wanted} (plain or .gz); {how}")
+    return DataError(f"{name} not found: looked for {wanted} (plain or .gz) in {looked}; {how}")

@@ -1,4 +1,4 @@
-"""MovieLens files: `u.data` (tabs), `ratings.dat` (double colons) and `ratings.csv` (a header line)."""
+"""Reader of MovieLens files: `u.data` (tabs), `ratings.dat` (double colons) and `ratings.csv` (with a header)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ COLUMNS: Final = ("user", "item", "rating", "timestamp")
 
 
 def read_movielens(path: Path) -> Interactions:
-    """Any MovieLens ratings file, told by its name (`u.data`, `*.dat`, `*.csv`, each also with `.gz`).
+    """Read a MovieLens ratings file. The format follows from the name: `u.data`, `*.dat` or `*.csv`, also with `.gz`.
 
-    Every rating is an interaction. Users and items are numbered in the order of their MovieLens ids.
+    Every rating is an interaction. Users and items are numbered in the order of their MovieLens ids. Raises
+    `DataError` for any other name and for a malformed file.
     """
     name = path.name.removesuffix(".gz")
     if name.endswith(".csv"):
@@ -27,11 +28,15 @@ def read_movielens(path: Path) -> Interactions:
         return read_ratings_table(path, "::")
     if name.endswith(".data"):
         return read_ratings_table(path, "\t")
-    raise DataError("not a MovieLens file: u.data, ratings.dat or ratings.csv was expected", path)
+    raise DataError("not a MovieLens file: expected u.data, ratings.dat or ratings.csv", path)
 
 
 def read_ratings_table(path: Path, separator: str, *, duplicates: Duplicates = "error") -> Interactions:
-    """Lines of user, item, rating and, if the first line has it, time: whole numbers but for the rating."""
+    """Read lines of user, item, rating and, if the first line has it, timestamp.
+
+    User, item and timestamp are integers >= 0. duplicates: what to do with repeated pairs. Raises `DataError` for a
+    malformed line and, by default, for a repeated pair.
+    """
     table = read_table(path, separator, COLUMNS, optional=1)
     users, items = require_ids(path, "user", table[:, 0]), require_ids(path, "item", table[:, 1])
     times = require_ids(path, "timestamp", table[:, 3]) if table.shape[1] == 4 else None

@@ -1,4 +1,4 @@
-"""The files of Neural Collaborative Filtering (He et al., WWW 2017): train ratings, test ratings, test negatives."""
+"""Reader of the files of NCF (He et al., WWW 2017): training ratings, test ratings and test negatives."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ COLUMNS: Final = ("user", "item", "rating", "timestamp")
 
 
 def read_ncf(train: Path, test: Path, negatives: Path | None = None) -> LeaveOneOut:
-    """The published split; ids are the files' own, from 0. At most one held-out item a user.
+    """Read the published split. Users and items have the numbers of the files, from 0.
 
-    Raises `DataError` naming file and line, also when the files contradict each other.
+    train, test, negatives: the paths of the files. A user has at most one held-out item. Raises `DataError`, with file
+    and line, if a file is malformed or if the files contradict each other.
     """
     rows, held_out = _read_ratings(train), _read_ratings(test)
     listed = None if negatives is None else read_ncf_negatives(negatives)
@@ -41,7 +42,11 @@ def read_ncf(train: Path, test: Path, negatives: Path | None = None) -> LeaveOne
 
 
 def read_ncf_negatives(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Lines `(user,item)` and sampled items: int64 (lines, 2) and (lines, negatives), exactly as the file has them."""
+    """Read lines of `(user,item)` followed by sampled items.
+
+    Returns the pairs, int64 (lines, 2), and the negatives, int64 (lines, negatives), unchanged. Raises `DataError`,
+    with the line, if a line is malformed or has a different number of negatives than the first.
+    """
     numbers, lengths = read_id_lists(path, " \t(),")
     uneven = np.flatnonzero(lengths != lengths[0])
     if uneven.size or lengths[0] < 3:
@@ -61,7 +66,7 @@ def _read_ratings(
 
 
 def _held_out_items(path: Path, users: NDArray[np.int64], items: NDArray[np.int64], n_users: int) -> NDArray[np.int32]:
-    """int32 (n_users,), -1 for users without a line; a user with two lines is refused."""
+    """Return int32 (n_users,), -1 for users without a line. Raises `DataError` for a user with two lines."""
     _, first = np.unique(users, return_index=True)
     if first.size < users.size:
         again = int(np.setdiff1d(np.arange(users.size), first)[0])
@@ -74,7 +79,10 @@ def _held_out_items(path: Path, users: NDArray[np.int64], items: NDArray[np.int6
 def _negatives_by_user(
     path: Path, listed: tuple[NDArray[np.int64], NDArray[np.int64]], test_items: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """int32 (n_users, negatives), -1 for users without a line; each line's (user, item) must be the held-out one."""
+    """Return int32 (n_users, negatives), -1 for users without a line.
+
+    Raises `DataError` unless each line's (user, item) is a held-out pair and each held-out pair has a line.
+    """
     pairs, negatives = listed
     unknown = np.flatnonzero(pairs[:, 0] >= test_items.size)
     wrong = unknown if unknown.size else np.flatnonzero(test_items[pairs[:, 0]] != pairs[:, 1])

@@ -1,4 +1,4 @@
-"""Part of a data set, renumbered: what papers do to sparse data before they measure on it."""
+"""Subsets of a data set, with users and items renumbered. Papers use them on sparse data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ __all__ = ["users_with_at_least"]
 
 
 def users_with_at_least(interactions: Interactions, count: int) -> Interactions:
-    """Only the users with `count` interactions or more, and only the items that one of them has.
+    """Return the interactions of users with at least `count` interactions, and only the items of these users.
 
-    Users and items are numbered anew from 0 in their former order; their ids are the former ones, or the former numbers
-    where there were none. Interactions that were merged before do not count twice. Raises `DataError` when nobody is
-    left.
+    Users and items are renumbered from 0 in their order. Their ids are the ids of the input, or its numbers if it has
+    no ids. Merged interactions count once. Raises `DataError` if no user remains.
     """
     active = np.flatnonzero(interactions.user_degrees() >= count)
     if not active.size:

@@ -1,11 +1,12 @@
-"""Made-up implicit feedback with taste in it: what the demo trains on, and what tests can rely on.
+"""Synthetic implicit feedback with personal preferences, for the demo and for tests.
 
-Items and users live near a few cluster centres. User u's chance to take item i is a softmax of
+Users x_u and items y_i are points near a few cluster centres. The probability that user u interacts with item i is the
+softmax over items of
 
     log popularity_i + affinity * (x_u . y_i),     popularity_i ~ 1 / rank^skew   (Zipf)
 
-and a user's items are drawn from it without replacement (Gumbel top-k). The inner product is low-rank, so matrix
-factorisation can find it, and it differs from user to user, so popularity alone cannot.
+and a user's items are drawn from it without replacement (Gumbel top-k). The inner product has a low rank, so matrix
+factorisation can learn it; it differs between users, so popularity cannot predict it.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ __all__ = ["SyntheticConfig", "synthetic"]
 
 @dataclass(frozen=True)
 class SyntheticConfig:
-    """What to make. Equal configurations give equal data, byte for byte."""
+    """Parameters of synthetic data. Equal configurations give identical data. Raises `ParameterError` if invalid."""
 
     users: int = 400
     items: int = 500
     positives: int = 30
-    """Mean interactions a user; single users have between half of it and twice it."""
+    """Mean number of interactions per user. Each user has between half and twice as many."""
     clusters: int = 5
-    """Groups of taste; also the rank of the affinity."""
+    """Number of cluster centres, which is the rank of the inner products."""
     affinity: float = 8.0
-    """Weight of taste against popularity; 0 leaves popularity alone."""
+    """Weight of the inner product relative to popularity; with 0 only popularity counts."""
     skew: float = 1.2
-    """Zipf exponent of popularity; 0 makes all items equally popular."""
+    """Zipf exponent of popularity; with 0 all items are equally popular."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -47,9 +48,9 @@ class SyntheticConfig:
 
 
 def synthetic(config: SyntheticConfig | None = None) -> Interactions:
-    """Interactions of `config.users` users with `config.items` items, with timestamps in a random order of taking.
+    """Return synthetic interactions with timestamps, each user's in order of time.
 
-    The last item in time is as typical of its user as any other: the order is independent of the scores.
+    The order of time is random and independent of the scores, so a user's last item is as typical as any other.
     """
     config = config if config is not None else SyntheticConfig()
     rng = np.random.default_rng([0x5EED, config.seed])
@@ -63,7 +64,7 @@ def synthetic(config: SyntheticConfig | None = None) -> Interactions:
     taken = np.arange(config.items) < counts[:, None]
     users = np.nonzero(taken)[0]
     times = rng.permutation(users.size)
-    order = np.lexsort((times, users))  # a user's interactions stand in order of time
+    order = np.lexsort((times, users))
     start = 1_700_000_000
     return Interactions.from_pairs(
         users,
@@ -75,17 +76,17 @@ def synthetic(config: SyntheticConfig | None = None) -> Interactions:
 
 
 def _scores(config: SyntheticConfig, rng: np.random.Generator) -> NDArray[np.float64]:
-    """log popularity + affinity, float64 (users, items)."""
+    """Return log popularity + affinity * inner product, float64 (users, items)."""
     centres = np.eye(config.clusters)
-    tastes = _near(centres, config.users, rng)
-    kinds = _near(centres, config.items, rng)
+    user_points = _points_near(centres, config.users, rng)
+    item_points = _points_near(centres, config.items, rng)
     popularity = -config.skew * np.log(1.0 + rng.permutation(config.items))
-    # einsum without optimisation sums in a fixed order: the same bytes on every machine and BLAS
-    return np.asarray(popularity + config.affinity * np.einsum("uc,ic->ui", tastes, kinds, optimize=False))
+    # einsum without optimisation sums in a fixed order, so the result does not depend on machine and BLAS
+    return np.asarray(popularity + config.affinity * np.einsum("uc,ic->ui", user_points, item_points, optimize=False))
 
 
-def _near(centres: NDArray[np.float64], count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Points near a random centre each, of length 1, float64 (count, clusters)."""
+def _points_near(centres: NDArray[np.float64], count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return points of length 1, each near a randomly chosen centre, float64 (count, clusters)."""
     chosen = centres[rng.integers(0, len(centres), count)]
     points = chosen + 0.25 * rng.standard_normal(chosen.shape)
     return np.asarray(points / np.linalg.norm(points, axis=1, keepdims=True))

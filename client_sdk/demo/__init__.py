@@ -1,1 +1,1 @@
-"""The main job, end to end: a server process, a fleet of clients, four ways of training, one report."""
+"""The demo: train through a server process with many clients, in several ways, and report the results."""

@@ -1,7 +1,7 @@
-"""The demo's arms: each trains the same recommender another way, through the same server, with the same draws.
+"""The demo's arms: each trains the same recommender in a different way, through the same server.
 
-Identities, task seed and training seeds are shared by all arms, so that cohorts, negatives and first factors are the
-same; what differs between an encrypted arm and its plain twin is the sum alone.
+All arms share identities, task seed and training seeds, so they have the same cohorts, negatives and initial factors.
+An encrypted arm and its plain counterpart differ only in how the sum is computed.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from client_sdk.training.mf import MFConfig
 from protocols.crypto.domain import derive_seed
 from protocols.messages import Schedule, TaskView
 
-__all__ = ["Arm", "Federation", "Tick", "run_arm"]
+__all__ = ["Arm", "ArmProgress", "SharedSetup", "run_arm"]
 
 _POLICY: Final = Policy(mechanisms=frozenset({"ckks", "plain"}), snapshot_every=1)
-"""Plain sums are allowed, for comparison; and a fresh snapshot each round keeps catching up short: most clients of a
-demo were last asked many rounds ago."""
+"""Allows plain sums, for comparison. A snapshot in every round keeps downloads short: most clients of a demo were last
+in a cohort many rounds ago."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of training."""
+    """One way of training: recipe and mechanism with their parameters. name: label in tables and plots."""
 
     name: str
     recipe: str
@@ -48,8 +48,13 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Federation:
-    """What every arm shares: the data, who the clients are, how they train, and the schedule."""
+class SharedSetup:
+    """What all arms share: data, clients, training and schedule.
+
+    candidates: int32 (users, 99), the negatives against which the held-out items are ranked. identities: one for each
+    trainable user. collect_seconds: deadline of a round. dropout: share of a cohort that does not contribute.
+    evaluate_every: rounds between two measurements. workers: threads of the fleet.
+    """
 
     data: LeaveOneOut
     candidates: NDArray[np.int32]
@@ -66,13 +71,17 @@ class Federation:
 
     @property
     def trainable(self) -> NDArray[np.intp]:
-        """Users with something to train on: the fleet's clients, in this order."""
+        """Users with training interactions, ascending: the fleet's clients, in this order."""
         return np.flatnonzero(np.diff(self.data.train.indptr) > 0)
 
 
 @dataclass(frozen=True)
-class Tick:
-    """A round that is over, for the live display; `point` is the newest measurement, `traffic` bytes so far."""
+class ArmProgress:
+    """Progress of an arm, for the live display.
+
+    stage: what the arm does. report: the round that has ended, if any. point: the newest measurement. survivors:
+    clients in the round's sum. traffic: bytes up and down so far, all clients together.
+    """
 
     arm: Arm
     stage: str
@@ -84,14 +93,15 @@ class Tick:
 
 def run_arm(
     arm: Arm,
-    shared: Federation,
+    shared: SharedSetup,
     server: DemoServer,
-    tell: Callable[[Tick], None],
+    on_progress: Callable[[ArmProgress], None],
     inspect: Callable[[Fleet], None] | None = None,
 ) -> tuple[ArmResult, TaskView]:
-    """Create the task, enrol the fleet over HTTP, give keys where the sum needs them, and train to the end.
+    """Create a task, enrol the fleet over HTTP, hand out keys if the sum needs them, and train until the task ends.
 
-    `inspect` sees the fleet, keys and all, before it is closed.
+    on_progress: called while clients enrol and after each round. inspect: called with the fleet before it is closed.
+    Returns the measurements and the task's final view.
     """
     users = shared.trainable
     with Operator(server.url, server.operator_token) as operator:
@@ -112,21 +122,21 @@ def run_arm(
                 identities=shared.identities,
             ),
         ) as fleet:
-            tell(Tick(arm, f"enrolling {users.size} clients"))
+            on_progress(ArmProgress(arm, f"enrolling {users.size} clients"))
 
-            def staged(stage: str) -> Callable[[int], None]:
-                return lambda done: tell(Tick(arm, f"{stage} {done} of {users.size} clients"))
+            def report_stage(stage: str) -> Callable[[int], None]:
+                return lambda done: on_progress(ArmProgress(arm, f"{stage} {done} of {users.size} clients"))
 
-            fleet.enrol(members, holder, shared.organiser.source if keyed else None, staged("enrolling"))
+            fleet.enrol(members, holder, shared.organiser.source if keyed else None, report_stage("enrolling"))
             if keyed:
-                fleet.give_keys(staged("sealing the keys to"))
-            result = _train(arm, shared, fleet, users, tell)
+                fleet.give_keys(report_stage("sealing the keys to"))
+            result = _train(arm, shared, fleet, users, on_progress)
             if inspect:
                 inspect(fleet)
         return result, operator.task(task.task_id)
 
 
-def _request(arm: Arm, shared: Federation) -> Any:
+def _request(arm: Arm, shared: SharedSetup) -> Any:
     schedule = Schedule(
         rounds=shared.rounds,
         cohort_size=shared.cohort,
@@ -144,24 +154,24 @@ def _request(arm: Arm, shared: Federation) -> Any:
     )
 
 
-def leave_one_out(shared: Federation, users: NDArray[np.intp], scores: NDArray[np.float32]) -> EvaluationResult:
-    """Held-out items among the sampled negatives, by `scores` (users, items)."""
+def leave_one_out(shared: SharedSetup, users: NDArray[np.intp], scores: NDArray[np.float32]) -> EvaluationResult:
+    """Evaluate `scores`, float32 (users, items), by ranking held-out items against the shared negatives (HR@10)."""
     row_of = np.zeros(shared.data.train.n_users, dtype=np.intp)
     row_of[users] = np.arange(users.size)
 
-    def scorer(asked: NDArray[np.intp], items: NDArray[np.int32]) -> NDArray[np.floating]:
+    def score_items(asked: NDArray[np.intp], items: NDArray[np.int32]) -> NDArray[np.floating]:
         return np.take_along_axis(scores[row_of[asked]], items, axis=1)
 
-    return evaluate_scores(scorer, shared.data, shared.candidates, k=10, users=users)
+    return evaluate_scores(score_items, shared.data, shared.candidates, k=10, users=users)
 
 
 def _train(
-    arm: Arm, shared: Federation, fleet: Fleet, users: NDArray[np.intp], tell: Callable[[Tick], None]
+    arm: Arm, shared: SharedSetup, fleet: Fleet, users: NDArray[np.intp], on_progress: Callable[[ArmProgress], None]
 ) -> ArmResult:
     curve: list[CurvePoint] = []
     started, measuring = perf_counter(), 0.0
 
-    def measured(number: int) -> CurvePoint:
+    def measure(number: int) -> CurvePoint:
         nonlocal measuring
         begun = perf_counter()
         found = leave_one_out(shared, users, np.stack(list(fleet.scores())))
@@ -170,13 +180,13 @@ def _train(
 
     def on_round(report: FleetRound) -> None:
         if report.number % shared.evaluate_every == 0 or report.number >= shared.rounds:
-            curve.append(measured(report.number))
+            curve.append(measure(report.number))
         newest = curve[-1] if curve else None
-        tell(Tick(arm, "training", report, newest, report.survivors, fleet.traffic()))
+        on_progress(ArmProgress(arm, "training", report, newest, report.survivors, fleet.traffic()))
 
     rounds = fleet.run(on_round)
     if not curve or curve[-1].round_number != rounds[-1].number:
-        curve.append(measured(rounds[-1].number))
+        curve.append(measure(rounds[-1].number))
     return _summary(arm, rounds, curve, perf_counter() - started - measuring)
 
 

@@ -1,4 +1,4 @@
-"""The demo's live display: a bar an arm, with survivors, bytes and HR@10 as they come, and the table at the end."""
+"""Live display of the demo: a progress bar for each arm, and the table of results."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from client_sdk.demo.arms import Arm, Tick
+from client_sdk.demo.arms import Arm, ArmProgress
 from client_sdk.demo.results import ArmResult, DemoResult
 
 __all__ = ["Display", "result_table"]
 
 
 class Display:
-    """Bars for every arm; `tell` takes what the arms report."""
+    """A progress bar for each arm, with survivors, traffic and the newest HR@10.
+
+    rounds: rounds of each arm. cohort: clients in each round.
+    """
 
     def __init__(self, console: Console, arms: Sequence[Arm], rounds: int, cohort: int) -> None:
         self._cohort = cohort
@@ -38,27 +41,27 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def tell(self, tick: Tick) -> None:
-        """Show what happened."""
-        bar = self._bars[tick.arm.name]
-        if tick.arm.name not in self._started:
-            self._started.add(tick.arm.name)
+    def show(self, progress: ArmProgress) -> None:
+        """Update the bar of the arm; print the reason if the round failed."""
+        bar = self._bars[progress.arm.name]
+        if progress.arm.name not in self._started:
+            self._started.add(progress.arm.name)
             self._progress.start_task(bar)
-        if tick.report is None:
-            self._progress.update(bar, facts=tick.stage)
+        if progress.report is None:
+            self._progress.update(bar, facts=progress.stage)
             return
-        self._progress.update(bar, completed=tick.report.number, facts=self._facts(tick))
-        if tick.report.failure:
-            self._progress.console.print(f"  round {tick.report.number} failed: {tick.report.failure}")
+        self._progress.update(bar, completed=progress.report.number, facts=self._facts(progress))
+        if progress.report.failure:
+            self._progress.console.print(f"  round {progress.report.number} failed: {progress.report.failure}")
 
-    def _facts(self, tick: Tick) -> str:
-        up, down = (f"{amount / 2**20:.1f}" for amount in tick.traffic)
-        quality = f"HR@10 {tick.point.hr:.3f}" if tick.point else "HR@10 ..."
-        return f"{quality} {tick.survivors}/{self._cohort} alive, MiB {up} up {down} down"
+    def _facts(self, progress: ArmProgress) -> str:
+        up, down = (f"{amount / 2**20:.1f}" for amount in progress.traffic)
+        quality = f"HR@10 {progress.point.hr:.3f}" if progress.point else "HR@10 ..."
+        return f"{quality} {progress.survivors}/{self._cohort} clients, MiB {up} up {down} down"
 
 
 def result_table(result: DemoResult) -> Table:
-    """The arms side by side."""
+    """Return a table with one row for each arm: HR@10, NDCG@10, traffic per client and round, and seconds."""
     made = Table(title=f"{result.dataset}: {result.rounds} rounds of {result.cohort} clients", title_justify="left")
     made.caption, made.caption_justify = "KiB per client and round", "left"
     for heading in ("training", "HR@10", "NDCG@10", "KiB up", "KiB down", "seconds"):

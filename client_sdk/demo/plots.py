@@ -1,4 +1,4 @@
-"""The demo's plots as inline SVG that reads in light and in dark (matplotlib, no display needed)."""
+"""The demo's plots as inline SVG for light and dark pages. Needs matplotlib (the extra `plots`), but no display."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ if TYPE_CHECKING:
 __all__ = ["COLOURS", "bytes_plot", "inline_svg", "phases_plot", "quality_plot"]
 
 COLOURS: Final = ("#3b82f6", "#0d9488", "#d97706", "#a855f7", "#6b7280")
-_INK: Final = "#64748b"  # only a place holder: the page's own text colour takes its place
+_INK: Final = "#64748b"  # placeholder that is replaced by the page's text colour
 _PHASES: Final = {"catch_up": "catch up", "train": "train", "seal": "seal", "upload": "upload"}
-"""What a client spends time on, in the order in which it does it."""
+"""Phases of a client's round in order, and their labels."""
 
 
 def quality_plot(arms: Sequence[ArmResult], metric: str) -> str:
-    """HR@10 or NDCG@10 by round; arms without a curve are level lines."""
+    """Return a plot of a metric by round as SVG text. metric: "hr" (HR@10) or "ndcg" (NDCG@10).
+
+    An arm without a curve is a horizontal line.
+    """
 
     def draw(axes: Axes) -> None:
         for arm, colour in zip(arms, COLOURS, strict=False):
             if arm.curve:
                 rounds = [point.round_number for point in arm.curve]
-                # the first arm lies under its plain twin: wide and pale, so that both can be seen
+                # wide and pale, because the curve of its plain counterpart is drawn over it
                 width, alpha = (5.0, 0.5) if arm is arms[0] else (1.6, 1.0)
                 points = [getattr(p, metric) for p in arm.curve]
                 axes.plot(rounds, points, label=arm.name, color=colour, lw=width, alpha=alpha)
@@ -41,7 +44,7 @@ def quality_plot(arms: Sequence[ArmResult], metric: str) -> str:
 
 
 def bytes_plot(arms: Sequence[ArmResult]) -> str:
-    """Mean KiB up and down a participation."""
+    """Return a bar plot of the mean KiB that a client sends and receives in a round, as SVG text."""
     trained = [arm for arm in arms if arm.curve]
 
     def draw(axes: Axes) -> None:
@@ -62,7 +65,7 @@ def bytes_plot(arms: Sequence[ArmResult]) -> str:
 
 
 def phases_plot(arms: Sequence[ArmResult]) -> str:
-    """Where a client's time goes: milliseconds a participation by phase, stacked."""
+    """Return a stacked bar plot of the milliseconds that a client spends in a round, by phase, as SVG text."""
     trained = [arm for arm in arms if arm.phases]
 
     def draw(axes: Axes) -> None:
@@ -78,7 +81,10 @@ def phases_plot(arms: Sequence[ArmResult]) -> str:
 
 
 def inline_svg(draw: Callable[[Axes], None], title: str, columns: int = 4) -> str:
-    """What `draw` draws, with its legend above the axes, where it covers nothing, and `title` for screen readers."""
+    """Return the figure that `draw` draws as SVG text, with its legend above the axes.
+
+    title: description for screen readers. columns: columns of the legend.
+    """
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The demo's HTML report: one self-contained file, plots inline, readable in light and in dark, on a phone and wide."""
+"""The demo's HTML report: one self-contained file with inline plots, for light and dark mode and for small screens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["render_report", "write_report"]
 
 
 def render_report(result: DemoResult) -> str:
-    """The page as HTML text. Needs matplotlib (the `bench` extra)."""
+    """Return the report as HTML text. Raises `ImportError` without matplotlib (the extra `plots`)."""
     environment = Environment(
         loader=PackageLoader("client_sdk.demo", "."),
         autoescape=select_autoescape(["html", "j2"]),
@@ -33,7 +33,7 @@ def render_report(result: DemoResult) -> str:
 
 
 def _facts(plan: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The plan's entries in words: nothing that is not there, and numbers of a length that can be read."""
+    """Return labels and values of the sum plan's entries. Leaves out None and rounds floats to four digits."""
     shown = []
     for name, value in plan.items():
         parts = value if isinstance(value, dict) else {"": value}
@@ -45,7 +45,7 @@ def _facts(plan: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def write_report(result: DemoResult, path: Path) -> Path:
-    """Write the page, making folders as needed; returns its absolute path."""
+    """Write the report to `path`, creating folders as needed, and return its absolute path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render_report(result), encoding="utf-8")
     return path.resolve()

@@ -1,4 +1,4 @@
-"""What the demo measures: one arm per way of training, with its curve and its cost a client."""
+"""Results of the demo: for each arm its quality by round and its cost per client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ArmResult", "CurvePoint", "DemoResult"]
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Quality after `round_number` rounds, and what had travelled by then (bytes, all clients)."""
+    """Quality after `round_number` rounds: HR@10, NDCG@10, and the seconds of training until then."""
 
     round_number: int
     hr: float
@@ -20,10 +20,11 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One way of training, measured to the end.
+    """Measurements of one arm.
 
-    bytes_up, bytes_down: mean bytes of HTTP bodies a participation (one client in one round). seconds: wall time of all
-    rounds. phases: milliseconds a participation summed over all participations, by what they were spent on.
+    hr, ndcg: HR@10 and NDCG@10 after the last round. bytes_up, bytes_down: mean bytes of HTTP bodies of one client in
+    one round. seconds: wall-clock time of all rounds without measuring. clipped: values that were clipped. dropouts:
+    contributions that were missing. phases: mean milliseconds of one client in one round, by phase.
     """
 
     name: str
@@ -41,7 +42,10 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The whole demo: the data set, the schedule, the sum's plan and every arm."""
+    """Results of a complete demo: data set, schedule, sum plan, all arms, and the machine it ran on.
+
+    evaluation: the protocol of the figures, in words. warnings: what the first task reveals.
+    """
 
     dataset: str
     users: int

@@ -1,4 +1,4 @@
-"""The main job on one page: data, server, fleet, four ways of training, a table and a report."""
+"""Run the demo: load the data, start a server, train in every arm, and collect the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from client_sdk.data.loaders import load_dataset
-from client_sdk.demo.arms import Arm, Federation, run_arm
+from client_sdk.demo.arms import Arm, SharedSetup, run_arm
 from client_sdk.demo.display import Display
 from client_sdk.demo.results import ArmResult, DemoResult
 from client_sdk.demo.server import run_server
@@ -24,12 +24,12 @@ from client_sdk.local_state.identity import Identity
 from protocols.errors import ParameterError
 from protocols.messages import TaskView
 
-__all__ = ["DemoRequest", "arms_of", "chosen_settings", "federation", "run_demo"]
+__all__ = ["DemoRequest", "arms_of", "chosen_settings", "run_demo", "shared_setup"]
 
 
 @dataclass(frozen=True)
 class DemoRequest:
-    """What the user asked for; None takes the data set's own setting."""
+    """What the user asked for. rounds, cohort, rank: None for the setting of the data set."""
 
     dataset: str = "synthetic"
     data_dir: Path | None = None
@@ -43,52 +43,56 @@ class DemoRequest:
     server_dir: Path = Path("hushrec-demo/server")
 
 
-def run_demo(request: DemoRequest, console: Console, watch: Callable[[str], None] | None = None) -> DemoResult:
-    """Run every arm through one server process; `watch` is told the server's URL once it listens.
+def run_demo(request: DemoRequest, console: Console, on_start: Callable[[str], None] | None = None) -> DemoResult:
+    """Run every arm through one server process and return the results.
 
-    Raises `ParameterError` for a recipe or data set the demo does not know, `DataError` for files that are missing.
+    on_start: called with the server's URL when it is ready. Raises `ParameterError` for an unknown recipe or data set
+    and `DataError` for missing files, before anything is written.
     """
     if request.recipe not in DEMO_RECIPES:
-        raise ParameterError(f"the demo runs {' or '.join(DEMO_RECIPES)}; got {request.recipe!r}")
+        raise ParameterError(f"the demo runs {' or '.join(DEMO_RECIPES)}, not {request.recipe!r}")
     settings = chosen_settings(request)
-    shared, replaced = federation(request, settings)
+    shared, replaced = shared_setup(request, settings)
     arms = arms_of(request, settings)
     with run_server(request.server_dir) as server, Display(console, arms, settings.rounds, settings.cohort) as display:
-        if watch:
-            watch(server.url)
-        done = [run_arm(arm, shared, server, display.tell) for arm in arms]
+        if on_start:
+            on_start(server.url)
+        done = [run_arm(arm, shared, server, display.show) for arm in arms]
     results = [result for result, _ in done]
     control = popularity_control(shared.data, shared.candidates)
-    results.append(ArmResult("popularity", control.hr, control.ndcg, note="everyone gets the same list"))
+    results.append(ArmResult("popularity", control.hr, control.ndcg, note="the same list for every user"))
     return _result(request, settings, shared, results, done[0][1], replaced)
 
 
 def chosen_settings(request: DemoRequest) -> DemoSettings:
-    """The data set's settings with what the user asked for in their place."""
+    """Return the settings of the data set, with the user's choices. Raises `ParameterError` if the rank exceeds dim."""
     settings = settings_for(request.dataset)
     rank = request.rank or settings.rank
     if rank > settings.dim:
-        raise ParameterError(f"rank {rank} is over {settings.dim}, the dimension of the demo on {request.dataset}")
+        raise ParameterError(f"rank {rank} is greater than the dimension {settings.dim} of the {request.dataset} demo")
     return replace(
         settings, rounds=request.rounds or settings.rounds, cohort=request.cohort or settings.cohort, rank=rank
     )
 
 
-def federation(request: DemoRequest, settings: DemoSettings) -> tuple[Federation, int]:
-    """The data and the clients every arm shares, and how many faulty published negatives were replaced."""
+def shared_setup(request: DemoRequest, settings: DemoSettings) -> tuple[SharedSetup, int]:
+    """Return the data and clients that all arms share, and how many invalid published negatives were replaced.
+
+    Raises `ParameterError` if the cohort is larger than the number of users with interactions.
+    """
     data = load_dataset(request.dataset, request.data_dir, request.seed)
     negatives, replaced = candidates_of(data, np.random.default_rng(request.seed))
     clients = int(np.count_nonzero(np.diff(data.train.indptr) > 0))
     if settings.cohort > clients:
-        raise ParameterError(f"a cohort of {settings.cohort} is over the {clients} users with interactions")
-    shared = Federation(
+        raise ParameterError(f"a cohort of {settings.cohort} is greater than the {clients} users with interactions")
+    shared = SharedSetup(
         data=data,
         candidates=negatives,
         identities=[Identity.generate() for _ in range(clients)],
         training=settings.training,
         rounds=settings.rounds,
         cohort=settings.cohort,
-        # With dropouts every round waits for its deadline, so it is kept near what a round takes.
+        # With dropouts every round waits for its deadline, so the deadline is near the time that a round takes.
         collect_seconds=120.0 if request.dropout == 0 else 5.0,
         dropout=request.dropout,
         seed=request.seed,
@@ -98,7 +102,7 @@ def federation(request: DemoRequest, settings: DemoSettings) -> tuple[Federation
 
 
 def arms_of(request: DemoRequest, settings: DemoSettings) -> list[Arm]:
-    """Encrypted, the same in plain, and full FedMF."""
+    """Return the arms: the recipe encrypted, the same in plain, and full FedMF encrypted."""
     low = {"dim": settings.dim, "rank": settings.rank, "clip": settings.clip}
     full = {"dim": settings.dim, "clip": settings.clip}
     name = {"colr": "CoLR", "scolr": "SCoLR"}[request.recipe]
@@ -113,15 +117,15 @@ def arms_of(request: DemoRequest, settings: DemoSettings) -> list[Arm]:
 def _result(
     request: DemoRequest,
     settings: DemoSettings,
-    shared: Federation,
+    shared: SharedSetup,
     arms: list[ArmResult],
     task: TaskView,
     replaced: int,
 ) -> DemoResult:
     train = shared.data.train
-    protocol = "leave-one-out against 99 negatives, training negatives from everything outside the training items"
+    protocol = "leave-one-out against 99 negatives, training negatives drawn from all items outside the training items"
     if replaced:
-        protocol += f", {replaced} faulty negatives of the published file replaced"
+        protocol += f", {replaced} invalid negatives of the published file replaced"
     return DemoResult(
         dataset=request.dataset,
         users=train.n_users,

@@ -1,4 +1,4 @@
-"""The demo's aggregator: `hushrec-server serve` as a process of its own, with its own data directory."""
+"""The demo's aggregator: `hushrec-server serve` in a separate process, with its own data directory."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["DemoServer", "ServerDidNotStart", "is_in_use", "run_server"]
 
 
 class ServerDidNotStart(HushRecError):
-    """The aggregator process ended or did not answer; the text holds the end of its log."""
+    """The aggregator process exited or did not listen in time. The message contains the end of its log."""
 
 
 @dataclass(frozen=True, repr=False)
 class DemoServer:
-    """A running aggregator: where it listens, the operator's token, its data directory and its process id."""
+    """A running aggregator: its URL, an operator token, its data directory and its process id."""
 
     url: str
     operator_token: str
@@ -35,10 +35,10 @@ class DemoServer:
 
 
 @contextmanager
-def run_server(data_dir: Path, patience: float = 30.0) -> Iterator[DemoServer]:
-    """Start an aggregator on a free port of this machine, wait until it is ready, and stop it at the end.
+def run_server(data_dir: Path, timeout: float = 30.0) -> Iterator[DemoServer]:
+    """Start an aggregator on a free port of 127.0.0.1, wait until it listens, and stop it when the block ends.
 
-    Raises `ServerDidNotStart` with the end of `data_dir/server.log` when it does not come up within `patience` seconds.
+    timeout: seconds. Raises `ServerDidNotStart`, with the end of `data_dir/server.log`, if it does not listen in time.
     """
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     port, token = _free_port(), secrets.token_urlsafe(32)
@@ -52,14 +52,14 @@ def run_server(data_dir: Path, patience: float = 30.0) -> Iterator[DemoServer]:
             command, stdout=stream, stderr=stream, env={**os.environ, "HUSHREC_OPERATOR_TOKEN": token}
         )
     try:
-        _wait_until_ready(process, port, log, patience)
+        _wait_until_listening(process, port, log, timeout)
         yield DemoServer(f"http://127.0.0.1:{port}", token, data_dir, process.pid)
     finally:
         _stop(process)
 
 
 def is_in_use(data_dir: Path) -> bool:
-    """Whether a server holds the lock of this data directory: the kernel lets go of it when the server dies."""
+    """Return whether a server runs in `data_dir`: it holds a lock, which the kernel releases when the process ends."""
     lock = data_dir / "server.lock"
     if not lock.exists():
         return False
@@ -77,17 +77,17 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path, patience: float) -> None:
-    deadline = time.monotonic() + patience
+def _wait_until_listening(process: subprocess.Popen[bytes], port: int, log: Path, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise ServerDidNotStart(f"the aggregator ended with code {process.returncode}:\n{_tail(log)}")
+            raise ServerDidNotStart(f"the aggregator exited with code {process.returncode}:\n{_tail(log)}")
         with socket.socket() as probe:
             probe.settimeout(0.2)
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    raise ServerDidNotStart(f"the aggregator did not listen within {patience:.0f} seconds:\n{_tail(log)}")
+    raise ServerDidNotStart(f"the aggregator did not listen within {timeout:.0f} seconds:\n{_tail(log)}")
 
 
 def _tail(log: Path, lines: int = 15) -> str:
@@ -95,7 +95,7 @@ def _tail(log: Path, lines: int = 15) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask nicely, then insist: a demo must not leave a server behind."""
+    """Terminate the process; kill it if it has not exited after 10 seconds."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:

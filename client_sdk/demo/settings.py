@@ -1,4 +1,4 @@
-"""How the demo trains each data set: sizes that suit it, and the papers' settings where a paper has some."""
+"""The demo's settings for each data set: sizes that suit it, and the papers' settings where a paper has some."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ DEMO_RECIPES: Final = ("colr", "scolr")
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """One data set's demo."""
+    """Settings for one data set.
+
+    dim: length of an item's factor. rank: rank of the update. clip: bound of each value of an update. rounds: rounds of
+    each arm. cohort: clients in each round. evaluate_every: rounds between two measurements.
+    """
 
     dim: int
     rank: int
@@ -34,7 +38,7 @@ _SETTINGS: Final = {
 
 
 def settings_for(dataset: str) -> DemoSettings:
-    """The settings of a named data set; `ParameterError` names those that have some."""
+    """Return the settings of a data set. Raises `ParameterError` for an unknown name."""
     if dataset not in _SETTINGS:
-        raise ParameterError(f"the demo knows {', '.join(sorted(_SETTINGS))}; got {dataset!r}")
+        raise ParameterError(f"unknown data set {dataset!r}; the demo has {', '.join(sorted(_SETTINGS))}")
     return _SETTINGS[dataset]

@@ -29,7 +29,7 @@ from protocols.errors import CertificateError, CodecError
 from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
 from protocols.sums.masked.roster import RosterEntry
 
-__all__ = ["CertificateChoice", "CertificateSource", "Issuer", "MembershipCheck", "obtain_certificate"]
+__all__ = ["CertificateChoice", "CertificateSource", "Issuer", "MembershipCheck", "obtain_certificate", "request_for"]
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,24 @@ CertificateChoice = IssuedCertificate | Issuer | CertificateSource
 """Where a client's certificate comes from."""
 
 
+def request_for(identity: Identity, scope: str, role: CertifiedRole) -> CertificateRequest:
+    """A signed request to certify this identity's keys."""
+    statement = certificate_request(scope, role, identity.public_key, identity.mailbox_key)
+    return CertificateRequest(
+        scope=scope,
+        role=role,
+        identity_key=b64encode(identity.public_key),
+        mailbox_key=b64encode(identity.mailbox_key),
+        signature=b64encode(identity.signing_key.sign(statement)),
+    )
+
+
 def obtain_certificate(choice: CertificateChoice, identity: Identity, retry: RetryPolicy) -> Program[IssuedCertificate]:
     """The certificate for this identity, checked: `CertificateError` unless it is for these keys and still holds."""
     if isinstance(choice, IssuedCertificate):
         issued = choice
     else:
-        statement = certificate_request(choice.scope, choice.role, identity.public_key, identity.mailbox_key)
-        request = CertificateRequest(
-            scope=choice.scope,
-            role=choice.role,
-            identity_key=b64encode(identity.public_key),
-            mailbox_key=b64encode(identity.mailbox_key),
-            signature=b64encode(identity.signing_key.sign(statement)),
-        )
+        request = request_for(identity, choice.scope, choice.role)
         if isinstance(choice, Issuer):
             issued = yield from ApiCalls(choice.url, choice.code, retry).certificate(request)
         else:

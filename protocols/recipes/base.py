@@ -1,8 +1,7 @@
-"""What every recipe offers: a layout, a route per client, and a pure fold from sums to model states.
+"""The interface of every recipe: a layout, a route per client, and pure functions from sums to model states.
 
-Nobody but those who can open the sum can absorb it, so `absorb` runs wherever the aggregate opens: on the clients for
-encrypted sums, anywhere for plain and masked ones. What a client does with its own data is the recipe's client half,
-in `client_sdk.training`.
+`absorb` needs the opened sum. It runs on the clients for encrypted sums, and on the server or a client for plain and
+masked sums. The client half of a recipe, its local training, is in `client_sdk.training`.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ MAX_ITEMS: Final = 5_000_000
 class RoundSpec:
     """What the server broadcasts for a round.
 
-    number: from 1, of every round. seed: 32 public random bytes. step: from 1, which of the task's sums the round is
-    after; a round that fails is followed by another one of the same step.
+    number: number of the round, from 1. seed: 32 public random bytes. sum_index: index of the sum among the task's
+    sums, from 1; a round that fails is followed by one with the same index.
     """
 
     number: int
@@ -45,12 +44,15 @@ class RoundSpec:
 
 @dataclass(frozen=True)
 class ModelState:
-    """The shared model after `round_number` rounds (0: as it follows from the task seed). Recipes add their arrays."""
+    """The shared model after `round_number` rounds (0: the initial model, from the task's seed).
+
+    Recipes define subclasses that hold their arrays.
+    """
 
     round_number: int
 
     def freeze(self) -> None:
-        """Make every array read-only: states are shared."""
+        """Make every array read-only, because states are shared between callers."""
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
@@ -66,9 +68,9 @@ class FactorState(ModelState):
 
 @dataclass(frozen=True)
 class Update:
-    """What local training hands to a recipe: rows of change for the items a client touched.
+    """The result of local training: rows of change for the items that a client touched.
 
-    items: int32 (k,), unique, every item that took part in training, sampled negatives included.
+    items: int32 (k,), distinct; every item that took part in training, sampled negatives included.
     values: float32 (k, width), width = dim for FedMF, rank for CoLR, the client's own rank for SCoLR.
     """
 
@@ -77,7 +79,7 @@ class Update:
 
 
 class ItemParameters(BaseModel):
-    """What the parameters of every recipe begin with."""
+    """Parameters that every recipe has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -85,48 +87,48 @@ class ItemParameters(BaseModel):
 
 
 class SingleGroupRecipe:
-    """What `Recipe` says of groups, for recipes that ask everyone alike and train everyone on the whole model."""
+    """The device group methods of `Recipe`, for recipes with one group whose clients train on the whole model."""
 
     device_groups: Final = 1
 
     def device_group_of(self, sum_index: int) -> int:
-        """The one group there is."""
+        """Return 0, the only group."""
         return 0
 
     def view(self, state: ModelState, device_group: int) -> ModelState:
-        """The state itself."""
+        """Return the state itself."""
         return state
 
     def initial_view(self, task_seed: bytes, device_group: int) -> ModelState:
-        """The initial state itself."""
+        """Return the initial state itself."""
         return self.initial_state(task_seed)
 
     def view_bytes(self, sum_index: int, device_group: int) -> int:
-        """As long as the state."""
+        """Return `state_bytes(sum_index)`."""
         return self.state_bytes(sum_index)
 
     def encode_view(self, view: ModelState, device_group: int) -> bytes:
-        """The state itself."""
+        """Return the encoded state."""
         return self.encode_state(view)
 
     def decode_view(self, round_number: int, body: bytes, device_group: int) -> ModelState:
-        """The inverse of `encode_view`."""
+        """Decode the bytes of `encode_view`; `CodecError` unless the length and every value are valid."""
         return self.decode_state(round_number, body)
 
     def initial_state(self, task_seed: bytes) -> ModelState:
-        """Round 0, from the task's seed alone."""
+        """Return the state of round 0, from the task's seed alone."""
         raise NotImplementedError
 
     def state_bytes(self, sum_index: int) -> int:
-        """Length of an encoded model state after `sum_index` sums."""
+        """Return the length in bytes of an encoded state after `sum_index` sums."""
         raise NotImplementedError
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Exactly `state_bytes(sum_index)` bytes."""
+        """Return the state as exactly `state_bytes(sum_index)` bytes."""
         raise NotImplementedError
 
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
-        """The inverse of `encode_state`."""
+        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
         raise NotImplementedError
 
 
@@ -135,74 +137,77 @@ class Recipe(Protocol):
 
     @property
     def name(self) -> str:
-        """The word tasks use: `fedmf`, `colr`, `scolr`."""
+        """The name by which tasks choose the recipe, such as `fedmf` or `colr`."""
 
     @property
     def parameters(self) -> ItemParameters:
-        """The validated parameters, JSON-ready."""
+        """The validated parameters; `model_dump(mode="json")` gives the JSON form."""
 
     @property
     def frozen_cohort(self) -> bool:
-        """Whether all sums of a task are over one cohort that only shrinks: it sums the same data again and again."""
+        """Whether all sums of a task are over one cohort that only shrinks, because they sum the same data again."""
 
     @property
     def by_snapshot(self) -> bool:
-        """Whether clients take the server's snapshot for the model instead of replaying aggregates."""
+        """Whether clients download the server's snapshot of the model instead of replaying aggregates."""
 
     @property
     def device_groups(self) -> int:
-        """How many groups of clients there are, which are asked in turn, one a sum; 1 for most recipes.
+        """Number of device groups; 1 for most recipes. Each sum is over one group, and the groups take turns.
 
-        A client belongs to one group for good and states it when it enrols.
+        A client states its group when it enrols and cannot change it.
         """
 
     def device_group_of(self, sum_index: int) -> int:
-        """From 0, the group whose members sum `sum_index` is over."""
+        """Return the device group, from 0, whose members contribute to sum `sum_index`."""
 
     def view(self, state: ModelState, device_group: int) -> ModelState:
-        """What a member of `device_group` trains from: the state itself, or what a small device can hold of it."""
+        """Return what a member of `device_group` trains on: the state, or the part that a small device can hold."""
 
     def initial_view(self, task_seed: bytes, device_group: int) -> ModelState:
-        """`view` of the initial state, made in no more memory than the view takes."""
+        """Return `view` of the initial state, using no more memory than the view needs."""
 
     def view_bytes(self, sum_index: int, device_group: int) -> int:
-        """Length of an encoded view after `sum_index` sums: what members of `device_group` download for the model."""
+        """Return the length in bytes of an encoded view after `sum_index` sums: what members of the group download."""
 
     def encode_view(self, view: ModelState, device_group: int) -> bytes:
-        """Exactly `view_bytes(sum_index, group)` bytes."""
+        """Return the view as exactly `view_bytes(sum_index, device_group)` bytes."""
 
     def decode_view(self, round_number: int, body: bytes, device_group: int) -> ModelState:
-        """The inverse of `encode_view`; `CodecError` unless the length and every value are right."""
+        """Decode the bytes of `encode_view`; `CodecError` unless the length and every value are valid."""
 
     def state_bytes(self, sum_index: int) -> int:
-        """Length of an encoded model state after `sum_index` sums: what a snapshot holds before it is sealed."""
+        """Return the length in bytes of an encoded state after `sum_index` sums: of a snapshot before it is sealed."""
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Layout of the aggregate of sum `sum_index`."""
+        """Return the layout of the aggregate of sum `sum_index`."""
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """The server half: what to broadcast for round `number`, for sum `sum_index` (None: no round failed so far)."""
+        """Return what the server broadcasts for round `number` and sum `sum_index` (None: no round failed so far)."""
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Which blocks this client feeds in this round: public, computed alike by the server and the client."""
+        """Return the blocks that this client contributes to in this round: public, computed by server and client."""
 
     def initial_state(self, task_seed: bytes) -> ModelState:
-        """Round 0, from the task's seed alone."""
+        """Return the state of round 0, from the task's seed alone."""
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Exactly `state_bytes(sum_index)` bytes."""
+        """Return the state as exactly `state_bytes(sum_index)` bytes."""
 
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
-        """The inverse of `encode_state`; `CodecError` unless the length and every value are right."""
+        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """The state after the round whose opened sum is `total` (layout.length,)."""
+        """Return the state after the round whose opened sum is `total`, float64 (layout.length,).
+
+        contributions: how many clients are in the sum. Raises `ParameterError` if the round does not follow `state`.
+        """
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Figures about a state that may be shown to everyone who may see the state; empty where there are none."""
+        """Return figures about the state, by name, that everyone who may see the state may see; empty if none."""
 
     def is_done(self, state: ModelState) -> bool:
-        """Whether the job needs no further sum, whatever the schedule still allows."""
+        """Return whether the task needs no further sum, even if its schedule allows more rounds."""
 
     def warnings(self) -> tuple[str, ...]:
-        """What the sums themselves reveal, whatever carries them, in plain words: shown before anyone agrees."""
+        """Return what the sums reveal with any mechanism, one sentence each; clients see them before they agree."""

@@ -1,8 +1,8 @@
-"""What the matrix-factorisation recipes share: parameters, the first item factors, counts and the mean they make.
+"""Shared by the matrix-factorisation recipes: parameters, initial item factors, touch counts and per-item means.
 
-The released CoLR code does not weight clients by N_u/N as its text says: it divides each item's row by the number of
-participants that touched the item, sampled negatives included. That count is part of the sum here, so it is
-encrypted like everything else.
+The released CoLR code does not weight clients by N_u/N as the paper says. It divides each item's row by the number of
+participants that touched the item, sampled negatives included. Here that count is part of the sum, so it is
+encrypted or masked like the values.
 """
 
 from __future__ import annotations
@@ -51,41 +51,45 @@ class FactorParameters(ItemParameters):
 
 
 def initial_factors(task_seed: bytes, items: int, dim: int) -> NDArray[np.float32]:
-    """Q at round 0: N(0, 1/dim), float32 (items, dim), from the task's seed (released CoLR code)."""
+    """Return Q of round 0, float32 (items, dim), entries N(0, 1/dim), from the task's seed (released CoLR code)."""
     flat = normals(task_seed, "initial item factors", items * dim) / np.sqrt(dim)
     return np.asarray(flat.reshape(items, dim), dtype=np.float32)
 
 
 def round_spec(task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-    """The broadcast of round `number`: its seed follows from the task's, so that nobody can choose it later."""
+    """Return the broadcast of round `number`. Its seed is derived from the task's, so that nobody can choose it later.
+
+    Raises `ParameterError` unless 1 <= sum_index <= number.
+    """
     if number < 1 or not (sum_index is None or 1 <= sum_index <= number):
         raise ParameterError(
-            f"rounds and sums are numbered from 1, and no sum is ahead of its round: {number}, {sum_index}"
+            f"rounds and sums are numbered from 1, and a round's sum index is at most its number: got round {number}, "
+            f"sum {sum_index}"
         )
     return RoundSpec(number, derive_seed(task_seed, "round", number), number if sum_index is None else sum_index)
 
 
 def factors_of(state: ModelState) -> FactorState:
-    """`state` as one that holds item factors; `ParameterError` for another recipe's."""
+    """Return `state` as a state with item factors; `ParameterError` for a state of another recipe."""
     if not isinstance(state, FactorState):
         raise ParameterError(f"this state holds no item factors: it is a {type(state).__name__}")
     return state
 
 
 def count_segment(items: int) -> Segment:
-    """How many contributions touched each item: 0 or 1 a client, whole numbers."""
+    """Return the segment that counts how many contributions touched each item: whole numbers, 0 or 1 per client."""
     return Segment("touched", items, 1.0, integral=True)
 
 
 def rows_block(name: str, items: int, width: int, clip: float) -> Block:
-    """Update rows (items x width, row-major) and the touch counts, held together as one block."""
+    """Return a block of update rows (items x width, row-major) followed by the touch counts (items)."""
     return Block(name, (Segment("update", items * width, clip), count_segment(items)))
 
 
 def dense_rows(update: Update, items: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The update scattered to (items, width) and the touch vector (items,), float64.
+    """Return the update's rows scattered to float64 (items, width), and the touch vector, float64 (items,).
 
-    Raises `ParameterError` when the rows do not have `width` columns or an item is unknown or listed twice.
+    Raises `ParameterError` if the rows do not have `width` columns, or an item is unknown or listed twice.
     """
     if update.values.shape != (update.items.size, width):
         raise ParameterError(f"an update of {update.items.size} rows x {width} was expected, got {update.values.shape}")
@@ -100,23 +104,23 @@ def dense_rows(update: Update, items: int, width: int) -> tuple[NDArray[np.float
 
 
 def mean_rows(total: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each row of `total` (items, width) divided by max(1, its count): the released code's aggregation."""
+    """Return each row of `total` (items, width) divided by max(1, its count), as in the released CoLR code."""
     return total / np.maximum(counts, 1.0)[:, None]
 
 
 def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], int]:
-    """Every vector held within its block's bounds, and how many values were moved in all."""
+    """Return every vector clipped to its block's bounds, and how many values were clipped in total."""
     pairs = [clip_to_bounds(block, vector) for block, vector in zip(blocks, vectors, strict=True)]
     return [vector for vector, _ in pairs], sum(clipped for _, clipped in pairs)
 
 
 def encode_factors(state: ModelState) -> bytes:
-    """Item factors as float32, little endian, row-major."""
+    """Return the item factors as little-endian float32, row-major."""
     return factors_of(state).item_factors.astype("<f4").tobytes()
 
 
 def decode_factors(round_number: int, body: bytes, parameters: FactorParameters) -> FactorState:
-    """The inverse of `encode_factors`; `CodecError` for another length or values that are not finite."""
+    """Decode the bytes of `encode_factors`; `CodecError` for another length or values that are not finite."""
     view = exact(body, parameters.items * parameters.dim * 4, "a model state")
     factors = np.frombuffer(view, dtype="<f4").reshape(parameters.items, parameters.dim)
     if not np.isfinite(factors).all():
@@ -125,7 +129,10 @@ def decode_factors(round_number: int, body: bytes, parameters: FactorParameters)
 
 
 def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64]) -> FactorState:
-    """The state after round `spec.number`, item factors moved by `change` (items, dim)."""
+    """Return the state after round `spec.number`: item factors plus `change` (items, dim), rounded to float32.
+
+    Raises `ParameterError` if `state` is already of this round or a later one.
+    """
     if spec.number <= state.round_number:
         raise ParameterError(f"round {spec.number} is already in a state of round {state.round_number}")
     return FactorState(spec.number, (factors_of(state).item_factors + change).astype(np.float32))

@@ -1,4 +1,4 @@
-"""FedMF: the whole change of the item factors is summed. The baseline that CoLR compresses.
+"""FedMF: the whole change of the item factors is summed. It is the baseline that CoLR compresses.
 
 Chai et al., "Secure Federated Matrix Factorization" (2019), with the aggregation of the released CoLR code.
 """
@@ -18,25 +18,25 @@ __all__ = ["FedMF", "FedMFParameters"]
 
 
 class FedMFParameters(FactorParameters):
-    """FedMF needs no more than the shape of the item factors."""
+    """FedMF has no parameters beyond the shape and clip of the item factors."""
 
 
 @dataclass(frozen=True)
 class FedMF(RowRecipe):
-    """Full item factors: N*d values and N counts a contribution."""
+    """Full item factors: N*d values and N counts per contribution."""
 
     parameters: FedMFParameters
     name: str = "fedmf"
 
     @property
     def width(self) -> int:
-        """The whole row: d."""
+        """d: the whole row."""
         return self.parameters.dim
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """None: the full matrix is trained."""
+        """Return None: the full matrix is trained."""
         return None
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Q[i] += sum of the changes of row i / number of clients that touched i."""
+        """Return the state after Q[i] += sum of the changes of row i / number of clients that touched i."""
         return advance(state, spec, self.mean_update(total))

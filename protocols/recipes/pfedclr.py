@@ -1,21 +1,22 @@
-"""PFedCLR: a shared item table that is personalised on the client, after it was sent.
+"""PFedCLR: a shared item table that each client personalises after it has sent its contribution.
 
 Chen et al., "Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition" (2025),
 Algorithm 1. Client u trains the item factors Q to Q_u with its own factor p frozen (step 1), sends Q_u, and then
-trains p and a personal change A_u B_u of the items (step 2), of which nothing is ever sent. The server takes the mean
-of the Q_u weighted by |D_u| (eq. 11). Here clients send the change Q_u - Q: the same mean, and a bound as small as one
-round's training. The item table is sent whole: how long an upload is tells nothing about the items in it.
+trains p and a personal change A_u B_u of the items (step 2), which it never sends. The server takes the mean of the
+Q_u weighted by |D_u| (eq. 11). Here clients send the change Q_u - Q, which gives the same mean and has a bound as small
+as one round's training. The whole item table is sent, so the length of an upload reveals nothing about its items.
 
-`variant` is the paper's ablation (its Table 2): `clr` is the whole, `cf` has a full matrix W_u in place of A_u B_u,
-`af` trains p together with Q in step 1 and W_u alone in step 2, and `fedmf` has no step 2 at all. The paper describes
-`af` in one sentence only; that reading of it is ours.
+`variant` is the paper's ablation (its Table 2): `clr` is the full method, `cf` has a full matrix W_u in place of
+A_u B_u, `af` trains p together with Q in step 1 and W_u alone in step 2, and `fedmf` has no step 2. The paper describes
+`af` in one sentence; this is our reading of it.
 
-`start`: with `shared` all clients begin with the same p and B, so that their changes of Q have a direction in common
-from the first round on. The paper does not say so; in the released code of its authors' FedEM every client begins as a
-copy of one model, and only so are the published figures reached (docs/pfedclr.md). With `own` each draws its own.
+`start`: with `shared`, all clients begin with the same p and B, so that their changes of Q have a common direction from
+the first round on. The paper does not state this; in the released code of the same authors' FedEM every client begins
+as a copy of one model, and only this reaches the published figures (docs/pfedclr.md). With `own`, each client draws its
+own.
 
-Local differential privacy: Laplace noise on every entry, drawn anew for each. The weight would tell how many
-interactions a client has, so with noise everyone has to weigh the same: `max_interactions` = 1.
+Local differential privacy: independent Laplace noise on every entry. A client's weight reveals its number of
+interactions, so with noise all clients must have the same weight: `max_interactions` = 1.
 """
 
 from __future__ import annotations
@@ -41,30 +42,30 @@ __all__ = ["PFedCLR", "PFedCLRParameters", "Start", "Variant"]
 
 _START: Final = bytes(32)
 Variant = Literal["af", "cf", "clr", "fedmf"]
-"""What step 1 / step 2 train. clr: Q / p, A, B. cf: Q / p, W. af: p, Q / W. fedmf: p, Q / nothing."""
+"""What is trained in step 1 / step 2. clr: Q / p, A, B. cf: Q / p, W. af: p, Q / W. fedmf: p, Q / nothing."""
 
 Start = Literal["own", "shared"]
-"""Where clients begin: with factors of their own, or all with the same ones."""
+"""How clients initialise p and B: each with its own draw, or all with the same values."""
 
 
 class PFedCLRParameters(FactorParameters):
-    """What all clients of a task have to agree on; rates and epochs are `client_sdk.training.PFedCLRConfig`."""
+    """Parameters that all clients of a task share; rates and epochs are in `client_sdk.training.PFedCLRConfig`."""
 
     dim: int = Field(default=16, ge=1, le=MAX_DIM, description="Length d of a factor.")
     clip: float = Field(
         default=1.0,
         gt=0,
         le=1e6,
-        description="Bound on each entry of a client's change of the item factors; what exceeds it is clipped.",
+        description="Bound on each entry of a client's change of the item factors; larger entries are clipped.",
     )
-    variant: Variant = Field(default="clr", description="What is trained when: clr, or cf, af, fedmf to compare with.")
-    rank: int = Field(default=2, ge=1, description="Rank of the personal change A B of variant clr; others ignore it.")
-    start: Start = Field(default="shared", description="First p and B: the same for all clients, or each its own.")
+    variant: Variant = Field(default="clr", description="The full method, clr, or an ablation: cf, af or fedmf.")
+    rank: int = Field(default=2, ge=1, description="Rank of the personal change A B; used by variant clr only.")
+    start: Start = Field(default="shared", description="Initial p and B: the same for all clients, or each its own.")
     max_interactions: int = Field(
         default=1000,
         ge=1,
         le=1_000_000,
-        description="Clients weigh by their number of interactions, up to this one; 1: all weigh the same.",
+        description="A client's weight is its number of interactions, capped at this value; 1: equal weights.",
     )
     noise_scale: float | None = Field(
         default=None,
@@ -75,57 +76,58 @@ class PFedCLRParameters(FactorParameters):
     @model_validator(mode="after")
     def _fit(self) -> Self:
         if self.variant == "clr" and self.rank > self.dim:
-            raise ValueError(f"rank {self.rank} exceeds dim {self.dim}: a change of the items of that rank is full")
+            raise ValueError(f"rank {self.rank} is greater than dim {self.dim}: the change of the items has full rank")
         if self.noise is not None and self.max_interactions != 1:
             raise ValueError(
-                "a client's weight tells how many interactions it has, which noise on its vector does not hide: with "
+                "a client's weight reveals its number of interactions, which noise on its vector does not hide: with "
                 "noise_scale, set max_interactions to 1"
             )
         return self
 
     @property
     def noise(self) -> LaplaceNoise | None:
-        """What each entry is clipped to and noised with; None without noise."""
+        """The clip and noise of each entry; None without noise."""
         return None if self.noise_scale is None else LaplaceNoise(clip=self.clip, scale=self.noise_scale)
 
 
 @dataclass(frozen=True)
 class PFedCLR(FactorModel):
-    """One block: N*d values of weight times change, and the weight."""
+    """One block: N*d values of weight times change, followed by the weight."""
 
     parameters: PFedCLRParameters
     name: str = "pfedclr"
 
     def initial_state(self, task_seed: bytes) -> FactorState:
-        """Round 0: item factors N(0, 1) from the task's seed, as in the released code of the same authors."""
+        """Return round 0: item factors N(0, 1) from the task's seed, as in the same authors' released code."""
         p = self.parameters
         factors = normals(task_seed, "initial item factors", p.items * p.dim).reshape(p.items, p.dim)
         return FactorState(0, factors.astype(np.float32))
 
     def shared_start(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The first p (dim,) and B (rank, dim) of all clients that begin alike, N(0, 1): public constants."""
+        """Return the initial p, float32 (dim,), and B, float32 (rank, dim), of `start` "shared": N(0, 1), public."""
         p = self.parameters
         user = normals(_START, "pfedclr user factor", p.dim)
         basis = normals(_START, "pfedclr buffer basis", p.rank * p.dim).reshape(p.rank, p.dim)
         return user.astype(np.float32), basis.astype(np.float32)
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """One block, the same at every step."""
+        """Return the one block, the same for every sum."""
         p = self.parameters
         bound = p.clip if p.noise is None else p.noise.bound
         return VectorLayout((weighted_block("items", p.items * p.dim, bound),))
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Everyone feeds the one block."""
+        """Return the route to the one block, the same for every client."""
         return whole_route(self.layout())
 
     def contribute(
         self, update: Update, interactions: int, entropy: Callable[[int], bytes] = os.urandom
     ) -> tuple[list[NDArray[np.float64]], int]:
-        """The contribution's one block, and how many values had to be clipped.
+        """Return the contribution's one block, and how many values were clipped.
 
-        update: rows of Q_u - Q of the items that took part in step 1. interactions: |D_u|. entropy: for the noise; a
-        call never gets the same bytes again. Noise comes before the weight, which is 1 wherever there is noise.
+        update: rows of Q_u - Q for the items that took part in step 1. interactions: |D_u|. entropy: n -> n secret
+        random bytes for the noise, different in every call. Noise is added before weighting; with noise the weight
+        is 1. Raises `ParameterError` for values that are not finite.
         """
         p = self.parameters
         weight = weight_of(interactions, p.max_interactions)
@@ -137,12 +139,12 @@ class PFedCLR(FactorModel):
         return [weigh(held[:-1], weight)], clipped
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Q += sum of weight * change / sum of weights (eq. 11)."""
+        """Return the state after Q += sum of weight * change / sum of weights (eq. 11)."""
         p = self.parameters
         return advance(state, spec, weighted_mean(total).reshape(p.items, p.dim))
 
     def warnings(self) -> tuple[str, ...]:
-        """What noise on every entry does not mean."""
+        """Return the privacy cost of a task with noise."""
         noise = self.parameters.noise
         if noise is None:
             return ()

@@ -1,4 +1,4 @@
-"""Recipes by name, built from validated parameters."""
+"""Recipes by name, and which mechanisms each can be combined with."""
 
 from __future__ import annotations
 
@@ -65,28 +65,33 @@ CARRIERS: Final[dict[str, frozenset[str]]] = {
     "svd": frozenset({"plain"}),
     "topk": frozenset({"masked", "paillier", "plain"}),
 }
-"""Which mechanisms can carry a recipe (the table of the architecture page)."""
+"""Recipe -> the mechanisms that it can be combined with (the table of the architecture page)."""
 
 _WHY_NOT: Final[dict[str, str]] = {
-    "svd": "each client's factors U and V have to be multiplied out before they are added, which nobody can do with "
-    "what is encrypted or masked, and compressing the sum again would take the SVD of an encrypted matrix, an open "
+    "svd": "each client's factors U and V must be multiplied before they are added, which is not possible with "
+    "encrypted or masked factors, and compressing the sum again would need the SVD of an encrypted matrix, an open "
     "problem (Nguyen et al., WWW 2024, section 3.2 and appendix C)",
-    "topk": "Top-K adds single entries at places of the client's choice, and ciphertexts that hold thousands of values "
-    "are added as they are (Nguyen et al., WWW 2024, appendix C); 'colr' and 'scolr' send "
-    "as few values as one vector",
+    "topk": "Top-K adds single entries at positions that the client chooses, but a ciphertext holds thousands of "
+    "values that can only be added position by position (Nguyen et al., WWW 2024, appendix C); 'colr' and 'scolr' send "
+    "as few values, in one vector",
 }
-"""The reason why a recipe has few carriers, where there is more to say than the table."""
+"""Recipe -> why the mechanisms missing in `CARRIERS` are impossible, for recipes where the reason is known."""
 
 _CHOOSING: Final = frozenset({"paillier", "plain"})
-"""Mechanisms that can sum blocks which each contribution chooses and names."""
+"""Mechanisms that can sum blocks that each contribution chooses and names itself."""
 
 _PAILLIER_VALUES: Final = 200_000
+"""Most values of a Paillier sum; opening a larger one takes minutes."""
 _PAILLIER_CHOSEN: Final = 20_000
-"""Most values of a Paillier sum, and most blocks where they cannot be packed: beyond, opening it takes minutes."""
+"""Most blocks of a Paillier sum whose contributions choose their blocks: these cannot be packed."""
 
 
 def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
-    """The recipe called `name`; `ParameterError` names the recipes that exist, or the parameter that is wrong."""
+    """Return the recipe called `name` with these parameters.
+
+    Raises `ParameterError` for an unknown name (the text lists the known ones) or an invalid parameter (the text names
+    it).
+    """
     if name not in RECIPES:
         raise ParameterError(f"unknown recipe: choose one of {', '.join(sorted(RECIPES))}")
     try:
@@ -97,17 +102,18 @@ def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
 
 
 def check_combination(what: Recipe | str, mechanism_name: str) -> None:
-    """Raise `CombinationError` with the reason when the mechanism cannot carry the recipe.
+    """Raise `CombinationError` with the reason if the recipe cannot be combined with the mechanism.
 
-    A recipe's name is checked against the table alone, a recipe with its parameters: they say how much is summed, and
-    whether routes are public.
+    what: a recipe's name, checked against `CARRIERS` alone, or a recipe, checked with its parameters too: they
+    determine the length of the sum and whether routes are public.
     """
     name = what if isinstance(what, str) else what.name
     carriers = CARRIERS.get(name, frozenset())
     why = f": {_WHY_NOT[name]}" if name in _WHY_NOT else ""
     if mechanism_name not in carriers:
         raise CombinationError(
-            f"recipe {name!r} cannot ride on {mechanism_name!r}{why}; it can on: {', '.join(sorted(carriers))}"
+            f"recipe {name!r} cannot be combined with {mechanism_name!r}{why}; choose one of: "
+            f"{', '.join(sorted(carriers))}"
         )
     if not isinstance(what, str):
         _check_layout(name, mechanism_name, what.layout())
@@ -116,8 +122,8 @@ def check_combination(what: Recipe | str, mechanism_name: str) -> None:
 def _check_layout(name: str, mechanism_name: str, layout: VectorLayout) -> None:
     if layout.chosen and mechanism_name not in _CHOOSING:
         raise CombinationError(
-            f"recipe {name!r} cannot ride on {mechanism_name!r} with these parameters: contributions that choose "
-            "what they feed cannot be added up there, where all must fill the same places; take support 'shared', or "
+            f"recipe {name!r} cannot be combined with {mechanism_name!r} with these parameters: contributions choose "
+            "their positions, and this mechanism adds vectors position by position; set support to 'shared', or choose "
             f"one of: {', '.join(sorted(_CHOOSING))}"
         )
     size, most = (len(layout.blocks), _PAILLIER_CHOSEN) if layout.chosen else (layout.length, _PAILLIER_VALUES)
@@ -125,6 +131,6 @@ def _check_layout(name: str, mechanism_name: str, layout: VectorLayout) -> None:
         what = "blocks that share no ciphertext" if layout.chosen else "values"
         raise CombinationError(
             f"recipe {name!r} with these parameters sums {size:,} {what}; Paillier is for small sums, up to {most:,}, "
-            f"since opening a larger one takes minutes: take a lower rank or share, support 'shared', or one of: "
-            f"{', '.join(sorted(CARRIERS[name] - {'paillier'}))}"
+            "since opening a larger one takes minutes: lower the rank or share, set support to 'shared', or choose one "
+            f"of: {', '.join(sorted(CARRIERS[name] - {'paillier'}))}"
         )

@@ -1,4 +1,4 @@
-"""What recipes over item factors have in common: the model is the item factors alone, and most send rows of change."""
+"""Base classes of the recipes whose model is the item factors alone; most of them send rows of change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["FactorModel", "FactorRecipe", "RowRecipe"]
 
 
 class FactorModel(SingleGroupRecipe):
-    """A model that is the item factors alone: how its states begin, travel and end."""
+    """A recipe whose model is the item factors alone: initial state, encoding, and defaults for the rest."""
 
     parameters: FactorParameters
 
@@ -33,35 +33,35 @@ class FactorModel(SingleGroupRecipe):
     by_snapshot: Final = False
 
     def state_bytes(self, sum_index: int) -> int:
-        """4 bytes a factor entry."""
+        """Return 4 bytes for each entry of the item factors."""
         return self.parameters.items * self.parameters.dim * 4
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """The round's public seed, from the task's."""
+        """Return the round's broadcast, its public seed derived from the task's."""
         return round_spec(task_seed, number, sum_index)
 
     def initial_state(self, task_seed: bytes) -> FactorState:
-        """Round 0: item factors N(0, 1/dim) from the task's seed."""
+        """Return the state of round 0: item factors N(0, 1/dim) from the task's seed."""
         return FactorState(0, initial_factors(task_seed, self.parameters.items, self.parameters.dim))
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Item factors as float32, little endian, row-major."""
+        """Return the item factors as little-endian float32, row-major."""
         return encode_factors(state)
 
     def decode_state(self, round_number: int, body: bytes) -> FactorState:
-        """The inverse of `encode_state`; `CodecError` unless the length and every value are right."""
+        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
         return decode_factors(round_number, body, self.parameters)
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Nothing: how good the factors are only the clients can tell."""
+        """Return nothing: only clients have data to evaluate the item factors with."""
         return {}
 
     def is_done(self, state: ModelState) -> bool:
-        """Never: training goes on for as long as the schedule says."""
+        """Return False: the schedule alone ends training."""
         return False
 
     def warnings(self) -> tuple[str, ...]:
-        """Nothing beyond what every sum over a cohort tells."""
+        """Return no warning: the sums reveal no more than any sum over a cohort."""
         return ()
 
 
@@ -69,38 +69,38 @@ class FactorRecipe(FactorModel):
     """A recipe over item factors whose contributions are laid out from the rows of change alone."""
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """B, (client's rank, dim) float32, that local training uses; None when the full matrix is trained."""
+        """Return B, float32 (client's rank, dim), for local training; None if the full matrix is trained."""
         raise NotImplementedError
 
     def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """The contribution's blocks (one float64 vector per route entry) and how many values had to be clipped."""
+        """Return the contribution's blocks (one float64 vector per route entry) and how many values were clipped."""
         raise NotImplementedError
 
 
 class RowRecipe(FactorRecipe):
-    """A recipe in which everyone sends `width` values an item and the touch vector, as one block."""
+    """A recipe in which every client sends `width` values per item and the touch vector, as one block."""
 
     @property
     def width(self) -> int:
-        """Values an item in a contribution."""
+        """Number of values per item in a contribution."""
         raise NotImplementedError
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """One block: update rows (items x width, row-major) and counts (items)."""
+        """Return one block: update rows (items x width, row-major) and touch counts (items)."""
         p = self.parameters
         return VectorLayout((rows_block("items", p.items, self.width, p.clip),))
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Everyone feeds the one block."""
+        """Return the route to the one block, the same for every client."""
         return whole_route(self.layout())
 
     def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """The client's rows, dense, and its touch vector."""
+        """Return the client's rows as a dense matrix with its touch vector, and how many values were clipped."""
         layout = self.layout()
         rows, touched = dense_rows(update, self.parameters.items, self.width)
         return clip_blocks(layout.blocks, [layout.blocks[0].join({"update": rows, "touched": touched})])
 
     def mean_update(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(items, width): each item's summed row divided by the number of clients that touched it."""
+        """Return each item's summed row divided by the number of clients that touched it, float64 (items, width)."""
         parts = self.layout().blocks[0].split(total)
         return mean_rows(parts["update"].reshape(self.parameters.items, self.width), parts["touched"])

@@ -1,12 +1,13 @@
-"""SVD compression: a baseline of the CoLR paper. Clients train FedMF's full change and keep its best rank-r part of it.
+"""SVD compression: a baseline of the CoLR paper. Clients train FedMF's full change and keep its best rank-r part.
 
-Nguyen et al. (WWW 2024), section 3.2: the client sends factors U_u (items x r) and V_u (r x dim) of its change, and the
-server adds up the products U_u V_u and compresses the sum again for the way down, as the released code does. A sum of
-products is not a product of sums, so somebody has to multiply each client's factors out before adding: over ciphertexts
-nobody can, and the SVD of an encrypted sum is an open problem (appendix C). So this recipe rides on plain sums alone.
+Nguyen et al. (WWW 2024), section 3.2: the client sends factors U_u (items x r) and V_u (r x dim) of its change. The
+server adds the products U_u V_u and compresses the sum again for the download, as the released code does. A sum of
+products is not a product of sums, so each client's factors must be multiplied before they are added. This is not
+possible with ciphertexts, and the SVD of an encrypted sum is an open problem (appendix C). The recipe therefore needs
+plain sums.
 
-There the sum is of vectors, too: a contribution is the product U_u V_u, dense, and so long on the wire; `factor_values`
-says how many values the factors have that the paper counts.
+Here a contribution is the dense product U_u V_u, with all its values on the wire; `factor_values` is the number of
+values that the paper counts.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ __all__ = ["SVD", "SVDParameters", "low_rank"]
 
 
 class SVDParameters(FactorParameters):
-    """The shape of the item factors and the rank kept."""
+    """The shape of the item factors, and the rank."""
 
-    rank: int = Field(default=4, ge=1, description="Rank r that a client's change, and their mean, are cut to.")
+    rank: int = Field(default=4, ge=1, description="Rank r to which each client's change and their mean are reduced.")
 
     @model_validator(mode="after")
     def _rank_fits(self) -> Self:
         if self.rank > self.dim:
-            raise ValueError(f"rank {self.rank} is over dim {self.dim}: nothing would be compressed")
+            raise ValueError(f"rank {self.rank} is greater than dim {self.dim}: nothing would be compressed")
         return self
 
 
 def low_rank(rows: NDArray[np.floating], rank: int) -> NDArray[np.float64]:
-    """The matrix of rank <= `rank` nearest to `rows` (k, d), float64: its truncated SVD (Eckart and Young 1936).
+    """Return the matrix of rank <= `rank` nearest to `rows` (k, d), float64 (k, d): its truncated SVD.
 
-    Through the right singular vectors V, as the leading eigenvectors of rows^T rows: rows V V^T.
+    Eckart and Young (1936). It is rows V V^T, with V the `rank` leading eigenvectors of rows^T rows (the right singular
+    vectors). Raises `ParameterError` for values that are not finite.
     """
     exact = np.asarray(rows, dtype=np.float64)
     if not np.isfinite(exact).all():
@@ -52,33 +54,33 @@ def low_rank(rows: NDArray[np.floating], rank: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class SVD(RowRecipe):
-    """FedMF over compressed changes: N*d values of rank r and N counts a contribution."""
+    """FedMF with compressed changes: N*d values of rank r and N counts per contribution."""
 
     parameters: SVDParameters
     name: str = "svd"
 
     @property
     def width(self) -> int:
-        """The whole row: d."""
+        """d: the whole row."""
         return self.parameters.dim
 
     @property
     def factor_values(self) -> int:
-        """Values of the factors U and V that the paper sends: r (N + d)."""
+        """r (N + d): number of values of the factors U and V, which the paper's clients send."""
         p = self.parameters
         return p.rank * (p.items + p.dim)
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """None: the full matrix is trained, and compressed afterwards."""
+        """Return None: the full matrix is trained and compressed afterwards."""
         return None
 
     def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """The best rank-r part of the client's rows, dense, and its touch vector."""
-        if update.values.ndim == 2:  # another shape is for `dense_rows` to refuse
+        """Return the best rank-r part of the client's rows with its touch vector, and how many values were clipped."""
+        if update.values.ndim == 2:  # `dense_rows` raises for other shapes
             compressed = low_rank(update.values, self.parameters.rank).astype(np.float32)
             update = Update(update.items, compressed)
         return super().contribute(spec, client_id, update)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Q += the best rank-r part of the mean change of every row."""
+        """Return the state after Q += the best rank-r part of the mean change of every row."""
         return advance(state, spec, low_rank(self.mean_update(total), self.parameters.rank))

@@ -1,10 +1,10 @@
-"""A mean weighted by how much data each client has, as one sum: weight times vector, and the weight beside it.
+"""A mean weighted by the amount of data per client, as one sum: weight times vector, followed by the weight.
 
-FedAvg (McMahan et al., AISTATS 2017) weights client u by |D_u|: mean = sum_u w_u v_u / sum_u w_u. Whoever adds up plain
-vectors learns every |D_u|; here the client multiplies by itself, and its weight is one more value of the contribution,
-so that nobody learns a weight but of the sum. The weight is |D_u| / max_interactions, held to 1 at most: all values of
-a contribution keep the bound of its vector, and one client counts for no more than max_interactions interactions.
-Holding it is a difference from FedAvg that a task states by its parameter; `weight_of` says where it begins.
+FedAvg (McMahan et al., AISTATS 2017) weights client u by |D_u|: mean = sum_u w_u v_u / sum_u w_u. A server that weights
+plain vectors learns every |D_u|. Here the client multiplies its vector by its weight and appends the weight to the
+contribution, so that only the sum of the weights is released. The weight is min(|D_u|, max_interactions) /
+max_interactions: it is at most 1, so a contribution keeps the bound of its vector, and one client counts for at most
+max_interactions interactions. This cap is a difference from FedAvg.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from protocols.layout import Block, Segment
 __all__ = ["UPDATE", "WEIGHT", "weigh", "weight_of", "weighted_block", "weighted_mean"]
 
 UPDATE: Final = "update"
-"""Segment of weight times vector."""
+"""Name of the segment that holds weight times vector."""
 WEIGHT: Final = "weight"
-"""Segment of the one weight."""
+"""Name of the segment that holds the weight."""
 
 
 def weighted_block(name: str, length: int, bound: float) -> Block:
-    """`length` values of at most `bound` in size, times the weight, and the weight, of at most 1, as the last value."""
+    """Return a block of `length` weighted values of at most `bound` in size, followed by the weight, at most 1."""
     return Block(name, (Segment(UPDATE, length, bound), Segment(WEIGHT, 1, 1.0)))
 
 
 def weight_of(interactions: int, max_interactions: int) -> float:
-    """min(interactions, max_interactions) / max_interactions, in (0, 1]; `ParameterError` without interactions."""
+    """Return min(interactions, max_interactions) / max_interactions, in (0, 1].
+
+    Raises `ParameterError` if either argument is below 1.
+    """
     if interactions < 1:
         raise ParameterError(f"a client's weight is its number of interactions, at least 1, got {interactions}")
     if max_interactions < 1:
@@ -40,9 +43,9 @@ def weight_of(interactions: int, max_interactions: int) -> float:
 
 
 def weigh(vector: NDArray[np.floating], weight: float) -> NDArray[np.float64]:
-    """What a client sends for `vector`, any shape, float64 (vector.size + 1,): weight * vector, and the weight.
+    """Return weight * vector followed by the weight, float64 (vector.size + 1,): what a client sends.
 
-    `vector` must be within its bound already. Raises `ParameterError` unless 0 < weight <= 1.
+    vector: any shape, its values within their bound. Raises `ParameterError` unless 0 < weight <= 1.
     """
     if not 0 < weight <= 1:
         raise ParameterError(f"a weight must lie in (0, 1], got {weight}")
@@ -50,11 +53,11 @@ def weigh(vector: NDArray[np.floating], weight: float) -> NDArray[np.float64]:
 
 
 def weighted_mean(total: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean (length - 1,) of the vectors in a sum of `weigh`'s, float64 (length,).
+    """Return the weighted mean, float64 (length - 1,), of a sum of vectors made by `weigh`, float64 (length,).
 
-    An error of e in every value of the sum is one of e / (sum of the weights) in the mean. Raises `ParameterError` when
-    the summed weight is not positive: no contribution is in the sum.
+    An error of e in every value of the sum is an error of e / (sum of the weights) in the mean. Raises `ParameterError`
+    if the sum of the weights is not positive: the sum holds no contribution.
     """
     if total.size < 2 or not total[-1] > 0:
-        raise ParameterError("a weighted mean needs values and a positive sum of weights after them")
+        raise ParameterError("a weighted mean needs at least one value and a positive sum of weights as the last value")
     return np.asarray(total[:-1] / total[-1])

@@ -87,7 +87,7 @@ def test_every_setting_that_is_named_exists() -> None:
     assert {"HUSHREC_DATABASE_URL", "HUSHREC_BLOBS", "HUSHREC_EXECUTOR"} <= settings_named()
 
 
-def test_what_is_configured_is_accepted() -> None:
+def test_what_is_configured_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of the servers, as the manifests and compose.yaml hand them over."""
     config = dict[str, str]()
     for found in everything():
@@ -99,7 +99,10 @@ def test_what_is_configured_is_accepted() -> None:
         for name, value in compose["services"]["hushrec"]["environment"].items()
     }
     for environment in (config, compose_environment):
-        loaded = Settings.load(environment)
+        with monkeypatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            loaded = Settings()
         assert loaded.database.startswith("postgresql://")
         assert loaded.blob_location.startswith("s3://")
         assert not loaded.owns_storage

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from aggregator_service.logs import JsonFormatter, TextFormatter, fields
 from aggregator_service.settings import Settings
+from protocols.parameter_text.first_fault import first_fault
 from tests.support.api import Api
 from tests.support.server import running_aggregator
 
@@ -32,17 +33,47 @@ def test_readiness_is_checked_for_real(tmp_path: Path) -> None:
         api.close()
 
 
-def test_settings_come_from_flags_then_environment_then_defaults() -> None:
-    loaded = Settings.load(
-        {"HUSHREC_PORT": "9000", "HUSHREC_FOLD_BATCH": "7", "HUSHREC_HOST": ""}, port=9001, host=None
-    )
+def test_settings_come_from_flags_then_environment_then_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"HUSHREC_PORT": "9000", "HUSHREC_FOLD_BATCH": "7", "HUSHREC_HOST": ""}.items():
+        monkeypatch.setenv(name, value)
+    loaded = Settings.load(port=9001, host=None)
     assert (loaded.port, loaded.fold_batch, loaded.host) == (9001, 7, "127.0.0.1")
-    for variable in ("HUSHREC_OPERATOR_TOKEN", "HUSHREC_DATABASE_URL"):
-        assert "secret" not in repr(Settings.load({variable: "postgresql://me:secret@db/name"}))
-    with pytest.raises(ValidationError):
-        Settings.load({"HUSHREC_BLOBS": "ftp://somewhere"})
-    with pytest.raises(ValidationError):
-        Settings.load({"HUSHREC_WORKERS": "0"})
+    assert Settings().port == 9000
+
+
+@pytest.mark.parametrize("variable", ["HUSHREC_OPERATOR_TOKEN", "HUSHREC_DATABASE_URL"])
+def test_secret_settings_are_not_shown(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "postgresql://me:secret@db/name")
+    loaded = Settings()
+    assert "secret" not in repr(loaded)
+    assert "secret" not in loaded.model_dump_json()
+    monkeypatch.setenv("HUSHREC_PORT", "secret")
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "field"),
+    [
+        ("HUSHREC_BLOBS", "ftp://somewhere", "blobs"),
+        ("HUSHREC_WORKERS", "0", "workers"),
+        ("HUSHREC_PORT", "http", "port"),
+        ("HUSHREC_SIGNATURES", "on", "signatures"),
+    ],
+)
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, field: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValidationError) as caught:
+        Settings.load()
+    assert first_fault(caught.value).startswith(f"{field}: ")
+
+
+def test_unknown_settings_are_refused_and_unknown_variables_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUSHREC_CRASH_AT", "nowhere")
+    Settings()
+    with pytest.raises(ValidationError, match="ports"):
+        Settings(ports=8000)  # type: ignore[call-arg]
 
 
 def test_logs_are_structured() -> None:

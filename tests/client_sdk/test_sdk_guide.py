@@ -34,7 +34,7 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         run("code", names)
         with Client(server.url, Identity.generate(), MemoryStore()) as third, ThreadPoolExecutor(2) as pool:
             holding = pool.submit(run, "holder", dict(names))
-            part = third.join(invitation=names["invitation"], membership_secret=names["membership_secret"])
+            part = third.join(invitation=names["invitation"], certificate=names["organiser"].source())
             waiting = pool.submit(part.take_part, chosen[2])
             run("member", names)
             holding.result(timeout=60)

@@ -1,4 +1,4 @@
-"""CoLR: clients train and send only a low-rank factor of the change of the item factors.
+"""CoLR: clients train and send a low-rank factor of the change of the item factors.
 
 Nguyen et al., "Towards Efficient Communication and Secure Federated Recommendation System via Low-rank Training"
 (WWW 2024), eq. 5 to 7: Delta Q = A B with B (r x d) shared and frozen, A (N x r) trained from zero and summed.
@@ -25,17 +25,17 @@ __all__ = ["CoLR", "CoLRParameters", "shared_projection"]
 class CoLRParameters(FactorParameters):
     """CoLR's parameters: the shape of the item factors and the rank."""
 
-    rank: int = Field(default=4, ge=1, description="Rank r of the change: N*r values travel instead of N*d.")
+    rank: int = Field(default=4, ge=1, description="Rank r of the change: clients send N*r values instead of N*d.")
 
     @model_validator(mode="after")
     def _rank_fits(self) -> Self:
         if self.rank > self.dim:
-            raise ValueError(f"rank {self.rank} is over dim {self.dim}: nothing would be compressed")
+            raise ValueError(f"rank {self.rank} is greater than dim {self.dim}: nothing would be compressed")
         return self
 
 
 def shared_projection(seed: bytes, rank: int, dim: int) -> NDArray[np.float32]:
-    """B, float32 (rank, dim): orthonormal rows times sqrt(dim/rank), from the round's public seed.
+    """Return B, float32 (rank, dim): orthonormal rows times sqrt(dim/rank), from the round's public seed.
 
     The released code draws N(0,1), takes the SVD and keeps U V^T sqrt(d/r) ("orthnorm"); the paper's theory has
     i.i.d. N(0, 1/r) entries. Both have E[B^T B] = I.
@@ -46,21 +46,21 @@ def shared_projection(seed: bytes, rank: int, dim: int) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class CoLR(RowRecipe):
-    """Low-rank change: N*r values and N counts a contribution."""
+    """Low-rank change: N*r values and N counts per contribution."""
 
     parameters: CoLRParameters
     name: str = "colr"
 
     @property
     def width(self) -> int:
-        """A row of A: r."""
+        """r: a row of A."""
         return self.parameters.rank
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """B of this round, the same for everyone."""
+        """Return B of this round, the same for every client."""
         return shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Q += A B, with A[i] = sum of A_u[i] / number of clients that touched i."""
+        """Return the state after Q += A B, with A[i] = sum of A_u[i] / number of clients that touched i."""
         projection = shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
         return advance(state, spec, self.mean_update(total) @ projection.astype(np.float64))

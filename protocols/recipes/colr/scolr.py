@@ -1,10 +1,10 @@
-"""SCoLR: CoLR for clients of different means; each trains and sends only some columns of A.
+"""SCoLR: CoLR for clients with different resources; each client trains and sends only some columns of A.
 
 Nguyen et al. (WWW 2024), section 4.3: client u takes r_u <= r columns, the first r_u of a random permutation of the r.
-The paper's mean divides by N_u/N alone; here every (column, item) is divided by the number of clients that
-trained it, the rule that the released code has for CoLR. Which columns a client carries is public (it follows from
-the round's seed and the client's id), so a small client's upload is short: r_u columns and ONE touch vector, which the
-sum adds to the counts of each of its columns.
+The paper's mean divides by N_u/N alone. Here every (column, item) is divided by the number of clients that trained it,
+which is the rule of the released code for CoLR. The columns of a client are public (they follow from the round's seed
+and the client's id), so the upload is short: r_u columns and ONE touch vector, which is added to the counts of each of
+the client's columns.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ __all__ = ["SCoLR", "SCoLRParameters", "client_columns"]
 
 
 class SCoLRParameters(CoLRParameters):
-    """SCoLR's parameters; `rank` is the shared rank r, each client draws its own up to it."""
+    """SCoLR's parameters; `rank` is the shared rank r, and each client's own rank is drawn from 1..r."""
 
 
 def client_columns(spec: RoundSpec, client_id: str, rank: int) -> NDArray[np.int64]:
-    """S_u: the columns of A that this client trains, ascending; r_u uniform in 1..rank (paper, section 5.5)."""
+    """Return S_u, the columns of A that this client trains, int64 (r_u,), ascending.
+
+    r_u is uniform in 1..rank (paper, section 5.5).
+    """
     seed = derive_seed(spec.seed, "scolr columns", client_id)
     local_rank = int(np.ceil(uniforms(seed, "local rank", 1)[0] * rank))
     return np.sort(permutation(seed, "columns", rank)[:local_rank])
@@ -43,42 +46,42 @@ def client_columns(spec: RoundSpec, client_id: str, rank: int) -> NDArray[np.int
 
 @dataclass(frozen=True)
 class SCoLR(FactorRecipe):
-    """Columns of A as blocks of their own: r_u*N values and N counts a contribution."""
+    """One block per column of A: r_u*N values and N counts per contribution."""
 
     parameters: SCoLRParameters
     name: str = "scolr"
 
     def warnings(self) -> tuple[str, ...]:
-        """Whose columns are whose."""
+        """Return the warning that the columns of a client are public."""
         return ("Which columns a client trains is public: it follows from the round's seed and the client's id.",)
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """r blocks of N values (columns of A), then r blocks of N counts."""
+        """Return r blocks of N values (columns of A), then r blocks of N counts."""
         p = self.parameters
         columns = tuple(Block(f"column {c}", (Segment("update", p.items, p.clip),)) for c in range(p.rank))
         counts = tuple(Block(f"count {c}", (count_segment(p.items),)) for c in range(p.rank))
         return VectorLayout(columns + counts)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """One block a column, then the touch vector, added to the count of each of those columns."""
+        """Return one target per column of the client, then the touch vector's targets: the counts of those columns."""
         rank = self.parameters.rank
         columns = [int(c) for c in client_columns(spec, client_id, rank)]
         return (*((c,) for c in columns), tuple(rank + c for c in columns))
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """The rows of B that belong to this client's columns, float32 (r_u, d)."""
+        """Return the rows of B that belong to this client's columns, float32 (r_u, d)."""
         p = self.parameters
         return shared_projection(spec.seed, p.rank, p.dim)[client_columns(spec, client_id, p.rank)]
 
     def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """The client's columns of A, dense, and its touch vector."""
+        """Return the client's columns of A, its touch vector, and how many values were clipped."""
         p = self.parameters
         route = self.route(spec, client_id)
         rows, touched = dense_rows(update, p.items, len(route) - 1)
         return clip_blocks(self.layout().contribution_blocks(route), [*np.ascontiguousarray(rows.T), touched])
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Q += A B, with A[i, c] = sum over the clients that carry c / how many of them touched i."""
+        """Return the state after Q += A B, with A[i, c] = sum over the clients that train c / how many touched i."""
         p = self.parameters
         sums, counts = total.reshape(2, p.rank, p.items)
         mean = (sums / np.maximum(counts, 1.0)).T

@@ -1,24 +1,24 @@
-"""PriviRec: the components of graph filters from sums over clients; nothing is trained.
+"""PriviRec: the components of graph filters, computed from sums over clients; nothing is trained.
 
 "Secure Federated Graph-Filtering for Recommender Systems". R is the binary users x items matrix, D_u and D_i hold its
-row and column sums, R~ = D_u^-a R D_i^(a-1), and P = R~^T R~ (eq. 2 has a = 1/2). The sums of a task, by step:
+row and column sums, R~ = D_u^-a R D_i^(a-1), and P = R~^T R~ (eq. 2 has a = 1/2). The sums of a task, by index:
 
     1               item degrees d_i = sum_u R_ui                             (eq. 6)       m counts
     2 .. q+1        Y = P Q = sum_u r_u^T (r_u Q), r_u a row of R~; Q <- QR   (theorem 3.2) m x K values
     q+2 (privirec)  the upper triangle of P = sum_u r_u^T r_u                 (theorem 3.1) m (m+1) / 2 values
 
-privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). A client scales its row
-itself, since d_u is its own and d_i is what the first sum gave.
+privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). A client scales its own
+row: it knows d_u, and d_i from the first sum.
 
-**The bound on the sums.** Every value of a sum from step 2 on is at most n^(2a-1) in size, n the number of clients: 1
+**The bound on the sums.** Every value of a sum from index 2 on is at most n^(2a-1) in size, n the number of clients: 1
 for a = 1/2. Schur's test with weights d_u^(1-a) and d_i^(1-a): sum_i R~_ui d_i^(1-a) = d_u^-a d_u = d_u^(1-a), and
 sum_u R~_ui d_u^(1-a) = d_i^(a-1) sum_(u has i) d_u^(1-2a) <= d_i^a = d_i^(2a-1) d_i^(1-a) for a >= 1/2, d_u >= 1. So
 ||P|| = ||R~||^2 <= max d_i^(2a-1) <= n^(2a-1). An entry of P q is at most ||P|| ||q||, and the columns of Q are unit
 vectors; an entry of P is at most ||P||. Clients that leave after step 1 take rows out of R~, which lowers its norm. One
 client's part is at most 1: |r_u| = d_u^-a (sum d_i^(2a-2))^(1/2) <= d_u^(1/2-a) <= 1 as d_i >= 1.
 
-A client's part r_u^T (r_u Q) has non-zero rows for its own items only, so it must never travel as it is, nor sparse:
-both carriers take it dense, and only `masked` hides it.
+A client's part r_u^T (r_u Q) has non-zero rows for its own items only, so sending it in the clear or in sparse form
+would reveal them. Both mechanisms send it dense, and only `masked` hides its values.
 """
 
 from __future__ import annotations
@@ -43,41 +43,41 @@ __all__ = ["PriviRec", "PriviRecK", "Sum"]
 Sum = Literal["degrees", "iteration", "gram"]
 
 _MOST_CLIENTS: Final = 1_000_000
-"""n of the bound for a > 1/2; a sum over fewer is bounded by fewer."""
+"""Upper limit on the number of clients, n in the bound for a > 1/2."""
 _ROUNDED: Final = 1.0 + 2.0**-20
-"""What float32 may add to the length of a column of Q."""
+"""Factor by which rounding to float32 may lengthen a column of Q."""
 
 
 @dataclass(frozen=True)
 class PriviRecK(SingleGroupRecipe):
-    """Degrees and power iterations: m counts once, then m x K values a sum."""
+    """PriviRec-k: item degrees and power iterations; m counts in the first sum, then m x K values per sum."""
 
     parameters: PriviRecKParameters
     name: str = "privirec-k"
 
     @property
     def frozen_cohort(self) -> bool:
-        """Yes: every sum is over the same rows, and two sums of cohorts that differ by one client would show it."""
+        """True: every sum is over the same rows, so sums of cohorts that differ by one client would reveal it."""
         return True
 
     @property
     def by_snapshot(self) -> bool:
-        """Yes: a QR's last bits differ between machines, so there is one Q, the server's."""
+        """True: the last bits of a QR differ between machines, so all clients use the server's Q."""
         return True
 
     @property
     def steps(self) -> int:
-        """How many sums a task has, at most."""
+        """Largest number of sums of a task."""
         return 1 + self.parameters.iterations
 
     def sum_of(self, sum_index: int) -> Sum:
-        """What sum `sum_index` is of; `ParameterError` beyond the last one."""
+        """Return what sum `sum_index` is of; `ParameterError` if the task has no such sum."""
         if not 1 <= sum_index <= self.steps:
-            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no number {sum_index}")
+            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no sum {sum_index}")
         return "degrees" if sum_index == 1 else "iteration" if sum_index <= 1 + self.parameters.iterations else "gram"
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """One block of one segment; the bounds of its values are proven above."""
+        """Return one block of one segment, with the bounds proven in the module's docstring."""
         p = self.parameters
         kind = self.sum_of(sum_index)
         if kind == "degrees":
@@ -92,36 +92,36 @@ class PriviRecK(SingleGroupRecipe):
         return float(_MOST_CLIENTS ** (2 * self.parameters.user_exponent - 1)) * _ROUNDED
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """The round's public seed, from the task's; only the first sum uses it, for Q_0."""
+        """Return the round's broadcast; only the first sum uses its seed, for Q_0."""
         return round_spec(task_seed, number, sum_index)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Everyone feeds the one block."""
+        """Return the route to the one block, the same for every client."""
         return whole_route(self.layout(spec.sum_index))
 
     def form(self) -> StateForm:
-        """The shapes that states of this recipe have."""
+        """Return the shapes of this task's states."""
         p = self.parameters
         return StateForm(p.items, p.columns, self.steps, 1 + p.iterations)
 
     def state_bytes(self, sum_index: int) -> int:
-        """See `StateForm.length`."""
+        """Return the length in bytes of an encoded state; see `StateForm.length`."""
         return self.form().length(sum_index)
 
     def initial_state(self, task_seed: bytes) -> PriviRecState:
-        """Nothing is known before the first sum; Q_0 is drawn with it and sent with its state."""
+        """Return the empty state before the first sum. Q_0 is drawn after that sum and is part of its state."""
         return self.form().empty()
 
     def encode_state(self, state: ModelState) -> bytes:
-        """See `StateForm.encode`."""
+        """Return the encoded state; see `StateForm.encode`."""
         return self.form().encode(privirec_state(state))
 
     def decode_state(self, round_number: int, body: bytes) -> PriviRecState:
-        """See `StateForm.decode`."""
+        """Decode a state; see `StateForm.decode`."""
         return self.form().decode(round_number, body)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """The state after the sum: degrees and Q_0, the next Q, or the Gram matrix."""
+        """Return the state after the sum: with degrees and Q_0, with the next Q, or with the Gram matrix."""
         own, p = privirec_state(state), self.parameters
         if spec.number <= own.round_number or spec.sum_index != own.sum_index + 1:
             raise ParameterError(
@@ -141,7 +141,7 @@ class PriviRecK(SingleGroupRecipe):
         self, state: PriviRecState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
     ) -> PriviRecState:
         p = self.parameters
-        # no sum of honest clients has a degree outside these
+        # a sum of honest clients has no degree outside 0..contributions
         degrees = np.clip(np.rint(total), 0, contributions)
         basis = start_basis(spec.seed, p.items, p.columns).astype(np.float32)
         return state.following(
@@ -169,7 +169,7 @@ class PriviRecK(SingleGroupRecipe):
         return self.parameters.tolerance is not None and change <= self.parameters.tolerance
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """From the first iteration on: how much of the subspace stayed, and how far the singular values moved."""
+        """Return convergence figures after the first iteration: `captured`, `change`, extreme singular values."""
         own = privirec_state(state)
         if own.sum_index < 2:
             return {}
@@ -181,12 +181,12 @@ class PriviRecK(SingleGroupRecipe):
         }
 
     def is_done(self, state: ModelState) -> bool:
-        """After the last sum, or when the singular values have settled (`tolerance`)."""
+        """Return whether the last sum is absorbed, or the singular values have converged (`tolerance`)."""
         own = privirec_state(state)
         return own.sum_index >= self.steps or (own.sum_index >= 2 and self._converged(own.change))
 
     def warnings(self) -> tuple[str, ...]:
-        """What everyone learns from the sums, whatever carries them."""
+        """Return what the sums reveal with any mechanism."""
         p = self.parameters
         sums = f"{p.iterations} x {p.items * p.columns:,}"
         return (
@@ -197,16 +197,16 @@ class PriviRecK(SingleGroupRecipe):
 
 @dataclass(frozen=True)
 class PriviRec(PriviRecK):
-    """The full variant: the Gram matrix, too, as the last sum. Its parameters exist only with `reveal_gram=True`."""
+    """PriviRec: the Gram matrix is the last sum. Its parameters need `reveal_gram=True`."""
 
     parameters: PriviRecParameters
     name: str = "privirec"
 
     @property
     def steps(self) -> int:
-        """One more: the Gram matrix comes last, so that no snapshot but the last one carries it."""
+        """One sum more than PriviRec-k. The Gram sum is the last, so that only the last snapshot contains it."""
         return super().steps + 1
 
     def warnings(self) -> tuple[str, ...]:
-        """The Gram matrix above all."""
+        """Return what the Gram matrix reveals, then what the other sums reveal."""
         return (f"{GRAM_REVEALS[0].upper()}{GRAM_REVEALS[1:]}.", *super().warnings())

@@ -1,8 +1,8 @@
 """The server's linear algebra: subspace iteration on a symmetric matrix P of which only products P Q are known.
 
-Halko, Martinsson and Tropp, "Finding structure with randomness" (SIAM Review 2011), algorithm 4.4 with one QR an
-iteration, as PriviRec distributes it (theorem 3.2). Everything is float64; signs are fixed, so that the same product
-gives the same vectors whatever the LAPACK library makes of a sign.
+Halko, Martinsson and Tropp, "Finding structure with randomness" (SIAM Review 2011), algorithm 4.4 with one QR per
+iteration, as PriviRec distributes it (theorem 3.2). Everything is float64. Signs are normalised, so that the vectors
+do not depend on the LAPACK library's choice of signs.
 """
 
 from __future__ import annotations
@@ -19,32 +19,35 @@ __all__ = ["Spectrum", "captured", "iterate", "relative_change", "ritz", "start_
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """vectors: float64 (m, K), orthonormal columns. eigenvalues: float64 (K,), of P, none below 0."""
+    """Approximate eigenvectors and eigenvalues of P.
+
+    vectors: float64 (m, K), orthonormal columns. eigenvalues: float64 (K,), none negative.
+    """
 
     vectors: NDArray[np.float64]
     eigenvalues: NDArray[np.float64]
 
 
 def start_basis(seed: bytes, items: int, columns: int) -> NDArray[np.float64]:
-    """Q_0, float64 (items, columns): an orthonormal basis of a Gaussian subspace drawn from `seed`."""
+    """Return Q_0, float64 (items, columns): an orthonormal basis of a Gaussian subspace drawn from `seed`."""
     gaussian = normals(seed, "start of the power iteration", items * columns).reshape(columns, items).T
     return _signed_qr(gaussian)[0]
 
 
 def iterate(product: NDArray[np.float64]) -> Spectrum:
-    """Q, R = QR(P Q_old) of `product` (m, K), and |diag R| for the eigenvalues (PriviRec, eq. 17).
+    """Return the next Q and |diag R| as eigenvalues, from Q, R = QR(P Q_old) of `product` (m, K) (PriviRec, eq. 17).
 
-    The first k columns are those of an iteration with k columns: QR never looks ahead.
+    The first k columns equal those of an iteration with k columns: a column of Q depends only on the columns before it.
     """
     vectors, triangle = _signed_qr(product)
     return Spectrum(vectors, np.diag(triangle).copy())
 
 
 def ritz(basis: NDArray[np.float64], product: NDArray[np.float64]) -> Spectrum:
-    """Rayleigh and Ritz: the best vectors and values within span(`basis`), from `product` = P `basis`, largest first.
+    """Return the Ritz vectors and values of P within span(`basis`), largest first, from `product` = P `basis`.
 
-    H = Q^T P Q = U L U^T costs no further sum; the vectors are Q U, the values L (Halko et al., section 5.3, for a P
-    that is symmetric). H is made symmetric first: a sum that was rounded is so only nearly.
+    Rayleigh-Ritz: H = Q^T P Q = U L U^T needs no further sum; the vectors are Q U, the values L (Halko et al., section
+    5.3, for symmetric P). H is symmetrised first, because rounding makes the sum only nearly symmetric.
     """
     small = basis.T @ product
     values, rotation = np.linalg.eigh((small + small.T) / 2)
@@ -55,18 +58,18 @@ def ritz(basis: NDArray[np.float64], product: NDArray[np.float64]) -> Spectrum:
 
 
 def captured(old: NDArray[np.float64], new: NDArray[np.float64]) -> float:
-    """||old^T new||_F^2 / K of two orthonormal bases (m, K): the share of the new subspace that the old one held."""
+    """Return ||old^T new||_F^2 / K of two orthonormal bases (m, K): the share of the new subspace within the old."""
     return float(min(1.0, np.square(old.T @ new).sum() / new.shape[1]))
 
 
 def relative_change(old: NDArray[np.float64], new: NDArray[np.float64]) -> float:
-    """||new - old|| / ||new|| of two spectra (K,); 0 when both are nought."""
+    """Return ||new - old|| / ||new|| of two spectra (K,); 0 if `new` is zero."""
     size = float(np.linalg.norm(new))
     return float(np.linalg.norm(new - old)) / size if size else 0.0
 
 
 def _signed_qr(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Q, R with no negative entry on R's diagonal."""
+    """Return Q, R of the QR decomposition with no negative entry on R's diagonal."""
     vectors, triangle = np.linalg.qr(matrix)
     signs = np.where(np.diag(triangle) < 0, -1.0, 1.0)
     return vectors * signs, triangle * signs[:, None]

@@ -1,11 +1,11 @@
-"""PriviRec's model: what the sums so far gave, and its one encoding.
+"""PriviRec's model state (the results of the sums so far) and its encoding.
 
-step              uint32
-from step 1 on    item degrees (m uint32) || Q (m x K float32, row-major) || singular values (K float32)
+sum index         uint32
+from sum 1 on     item degrees (m uint32) || Q (m x K float32, row-major) || singular values (K float32)
                   || captured, change (float64 each)
-with a Gram sum   after it, the upper triangle of P (m (m+1) / 2 float32)
+after a Gram sum  the upper triangle of P (m (m+1) / 2 float32)
 
-All little-endian. The length follows from the step, and the step is one that the recipe has.
+All little-endian. The sum index determines the length.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["PriviRecState", "StateForm", "privirec_state"]
 _SUM_INDEX: Final = struct.Struct("<I")
 _FIGURES: Final = struct.Struct("<dd")
 _UNIT: Final = 1.0 + 1e-3
-"""How long a column of Q may be: float32 rounding, generously. Longer ones would break the bound on the sums."""
+"""Largest norm of a column of Q, with room for float32 rounding. A longer column would break the bound on the sums."""
 
 
 def _none(*shape: int) -> Any:
@@ -36,11 +36,11 @@ def _none(*shape: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class PriviRecState(ModelState):
-    """What `sum_index` sums gave; arrays are empty before their sum.
+    """The results of `sum_index` sums; arrays are empty before their sum.
 
     item_degrees: float64 (m,), whole numbers. basis: Q, float32 (m, K), orthonormal columns. singular_values: float32
     (K,), of R~, zeros before the first iteration. captured: ||Q_old^T Q_new||_F^2 / K of the last iteration. change:
-    of the singular values in it, relative. gram: float32 (m (m+1) / 2,), P's upper triangle.
+    relative change of the singular values in it. gram: float32 (m (m+1) / 2,), P's upper triangle.
     """
 
     sum_index: int = 0
@@ -52,12 +52,12 @@ class PriviRecState(ModelState):
     gram: NDArray[np.float32] = _none(0)
 
     def following(self, spec: RoundSpec, **changes: Any) -> PriviRecState:
-        """The state after the sum of `spec`, with what it gave."""
+        """Return the state after the sum of `spec`, with these fields changed."""
         return replace(self, round_number=spec.number, sum_index=spec.sum_index, **changes)
 
 
 def privirec_state(state: ModelState) -> PriviRecState:
-    """`state` as one of PriviRec's; `ParameterError` for another recipe's."""
+    """Return `state` as a state of PriviRec; `ParameterError` for a state of another recipe."""
     if not isinstance(state, PriviRecState):
         raise ParameterError(f"this state holds no spectrum: it is a {type(state).__name__}")
     return state
@@ -65,7 +65,10 @@ def privirec_state(state: ModelState) -> PriviRecState:
 
 @dataclass(frozen=True)
 class StateForm:
-    """The shapes of one task's states: m items, K columns, and which step is the last and which the last iteration."""
+    """The shapes of one task's states.
+
+    items: m. columns: K. steps: number of sums. last_iteration: index of the last sum that is a power iteration.
+    """
 
     items: int
     columns: int
@@ -73,13 +76,13 @@ class StateForm:
     last_iteration: int
 
     def empty(self) -> PriviRecState:
-        """Before the first sum."""
+        """Return the state before the first sum."""
         return PriviRecState(0)
 
     def length(self, sum_index: int) -> int:
-        """Length of an encoded state after `sum_index` sums; `ParameterError` for a step that the recipe has not."""
+        """Return the length of an encoded state after `sum_index` sums; `ParameterError` if there is no such sum."""
         if not 0 <= sum_index <= self.steps:
-            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no number {sum_index}")
+            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no sum {sum_index}")
         known = self.items * (4 + 4 * self.columns) + 4 * self.columns + _FIGURES.size if sum_index else 0
         return _SUM_INDEX.size + known + 4 * self._gram_values(sum_index)
 
@@ -87,7 +90,7 @@ class StateForm:
         return triangle_length(self.items) if sum_index > self.last_iteration else 0
 
     def encode(self, state: PriviRecState) -> bytes:
-        """Exactly `length(state.sum_index)` bytes."""
+        """Return the state as exactly `length(state.sum_index)` bytes."""
         if not state.sum_index:
             return _SUM_INDEX.pack(0)
         return b"".join(
@@ -102,10 +105,10 @@ class StateForm:
         )
 
     def decode(self, round_number: int, body: bytes) -> PriviRecState:
-        """The inverse of `encode`.
+        """Decode the bytes of `encode`.
 
-        `CodecError` for a step that the recipe has not, another length, values that are not finite, negative singular
-        values, or a column of Q that is longer than 1: clients multiply it with their rows.
+        Raises `CodecError` for a sum index that the task does not have, another length, values that are not finite,
+        negative singular values, or a column of Q with a norm over 1, which clients would multiply with their rows.
         """
         if len(body) < _SUM_INDEX.size:
             raise CodecError(f"a model state has at least {_SUM_INDEX.size} bytes, got {len(body)}")
@@ -123,7 +126,7 @@ class StateForm:
         share, change = _FIGURES.unpack_from(view, places[3])
         gram = np.frombuffer(view, "<f4", -1, places[4]).astype(np.float32)
         if not all(np.isfinite(part).all() for part in (basis, values, gram, (share, change))) or values.min() < 0:
-            raise CodecError("a model state holds values that it cannot have")
+            raise CodecError("a model state holds values that are not finite, or negative singular values")
         if not (np.linalg.norm(basis, axis=0) <= _UNIT).all():
-            raise CodecError("a model state's basis has a column that is longer than 1")
+            raise CodecError("a model state's basis has a column with a norm over 1")
         return PriviRecState(round_number, sum_index, degrees, basis, values, share, change, gram)

@@ -1,21 +1,21 @@
-"""RFRec and RFRecF: everyone trains item factors of its own, held to the average of everyone's.
+"""RFRec and RFRecF: every client trains its own item factors, with a penalty on their distance from the average.
 
 Liu et al., "Efficient and Robust Regularized Federated Recommendation" (CIKM 2024). Client i has a user factor u_i and
 item factors V_i, and minimises (eq. 5)
 
     |R_i - u_i^T V_i|^2 + lambda_u |u_i|^2 + lambda/2 |V_i - V|^2,      V = 1/n sum_i V_i
 
-over its ratings R_i. The server does nothing but average. The model of a user is u_i, its own, with the average V.
+over its ratings R_i. The server only averages. The model of a user is its own u_i with the average V.
 
-RFRec (Algorithm 1): a step, a sum, a step, a sum. RFRecF (Algorithm 2): a coin says whether an iteration trains or
-averages, so that fewer of them need a sum (`protocols.recipes.rfrec.coins`).
+RFRec (Algorithm 1): training steps and sums alternate. RFRecF (Algorithm 2): a coin toss decides whether an iteration
+trains or averages, so that fewer iterations need a sum (`protocols.recipes.rfrec.coins`).
 
-**What is sent** is V_i - V, with the V that the last sum gave: the mean of the differences and V make the mean of the
-V_i, whoever is missing, and differences are smaller than what they are differences of. The contribution is dense, for
-items without a rating too. Every client counts alike, and the mean is over those who sent something.
+**What is sent** is V_i - V, with V from the last sum. The mean of the differences plus V is the mean of the V_i,
+whichever clients are missing, and the differences are smaller than the V_i. The contribution is dense: it includes
+items without a rating. All clients have the same weight, and the mean is over the clients in the sum.
 
-Where noise is asked for (eq. 9), it is on the differences, an independent draw for each value. The paper clips V_i
-itself, which holds the whole model within that clip.
+Noise (eq. 9) is optional: an independent draw for each value of the difference. The paper clips V_i itself, which
+bounds the whole model by that clip.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from protocols.recipes.rfrec.parameters import RFRecFParameters, RFRecParameters
 __all__ = ["INITIAL_STD", "RFRec", "RFRecF", "RFRecFState", "RFRecState", "rfrec_state"]
 
 INITIAL_STD: Final = 0.01
-"""Algorithm 1, line 3: the average begins as N(0, 10^-4)."""
+"""Standard deviation of the initial average: N(0, 10^-4), Algorithm 1, line 3."""
 _SUM_INDEX: Final = struct.Struct("<I")
 
 
@@ -56,13 +56,13 @@ class RFRecState(FactorState):
 
 @dataclass(frozen=True)
 class RFRecFState(RFRecState):
-    """Also the public seed that the task's coins are tossed with."""
+    """The state of RFRecF. coins: 32 public bytes, the seed of the task's coin tosses."""
 
     coins: bytes
 
 
 def rfrec_state(state: ModelState) -> RFRecState:
-    """`state` as one of RFRec or RFRecF; `ParameterError` for another recipe's."""
+    """Return `state` as a state of RFRec or RFRecF; `ParameterError` for a state of another recipe."""
     if not isinstance(state, RFRecState):
         raise ParameterError(f"this state holds no average of item factors: it is a {type(state).__name__}")
     return state
@@ -70,7 +70,7 @@ def rfrec_state(state: ModelState) -> RFRecState:
 
 @dataclass(frozen=True)
 class RFRec(SingleGroupRecipe):
-    """One block of N*d values, the same at every step."""
+    """RFRec: one block of N*d values, the same for every sum."""
 
     parameters: RFRecParameters
     name: str = "rfrec"
@@ -79,29 +79,29 @@ class RFRec(SingleGroupRecipe):
     by_snapshot: Final = False
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """V_i - V, row-major."""
+        """Return one block: V_i - V, row-major."""
         p = self.parameters
         return VectorLayout((Block("items", (Segment("difference", p.items * p.dim, p.bound),)),))
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """The round's number and step; nothing is drawn from its seed."""
+        """Return the round's broadcast; nothing is drawn from its seed."""
         return round_spec(task_seed, number, sum_index)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Everyone feeds the one block."""
+        """Return the route to the one block, the same for every client."""
         return whole_route(self.layout())
 
     def stretch(self, state: ModelState, sum_index: int) -> Stretch:
-        """How many local steps a client takes before sum `sum_index`, and how many moves after it: one, and none."""
+        """Return the iterations of sum `sum_index`: one local step before it, no move after it."""
         return Stretch(1, 0, sum_index)
 
     def contribute(
         self, state: ModelState, own_items: NDArray[np.float32], entropy: Callable[[int], bytes] = os.urandom
     ) -> tuple[list[NDArray[np.float64]], int]:
-        """The contribution's one block for a client whose item factors are `own_items` (items, dim).
+        """Return the contribution's one block, and how many values were clipped.
 
-        Also how many values had to be clipped. entropy: for the noise; a call never gets the same bytes again.
-        `ParameterError` when training diverged.
+        own_items: the client's item factors V_i, float32 (items, dim). entropy: n -> n secret random bytes for the
+        noise, different in every call. Raises `ParameterError` for values that are not finite: training diverged.
         """
         difference = np.subtract(own_items, rfrec_state(state).item_factors, dtype=np.float64).ravel()
         if self.parameters.ldp is not None:
@@ -111,7 +111,7 @@ class RFRec(SingleGroupRecipe):
         return [held], clipped
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> RFRecState:
-        """V + total / contributions: the mean of the V_i that were sent."""
+        """Return the state whose average is V + total / contributions: the mean of the V_i in the sum."""
         old, p = rfrec_state(state), self.parameters
         if spec.number <= old.round_number or spec.sum_index != old.sum_index + 1:
             raise ParameterError(
@@ -122,22 +122,22 @@ class RFRec(SingleGroupRecipe):
         return self._state(spec.number, spec.sum_index, moved.astype(np.float32), self._extra(old))
 
     def initial_state(self, task_seed: bytes) -> RFRecState:
-        """Round 0: an average N(0, 10^-4), from the task's seed."""
+        """Return the state of round 0: an average N(0, 10^-4), from the task's seed."""
         p = self.parameters
         flat = INITIAL_STD * normals(task_seed, "initial item factors", p.items * p.dim)
         return self._state(0, 0, flat.reshape(p.items, p.dim).astype(np.float32), self._first_extra(task_seed))
 
     def state_bytes(self, sum_index: int) -> int:
-        """4 bytes for the step, 4 a factor entry."""
+        """Return 4 bytes for the sum index, 4 per factor entry, and 32 for RFRecF's seed."""
         return _SUM_INDEX.size + self._extra_bytes + 4 * self.parameters.items * self.parameters.dim
 
     def encode_state(self, state: ModelState) -> bytes:
-        """The step as uint32, what a kind of state has besides, the average as float32, all little endian."""
+        """Return the sum index (uint32), RFRecF's seed if any, and the average (float32), all little-endian."""
         own = rfrec_state(state)
         return _SUM_INDEX.pack(own.sum_index) + self._extra(own) + encode_factors(own)
 
     def decode_state(self, round_number: int, body: bytes) -> RFRecState:
-        """The inverse of `encode_state`; `CodecError` unless the length and every value are right."""
+        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
         view = exact(body, self.state_bytes(0), "a model state")
         (sum_index,) = _SUM_INDEX.unpack_from(view)
         if sum_index > round_number:
@@ -150,15 +150,15 @@ class RFRec(SingleGroupRecipe):
         return self._state(round_number, sum_index, factors.item_factors, bytes(extra))
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """How many iterations of the algorithm are over."""
+        """Return the number of iterations that are complete."""
         return {"iterations": float(rfrec_state(state).sum_index)}
 
     def is_done(self, state: ModelState) -> bool:
-        """Never: training goes on for as long as the schedule says."""
+        """Return False: the schedule alone ends training."""
         return False
 
     def warnings(self) -> tuple[str, ...]:
-        """What noise on every value does not mean."""
+        """Return the privacy cost of a task with noise."""
         p = self.parameters
         if p.ldp is None:
             return ()
@@ -184,40 +184,40 @@ class RFRec(SingleGroupRecipe):
 
 @dataclass(frozen=True)
 class RFRecF(RFRec):
-    """RFRec's sums, one for each stretch of the coins; the task is done when the coins are used up."""
+    """RFRecF: RFRec with one sum per stretch of the coin tosses; the task is done after the last stretch."""
 
     parameters: RFRecFParameters
     name: str = "rfrecf"
 
     def stretches(self, state: ModelState) -> tuple[Stretch, ...]:
-        """What each of the task's sums stands for."""
+        """Return the stretches of the task, one per sum; `ParameterError` for a state of another recipe."""
         if not isinstance(state, RFRecFState):
             raise ParameterError(f"this state has no coins: it is a {type(state).__name__}")
         p = self.parameters
         return stretches(state.coins, p.iterations, p.chance, p.moves_by)
 
     def stretch(self, state: ModelState, sum_index: int) -> Stretch:
-        """What sum `sum_index` stands for; `ParameterError` where the coins have no such sum."""
+        """Return the stretch of sum `sum_index`; `ParameterError` if the task has no such sum."""
         found = self.stretches(state)
         if not 1 <= sum_index <= len(found):
-            raise ParameterError(f"the coins of this task make {len(found)} sums, there is no number {sum_index}")
+            raise ParameterError(f"this task has {len(found)} sums, there is no sum {sum_index}")
         return found[sum_index - 1]
 
     def initial_state(self, task_seed: bytes) -> RFRecState:
-        """Round 0. `ParameterError` when not one iteration of the task trains."""
+        """Return the state of round 0; `ParameterError` if no iteration of the task trains."""
         made = super().initial_state(task_seed)
         if not self.stretches(made):
-            raise ParameterError("the coins of this task never say to train: take more iterations or another seed")
+            raise ParameterError("no iteration of this task trains: choose more iterations or another seed")
         return made
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """How many iterations are over, and how many sums they needed and all of them will."""
+        """Return the number of complete iterations, the sums so far, and the sums in total."""
         own, found = rfrec_state(state), self.stretches(state)
         until = found[own.sum_index - 1].until if own.sum_index else 0
         return {"iterations": float(until), "sums": float(own.sum_index), "sums_in_all": float(len(found))}
 
     def is_done(self, state: ModelState) -> bool:
-        """After the last stretch."""
+        """Return whether the last stretch is complete."""
         return rfrec_state(state).sum_index >= len(self.stretches(state))
 
     @property

@@ -1,1 +1,1 @@
-"""Top-K: only the strongest part of the change of the item factors."""
+"""Top-K: a contribution holds only K entries of the change of the item factors."""

@@ -1,17 +1,17 @@
-"""Top-K: FedMF of which a contribution holds K entries of the change of the item factors, and no more.
+"""Top-K: FedMF in which a contribution holds only K entries of the change of the item factors.
 
-Sparsified updates (Aji and Heafield, EMNLP 2017) as the CoLR paper has them for a baseline: Nguyen et al. (WWW 2024),
-sections 3.2 and 5.2, K from 1/64 to 16/64 of the N*d entries. WHICH entries a client would send tells which items it
-touched, so there are two ways:
+Sparsified updates (Aji and Heafield, EMNLP 2017), a baseline of the CoLR paper: Nguyen et al. (WWW 2024), sections 3.2
+and 5.2, with K from 1/64 to 16/64 of the N*d entries. The positions of a client's largest entries reveal which items it
+touched, so there are two supports:
 
-    shared   everybody sends the entries of ONE support, which follows from the sums so far (`supports`). Which entries
-             travel says nothing about anybody, and they can be packed, encrypted or masked like any dense vector.
-    own      the paper's: every client sends its own K largest entries and says in the clear which. Whoever sees a
-             contribution then knows where the client's change is largest, and so what it interacted with.
+    shared   every client sends the entries of ONE support, computed from the sums so far (`supports`). The positions
+             reveal nothing about any client, and the values can be packed, encrypted or masked like a dense vector.
+    own      as in the paper: every client sends its own K largest entries and their positions in the clear. The server
+             learns where the client's change is largest, and so which items it interacted with.
 
-Each entry of the sum is divided by the number of clients that changed it: in shared support those that touched the
-item, as in the released code (a vector of N counts rides along); in own support those that sent the entry. The count
-is part of what is encrypted, so a client with fewer than K changed entries fills up with others that count for nothing.
+Each entry of the sum is divided by the number of clients that changed it: with shared support the clients that touched
+the item, as in the released code (a contribution includes N counts); with own support the clients that sent the entry.
+The counts are encrypted like the values, so a client with fewer than K changed entries adds others with count 0.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ __all__ = ["OwnTopK", "Sending", "SharedTopK", "TopKParameters", "TopKRecipe", "
 
 
 class TopKParameters(FactorParameters):
-    """The shape of the item factors, how much of their change is sent, and who says which part."""
+    """The shape of the item factors, the share of their change that is sent, and the choice of its entries."""
 
     share: float = Field(
         default=1 / 16, gt=0, le=1, description="Share of the N*d entries that a contribution holds: K = share * N*d."
     )
     support: Literal["shared", "own"] = Field(
         default="shared",
-        description="shared: everybody sends the same entries, which tells nothing. own: each client sends its own "
-        "largest ones, as published; it needs reveal_indices.",
+        description="shared: every client sends the same entries, whose positions reveal nothing. own: each client "
+        "sends its own largest entries, as in the paper; needs reveal_indices.",
     )
     support_from: Literal["aggregate", "vote"] = Field(
         default="aggregate",
-        description="Where the next shared support comes from: the strongest entries of the last sum, or a vote on "
-        "items that rides along with every contribution.",
+        description="How the next shared support is chosen: the strongest entries of the last sum, or a vote on items "
+        "that is part of every contribution.",
     )
     error_feedback: bool = Field(
-        default=False, description="Whether clients keep what was not sent and add it to their next change."
+        default=False, description="Whether clients add what they did not send to their next change."
     )
     reveal_indices: bool = Field(
         default=False, description="Consent to own support: the server sees which entries each client sends."
@@ -62,32 +62,32 @@ class TopKParameters(FactorParameters):
     def _leak_is_asked_for(self) -> Self:
         if self.support == "own" and not self.reveal_indices:
             raise ValueError(
-                "own support tells the server which entries each client sends, and so which items it touched: ask for "
-                "it by reveal_indices=true, or take support 'shared'"
+                "own support shows the server which entries each client sends, and so which items it touched: consent "
+                "with reveal_indices=true, or set support to 'shared'"
             )
         if self.support == "shared" and self.reveal_indices:
-            raise ValueError("reveal_indices=true is for own support: shared support reveals none")
+            raise ValueError("reveal_indices=true needs support 'own': support 'shared' reveals no indices")
         return self
 
     @property
     def entries(self) -> int:
-        """Entries of the item factors: N*d."""
+        """N*d: number of entries of the item factors."""
         return self.items * self.dim
 
 
 @dataclass(frozen=True)
 class TopKState(FactorState):
-    """The item factors, and the entries that everybody sends next: int32 (K,), ascending, row-major numbers."""
+    """The item factors and the next support: int32 (K,), ascending row-major entry numbers."""
 
     support: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Sending:
-    """What of an update goes into a contribution.
+    """The part of an update that a contribution holds.
 
-    blocks: as the recipe's contributions hold them. clipped: values that had to be moved. sent: float32 (k, dim), for
-    each of the update's rows what the contribution holds of it, 0 where nothing: the rest is still owed.
+    blocks: the contribution's blocks. clipped: how many values were clipped. sent: float32 (k, dim), the part of each
+    row of the update that the contribution holds, 0 elsewhere; error feedback keeps the difference.
     """
 
     blocks: list[NDArray[np.float64]]
@@ -97,88 +97,89 @@ class Sending:
 
 @dataclass(frozen=True)
 class TopKRecipe(FactorRecipe):
-    """What both supports have in common. `lay_out` stands in for `contribute`: the state says what is sent."""
+    """Base class of both supports. `lay_out` replaces `contribute`: what is sent depends on the state."""
 
     parameters: TopKParameters
     name: str = "topk"
 
     @property
     def kept(self) -> int:
-        """K, entries a contribution holds."""
+        """K: number of entries that a contribution holds."""
         return max(1, round(self.parameters.share * self.parameters.entries))
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Everyone feeds the one block; () in own support, where contributions say what they feed."""
+        """Return the route to the one block; () with own support, where contributions name their blocks."""
         return whole_route(self.layout())
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """None: the full matrix is trained."""
+        """Return None: the full matrix is trained."""
         return None
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Layout of the aggregate, the same for every sum."""
+        """Return the layout of the aggregate, the same for every sum."""
         raise NotImplementedError
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """The state after the round whose opened sum is `total`."""
+        """Return the state after the round whose opened sum is `total`, float64 (layout.length,)."""
         raise NotImplementedError
 
     def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
-        """The part of `update` (rows of width dim) that a client sends from `state`.
+        """Return the part of `update` (rows of width dim) that a client with model `state` sends.
 
-        `rng` fills up what an own support lacks. `ParameterError` for updates that cannot be, or diverged.
+        rng: draws the missing entries of an own support. Raises `ParameterError` for an invalid update or values that
+        are not finite.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class SharedTopK(TopKRecipe):
-    """One support for all: K values, N counts and, where the next support is voted on, N votes a contribution."""
+    """Shared support: K values, N counts and, with support_from "vote", N votes per contribution."""
 
     @property
     def kept(self) -> int:
-        """K, entries a contribution holds; whole rows where items are voted on."""
+        """K: number of entries that a contribution holds; whole rows with support_from "vote"."""
         p = self.parameters
         return super().kept if p.support_from == "aggregate" else p.dim * max(1, round(p.share * p.items))
 
     @property
     def gain(self) -> float:
-        """What the mean change is multiplied by: 1/share, and 1 where error feedback delivers the rest later.
+        """Factor of the mean change: 1/share, or 1 with error feedback, which sends the rest later.
 
-        A support is a sample of the change. Dividing by the chance that an entry is in it keeps the sum unbiased where
-        the entry is drawn (Wangni et al., NeurIPS 2018); the strongest half is moved as far.
+        A support is a sample of the change. Dividing by the probability that an entry is in it keeps the sum unbiased
+        for drawn entries (Wangni et al., NeurIPS 2018); the strongest half has the same factor.
         """
         return 1.0 if self.parameters.error_feedback else self.parameters.entries / self.kept
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """One block: the support's values (K), touch counts (items), votes (items)."""
+        """Return one block: the support's values (K), touch counts (items) and, if any, votes (items)."""
         return _shared_layout(self.parameters, self.kept)
 
     def state_bytes(self, sum_index: int) -> int:
-        """4 bytes a factor entry, 4 an entry of the support."""
+        """Return 4 bytes for each factor entry and each entry of the support."""
         return super().state_bytes(sum_index) + 4 * self.kept
 
     def initial_state(self, task_seed: bytes) -> TopKState:
-        """Round 0: item factors and the first support, from the task's seed."""
+        """Return the state of round 0: item factors and the first support, from the task's seed."""
         first = super().initial_state(task_seed)
         units = first_units(task_seed, self._units, self._kept_units)
         return TopKState(0, first.item_factors, self._support(units))
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Item factors as float32, then the support as uint32, little endian."""
+        """Return the item factors as float32, then the support as uint32, little-endian."""
         return super().encode_state(state) + support_of(state).astype("<u4").tobytes()
 
     def decode_state(self, round_number: int, body: bytes) -> TopKState:
-        """The inverse of `encode_state`; `CodecError` unless the length and every value are right."""
+        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
         view = exact(body, self.state_bytes(1), "a model state")
         factors = decode_factors(round_number, bytes(view[: 4 * self.parameters.entries]), self.parameters)
         support = np.frombuffer(view[4 * self.parameters.entries :], "<u4").astype(np.int64)
         if support[-1] >= self.parameters.entries or not (support[1:] > support[:-1]).all():
-            raise CodecError("a model state holds a support that does not ascend within the item factors")
+            raise CodecError("a model state's support must be ascending entry numbers of the item factors")
         return TopKState(round_number, factors.item_factors, support.astype(np.int32))
 
     def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
-        """The update's values on the support, zeros where it has none, the touch vector, and the vote."""
+        """Return the update's values on the support (0 where it has none), the touch vector and the vote."""
         p, support = self.parameters, support_of(state)
         rows, touched = finite_rows(update, p)
         parts = {"update": rows.ravel()[support], "touched": touched}
@@ -194,9 +195,9 @@ class SharedTopK(TopKRecipe):
         return Sending([vector], clipped, sent.reshape(p.items, p.dim)[update.items])
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> TopKState:
-        """The support's entries move by `gain` times their mean change over those who touched the item.
+        """Return the state whose support entries are moved by `gain` times their mean change, with the next support.
 
-        Then the support is renewed from this sum and the round's seed.
+        The mean is over the clients that touched the item; the next support follows from this sum and the round's seed.
         """
         p, support = self.parameters, support_of(state)
         parts = self.layout().blocks[0].split(total)
@@ -213,7 +214,7 @@ class SharedTopK(TopKRecipe):
 
     @property
     def _units(self) -> int:
-        """What a support is drawn from: entries, or the items that are voted on."""
+        """Number of units that a support is drawn from: entries, or items with support_from "vote"."""
         return self.parameters.entries if self.parameters.support_from == "aggregate" else self.parameters.items
 
     @property
@@ -227,23 +228,23 @@ class SharedTopK(TopKRecipe):
 
 @dataclass(frozen=True)
 class OwnTopK(TopKRecipe):
-    """Each client's own K entries, each with a count of 1, at places it names in the clear."""
+    """Own support: each client's own K entries, each with a count of 1, at positions it names in the clear."""
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """A block for each of the N*d entries, value and count, of which a contribution names K."""
+        """Return one block, value and count, for each of the N*d entries, of which a contribution names K."""
         return _own_layout(self.parameters.entries, self.parameters.clip, self.kept)
 
     def warnings(self) -> tuple[str, ...]:
-        """What own support tells the server."""
+        """Return what own support reveals to the server."""
         return (
-            "Own support: every contribution says in the clear on which entries of the item factors it has most to "
-            "say, so the server learns which items each client touched, whatever hides the values.",
+            "Own support: every contribution names in the clear the entries of the item factors that it changes most, "
+            "so the server learns which items each client touched, whatever hides the values.",
         )
 
     def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
-        """The update's K entries of largest size; others at random, that count for nothing, where it has fewer."""
+        """Return the update's K entries of largest size, filled up with random entries of value and count 0."""
         p, kept = self.parameters, self.kept
-        finite_rows(update, p)  # refuses what cannot be an update
+        finite_rows(update, p)  # raises for an invalid update
         values = update.values.astype(np.float64).ravel()
         largest = np.flatnonzero(values)
         if largest.size > kept:
@@ -264,19 +265,19 @@ class OwnTopK(TopKRecipe):
         return Sending(blocks, clipped, sent.reshape(update.values.shape))
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> FactorState:
-        """Every entry moves by its mean change over those who sent it."""
+        """Return the state with every entry moved by its mean change over the clients that sent it."""
         p = self.parameters
         update, counts = total.reshape(p.entries, 2).T
         return advance(state, spec, mean_rows(update[:, None], counts).reshape(p.items, p.dim))
 
 
 def top_k(parameters: TopKParameters) -> TopKRecipe:
-    """The recipe for the support that the parameters ask for."""
+    """Return the recipe for the support that the parameters choose."""
     return SharedTopK(parameters) if parameters.support == "shared" else OwnTopK(parameters)
 
 
 def finite_rows(update: Update, parameters: TopKParameters) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`dense_rows` of an update; `ParameterError` also for values that are not finite, wherever the support lies."""
+    """Return `dense_rows` of an update; also raises `ParameterError` for values that are not finite."""
     rows, touched = dense_rows(update, parameters.items, parameters.dim)
     if not np.isfinite(rows).all():
         raise ParameterError("an update holds values that are not finite: training diverged")
@@ -284,7 +285,7 @@ def finite_rows(update: Update, parameters: TopKParameters) -> tuple[NDArray[np.
 
 
 def support_of(state: ModelState) -> NDArray[np.int32]:
-    """The support that `state` holds; `ParameterError` for another recipe's state."""
+    """Return the support of `state`; `ParameterError` for a state of another recipe."""
     if not isinstance(state, TopKState):
         raise ParameterError(f"this state holds no support: it is a {type(state).__name__}")
     return state.support

@@ -1,13 +1,13 @@
-"""Which entries everybody sends in Top-K's shared support: public functions of what is known after the last sum.
+"""Top-K's shared support, the entries that every client sends: a public function of the sums so far.
 
-A support must not follow from one client's data, so it follows from sums. Two are there to follow from:
+A support must not depend on one client's data, so it is computed from sums, in one of two ways:
 
-    aggregate   the entries of the last sum, by the size of their mean change
-    vote        the items that most clients had most to say about, counted beside the values
+    aggregate   the entries of the last sum with the largest mean change
+    vote        the items that most clients vote for, with votes summed next to the values
 
-Either way only half of the next support is taken from there. What is not in a support is not summed, so a support made
-of the last one's strongest entries alone could only shrink towards them; the other half is drawn anew from all other
-entries by the round's public seed, so that every entry gets its turn, after 2/share sums on average.
+Only half of the next support comes from there. Entries outside the support are not summed, so a support made of the
+strongest entries alone could never grow beyond them. The other half is drawn from all other entries with the round's
+public seed, so that every entry is drawn after 2/share sums on average.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ __all__ = ["entries_of_rows", "first_units", "renewed_units", "strongest_first"]
 
 
 def first_units(task_seed: bytes, units: int, kept: int) -> NDArray[np.int64]:
-    """The first support, when nothing was summed yet: `kept` of range(units), ascending, drawn by the task's seed."""
+    """Return the first support, int64 (kept,), ascending: drawn from range(units) with the task's seed."""
     return np.sort(permutation(task_seed, "first support", units)[:kept])
 
 
 def strongest_first(candidates: NDArray[np.int64], strength: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The candidates (k,) of positive `strength` (k,), the strongest first; ties go to the lower number."""
+    """Return the candidates (k,) with positive `strength` (k,), strongest first; ties go to the lower number."""
     order = np.lexsort((candidates, -strength))
     return candidates[order[: np.count_nonzero(strength > 0)]]
 
 
 def renewed_units(strongest: NDArray[np.int64], seed: bytes, units: int, kept: int) -> NDArray[np.int64]:
-    """The next support: the first kept // 2 of `strongest`, and as many others of range(units) as are missing.
+    """Return the next support, int64 (kept,), ascending, distinct.
 
-    `seed` is the public seed of the round that was summed last. Ascending, `kept` numbers, each once.
+    It is the first kept // 2 of `strongest`, filled up with others of range(units) drawn with `seed`, the public seed
+    of the last summed round.
     """
     held = strongest[: kept // 2]
     drawn = permutation(seed, "support", units)
@@ -44,5 +45,5 @@ def renewed_units(strongest: NDArray[np.int64], seed: bytes, units: int, kept: i
 
 
 def entries_of_rows(rows: NDArray[np.int64], dim: int) -> NDArray[np.int64]:
-    """Numbers of the entries of whole rows of a matrix of `dim` columns, row-major."""
+    """Return the row-major numbers of all entries of `rows` (k,) in a matrix with `dim` columns, int64 (k * dim,)."""
     return np.asarray(rows[:, None] * dim + np.arange(dim)).ravel()

@@ -1,4 +1,4 @@
-"""One cluster of two workers for all tests that leave it whole."""
+"""One Dask cluster with two workers, for all tests that do not stop them."""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
-"""What is wrong with a cluster is told in words: at the start of the server, and of every worker that comes later."""
+"""Unfit clusters and workers are refused with a clear message, when the server starts and when a worker connects later."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from aggregator_service.compute.jobs import JOBS_VERSION
 from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.settings import Settings
 from aggregator_service.storage.directory import DirectoryBlobs
@@ -31,7 +33,7 @@ def bare_cluster(tmp_path: Path) -> Iterator[DaskCluster]:
 
 
 def refusal(data_dir: Path, **settings: str) -> str:
-    """What a server says that does not start."""
+    """Start a server that must exit with status 1; return its log."""
     server = AggregatorProcess(data_dir, **settings)
     try:
         server.launch()
@@ -43,47 +45,59 @@ def refusal(data_dir: Path, **settings: str) -> str:
 
 
 def without_package(folder: Path) -> str:
-    """A PYTHONPATH that hides this project."""
+    """Return a PYTHONPATH with which this project cannot be imported."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import sys\nsys.modules['aggregator_service'] = None\n")
     return str(folder)
 
 
 def of_version(folder: Path, version: str) -> str:
-    """A PYTHONPATH that makes this project another version of itself."""
+    """Return a PYTHONPATH with which this project has another version."""
     info = folder / f"hushrec-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hushrec\nVersion: {version}\n")
     return str(folder)
 
 
+def of_jobs_version(folder: Path, version: int) -> str:
+    """Return a PYTHONPATH with which this project's jobs have another version."""
+    folder.mkdir()
+    patch = f"import aggregator_service.compute.jobs as jobs\njobs.JOBS_VERSION = {version}\n"
+    (folder / "sitecustomize.py").write_text(patch)
+    return f"{folder}:{Path.cwd()}"
+
+
 @pytest.mark.parametrize("executor", ["dask", "dask://host", "dask:host:1", "tcp://host:8786", "dask://host:8786/x"])
-def test_addresses_that_are_none(executor: str) -> None:
+def test_invalid_addresses_are_refused(executor: str) -> None:
     with pytest.raises(ValidationError, match="executor"):
         Settings(executor=executor)
 
 
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "aggregator_service.compute.dask_pool", None)
     with pytest.raises(ParameterError, match=r"pip install 'hushrec\[cluster\]'"):
         open_workers("dask://127.0.0.1:8786", 1, DirectoryBlobs(tmp_path))
 
 
-def test_a_scheduler_that_does_not_answer(tmp_path: Path) -> None:
+def test_a_server_does_not_start_without_its_scheduler(tmp_path: Path) -> None:
     port = free_port()
     said = refusal(tmp_path / "data", executor=f"dask://127.0.0.1:{port}")
     assert f"the Dask scheduler at tcp://127.0.0.1:{port} does not answer" in said
 
 
-def test_workers_without_the_project_or_with_another_version(bare_cluster: DaskCluster, tmp_path: Path) -> None:
-    """A server does not start on them; one that fits is enough, and gets all the work."""
+def test_workers_without_the_project_or_with_another_version_are_refused(
+    bare_cluster: DaskCluster, tmp_path: Path
+) -> None:
+    """A server does not start with unfit workers only. One fit worker is enough, and gets all jobs."""
     bare_cluster.start_worker(PYTHONPATH=without_package(tmp_path / "without"))
     said = refusal(tmp_path / "first", executor=bare_cluster.executor)
-    assert "has no hushrec that it can use" in said
+    assert "cannot import this version of hushrec" in said
     assert "pip install 'hushrec[cluster]==" in said
     bare_cluster.workers[0].kill()
     bare_cluster.start_worker(PYTHONPATH=of_version(tmp_path / "other", "0.0.1"))
-    assert "has hushrec 0.0.1, and this server is" in refusal(tmp_path / "second", executor=bare_cluster.executor)
+    assert "has hushrec 0.0.1 (jobs 2), and this server is" in refusal(
+        tmp_path / "second", executor=bare_cluster.executor
+    )
     bare_cluster.start_worker()
     with running_aggregator(tmp_path / "third", executor=bare_cluster.executor, split_bytes=1) as server:
         api = Api(server.url, server.operator_token)
@@ -94,13 +108,21 @@ def test_workers_without_the_project_or_with_another_version(bare_cluster: DaskC
         api.close()
 
 
-def test_workers_that_cannot_open_the_blobs(
+def test_a_worker_whose_jobs_have_an_older_version_is_refused(bare_cluster: DaskCluster, tmp_path: Path) -> None:
+    """Jobs are pickled by module path: a worker of the same release from before a move must not get them."""
+    bare_cluster.start_worker(PYTHONPATH=of_jobs_version(tmp_path / "older", JOBS_VERSION - 1))
+    said = refusal(tmp_path / "data", executor=bare_cluster.executor)
+    release = metadata.version("hushrec")
+    assert f"has hushrec {release} (jobs 1), and this server is {release} (jobs 2): install the same version" in said
+
+
+def test_workers_that_cannot_open_the_blob_store_are_refused(
     bare_cluster: DaskCluster, s3: S3Server, tmp_path: Path, new_prefix: Callable[[], str]
 ) -> None:
-    """S3 credentials are never in a job: a worker has its own."""
+    """S3 credentials are never part of a job: each worker has its own."""
     bare_cluster.start_worker()
     said = refusal(tmp_path / "first", executor=bare_cluster.executor, blobs=new_prefix())
-    assert "cannot use the blobs" in said
+    assert "cannot use the blob store" in said
     assert "credentials for the bucket" in said
     bare_cluster.workers[0].kill()
     bare_cluster.start_worker(**s3.environment)
@@ -113,7 +135,7 @@ def test_workers_that_cannot_open_the_blobs(
 
 
 def test_a_cluster_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scheduler, workers and server each show a certificate; a server without one is not let in."""
+    """Scheduler, workers and server authenticate with certificates; a server without one does not start."""
     authority = Authority(tmp_path)
     pair = authority.sign("cluster", server=True, client=True)
     environment = {"DASK_DISTRIBUTED__COMM__TLS__CA_FILE": str(authority.certificate)}
@@ -132,11 +154,11 @@ def test_a_cluster_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             api.close()
 
 
-def test_a_worker_that_comes_late_is_looked_at(bare_cluster: DaskCluster, tmp_path: Path) -> None:
+def test_a_worker_that_connects_later_is_checked(bare_cluster: DaskCluster, tmp_path: Path) -> None:
     with running_aggregator(tmp_path / "data", executor=bare_cluster.executor) as server:
         api = Api(server.url, server.operator_token)
         assert api.http.get("/readyz").json()["executor"] == "waiting for workers"
         bare_cluster.start_worker(PYTHONPATH=of_version(tmp_path / "other", "0.0.1"))
-        wait_until("readiness that tells", lambda: api.http.get("/readyz").status_code == 503)
+        wait_until("the server is not ready", lambda: api.http.get("/readyz").status_code == 503)
         assert "has hushrec 0.0.1" in server.log()
         api.close()

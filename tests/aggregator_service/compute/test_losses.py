@@ -1,4 +1,4 @@
-"""Workers killed in the middle of a job, all workers gone, the scheduler gone: the sum comes out exactly, if later."""
+"""A worker killed during a job, all workers gone, the scheduler gone: the sum is late, and exact."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def server(tmp_path: Path, cluster: DaskCluster) -> Iterator[AggregatorProcess]:
 def test_a_worker_killed_in_the_middle_of_a_fold(
     cluster: DaskCluster, server: AggregatorProcess, api: Api, mechanism_name: str
 ) -> None:
-    """It dies with one contribution of its part added; the other worker does the part again."""
-    doomed, _ = cluster.start_worker(crash_at="worker.folding"), cluster.start_worker()
+    """It dies after it added one contribution of its part; the other worker runs the part again."""
+    victim, _ = cluster.start_worker(crash_at="worker.folding"), cluster.start_worker()
     server.start()
     round_ = KeyedRound(api, mechanism_name)
     round_.contribute()
-    doomed.wait_killed()
+    victim.wait_killed()
     round_.assert_exact()
     assert "batch split" in server.log()
 
 
 def test_a_worker_killed_in_the_middle_of_unmasking(cluster: DaskCluster, server: AggregatorProcess, api: Api) -> None:
-    doomed, _ = cluster.start_worker(crash_at="worker.unmasking"), cluster.start_worker()
+    victim, _ = cluster.start_worker(crash_at="worker.unmasking"), cluster.start_worker()
     server.start()
     task = masked_task(api, "masks", 8)
     play(server, task, enrol_masked(task, 8), drop={7: "contribute"})
-    doomed.wait_killed()
+    victim.wait_killed()
     assert task.wait_round(1, "complete", "failed", seconds=60)["survivors"] == 7
     total = task.opened(1)
     counts = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
@@ -62,34 +62,34 @@ def test_a_worker_killed_in_the_middle_of_unmasking(cluster: DaskCluster, server
     assert "masks split" in server.log()
 
 
-def test_all_workers_die_and_another_one_comes(cluster: DaskCluster, server: AggregatorProcess, api: Api) -> None:
-    """Without workers the server is up, takes contributions, says what it waits for, and goes on when one is there."""
-    doomed = [cluster.start_worker(crash_at="worker.folding") for _ in range(2)]
+def test_all_workers_die_and_another_one_connects(cluster: DaskCluster, server: AggregatorProcess, api: Api) -> None:
+    """Without workers the server takes contributions and reports what it waits for; it continues with a new worker."""
+    victims = [cluster.start_worker(crash_at="worker.folding") for _ in range(2)]
     server.start()
     round_ = KeyedRound(api, "plain")
     round_.contribute()
-    for worker in doomed:
+    for worker in victims:
         worker.wait_killed()
     waiting = {"status": "ready", "executor": "waiting for workers"}
-    wait_until("readiness that tells", lambda: api.http.get("/readyz").json() == waiting)
+    wait_until("the server waits for workers", lambda: api.http.get("/readyz").json() == waiting)
     assert round_.task.round(1)["folded"] == 0
     cluster.start_worker()
     round_.assert_exact()
     assert api.http.get("/readyz").json() == {"status": "ready"}
 
 
-def test_the_scheduler_goes_and_comes_back(cluster: DaskCluster, server: AggregatorProcess, api: Api) -> None:
-    """Dask's workers end with their scheduler; contributions are taken meanwhile, and none is lost."""
+def test_the_scheduler_dies_and_starts_again(cluster: DaskCluster, server: AggregatorProcess, api: Api) -> None:
+    """Dask's workers exit with their scheduler. Contributions are taken meanwhile, and none is lost."""
     cluster.start_worker()
     server.start()
     round_ = KeyedRound(api, "plain")
     round_.contribute(last=COHORT // 2)  # a first fold
     wait_until("a first fold", lambda: round_.task.round(1)["folded"] == COHORT // 2)
     cluster.kill_scheduler()
-    wait_until("readiness that tells", lambda: api.http.get("/readyz").status_code == 503)
+    wait_until("the server is not ready", lambda: api.http.get("/readyz").status_code == 503)
     assert api.http.get("/readyz").json()["detail"] == "the executor does not work"
     round_.contribute(first=COHORT // 2)
-    wait_until("a fold that waits", lambda: "a sum waits: the Dask scheduler" in server.log())
+    wait_until("a fold waits", lambda: "cannot run a job: the Dask scheduler" in server.log())
     cluster.start_scheduler()
     cluster.start_worker()
     round_.assert_exact()
@@ -99,7 +99,7 @@ def test_the_scheduler_goes_and_comes_back(cluster: DaskCluster, server: Aggrega
 def test_the_server_dies_between_the_parts_and_the_sum(
     cluster: DaskCluster, server: AggregatorProcess, api: Api, point: str
 ) -> None:
-    """What the parts left behind is gone after the next start, and they are made again."""
+    """The blobs of the parts are deleted at the next start, and the parts are made again."""
     for _ in range(2):
         cluster.start_worker()
     server.start(crash_at=point)
@@ -118,5 +118,5 @@ def test_the_server_dies_between_the_parts_and_the_sum(
     def kinds() -> list[str]:
         return sorted(key.partition("/")[0] for key in server.blobs.keys())  # noqa: SIM118 - a store, not a dict
 
-    # the round is seen complete a moment before its blobs are let go of
-    wait_until("an end of all parts", lambda: kinds() == ["aggregates", "snapshots"], seconds=30)
+    # the round is complete a moment before its blobs are deleted
+    wait_until("all parts are deleted", lambda: kinds() == ["aggregates", "snapshots"], seconds=30)

@@ -1,4 +1,4 @@
-"""Several workers make the very sum that one makes, bit for bit: processes of the server, and a Dask cluster."""
+"""Several workers compute bit for bit the sum that one computes: local processes, and a Dask cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)  # schedulers, workers and servers start, 
 
 @pytest.fixture(scope="module", params=["local", "dask"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    """Splits whatever can be split; a round takes two folds, so that partial sums go from one to the other."""
+    """Splits every job that can be split. A round takes two folds, so that the second one starts from a partial sum."""
     how = {"workers": 2} if request.param == "local" else {"executor": request.getfixturevalue("cluster").executor}
     data_dir = tmp_path_factory.mktemp(request.param) / "data"
     with running_aggregator(data_dir, split_bytes=1, fold_batch=COHORT // 4, log_level="debug", **how) as running:
@@ -54,8 +54,8 @@ def test_masks_over_two_workers(server: AggregatorProcess, api: Api, drop: dict[
     assert splits(server, "masks") > before
 
 
-def test_parts_do_not_stay(server: AggregatorProcess, api: Api) -> None:
-    """After everything above: an aggregate and a state a task, and nothing that was only on the way."""
+def test_the_blobs_of_parts_are_deleted(server: AggregatorProcess, api: Api) -> None:
+    """After the tests above, the store holds one aggregate and one state per task, and no part."""
     round_ = KeyedRound(api, "plain", "leftovers")
     round_.contribute()
     round_.assert_exact()
@@ -63,11 +63,11 @@ def test_parts_do_not_stay(server: AggregatorProcess, api: Api) -> None:
     def kinds() -> set[str]:
         return {key.partition("/")[0] for key in server.blobs.keys()}  # noqa: SIM118 - a store, not a dict
 
-    wait_until("an end of all parts", lambda: kinds() <= {"aggregates", "snapshots", "envelopes"}, seconds=30)
+    wait_until("all parts are deleted", lambda: kinds() <= {"aggregates", "snapshots", "envelopes"}, seconds=30)
 
 
-def test_secrets_are_in_no_log_of_the_cluster(cluster: DaskCluster) -> None:
-    """Jobs carry shares and blobs' places; what Dask prints of a job is its name."""
+def test_the_logs_of_the_cluster_contain_no_secrets(cluster: DaskCluster) -> None:
+    """Jobs contain secret shares and blob keys; Dask prints only the names of jobs."""
     for worker in cluster.workers:
         assert "SomeMasks" not in worker.log()
         assert "Traceback" not in worker.log()

@@ -83,4 +83,4 @@ def test_a_key_that_is_missing_is_named_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [{"tls_cert": "a.pem"}, {"tls_key": "a.key"}, {"client_ca": "ca.pem"}])
 def test_half_a_configuration_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="tls_cert and tls_key"):
-        Settings.load({}, **given)
+        Settings(**given)

@@ -15,7 +15,6 @@ import pytest
 from aggregator_service.access.tokens import hash_token
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.api.drivers import SyncDriver
-from protocols.codec import b64decode
 from tests.support.api import Api, digest_field
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import SIGNED
@@ -73,17 +72,16 @@ def play(server: AggregatorProcess, task: SmallTask, record: Record) -> tuple[li
         for identity, store in zip(identities, stores, strict=True)
     ]
     first = clients[0].join(
-        task.name, invitation=task.holder_invitation or task.invitation, membership_secret=task.membership_secret
+        task.name,
+        invitation=task.holder_invitation or task.invitation,
+        certificate=task.holder_certificate if task.holder_invitation else task.certificate,
     )
     keys = first.key_holder() if task.holder_invitation else None
     if keys is not None:
         keys.create_keyring()
     parts = [
         first,
-        *(
-            one.join(task.name, invitation=task.invitation, membership_secret=task.membership_secret)
-            for one in clients[1:]
-        ),
+        *(one.join(task.name, invitation=task.invitation, certificate=task.certificate) for one in clients[1:]),
     ]
     with ThreadPoolExecutor(USERS + 1) as pool:
         serving = pool.submit(keys.serve, None, None, 1.0) if keys else None
@@ -151,13 +149,12 @@ def test_nothing_secret_is_written(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
     assert SENTINEL not in "\n".join([written, *record.problems])  # the caller's own log may name what it asked for
     texts = {server.operator_token, task.invitation, *(text for text in record.texts if SENTINEL not in text)}
-    texts |= {code for code in (task.holder_invitation, task.membership_secret) if code}
+    texts |= {task.holder_invitation} if task.holder_invitation else set()
     texts |= {hash_token(text) for text in texts}
     secrets = [body for body in record.bodies if len(body) >= WINDOW and SENTINEL.encode() not in body]
     for identity, store in zip(identities, stores, strict=True):
         secrets += [identity.signing_key.private_bytes_raw(), identity.mailbox.private_bytes_raw()]
         secrets += [body for (_, _, name), body in store._bodies.items() if name in ("keyring.bin", "memory.npz")]
-    secrets += [b64decode(task.membership_secret)] if task.membership_secret else []
     assert len(secrets) > 3 * USERS
     assert sum(len(text) == SIGNATURE_LENGTH for text in texts) > 40
     for text in texts:

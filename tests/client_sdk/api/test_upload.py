@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response, Traffic, content_digest, metered, parse_digest
+from client_sdk.api.effects import Request, Response, Traffic, content_digest, metered
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.errors import (
     ConnectionFailed,
@@ -20,7 +20,7 @@ from client_sdk.errors import (
     OffsetMismatch,
     RoundClosed,
 )
-from protocols.errors import CodecError
+from protocols.crypto.digest_fields import parse_digest
 from protocols.messages import UploadReceipt
 from tests.support.programs import Stage, problem
 
@@ -212,19 +212,6 @@ def test_downloads_are_checked_against_both_digests_and_the_length() -> None:
         fetch(BODY, BODY, good, len(BODY) + 1)
     with pytest.raises(ContractBroken, match="without a sha-256"):
         fetch(BODY, None, None)
-
-
-@given(st.binary(max_size=64))
-def test_digest_fields_round_trip(body: bytes) -> None:
-    assert parse_digest(content_digest(body)) == hashlib.sha256(body).digest()
-    assert parse_digest(f"sha-512=:AAAA:, {content_digest(body)}") == hashlib.sha256(body).digest()
-    assert parse_digest("sha-512=:AAAA:") is None
-
-
-@pytest.mark.parametrize("field", ["sha-256=abc", "sha-256=:####:", "sha-256=:AAAA:", "sha-256"])
-def test_malformed_digest_fields_are_refused(field: str) -> None:
-    with pytest.raises(CodecError):
-        parse_digest(field)
 
 
 def test_traffic_counts_bodies_failed_tries_included() -> None:

@@ -1,4 +1,4 @@
-"""The command without a server: help, exit codes, files, data sets, doctor."""
+"""Commands without a server: help, exit codes, files, data sets, doctor."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from client_sdk.cli import app
 from client_sdk.cli.doctor import Finding
 from client_sdk.cli.item_files import read_history, read_titles
 from client_sdk.data import DataError
-from protocols.codec import b64decode
 from tests.support.server import free_port
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data directory of its own, and a console that does not wrap what the tests look for."""
+    """A separate data directory, and a console wide enough not to wrap the text that the tests look for."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
@@ -32,7 +31,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_the_module_runs_and_lists_every_command() -> None:
+def test_module_runs_and_lists_every_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "client_sdk.cli", "--help"], capture_output=True, text=True, timeout=60, check=False
     )
@@ -41,7 +40,7 @@ def test_the_module_runs_and_lists_every_command() -> None:
         assert f" {command} " in done.stdout
 
 
-def test_starting_up_leaves_the_heavy_libraries_alone() -> None:
+def test_start_does_not_import_large_libraries() -> None:
     code = (
         "import sys, client_sdk.cli;"
         "print([name for name in ('tenseal', 'matplotlib', 'scipy', 'sqlalchemy', 'fastapi') if name in sys.modules])"
@@ -50,7 +49,7 @@ def test_starting_up_leaves_the_heavy_libraries_alone() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_no_arguments_show_the_help_and_version_is_one_line() -> None:
+def test_no_arguments_shows_help_and_version_is_one_line() -> None:
     assert run()[0] == 2
     code, out, _ = run("--version")
     assert (code, out.split()[0]) == (0, "hushrec")
@@ -87,11 +86,11 @@ def test_a_file_with_ratings(tmp_path: Path) -> None:
         ("1\n2\n2x\n", 3, "not an item number"),
         ("1\n-2\n", 2, "not an item number"),
         ("1\n\n2\n", 2, "not an item number"),
-        ("1\n2\n1\n", 3, "line 1 already"),
-        ("1\n99999999999\n", 2, "item numbers end at"),
+        ("1\n2\n1\n", 3, "already on line 1"),
+        ("1\n99999999999\n", 2, "item number 99999999999 is greater than"),
         ("film\n1\n", 1, "neither an item number nor a header"),
         ("item,item\n1,2\n", 1, "one column named 'item'"),
-        ("item,when\n1,2\n3\n", 3, "1 fields, but the header names 2"),
+        ("item,when\n1,2\n3\n", 3, "the line has 1 fields, but the header has 2"),
         ("item\n", None, "no lines"),
         ("item,rating\n1,5\n2,\n", 3, "not a rating: ''"),
         ("item,rating\n1,nan\n", 2, "not a rating: 'nan'"),
@@ -117,7 +116,7 @@ def test_titles_need_both_columns(tmp_path: Path) -> None:
         read_titles(path)
 
 
-def test_a_malformed_file_is_one_sentence_and_makes_no_identity(home: Path) -> None:
+def test_malformed_file_is_reported_in_one_sentence_and_creates_no_identity(home: Path) -> None:
     (home / "items").write_text("1\nx\n", encoding="utf-8")
     code, _, err = run("join", "http://127.0.0.1:9", "--interactions", str(home / "items"), "--invitation", "i")
     assert (code, err.count("\n")) == (1, 1)
@@ -125,7 +124,7 @@ def test_a_malformed_file_is_one_sentence_and_makes_no_identity(home: Path) -> N
     assert not (home / "home").exists()
 
 
-def test_an_identity_that_others_can_read_is_refused(home: Path) -> None:
+def test_identity_file_readable_by_others_is_refused(home: Path) -> None:
     (home / "items").write_text("1\n", encoding="utf-8")
     key = home / "me.key"
     Identity.generate().save(key)
@@ -137,25 +136,25 @@ def test_an_identity_that_others_can_read_is_refused(home: Path) -> None:
     assert key.stat().st_mode & 0o777 == 0o640
 
 
-def test_an_address_that_is_none_is_refused_before_anything_is_sent(home: Path) -> None:
+def test_invalid_url_is_refused_before_anything_is_sent(home: Path) -> None:
     (home / "items").write_text("1\n", encoding="utf-8")
     code, _, err = run("join", "recs.example.org", "--interactions", str(home / "items"), "--invitation", "i")
     assert code == 1
     assert "must look like https://" in err
 
 
-def test_recommending_without_a_membership_says_how_to_join(home: Path) -> None:
+def test_recommend_without_membership_says_how_to_join(home: Path) -> None:
     code, _, err = run("recommend", "--identity", str(home / "me.key"))
     assert code == 1
     assert "me.key does not exist" in err
     Identity.generate().save(home / "me.key")
     code, _, err = run("recommend", "--task", "movies", "--identity", str(home / "me.key"))
     assert code == 1
-    assert "is no member of task 'movies'" in err
+    assert "is not a member of task 'movies'" in err
     assert "hushrec join URL --invitation" in err
 
 
-def test_debug_shows_the_traceback_and_its_absence_does_not(home: Path) -> None:
+def test_traceback_is_shown_only_with_debug(home: Path) -> None:
     arguments = ("recommend", "--identity", str(home / "me.key"))
     command = [sys.executable, "-m", "client_sdk.cli"]
     plain = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
@@ -165,23 +164,12 @@ def test_debug_shows_the_traceback_and_its_absence_does_not(home: Path) -> None:
     assert "Traceback" in debug.stderr
 
 
-def test_an_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(path: Path | None) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("client_sdk.cli.participate.load_identity", interrupted)
     assert run("recommend") == (130, "", "stopped\n")
-
-
-def test_membership_secrets_are_bare_on_standard_output_and_differ() -> None:
-    codes = []
-    for _ in range(2):
-        code, out, err = run("keyring", "membership-secret")
-        assert code == 0
-        assert "cannot read" in err
-        codes.append(out)
-    assert codes[0] != codes[1]
-    assert len(b64decode(codes[0].strip())) == 32
 
 
 def test_controls_of_a_data_set() -> None:
@@ -204,7 +192,7 @@ def _cells(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("│┃").split("│")] for line in out.splitlines() if "│" in line]
 
 
-def test_evaluate_wants_one_thing_to_evaluate() -> None:
+def test_evaluate_needs_either_held_out_or_dataset() -> None:
     assert run("evaluate")[0] == 2
     assert run("evaluate", "--dataset", "synthetic", "--held-out", "1")[0] == 2
     code, _, err = run("evaluate", "--dataset", "ml-100k", "--data-dir", "nowhere")
@@ -223,7 +211,7 @@ def test_data_commands(home: Path) -> None:
     assert ["training interactions", "3"] in _cells(out)
     code, _, err = run("data", "fetch", "netflix", "--data-dir", str(home))
     assert code == 1
-    assert "'netflix' cannot be fetched" in err
+    assert "cannot fetch 'netflix'" in err
 
 
 def test_doctor_on_this_machine(home: Path) -> None:
@@ -233,7 +221,7 @@ def test_doctor_on_this_machine(home: Path) -> None:
     assert str(home)[:20] in out
 
 
-def test_doctor_fails_when_something_needed_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_exits_with_1_if_a_required_component_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     optional = Finding("plots", False, False, "missing", "pip install [plots]")
     needed = Finding("sums", False, True, "missing", "pip install 'hushrec[sums]'")
     monkeypatch.setattr(doctor_module, "examine", lambda data_dir: [optional])
@@ -242,10 +230,10 @@ def test_doctor_fails_when_something_needed_is_missing(monkeypatch: pytest.Monke
     code, out, err = run("doctor")
     assert code == 1
     assert "pip install 'hushrec[sums]'" in out
-    assert err == "error: needed and not there: sums\n"
+    assert err == "error: missing required components: sums\n"
 
 
-def test_doctor_says_that_a_server_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_module, "examine", lambda data_dir: [])
     code, out, err = run("doctor", "--url", f"http://127.0.0.1:{free_port()}")
     assert code == 1

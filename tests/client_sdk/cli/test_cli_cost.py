@@ -1,4 +1,4 @@
-"""`hushrec cost`: the table, the JSON, and wrong usage."""
+"""`hushrec cost`: the table, the JSON and errors."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_the_papers_counting_plain_and_the_mechanism_stand_side_by_side() -> None:
+def test_table_shows_the_papers_counting_plain_sums_and_the_mechanism() -> None:
     code, out, _ = run("--recipe", "colr", "--rank", "4", "--mechanism", "ckks", "--up", "0.25", "--down", "0.75")
     assert code == 0
-    minutes = next(line for line in out.splitlines() if "minutes in all" in line)
+    minutes = next(line for line in out.splitlines() if "minutes, total" in line)
     assert [cell.strip() for cell in minutes.strip("│ ").split("│")][1:] == ["5.03", "6.28", "10.87"]
-    assert "how many clients touched each item" in " ".join(out.split())
+    assert "the number of clients that touched each item" in " ".join(out.split())
 
 
-def test_json_has_the_papers_minutes_and_the_parameters() -> None:
+def test_json_contains_the_papers_minutes_and_the_parameters() -> None:
     found = document("--recipe", "fedmf", "--mechanism", "plain")
     assert found["countings"]["paper"]["minutes"] == pytest.approx(80.43, abs=0.005)
     assert found["mib_per_second"] == {"up": 0.25, "down": 0.75}
@@ -43,7 +43,7 @@ def test_json_has_the_papers_minutes_and_the_parameters() -> None:
     assert set(found["countings"]) == {"paper", "plain"}
 
 
-def test_parameters_reach_the_recipe_and_the_mechanism() -> None:
+def test_parameters_are_passed_to_the_recipe_and_the_mechanism() -> None:
     small = document("-r", "rank=2", "-m", "set=compact")
     assert small["parameters"] == {
         "recipe": {"items": 3706, "dim": 64, "clip": 4.0, "rank": 2},
@@ -57,18 +57,18 @@ def test_parameters_reach_the_recipe_and_the_mechanism() -> None:
     ("arguments", "words"),
     [
         (["--recipe", "fedmf", "--rank", "4"], "rank"),
-        (["--mechanism", "morse"], "cannot ride on 'morse'"),
+        (["--mechanism", "morse"], "cannot be combined with 'morse'"),
         (["--up", "0"], "positive rate"),
         (["-m", "compact"], "name=value"),
-        (["--rank", "65"], "rank 65 is over dim 64"),
+        (["--rank", "65"], "rank 65 is greater than dim 64"),
     ],
 )
-def test_what_makes_no_sense_is_one_sentence(arguments: list[str], words: str) -> None:
+def test_invalid_parameters_are_reported_in_one_sentence(arguments: list[str], words: str) -> None:
     code, out, err = run(*arguments)
     assert (code, out) == (1, "")
     assert words in err
     assert err.count("\n") == 1
 
 
-def test_wrong_usage_is_2() -> None:
+def test_wrong_usage_exits_with_2() -> None:
     assert run("--rounds", "0")[0] == 2

@@ -1,4 +1,4 @@
-"""docs/cli.md has every command and option of both programs; every command's help has an example."""
+"""docs/cli.md documents every command and option of both programs; every command's help has an example."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """(words, command) for everything that runs."""
+    """The words and the command object of every command of both programs."""
     for program, app in APPS.items():
         yield from _leaves(program, typer.main.get_command(app))
 
@@ -33,7 +33,7 @@ def _leaves(words: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def sections() -> dict[str, str]:
-    """Heading of level three -> the text under it."""
+    """Heading of level three -> the text below it."""
     parts = re.split(r"^### (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -46,9 +46,9 @@ def test_a_command_is_documented_with_its_options_and_an_example(words: str, com
     for parameter in command.params:
         for name in parameter.opts if parameter.param_type_name == "option" else ():
             if name not in ("--help", "--install-completion", "--show-completion"):
-                assert f"`{name}" in section, f"{words} {name} is not described"
+                assert f"`{name}" in section, f"{words} {name} is not documented"
     assert f"Example: {words}" in (command.help or "")
 
 
-def test_nothing_is_documented_that_is_not_there() -> None:
+def test_every_documented_command_exists() -> None:
     assert set(sections()) == {words for words, _ in commands()}

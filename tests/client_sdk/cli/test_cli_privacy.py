@@ -1,4 +1,4 @@
-"""`hushrec privacy`: the table beside the paper's claim, the JSON, and wrong usage."""
+"""`hushrec privacy`: the table with the paper's claim, the JSON and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def document(*arguments: str) -> dict[str, Any]:
 
 
 def rows(out: str) -> dict[str, list[str]]:
-    """Cells by the first one of their row."""
+    """First cell of each row -> its other cells."""
     lines = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in out.splitlines() if "│" in line]
     return {first: rest for first, *rest in lines}
 
@@ -33,7 +33,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_the_honest_figures_stand_beside_the_papers() -> None:
+def test_table_shows_the_costs_and_the_papers_claim() -> None:
     shape = ("--items", "3706", "--dim", "20", "--rounds", "100")
     code, out, _ = run("--recipe", "rfrec", "--clip", "0.2", "--scale", "0.04", *shape)
     assert code == 0
@@ -43,18 +43,18 @@ def test_the_honest_figures_stand_beside_the_papers() -> None:
     assert found["100 rounds, all coordinates"] == ["74,120,000", "10^32,189,907 to 1", "nothing"]
     assert found["the same, at delta 1e-05"][0] == "66,730,939"
     words = " ".join(out.split())
-    assert "0.00073 a coordinate" in words
+    assert "0.00073 per coordinate" in words
     assert "adds it to every entry" in words
 
 
-def test_without_a_paper_the_figures_stand_alone() -> None:
+def test_without_recipe_no_claim_is_shown() -> None:
     code, out, _ = run("--values", "5", "--clip", "0.01", "--scale", "1", "--rounds", "3")
     assert code == 0
     assert rows(out)["3 rounds, all coordinates"] == ["0.3", "1.35 to 1"]
     assert "RFRec" not in out
 
 
-def test_the_papers_parameters_stand_in() -> None:
+def test_clip_and_scale_default_to_the_papers() -> None:
     found = document("--recipe", "rfrecf")
     assert (found["clip"], found["scale"], found["coordinates"]) == (0.2, 0.06, 3706 * 20)
     assert found["paper"]["epsilon"] == pytest.approx(6.667, abs=1e-3)
@@ -63,7 +63,7 @@ def test_the_papers_parameters_stand_in() -> None:
     assert calibrated["paper"]["epsilon"] is None
 
 
-def test_json_has_every_figure() -> None:
+def test_json_contains_every_figure() -> None:
     found = document("--values", "1000", "--clip", "0.005", "--scale", "1", "--rounds", "10", "--clients", "200")
     assert found["paper"] is None
     assert found["sensitivity"] == pytest.approx(0.01)
@@ -75,7 +75,7 @@ def test_json_has_every_figure() -> None:
     assert found["noise_of_mean"] == pytest.approx(0.1)
 
 
-def test_a_stricter_delta_costs_more() -> None:
+def test_smaller_delta_gives_a_larger_epsilon() -> None:
     arguments = ("--values", "1000", "--clip", "0.005", "--scale", "1")
     loose, strict = (document(*arguments, "--delta", delta)["epsilon"] for delta in ("1e-3", "1e-9"))
     assert loose["total"] == strict["total"]
@@ -87,20 +87,20 @@ def test_a_stricter_delta_costs_more() -> None:
     [
         (["--clip", "1"], "--scale must be given"),
         (["--scale", "1"], "--clip must be given"),
-        (["--recipe", "pfedclr"], "--clip must be given: the paper does not say"),
-        (["--recipe", "colr", "--clip", "1", "--scale", "1"], "only of pfedclr, rfrec, rfrecf"),
+        (["--recipe", "pfedclr"], "--clip must be given: the paper does not state it"),
+        (["--recipe", "colr", "--clip", "1", "--scale", "1"], "choose one of pfedclr, rfrec, rfrecf"),
         (["--clip", "0", "--scale", "1"], "clip: Input should be greater than 0"),
         (["--clip", "1", "--scale", "nan"], "scale: Input should be a finite number"),
         (["--recipe", "rfrec", "--values", "5", "--dim", "3"], "either --values, or --items and --dim"),
         (["--recipe", "rfrec", "--delta", "0"], "delta is a probability"),
     ],
 )
-def test_what_makes_no_sense_is_one_sentence(arguments: list[str], words: str) -> None:
+def test_invalid_parameters_are_reported_in_one_sentence(arguments: list[str], words: str) -> None:
     code, out, err = run(*arguments)
     assert (code, out) == (1, "")
     assert words in err
     assert err.count("\n") == 1
 
 
-def test_wrong_usage_is_2() -> None:
+def test_wrong_usage_exits_with_2() -> None:
     assert run("--rounds", "0")[0] == 2

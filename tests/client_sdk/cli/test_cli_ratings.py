@@ -1,4 +1,4 @@
-"""`hushrec join` in a task that learns from ratings: every client is a process of its own."""
+"""`hushrec join` in a task that learns from ratings; every client is a separate process."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.support.server import AggregatorProcess, running_aggregator
 
 
 def hushrec(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The command on the machine of one user, whose data lie in `folder`, running."""
+    """Start the command for the user whose files are in `folder`."""
     command = [sys.executable, "-m", "client_sdk.cli", *arguments, "--identity", str(folder / "me.key")]
-    where = {**os.environ, "XDG_DATA_HOME": str(folder / "home"), "COLUMNS": "200"}
-    return subprocess.Popen(command, env=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "XDG_DATA_HOME": str(folder / "home"), "COLUMNS": "200"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def joined(server: AggregatorProcess, folder: Path, invitation: str, text: str) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
     (folder / "films.csv").write_text(text, encoding="utf-8")
-    agreed = ("--allow-plain", "--min-cohort", "2", "--invitation", invitation)
-    return hushrec(folder, "join", server.url, "--interactions", str(folder / "films.csv"), *agreed)
+    accepted = ("--allow-plain", "--min-cohort", "2", "--invitation", invitation)
+    return hushrec(folder, "join", server.url, "--interactions", str(folder / "films.csv"), *accepted)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -35,7 +35,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def test_ratings_are_needed_and_held_to_the_tasks_range(tmp_path: Path) -> None:
+def test_ratings_are_required_and_checked_against_the_tasks_range(tmp_path: Path) -> None:
     with running_aggregator(tmp_path / "data") as server, Operator(server.url, server.operator_token) as operator:
         schedule = Schedule(rounds=1, cohort_size=2, min_clients=2, start_clients=2)
         request = task_request("stars", "rfrec", "plain", schedule, {"items": 20, "dim": 2})

@@ -1,4 +1,4 @@
-"""The command against a real server: every client is a process of its own, as on a user's machine."""
+"""The commands against a real server process; every client is a separate process, as on a user's machine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from client_sdk import Operator, task_request
 from client_sdk.cli import app
-from client_sdk.participation.keyring import new_membership_secret
-from protocols.messages import Schedule, TaskView
+from client_sdk.organiser import TrialOrganiser
+from protocols.messages import CertificateRequest, Schedule, TaskView
+from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
 
 ITEMS = 130  # enough to draw 99 negatives from
@@ -36,7 +37,7 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 
 class Device:
-    """A user's machine: a folder with its own data directory, identity and interactions."""
+    """A user's machine: a folder with a data directory, an identity and an interactions file."""
 
     def __init__(self, folder: Path, items: list[int]) -> None:
         folder.mkdir()
@@ -48,13 +49,13 @@ class Device:
         self.environment = {**kept, "XDG_DATA_HOME": str(folder / "home"), "COLUMNS": "200"}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """`hushrec ARGUMENTS`, running."""
+        """Start `hushrec ARGUMENTS` in a process."""
         command = [sys.executable, "-m", "client_sdk.cli", *arguments, "--identity", str(self.key)]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, env=self.environment, cwd=self.folder, stdout=pipe, stderr=pipe, text=True)
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
-        """`hushrec ARGUMENTS`, in this process, to its end."""
+        """Run `hushrec ARGUMENTS` in this process; return exit code, standard output and standard error."""
         result = CliRunner().invoke(app, [*arguments, "--identity", str(self.key)], env=self.environment)
         return result.exit_code, result.stdout, result.stderr
 
@@ -75,26 +76,32 @@ def cells(out: str) -> list[list[str]]:
 def make_task(operator: Operator, name: str, mechanism: str, rounds: int = 2, cohort: int = 3) -> TaskView:
     schedule = Schedule(rounds=rounds, cohort_size=cohort, min_clients=cohort, collect_seconds=60)
     parameters = {"items": ITEMS, "dim": 8, "rank": 2, "clip": 1.0}
-    return operator.create_task(task_request(name, "colr", mechanism, schedule, parameters))
+    organiser = None if mechanism == "plain" else TRIAL.pin
+    return operator.create_task(task_request(name, "colr", mechanism, schedule, parameters, organiser=organiser))
+
+
+def certified(device: Device, path: Path, role: str = "member", organiser: TrialOrganiser = TRIAL) -> tuple[str, str]:
+    """The option with a certificate for the device, in a file, asked for as a user asks for it."""
+    status, asked, err = device.run("certificate", "request", "--scope", organiser.scope, "--role", role)
+    assert status == 0, err
+    path.write_text(organiser.issue(CertificateRequest.model_validate_json(asked)).model_dump_json())
+    return "--certificate", str(path)
 
 
 def devices(tmp_path: Path, count: int) -> list[Device]:
     return [Device(tmp_path / f"user{user}", list(range(10 * user, 10 * user + 8))) for user in range(count)]
 
 
-def test_an_encrypted_task_from_the_membership_secret_to_recommendations(
+def test_encrypted_task_from_certificates_to_recommendations(
     operator: Operator, server: AggregatorProcess, tmp_path: Path
 ) -> None:
     task = make_task(operator, "films", "ckks")
     holder, *members = devices(tmp_path, 3)
     for_holder = operator.invite(task.task_id, role="holder").invitation
     for_members = operator.invite(task.task_id, uses=2).invitation
-    code_text = new_membership_secret()
-    with_code = ("--membership-secret", code_text)
-
-    status, out, err = holder.run("keyring", "create", server.url, "--invitation", for_holder, *with_code)
+    arguments = ("--invitation", for_holder, *certified(holder, tmp_path / "holder.json", "holder"))
+    status, out, err = holder.run("keyring", "create", server.url, *arguments)
     assert status == 0, err
-    assert "made a new identity" in err
     assert holder.key.stat().st_mode & 0o777 == 0o600
     status, fingerprint, _ = holder.run("keyring", "fingerprint", "--task", "films")
     assert status == 0
@@ -105,22 +112,22 @@ def test_an_encrypted_task_from_the_membership_secret_to_recommendations(
         stack.callback(serving.kill)
         joined = [holder.start("join", server.url, "--task", "films", "--interactions", str(holder.items))]
         for member in members:
-            arguments = ("--invitation", for_members, *with_code, "--interactions", str(member.items))
+            own = certified(member, member.key.with_suffix(".json"))
+            arguments = ("--invitation", for_members, *own, "--interactions", str(member.items))
             joined.append(member.start("join", server.url, *arguments))
         for process in joined:
             stack.callback(process.kill)
-        told = [ended(process) for process in joined]
+        results = [ended(process) for process in joined]
         served = ended(serving)
 
-    for status, out, err in told:
+    for status, out, err in results:
         assert status == 0, err
-        assert ["rounds taken part in", "2"] in cells(out)
+        assert ["rounds completed", "2"] in cells(out)
         assert ["rounds missed", "0"] in cells(out)
-        assert code_text not in out + err
         assert "sums can be opened by its members" in out
         assert "the task ended: complete" in out
     assert served[0] == 0, served[2]
-    assert ["members keyed", "2"] in cells(served[1])
+    assert ["members given keys", "2"] in cells(served[1])
     assert members[0].run("keyring", "fingerprint")[1] == fingerprint
     assert operator.task(task.task_id).state == "complete"
     status, _, err = members[0].run("keyring", "serve", "--task", "films")
@@ -151,11 +158,11 @@ def _check_evaluation(member: Device) -> None:
     assert [row[1:4] for row in rows] == [["full ranking", "2", "1.0000"], ["99 sampled negatives", "2", "1.0000"]]
     status, _, err = member.run("evaluate", "--held-out", "12")
     assert status == 1
-    assert "item 12 is held out and in the interactions" in err
+    assert "held-out item 12 is in the interactions file" in err
     assert member.run("evaluate", "--held-out", str(ITEMS))[0] == 1
 
 
-def test_a_plain_task_is_agreed_to_by_name(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
+def test_plain_task_needs_allow_plain(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
     task = make_task(operator, "open-films", "plain", rounds=1, cohort=2)
     pair = devices(tmp_path, 2)
     invitation = ("--invitation", operator.invite(task.task_id, uses=2).invitation)
@@ -168,24 +175,26 @@ def test_a_plain_task_is_agreed_to_by_name(operator: Operator, server: Aggregato
     status, _, err = first.run(*arguments, "--allow-plain")
     assert status == 1
     assert "releases sums of 2 clients" in err
-    agreed = ("--allow-plain", "--min-cohort", "2")
+    accepted = ("--allow-plain", "--min-cohort", "2")
     joined = [
-        first.start(*arguments, *agreed),  # enrolled above: no invitation any more
-        pair[1].start("join", server.url, "--interactions", str(pair[1].items), *invitation, *agreed),
+        first.start(*arguments, *accepted),  # enrolled above, so it needs no invitation
+        pair[1].start("join", server.url, "--interactions", str(pair[1].items), *invitation, *accepted),
     ]
     for status, out, err in [ended(process) for process in joined]:
         assert status == 0, err
-        assert ["rounds taken part in", "1"] in cells(out)
+        assert ["rounds completed", "1"] in cells(out)
         assert "the server included" in out
     assert pair[1].run("recommend", "-k", "3")[0] == 0
 
 
-def test_wrong_invitations_and_used_ones(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
+def test_unknown_and_used_invitations_are_refused(
+    operator: Operator, server: AggregatorProcess, tmp_path: Path
+) -> None:
     one, other = devices(tmp_path, 2)
     status, _, err = one.run("join", server.url, "--invitation", "hri_" + "x" * 43, "--interactions", str(one.items))
     assert status == 1
     assert "the invitation is not known" in err
-    assert "Was the invitation copied whole" in err
+    assert "Check that the invitation is copied in full" in err
     task = make_task(operator, "closed-circle", "plain")
     invitation = operator.invite(task.task_id).invitation
     assert (
@@ -198,42 +207,31 @@ def test_wrong_invitations_and_used_ones(operator: Operator, server: AggregatorP
     assert "hushrec-server invite" in err
 
 
-def test_an_encrypted_task_without_the_membership_secret(
-    operator: Operator, server: AggregatorProcess, tmp_path: Path
-) -> None:
-    task = make_task(operator, "no-code", "ckks")
+def test_encrypted_task_needs_a_certificate(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
+    task = make_task(operator, "no-certificate", "ckks")
     (member,) = devices(tmp_path, 1)
     invitation = operator.invite(task.task_id).invitation
     arguments = ("join", server.url, "--invitation", invitation, "--interactions", str(member.items))
     status, _, err = member.run(*arguments)
     assert status == 1
-    assert "membership secret" in err
-    status, _, err = member.run(*arguments, "--membership-secret", "short")
+    assert "needs a membership certificate from its organiser" in err
+    garbage = tmp_path / "garbage.json"
+    garbage.write_text("{}")
+    status, _, err = member.run(*arguments, "--certificate", str(garbage))
     assert status == 1
-    assert "copied whole" in err or "32 bytes" in err
-    other = ("--membership-secret", new_membership_secret())
-    waiting = member.start(*arguments, *other)  # the server cannot tell a wrong code; the holder does
-    assert waiting.stdout is not None
-    assert "task no-code" in waiting.stdout.readline()
+    assert "holds no membership certificate" in err
+    status, _, err = member.run(*arguments, "--issuer", "https://login.example.org")
+    assert status == 1
+    assert "--issuer needs --scope and --code" in err
+    wrong = certified(member, tmp_path / "wrong.json", organiser=TrialOrganiser("tests"))
+    status, _, err = member.run(*arguments, *wrong)
+    assert status == 1
+    assert "not signed by the organiser" in err
     status, _, err = member.run("keyring", "fingerprint")
     assert status == 1
-    assert "no keyring of task 'no-code'" in err
-    holder = Device(tmp_path / "holder", [1])
-    for_holder = operator.invite(task.task_id, role="holder").invitation
-    right = ("--membership-secret", new_membership_secret())
-    assert holder.run("keyring", "create", server.url, "--invitation", for_holder, *right)[0] == 0
-    serving = holder.start("keyring", "serve")
-    assert serving.stdout is not None
-    while line := serving.stdout.readline():
-        if "refused" in line:
-            break
-    assert "not made with the membership secret" in line
-    for process in (waiting, serving):
-        process.send_signal(signal.SIGINT)
-        assert ended(process)[0] == 130
 
 
-def test_items_beyond_the_task(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
+def test_item_outside_the_task_is_refused(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
     task = make_task(operator, "few-items", "plain")
     member = Device(tmp_path / "user", [1, ITEMS])
     invitation = operator.invite(task.task_id).invitation
@@ -243,7 +241,7 @@ def test_items_beyond_the_task(operator: Operator, server: AggregatorProcess, tm
     assert f"outside 0..{ITEMS - 1}" in err
 
 
-def test_no_such_server(tmp_path: Path) -> None:
+def test_unreachable_server_is_reported(tmp_path: Path) -> None:
     (member,) = devices(tmp_path, 1)
     url = f"http://127.0.0.1:{free_port()}"
     status, _, err = member.run("join", url, "--invitation", "hri_x", "--interactions", str(member.items))
@@ -265,12 +263,12 @@ def test_ctrl_c_stops_a_waiting_client(operator: Operator, server: AggregatorPro
     waiting.send_signal(signal.SIGINT)
     status, out, err = ended(waiting)
     assert status == 130
-    assert ["rounds taken part in", "0"] in cells(out)
+    assert ["rounds completed", "0"] in cells(out)
     assert err.endswith("stopped\n")
     assert "Traceback" not in err
 
 
-def test_doctor_asks_the_server(server: AggregatorProcess) -> None:
+def test_doctor_checks_the_server(server: AggregatorProcess) -> None:
     result = CliRunner().invoke(app, ["doctor", "--url", server.url], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.stderr
     assert f"{server.url} is ready" in result.stdout

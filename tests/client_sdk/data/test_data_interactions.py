@@ -1,4 +1,4 @@
-"""Interactions keep what they are given, refuse what does not fit, and split into train and one held-out item."""
+"""Interactions: order, validation, and the split into training interactions and one held-out item per user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def made(pairs, **more) -> Interactions:
 
 @given(PAIRS)
 @settings(deadline=None)
-def test_every_user_keeps_its_items_in_the_order_given(pairs) -> None:
+def test_items_of_a_user_keep_their_order(pairs) -> None:
     interactions = made(pairs)
     for user in range(8):
         assert interactions.positives(user).tolist() == [item for who, item in pairs if who == user]
@@ -30,7 +30,7 @@ def test_every_user_keeps_its_items_in_the_order_given(pairs) -> None:
 
 @given(PAIRS, st.integers(0, 2**31), st.booleans())
 @settings(deadline=None)
-def test_a_split_loses_nothing_and_leaks_nothing(pairs, seed, timed) -> None:
+def test_split_partitions_the_interactions(pairs, seed, timed) -> None:
     times = np.random.default_rng(seed).integers(0, 3, len(pairs)) if timed else None
     interactions = made(pairs, timestamps=times)
     split = leave_one_out(interactions, seed)
@@ -48,7 +48,7 @@ def test_a_split_loses_nothing_and_leaks_nothing(pairs, seed, timed) -> None:
                 assert held == before[last]
 
 
-def test_the_latest_is_held_out_and_of_equal_times_the_last() -> None:
+def test_latest_is_held_out_and_of_equal_times_the_last() -> None:
     interactions = made(
         [(0, 5), (0, 3), (0, 9), (1, 1), (1, 2)], timestamps=[30, 30, 10, 8, 7], ratings=[1, 2, 3, 4, 5]
     )
@@ -58,14 +58,14 @@ def test_the_latest_is_held_out_and_of_equal_times_the_last() -> None:
     assert split.train.ratings.tolist() == [1, 3, 5]
 
 
-def test_without_timestamps_the_seed_decides() -> None:
+def test_without_timestamps_the_seed_selects_the_held_out_items() -> None:
     interactions = made([(user, item) for user in range(8) for item in range(12)])
     first, again, other = (leave_one_out(interactions, seed).test_items for seed in (1, 1, 2))
     assert first.tolist() == again.tolist()
     assert first.tolist() != other.tolist()
 
 
-def test_a_repeated_pair_is_refused_or_merged_and_counted() -> None:
+def test_repeated_pair_is_refused_or_merged_and_counted() -> None:
     pairs = [(0, 4), (1, 4), (0, 4), (0, 2)]
     with pytest.raises(DataError, match="user 0 has item 4 more than once"):
         made(pairs)
@@ -87,19 +87,19 @@ def test_a_repeated_pair_is_refused_or_merged_and_counted() -> None:
         ([0], [0], {"item_ids": np.array([7, 8])}, "item_ids needs 1"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(users, items, more, what) -> None:
+def test_arrays_that_do_not_match_are_refused(users, items, more, what) -> None:
     with pytest.raises(DataError, match=what):
         Interactions.from_pairs(users, items, **more)
 
 
-def test_there_is_no_user_outside() -> None:
+def test_unknown_user_is_refused() -> None:
     interactions = made([(0, 1)])
     for user in (-1, 8):
         with pytest.raises(DataError, match="outside"):
             interactions.positives(user)
 
 
-def test_a_held_out_item_may_not_be_in_training() -> None:
+def test_held_out_item_in_the_training_set_is_refused() -> None:
     train = made([(0, 1), (3, 2)])
     held = np.full(8, -1, dtype=np.int32)
     held[3] = 2

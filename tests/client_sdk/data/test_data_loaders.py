@@ -1,4 +1,4 @@
-"""Data sets are found by name in the layouts people have, and a missing one says where it was looked for."""
+"""Data sets are found by name in the usual layouts; the error for a missing one names the folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ U_DATA = "1\t10\t3\t50\n1\t20\t3\t60\n2\t20\t1\t40\n2\t10\t1\t41\n"
 
 
 @pytest.mark.parametrize("place", ["ml-100k/u.data", "u.data", "ml-100k/u.data.gz"])
-def test_the_folder_of_the_set_or_the_folder_itself(tmp_path, place) -> None:
+def test_file_is_found_in_the_data_sets_folder_or_in_data_dir(tmp_path, place) -> None:
     path = tmp_path / place
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(gzip.compress(U_DATA.encode()) if place.endswith("gz") else U_DATA.encode())
@@ -51,22 +51,22 @@ def test_gowalla_as_published_and_as_leave_one_out(tmp_path) -> None:
         load_train_test("gowalla", tmp_path)
 
 
-def test_a_path_to_a_csv_file(tmp_path) -> None:
+def test_path_of_a_csv_file(tmp_path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("user,item,timestamp\na,x,1\na,y,2\nb,x,1\n")
     assert load_dataset(str(path)).test_items.tolist() == [1, -1]
 
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "synthetic"])
-def test_a_missing_set_says_where_it_was_looked_for(tmp_path, name) -> None:
+def test_error_for_a_missing_data_set_names_the_folders(tmp_path, name) -> None:
     with pytest.raises(DataError) as caught:
         load_dataset(name, tmp_path)
     text = str(caught.value)
-    assert f"{tmp_path / name} and {tmp_path} " in text
+    assert f"in {tmp_path / name} and {tmp_path};" in text
     assert (f"hushrec data fetch {name}" in text) == name.startswith("ml-")
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
+def test_error_for_an_unknown_name_lists_the_known_names() -> None:
     with pytest.raises(DataError, match="filmtrust.*ml-100k"):
         load_dataset("netflix")
     with pytest.raises(DataError, match="gowalla"):

@@ -1,4 +1,4 @@
-"""The published files as they are: counts that the papers print."""
+"""The published files: the counts that the papers state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_filmtrust_as_pfedclr_uses_it(published_data) -> None:
     first = np.unique(whole.items, return_index=True)[1]
     assert np.all(np.diff(first) > 0), "the public file numbers items in the order of their first appearance"
     kept = users_with_at_least(whole, 10)
-    # the paper's table counts the three repeated rows, too: 33,372
+    # the paper's count, 33,372, includes the three repeated rows
     assert (kept.n_users, kept.n_items, kept.size + kept.merged) == (1002, 2042, 33_372)
     split = leave_one_out(kept, order="introduced")
     assert split.tested_users.size == 1002
@@ -39,7 +39,7 @@ def test_filmtrust_as_pfedclr_uses_it(published_data) -> None:
 
 def test_goodreads_as_fair_uses_it(published_data) -> None:
     train, test = load_train_test("goodreads-100", published_data)
-    # item tables have a row for every number up to the largest, as in the released code; 357,638 of them are used
+    # Item tables have a row for every number up to the largest, as in the released code; 357,638 of them are used.
     assert (train.n_users, train.n_items) == (99, 359_014)
     assert (train.size, test.size) == (482_745, 206_869)
     assert np.count_nonzero(train.item_degrees() + test.item_degrees()) == 357_638

@@ -1,4 +1,4 @@
-"""Every format as its provider writes it, plain and gzip-packed, and every malformed line named."""
+"""Every file format, plain and gzip; errors name the malformed line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_movielens(tmp_path, name, text) -> None:
     assert read.timestamps.tolist() == [40, 50, 20]
 
 
-def test_the_timestamp_column_may_be_missing(tmp_path) -> None:
+def test_timestamp_column_may_be_missing(tmp_path) -> None:
     read = read_movielens(put(tmp_path / "ratings.dat.gz", "1::1193::5\n1::661::3\n"))
     assert read.timestamps is None
     assert read.positives(0).tolist() == [1, 0]
@@ -48,7 +48,7 @@ def test_the_timestamp_column_may_be_missing(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
-        ("1\t2\t3\t4\n1\t3\t3\n", 2, "3 fields, but 4"),
+        ("1\t2\t3\t4\n1\t3\t3\n", 2, "the line has 3 fields, but the lines before have 4"),
         ("1\t2\t3\t4\n1\t3\n", 2, "found 2"),
         ("1\t2\t3\t4\n\n1\t3\t3\t4\n", 2, "blank line"),
         ("1\t2\t3\t4\n1\t3\tfive\t4\n", 2, "rating is not a number: 'five'"),
@@ -58,7 +58,7 @@ def test_the_timestamp_column_may_be_missing(tmp_path) -> None:
         ("# a comment\n1\t2\t3\t4\n", 1, "found 1"),
     ],
 )
-def test_a_malformed_line_is_named(tmp_path, text, line, what) -> None:
+def test_error_names_the_malformed_line(tmp_path, text, line, what) -> None:
     path = put(tmp_path / "u.data", text)
     with pytest.raises(DataError, match=what) as caught:
         read_movielens(path)
@@ -66,13 +66,13 @@ def test_a_malformed_line_is_named(tmp_path, text, line, what) -> None:
     assert str(caught.value).startswith(f"{path}, line {line}: ")
 
 
-def test_a_tab_among_double_colons_is_not_taken_for_one(tmp_path) -> None:
+def test_tab_in_a_file_separated_by_double_colons_is_an_error(tmp_path) -> None:
     with pytest.raises(DataError) as caught:
         read_movielens(put(tmp_path / "ratings.dat", "1::2::3::4\n1::3\t3::4\n"))
     assert caught.value.line == 2
 
 
-def test_files_that_are_no_text_at_all(tmp_path) -> None:
+def test_missing_empty_truncated_and_binary_files(tmp_path) -> None:
     with pytest.raises(DataError, match="No such file"):
         read_movielens(tmp_path / "u.data")
     with pytest.raises(DataError, match="empty"):
@@ -86,7 +86,7 @@ def test_files_that_are_no_text_at_all(tmp_path) -> None:
         read_movielens(tmp_path / "u.data")
 
 
-def test_a_repeated_pair_is_the_files_fault_unless_merging_is_asked_for(tmp_path) -> None:
+def test_repeated_pair_is_an_error_unless_merged(tmp_path) -> None:
     path = put(tmp_path / "ratings.txt", "1 7 2\r\n1 8 3.5\r\n1 7 4\r\n")
     with pytest.raises(DataError, match="more than once"):
         read_ratings_table(path, " ")
@@ -121,7 +121,7 @@ def test_ncf(tmp_path) -> None:
         ("0\t1\t2\n1\t0\t2\n", "(0,1)\t2\t3\n(1,0)\t3\t6\n", None, "held-out item of user 0 is in the training set"),
     ],
 )
-def test_ncf_files_that_contradict_each_other(tmp_path, test, negative, line, what) -> None:
+def test_contradicting_ncf_files_are_refused(tmp_path, test, negative, line, what) -> None:
     with pytest.raises(DataError, match=what) as caught:
         read_ncf(*ncf(tmp_path, "0\t0\t5\n0\t1\t3\n1\t4\t1\n", test, negative))
     assert caught.value.line == line
@@ -146,7 +146,7 @@ def test_lightgcn(tmp_path) -> None:
         ("0 1 1\n", None, "more than once"),
     ],
 )
-def test_a_malformed_lightgcn_line_is_named(tmp_path, text, line, what) -> None:
+def test_error_names_the_malformed_lightgcn_line(tmp_path, text, line, what) -> None:
     with pytest.raises(DataError, match=what) as caught:
         read_lightgcn(put(tmp_path / "train.txt", text))
     assert caught.value.line == line
@@ -162,7 +162,7 @@ def test_csv_with_named_columns_text_ids_and_quotes(tmp_path) -> None:
     assert read.ratings is None
 
 
-def test_csv_headings_are_known_in_any_case(tmp_path) -> None:
+def test_csv_headings_are_recognised_in_any_case(tmp_path) -> None:
     read = read_csv(put(tmp_path / "x.csv", "Item_ID,UserID\n7,1\n8,1\n"))
     assert read.item_ids.tolist() == [7, 8]
     assert read.n_users == 1
@@ -180,7 +180,7 @@ def test_csv_headings_are_known_in_any_case(tmp_path) -> None:
         ("user,item\n", None, "no lines"),
     ],
 )
-def test_a_malformed_csv_line_is_named(tmp_path, text, line, what) -> None:
+def test_error_names_the_malformed_csv_line(tmp_path, text, line, what) -> None:
     with pytest.raises(DataError, match=what) as caught:
         read_csv(put(tmp_path / "x.csv", text))
     assert caught.value.line == line

@@ -1,4 +1,4 @@
-"""Splits of rated rows, hold-outs by introduction, and data sets cut to their active users."""
+"""Splits of rated rows, hold-out of the item introduced last, and subsets of active users."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def triples(side: Interactions) -> set[tuple[int, int, float]]:
 
 
 @given(PAIRS, st.integers(0, 100), st.sampled_from([0.2, 0.5]))
-def test_rows_are_split_whole_with_their_ratings(pairs, seed, share) -> None:
+def test_split_rows_partitions_rows_and_ratings(pairs, seed, share) -> None:
     whole = made(pairs)
     if not 0 < round(share * whole.size) < whole.size:
         with pytest.raises(DataError, match="too few"):
@@ -40,16 +40,16 @@ def test_rows_are_split_whole_with_their_ratings(pairs, seed, share) -> None:
     assert triples(split_rows(whole, share, np.random.default_rng(seed))[1]) == triples(test)
 
 
-def test_the_split_of_rows_knows_no_users() -> None:
+def test_split_rows_ignores_users() -> None:
     whole = made([(user, item) for user in range(8) for item in range(12)])
     held = [split_rows(whole, 0.25, seed)[1].user_degrees() for seed in range(20)]
     assert all(counts.sum() == 24 for counts in held)
-    assert np.ptp(np.concatenate(held)) > 2, "the same share of every user would be a split by users"
+    assert np.ptp(np.concatenate(held)) > 2, "equal counts for all users would be a split by user"
     with pytest.raises(DataError, match="share"):
         split_rows(whole, 1.0)
 
 
-def test_the_item_introduced_last_is_held_out() -> None:
+def test_item_introduced_last_is_held_out() -> None:
     whole = made([(0, 5), (0, 9), (0, 3), (1, 11), (2, 4), (2, 0)])
     split = leave_one_out(whole, order="introduced")
     assert split.test_items.tolist() == [9, -1, 4, -1, -1, -1, -1, -1]
@@ -58,7 +58,7 @@ def test_the_item_introduced_last_is_held_out() -> None:
 
 
 @given(PAIRS, st.integers(1, 6))
-def test_active_users_keep_their_interactions_under_new_numbers(pairs, count) -> None:
+def test_active_users_keep_their_interactions_when_renumbered(pairs, count) -> None:
     whole = made(pairs)
     active = [user for user in range(8) if whole.user_degrees()[user] >= count]
     if not active:
@@ -75,12 +75,12 @@ def test_active_users_keep_their_interactions_under_new_numbers(pairs, count) ->
     assert (kept.timestamps - 1000).tolist() == kept.item_ids[kept.items].tolist()
 
 
-def test_ids_of_the_file_stay_with_their_users() -> None:
+def test_ids_are_kept_when_renumbered() -> None:
     whole = Interactions.from_ids(np.array(["b", "a", "b", "c"]), np.array([70, 60, 80, 60]))
     kept = users_with_at_least(whole, 2)
     assert (kept.user_ids.tolist(), kept.item_ids.tolist()) == (["b"], [70, 80])
 
 
-def test_a_mark_for_every_interaction_is_needed() -> None:
+def test_where_needs_one_entry_per_interaction() -> None:
     with pytest.raises(DataError, match="2 interactions"):
         made([(0, 1), (0, 2)]).where(np.array([True]))

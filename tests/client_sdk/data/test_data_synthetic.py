@@ -1,4 +1,4 @@
-"""The synthetic data is the same everywhere, and holds taste that popularity does not know."""
+"""Synthetic data is identical on every machine, and contains preferences that popularity cannot predict."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def digest(config: SyntheticConfig) -> str:
     return hashlib.sha256(b"".join(array.astype("<i8").tobytes() for array in arrays)).hexdigest()
 
 
-def test_the_default_is_the_same_on_every_machine() -> None:
+def test_default_data_is_identical_on_every_machine() -> None:
     assert digest(SyntheticConfig()) == "cb5346c07b2c87938d2368d1fd8ac3483dc297e2fe42912acc319379c376fabb"
     assert digest(SyntheticConfig(seed=1)) != digest(SyntheticConfig())
 
 
-def test_its_shape_is_what_was_asked_for() -> None:
+def test_shape_follows_the_configuration() -> None:
     made = synthetic(SyntheticConfig(users=150, items=200, positives=20))
     degrees = made.user_degrees()
     assert (made.n_users, made.n_items) == (150, 200)
@@ -34,7 +34,7 @@ def test_its_shape_is_what_was_asked_for() -> None:
     assert np.unique(made.timestamps).size == made.size
 
 
-def test_popular_items_are_popular_and_taste_can_be_switched_off() -> None:
+def test_skew_makes_items_popular() -> None:
     flat = synthetic(SyntheticConfig(affinity=0, skew=0)).item_degrees()
     steep = synthetic(SyntheticConfig(affinity=0, skew=1.5)).item_degrees()
     assert flat.max() < 60 < 300 < steep.max()
@@ -43,7 +43,7 @@ def test_popular_items_are_popular_and_taste_can_be_switched_off() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"users": 0}, {"positives": 1}, {"items": 59}, {"affinity": float("nan")}, {"skew": -1.0}]
 )
-def test_impossible_configurations_are_refused(wrong) -> None:
+def test_invalid_configurations_are_refused(wrong) -> None:
     with pytest.raises(ParameterError):
         SyntheticConfig(**wrong)
 

@@ -1,4 +1,4 @@
-"""`hushrec demo` as a person meets it: faults before anything starts, and no server left behind."""
+"""`hushrec demo`: errors before anything starts, signals that stop the server too, and the report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.cli import app
-from client_sdk.cli.demo import _keep_newest
+from client_sdk.cli.demo import _delete_older_runs
 from client_sdk.demo.report import render_report
 from client_sdk.demo.results import ArmResult, CurvePoint, DemoResult
 from client_sdk.demo.server import is_in_use, run_server
@@ -23,14 +23,14 @@ from client_sdk.demo.server import is_in_use, run_server
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--dataset", "nope"], "the demo knows ml-100k, ml-1m, synthetic; got 'nope'"),
-        (["--dataset", "ml-100k", "--data-dir", "nowhere"], "ml-100k is not there"),
+        (["--dataset", "nope"], "unknown data set 'nope'; the demo has ml-100k, ml-1m, synthetic"),
+        (["--dataset", "ml-100k", "--data-dir", "nowhere"], "ml-100k not found"),
         (["--recipe", "fedmf"], "the demo runs colr or scolr"),
-        (["--rank", "20"], "rank 20 is over 16"),
-        (["--cohort", "4000"], "over the 400 users"),
+        (["--rank", "20"], "rank 20 is greater than the dimension 16"),
+        (["--cohort", "4000"], "greater than the 400 users"),
     ],
 )
-def test_what_cannot_run_is_told_before_anything_is_made(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_invalid_options_fail_before_anything_is_written(tmp_path: Path, arguments: list[str], words: str) -> None:
     output = tmp_path / "out"
     done = CliRunner().invoke(app, ["demo", "--output", str(output), *arguments], env={"COLUMNS": "200"})
     assert done.exit_code == 1
@@ -40,7 +40,7 @@ def test_what_cannot_run_is_told_before_anything_is_made(tmp_path: Path, argumen
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_demo_that_is_ended_takes_its_server_with_it(tmp_path: Path, number: signal.Signals, status: int) -> None:
+def test_signal_stops_the_demo_and_its_server(tmp_path: Path, number: signal.Signals, status: int) -> None:
     command = [sys.executable, "-c", "from client_sdk.cli import main; main()", "demo", "--output", str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}
@@ -49,7 +49,7 @@ def test_a_demo_that_is_ended_takes_its_server_with_it(tmp_path: Path, number: s
             assert demo.stdout is not None
             line = next(line for line in demo.stdout if "Aggregator at" in line)
             port = int(line.partition(",")[0].rpartition(":")[2])
-            time.sleep(1)  # in the middle of something
+            time.sleep(1)  # so that the demo is running
             demo.send_signal(number)
             _, errors = demo.communicate(timeout=60)
         finally:
@@ -60,7 +60,7 @@ def test_a_demo_that_is_ended_takes_its_server_with_it(tmp_path: Path, number: s
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_the_report_says_the_plan_in_words() -> None:
+def test_report_shows_the_sum_plan() -> None:
     arm = ArmResult("CoLR-4 encrypted", 0.5, 0.3, 2048.0, 4096.0, 1.0, curve=(CurvePoint(1, 0.5, 0.3, 1.0),))
     plan: dict[str, object] = {
         "ring_degree": 4096,
@@ -75,14 +75,14 @@ def test_the_report_says_the_plan_in_words() -> None:
     assert "#64748b" not in page.partition("<svg")[2].replace("--dim: #64748b", "")
 
 
-def test_the_data_of_a_demo_that_still_runs_is_left_alone(tmp_path: Path) -> None:
+def test_data_of_a_running_demo_is_not_deleted(tmp_path: Path) -> None:
     finished, mine = tmp_path / "server-finished", tmp_path / "server-mine"
     finished.mkdir()
     mine.mkdir()
     with run_server(tmp_path / "server-running") as running:
         assert is_in_use(running.data_dir)
-        _keep_newest(tmp_path, mine)
+        _delete_older_runs(tmp_path, mine)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["server-mine", "server-running"]
     assert not is_in_use(tmp_path / "server-running")
-    _keep_newest(tmp_path, mine)
+    _delete_older_runs(tmp_path, mine)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["server-mine"]

@@ -1,4 +1,4 @@
-"""The PriviRec demo over a real server process: dropouts, the display, the figures and the plot."""
+"""The PriviRec demo with a server process: live display, figures and plot; errors before anything is written."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from typer.testing import CliRunner
 from client_sdk.cli import app
 from client_sdk.data.holdout import hold_out_share
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.demo import privirec_run
-from client_sdk.demo.privirec_display import ranking_table
-from client_sdk.demo.privirec_files import write_results
-from client_sdk.demo.privirec_run import PriviRecRequest, run_privirec_demo
+from client_sdk.demo.privirec import setup
+from client_sdk.demo.privirec.central import central_components
+from client_sdk.demo.privirec.files import write_results
+from client_sdk.demo.privirec.run import run_privirec_demo
+from client_sdk.demo.privirec.setup import PriviRecRequest
+from client_sdk.demo.privirec.table import ranking_table
 
 
 @pytest.mark.parametrize(("recipe", "mechanism", "iterations"), [("privirec-k", "masked", 1), ("privirec", "plain", 2)])
-def test_the_demo_runs_to_the_end_and_says_what_it_found(
+def test_demo_runs_to_the_end_and_writes_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, mechanism: str, iterations: int
 ) -> None:
     data = synthetic(SyntheticConfig(users=8, items=40, positives=12))
-    monkeypatch.setattr(privirec_run, "_split", lambda _: hold_out_share(data))
+    monkeypatch.setattr(setup, "load_split", lambda _: hold_out_share(data))
     console = Console(record=True, width=100)
     request = PriviRecRequest(
         recipe=recipe, components=4, iterations=iterations, mechanism=mechanism, server_dir=tmp_path / "server"
@@ -42,7 +44,7 @@ def test_the_demo_runs_to_the_end_and_says_what_it_found(
     figures, plot = write_results(result, tmp_path / "out")
     kept = json.loads(figures.read_text())
     assert (kept["mechanism"], kept["dropped"], len(kept["sums"])) == (mechanism, 0, len(kinds))
-    # with the same rows, GF-CF differs only by vectors that have not converged: nothing where P itself was summed
+    # Over the same rows GF-CF differs only by vectors that have not converged; by nothing where P itself is summed.
     ours, *_, central = kept["ranked"]
     assert 0 < ours["ranking"]["recall"] <= 1
     if recipe == "privirec":
@@ -54,12 +56,12 @@ def test_the_demo_runs_to_the_end_and_says_what_it_found(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--dataset", "gowalla"], "the privirec-k demo knows synthetic, ml-100k"),
-        (["--cohort", "9"], "privirec-k sums over everyone"),
-        (["--rank", "400"], "vectors are over 240 items"),
+        (["--dataset", "gowalla"], "unknown data set 'gowalla'; the privirec-k demo has synthetic, ml-100k"),
+        (["--cohort", "9"], "privirec-k sums over all clients"),
+        (["--rank", "400"], "240 items have at most 240 vectors"),
     ],
 )
-def test_what_cannot_run_is_told_before_anything_is_made(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_invalid_options_fail_before_anything_is_written(tmp_path: Path, arguments: list[str], words: str) -> None:
     output = tmp_path / "out"
     command = ["demo", "--recipe", "privirec-k", "--output", str(output), *arguments]
     done = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
@@ -68,9 +70,9 @@ def test_what_cannot_run_is_told_before_anything_is_made(tmp_path: Path, argumen
     assert not output.exists()
 
 
-def test_central_components_are_those_of_the_dense_matrix() -> None:
+def test_central_components_equal_those_of_the_dense_matrix() -> None:
     train = synthetic(SyntheticConfig(users=30, items=25, positives=8))
-    factors, exact = privirec_run.central_components(train, 25)
+    factors, exact = central_components(train, 25)
     assert factors.gram is None
     s, v = factors.singular_values.astype(float), factors.vectors.astype(float)
     np.testing.assert_allclose(v @ np.diag(s**2) @ v.T, exact.gram.toarray(), atol=1e-5)

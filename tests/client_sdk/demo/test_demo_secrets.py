@@ -1,4 +1,4 @@
-"""After a full demo run the server's disk holds no key and no factor of an encrypted task; of a plain one it does."""
+"""After a demo run the server's disk contains no key and no factor of an encrypted task, but those of a plain task."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_sdk.demo.arms import Arm, Federation, run_arm
+from client_sdk.demo.arms import Arm, SharedSetup, run_arm
 from client_sdk.demo.results import ArmResult, DemoResult
-from client_sdk.demo.run import DemoRequest, arms_of, chosen_settings, federation
+from client_sdk.demo.run import DemoRequest, arms_of, chosen_settings, shared_setup
 from client_sdk.demo.server import run_server
 from client_sdk.participation.participation import Participation
 from client_sdk.simulation.fleet import Fleet
@@ -21,14 +21,14 @@ ROUNDS, COHORT = 5, 12
 
 
 def stored(data_dir: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file below the data directory, the database's write-ahead log and the server's log included."""
+    """Name and content of every file in the data directory, including the write-ahead log and the server's log."""
     for path in sorted(data_dir.rglob("*")):
         if path.is_file():
             yield path.relative_to(data_dir).as_posix(), path.read_bytes()
 
 
-def forms(secret: bytes) -> list[bytes]:
-    """How a secret could lie on a disk: raw, hex, base64."""
+def encodings(secret: bytes) -> list[bytes]:
+    """Encodings in which a secret could be stored: raw, hex, base64."""
     encoded = [base64.b64encode(secret), base64.urlsafe_b64encode(secret)]
     return [secret, secret.hex().encode(), *(text.rstrip(b"=")[:-1] for text in encoded)]
 
@@ -41,12 +41,10 @@ def client_secrets(client: Participation) -> Iterator[tuple[str, bytes]]:
         yield "HE secret key, beginning", keyring.secret_key[32:96]
         yield "HE secret key, middle", keyring.secret_key[middle : middle + 64]
     yield "token", client.membership.token.encode()
-    if client.membership.membership_secret is not None:
-        yield "membership secret", bytes(client.membership.membership_secret)
 
 
-def factor_runs(rows: np.ndarray) -> Iterator[bytes]:
-    """Every whole row as float32 and float64: 64 and 128 bytes that cannot be there by chance."""
+def factor_rows(rows: np.ndarray) -> Iterator[bytes]:
+    """Every row as float32 and float64: 64 and 128 bytes, too long for a match by chance."""
     for row in rows:
         yield row.astype("<f4").tobytes()
         yield row.astype("<f8").tobytes()
@@ -57,58 +55,58 @@ def found(data_dir: Path, needles: list[tuple[str, bytes]]) -> set[str]:
 
 
 class Run:
-    """One arm, run to the end, with what its clients know."""
+    """One completed arm, with its clients' secrets and factors."""
 
-    def __init__(self, shared: Federation, arm: Arm, data_dir: Path) -> None:
+    def __init__(self, shared: SharedSetup, arm: Arm, data_dir: Path) -> None:
         self.secrets: list[tuple[str, bytes]] = []
         self.factors: list[tuple[str, bytes]] = []
 
         def inspect(fleet: Fleet) -> None:
             for client in fleet.clients:
-                self.secrets += [(what, form) for what, secret in client_secrets(client) for form in forms(secret)]
+                self.secrets += [(what, form) for what, secret in client_secrets(client) for form in encodings(secret)]
             model = fleet.model().item_factors
-            self.factors += [("item factor", run) for run in factor_runs(model)]
-            self.factors += [("user factor", run) for run in factor_runs(fleet.user_factors())]
+            self.factors += [("item factor", run) for run in factor_rows(model)]
+            self.factors += [("user factor", run) for run in factor_rows(fleet.user_factors())]
 
         with run_server(data_dir) as server:
             self.result, _ = run_arm(arm, shared, server, lambda tick: None, inspect)
 
 
 @pytest.fixture(scope="module")
-def shared() -> tuple[Federation, list[Arm]]:
-    """The same clients for both arms, so that they get the same turns."""
+def shared() -> tuple[SharedSetup, list[Arm]]:
+    """One setup for both arms, so that both have the same cohorts."""
     request = DemoRequest(rounds=ROUNDS, cohort=COHORT)
     settings = chosen_settings(request)
-    return federation(request, settings)[0], arms_of(request, settings)
+    return shared_setup(request, settings)[0], arms_of(request, settings)
 
 
 @pytest.fixture(scope="module")
-def encrypted(shared: tuple[Federation, list[Arm]], tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+def encrypted(shared: tuple[SharedSetup, list[Arm]], tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     data_dir = tmp_path_factory.mktemp("encrypted")
     return Run(shared[0], shared[1][0], data_dir), data_dir
 
 
 @pytest.fixture(scope="module")
-def plain(shared: tuple[Federation, list[Arm]], tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+def plain(shared: tuple[SharedSetup, list[Arm]], tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     data_dir = tmp_path_factory.mktemp("plain")
     return Run(shared[0], shared[1][1], data_dir), data_dir
 
 
-def test_the_encrypted_demo_leaves_no_secret_and_no_factor_on_the_servers_disk(encrypted: tuple[Run, Path]) -> None:
+def test_encrypted_demo_stores_no_secret_and_no_factor_on_the_server(encrypted: tuple[Run, Path]) -> None:
     run, data_dir = encrypted
     assert {what for what, _ in run.secrets} >= {"state key", "HE secret key, middle", "token", "membership secret"}
     assert found(data_dir, run.secrets) == set()
     assert found(data_dir, run.factors) == set()
 
 
-def test_the_search_would_find_them(plain: tuple[Run, Path]) -> None:
-    """A plain task's snapshot lies there in clear, so the same search must find its item factors, and no token."""
+def test_search_finds_the_factors_of_a_plain_task(plain: tuple[Run, Path]) -> None:
+    """A plain task's snapshot is stored in clear, so the same search finds its item factors; it finds no token."""
     run, data_dir = plain
     assert any(hit.startswith("item factor") for hit in found(data_dir, run.factors))
     assert found(data_dir, run.secrets) == set()
 
 
-def test_the_database_was_there_to_be_searched(encrypted: tuple[Run, Path]) -> None:
+def test_searched_directory_contains_the_database(encrypted: tuple[Run, Path]) -> None:
     _, data_dir = encrypted
     databases = list(data_dir.glob("*.db"))
     assert databases
@@ -125,7 +123,7 @@ def test_encrypted_and_plain_train_the_same_model(encrypted: tuple[Run, Path], p
     assert len(ours.curve) >= 2
 
 
-def test_the_report_holds_every_arm(encrypted: tuple[Run, Path], plain: tuple[Run, Path], tmp_path: Path) -> None:
+def test_report_shows_every_arm(encrypted: tuple[Run, Path], plain: tuple[Run, Path], tmp_path: Path) -> None:
     from client_sdk.demo.report import write_report
 
     arms = [encrypted[0].result, plain[0].result, ArmResult("popularity", 0.4, 0.2, note="one list")]

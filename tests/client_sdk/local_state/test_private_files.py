@@ -8,20 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from client_sdk.errors import LocalFileError
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.private_files import write_private
 from client_sdk.local_state.store import ClientStore, DirectoryStore, Membership, MemoryStore, Store
-from protocols.codec import b64decode
-from protocols.crypto.envelope import check_membership, enrolment_message
+from protocols.codec import b64decode, b64encode
+from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keyring import Keyring
 from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState
 from protocols.recipes.registry import recipe
+from tests.support.organiser import TRIAL
 
-MEMBER = Membership("https://example.org", "t_1", "movies", "c_1", "member", "hrc_token", bytes(range(32)))
+MEMBER = Membership("https://example.org", "t_1", "movies", "c_1", "member", "hrc_token", bytes(range(81)), TRIAL.pin)
 KEYRING = Keyring("ckks", bytes(32), b"public", b"the secret key", bytes(range(32)))
 LIKE = {"user_factor": np.zeros(4, dtype=np.float32)}
 RECIPE = recipe("colr", {"items": 5, "dim": 4, "rank": 2})
@@ -69,16 +71,16 @@ def test_missing_damaged_and_existing_identity_files(tmp_path: Path) -> None:
             Identity.load(path)
 
 
-def test_an_enrolment_is_signed_and_proves_the_membership_secret() -> None:
-    identity, code = Identity.generate(), bytes(32)
-    request = identity.enrolment("hri_x", code)
-    message = enrolment_message("hri_x", identity.public_key, identity.mailbox_key)
-    Ed25519PublicKey.from_public_bytes(identity.public_key).verify(b64decode(request.signature), message)
-    assert request.membership_proof is not None
-    proof = b64decode(request.membership_proof)
-    assert check_membership(code, identity.public_key, identity.mailbox_key, proof)
-    assert not check_membership(bytes([1]) * 32, identity.public_key, identity.mailbox_key, proof)
-    assert identity.enrolment("hri_x", None).membership_proof is None
+def test_an_enrolment_is_signed_with_the_certificate_in_it() -> None:
+    identity, certificate = Identity.generate(), bytes(range(81))
+    request = identity.enrolment("hri_x", certificate)
+    key, signature = Ed25519PublicKey.from_public_bytes(identity.public_key), b64decode(request.signature)
+    keys = ("hri_x", identity.public_key, identity.mailbox_key)
+    key.verify(signature, enrolment_message(*keys, None, certificate))
+    with pytest.raises(InvalidSignature):
+        key.verify(signature, enrolment_message(*keys, None, bytes(81)))
+    assert request.certificate == b64encode(certificate)
+    assert identity.enrolment("hri_x", None).certificate is None
 
 
 @pytest.fixture(params=["directory", "memory"])
@@ -158,6 +160,6 @@ def test_a_crash_while_writing_leaves_the_old_content(tmp_path: Path, monkeypatc
 
 def test_secrets_have_no_repr() -> None:
     shown = repr(MEMBER) + repr(KEYRING) + str(MEMBER)
-    for secret in ("hrc_token", "the secret key", MEMBER.membership_secret.hex() if MEMBER.membership_secret else ""):
+    for secret in ("hrc_token", "the secret key"):
         assert secret not in shown
     assert repr(bytes(range(32))) not in shown

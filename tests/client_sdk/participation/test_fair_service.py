@@ -18,7 +18,6 @@ from client_sdk import (
     MemoryStore,
     Operator,
     Policy,
-    new_membership_secret,
     task_request,
 )
 from client_sdk.api.drivers import SyncDriver
@@ -31,6 +30,7 @@ from protocols.recipes.base import Recipe
 from protocols.recipes.fair.recipe import Fair
 from protocols.recipes.fair.state import FairView, fair_view
 from protocols.recipes.registry import recipe as make_recipe
+from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 
 ITEMS, DIM, EACH = 400, 8, 4
@@ -69,7 +69,18 @@ def chosen(users: int) -> list[np.ndarray]:
 def create(operator: Operator, name: str, sums: str = "plain", **schedule: Any) -> TaskView:
     plan = Schedule(**{"rounds": TURN, "cohort_size": EACH, **schedule})
     mechanism, how = SUMS[sums]
-    return operator.create_task(task_request(name, "fair", mechanism, plan, PARAMETERS, how, seed=bytes(32)))
+    return operator.create_task(
+        task_request(
+            name,
+            "fair",
+            mechanism,
+            plan,
+            PARAMETERS,
+            how,
+            seed=bytes(32),
+            organiser=None if mechanism == "plain" else TRIAL.pin,
+        )
+    )
 
 
 def options(device_groups: Sequence[int]) -> FleetOptions:
@@ -81,7 +92,7 @@ def play(server: AggregatorProcess, operator: Operator, sums: str) -> tuple[Flee
     task_id = create(operator, f"fair-{sums}", sums).task_id
     ships = Fleet(server.url, chosen(len(GROUPS)), options(GROUPS))
     holder = operator.invite(task_id, role="holder").invitation if SUMS[sums][0] == "ckks" else None
-    code = None if sums == "plain" else new_membership_secret()
+    code = None if sums == "plain" else TRIAL.source
     ships.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, holder, code)
     ships.give_keys()
     return ships, ships.run()
@@ -130,7 +141,7 @@ def test_a_small_device_sends_and_fetches_what_it_holds(
         monkeypatch.setattr(Fair, name, whole)
     recipe = make_recipe("fair", PARAMETERS)
     task_id = create(operator, f"small-{mechanism}", mechanism, rounds=2 * TURN).task_id
-    code = None if mechanism == "plain" else new_membership_secret()
+    code = None if mechanism == "plain" else TRIAL.source
     with Fleet(server.url, chosen(len(GROUPS)), options(GROUPS)) as ships:
         ships.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, None, code)
         rounds = ships.run()

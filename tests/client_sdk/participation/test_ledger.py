@@ -40,9 +40,7 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 def play(task: SmallTask, clients: list[Client]) -> None:
     """Everybody takes part until the task ends."""
-    parts = [
-        one.join(task.name, invitation=task.invitation, membership_secret=task.membership_secret) for one in clients
-    ]
+    parts = [one.join(task.name, invitation=task.invitation, certificate=task.certificate) for one in clients]
     with ThreadPoolExecutor(len(parts)) as pool:
         list(pool.map(lambda part, items: part.take_part(items), parts, interactions(len(parts))))
 

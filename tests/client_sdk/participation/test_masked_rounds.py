@@ -13,12 +13,16 @@ import pytest
 from client_sdk import Client, Fleet, FleetOptions, Identity, MemoryStore, Operator, Policy, PolicyRefused, RoundReport
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.local_state.store import ClientStore
+from client_sdk.organiser import TrialOrganiser
+from client_sdk.participation.certificates import MembershipCheck, request_for
 from client_sdk.participation.events import Event, RoundMissed
-from client_sdk.participation.masked_protocol import MaskedPart, MembershipCheck, round_context
-from protocols.crypto.envelope import membership_proof
+from client_sdk.participation.masked_protocol import MaskedPart, round_context
+from protocols.codec import b64decode
+from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.recipes.base import FactorState
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.roster import RosterEntry
+from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task
 
@@ -41,7 +45,7 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 def fleet(server: AggregatorProcess, task: SmallTask, **options: Any) -> Fleet:
     made = Fleet(server.url, interactions(USERS), FleetOptions(seed=3, **options))
-    made.enrol(task.invitation, membership_secret=task.membership_secret)
+    made.enrol(task.invitation, certificate=task.certificate)
     return made
 
 
@@ -107,7 +111,7 @@ def test_single_clients_in_threads_take_part_until_the_task_ends(server: Aggrega
 
     def run(index: int) -> tuple[list[RoundReport], np.ndarray]:
         with Client(server.url, Identity.generate(), MemoryStore()) as client:
-            part = client.join(task.name, invitation=task.invitation, membership_secret=task.membership_secret)
+            part = client.join(task.name, invitation=task.invitation, certificate=task.certificate)
             reports = part.take_part(interactions(4)[index], events.append)
             return reports, part.recommend(5).items
 
@@ -138,10 +142,10 @@ def test_a_client_with_another_model_is_left_out_and_nobody_is_singled_out(
     assert "sign" in missed.reason
 
 
-def test_without_the_membership_secret_the_servers_word_must_be_accepted_by_name(
+def test_without_an_organiser_the_servers_word_must_be_accepted_by_name(
     server: AggregatorProcess, operator: Operator
 ) -> None:
-    task = small_task(operator, "codeless", users=3, mechanism="masked", rounds=1)
+    task = small_task(operator, "no-organiser", users=3, mechanism="masked", rounds=1, certified=False)
     trusting = Policy(trust_roster=True)
     with Fleet(server.url, interactions(3), FleetOptions(policy=trusting, seed=3)) as ships:
         ships.enrol(task.invitation)
@@ -149,7 +153,7 @@ def test_without_the_membership_secret_the_servers_word_must_be_accepted_by_name
         assert played.state == "complete"
         first = ships.clients[0]
         strict = replace(first, policy=Policy())
-        with pytest.raises(PolicyRefused, match="membership secret"):
+        with pytest.raises(PolicyRefused, match="no organiser"):
             context = context_of(ships)
             MaskedPart(
                 first.calls,
@@ -169,14 +173,25 @@ def context_of(ships: Fleet) -> RoundContext:
     return round_context(first.terms, view, first.spec(view), first.terms.recipe.initial_state(first.terms.seed))
 
 
-def test_an_invented_member_is_vouched_for_by_nobody() -> None:
-    code, identity = bytes(range(32)), Identity.generate()
-    proof = membership_proof(code, identity.public_key, identity.mailbox_key)
-    entry = RosterEntry("c_1", identity.public_key, identity.mailbox_key, proof, bytes(160))
-    membership_check = MembershipCheck(code)
-    assert membership_check(entry)
-    assert membership_check(entry)
-    assert not membership_check(replace(entry, proof=bytes(32)))
-    assert not membership_check(replace(entry, identity_key=Identity.generate().public_key))
-    assert not MembershipCheck(bytes(32))(entry)
-    assert MembershipCheck(None)(replace(entry, proof=bytes(32)))
+def test_only_whom_the_organiser_certified_is_a_member() -> None:
+    identity, other = Identity.generate(), TrialOrganiser("tests")
+    issued = TRIAL.issue(request_for(identity, TRIAL.scope, "member"))
+    entry = RosterEntry("c_1", identity.public_key, identity.mailbox_key, b64decode(issued.certificate), bytes(160))
+    assert MembershipCheck(TRIAL.pin)(entry)
+    assert MembershipCheck(None)(entry)
+    assert not MembershipCheck(other.pin)(entry)
+    assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=NO_CERTIFICATE))
+    assert not MembershipCheck(TRIAL.pin)(replace(entry, mailbox_key=Identity.generate().mailbox_key))
+    assert not MembershipCheck(TRIAL.pin, lambda: issued.not_after + 1)(entry)
+    committee = TRIAL.issue(request_for(identity, TRIAL.scope, "committee"))
+    assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=b64decode(committee.certificate)))
+
+
+def test_a_certificate_that_expires_while_it_is_remembered_is_noticed() -> None:
+    identity, times = Identity.generate(), [0.0]
+    issued = TRIAL.issue(request_for(identity, TRIAL.scope, "member"))
+    entry = RosterEntry("c_1", identity.public_key, identity.mailbox_key, b64decode(issued.certificate), bytes(160))
+    check = MembershipCheck(TRIAL.pin, lambda: times[0])
+    assert check(entry)
+    times[0] = issued.not_after + 1.0
+    assert not check(entry)

@@ -19,7 +19,6 @@ from client_sdk import (
     MemoryStore,
     Operator,
     Policy,
-    new_membership_secret,
     task_request,
 )
 from client_sdk.data.interactions import LeaveOneOut, leave_one_out
@@ -30,6 +29,7 @@ from client_sdk.training import ClientState, LocalResult, PFedCLRConfig
 from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRHalf
 from protocols.messages import Schedule
 from protocols.recipes.base import FactorState
+from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import ITEMS, interactions
 
@@ -102,7 +102,16 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 def create(operator: Operator, name: str, mechanism: str, users: int, rounds: int) -> str:
     schedule = Schedule(rounds=rounds, cohort_size=users, start_clients=users)
-    return operator.create_task(task_request(name, "pfedclr", mechanism, schedule, {"items": ITEMS, **SHAPE})).task_id
+    return operator.create_task(
+        task_request(
+            name,
+            "pfedclr",
+            mechanism,
+            schedule,
+            {"items": ITEMS, **SHAPE},
+            organiser=None if mechanism == "plain" else TRIAL.pin,
+        )
+    ).task_id
 
 
 def expected_factors(ships: Fleet, users: int) -> np.ndarray:
@@ -131,7 +140,7 @@ def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
     users = 4
     task_id = create(operator, f"same-{mechanism}", mechanism, users, 1)
     holder = operator.invite(task_id, role="holder").invitation if mechanism == "ckks" else None
-    code = None if mechanism == "plain" else new_membership_secret()
+    code = None if mechanism == "plain" else TRIAL.source
     with Fleet(server.url, interactions(users), FleetOptions(seed=3, training=SMALL)) as ships:
         ships.enrol(operator.invite(task_id, uses=users).invitation, holder, code)
         ships.give_keys()

@@ -16,7 +16,6 @@ from client_sdk import (
     MemoryStore,
     Operator,
     Policy,
-    new_membership_secret,
     task_request,
 )
 from client_sdk.data.interactions import Interactions
@@ -25,6 +24,7 @@ from client_sdk.training.rfrec import SUM_INDEX
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.rfrec.recipe import RFRecF, RFRecState
+from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 
 USERS, ITEMS, ROUNDS = 6, 24, 2
@@ -94,6 +94,7 @@ def create(operator: Operator, case: str, mechanism: str, cohort: int = USERS, r
     request = task_request(
         f"{case}-{mechanism}-{cohort}", RECIPES[case][0], mechanism, schedule, parameters(case), MECHANISMS[mechanism],
         SEED,
+        organiser=None if mechanism == "plain" else TRIAL.pin,
     )  # fmt: skip
     return operator.create_task(request).task_id
 
@@ -103,7 +104,7 @@ def trained(server: AggregatorProcess, operator: Operator, task_id: str, mechani
     invitation = operator.invite(task_id, uses=USERS).invitation
     holder = operator.invite(task_id, role="holder").invitation if keyed else None
     made = Fleet(server.url, ratings(), FleetOptions(seed=3))
-    made.enrol(invitation, holder, None if mechanism == "plain" else new_membership_secret())
+    made.enrol(invitation, holder, None if mechanism == "plain" else TRIAL.source)
     made.give_keys()
     assert {done.state for done in made.run()} == {"complete"}
     return made

@@ -23,11 +23,16 @@ from client_sdk import (
     Policy,
     PolicyRefused,
     RoundReport,
-    new_membership_secret,
 )
-from client_sdk.errors import ContributionConflict, Forbidden, InvalidParameters, RoundClosed
+from client_sdk.errors import ContributionConflict, Forbidden, RoundClosed
+from client_sdk.organiser import TrialOrganiser
+from client_sdk.participation.certificates import MembershipCheck, request_for
+from client_sdk.participation.enrolment import require_organiser
 from client_sdk.participation.events import ClipWarning, Event, KeyringRefused, RoundMissed, TaskEnded
-from protocols.errors import EnvelopeError, KeyringError, ParameterError
+from protocols.codec import b64decode
+from protocols.crypto.envelope import EnvelopeSender
+from protocols.errors import CertificateError, KeyringError, ParameterError
+from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import ITEMS, SmallTask, interactions, small_task
 
@@ -56,7 +61,7 @@ def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int)
     holder = member(server, **options)
     key_holder = None
     if task.holder_invitation:
-        first = holder.join(task.name, invitation=task.holder_invitation, membership_secret=task.membership_secret)
+        first = holder.join(task.name, invitation=task.holder_invitation, certificate=task.holder_certificate)
         key_holder = first.key_holder()
         key_holder.create_keyring()
     else:
@@ -66,9 +71,7 @@ def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int)
         if index == 0:
             return first.take_part(chosen[0])
         with member(server, **options) as client:
-            part = client.join(
-                task.name, invitation=task.invitation, membership_secret=task.membership_secret, seed=index
-            )
+            part = client.join(task.name, invitation=task.invitation, certificate=task.certificate, seed=index)
             return part.take_part(chosen[index])
 
     with holder, ThreadPoolExecutor(users + 1) as pool:
@@ -120,7 +123,7 @@ def test_async_clients_take_part_and_recommend(server: AggregatorProcess, operat
         clients = [AsyncClient(server.url, Identity.generate(), MemoryStore(), PLAIN) for _ in range(3)]
         invitations = [task.holder_invitation, task.invitation, task.invitation]
         parts = [
-            await client.join("async", invitation=invitation, membership_secret=task.membership_secret)
+            await client.join("async", invitation=invitation, certificate=task.certificate)
             for client, invitation in zip(clients, invitations, strict=True)
         ]
         holder = parts[0].key_holder()
@@ -178,42 +181,83 @@ def test_a_client_comes_back_without_an_invitation_and_recommends_offline(
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "store").rglob("*") if path.is_file())
 
 
-def test_a_wrong_membership_secret_is_refused_on_both_sides(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "codes", users=3, mechanism="ckks")
+def test_whom_the_organiser_did_not_certify_is_refused_at_enrolment(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    task, other = small_task(operator, "certified", users=3, mechanism="ckks"), TrialOrganiser("tests")
     with member(server) as first, member(server) as good, member(server) as stranger, member(server) as forgetful:
-        holder = first.join(invitation=task.holder_invitation, membership_secret=task.membership_secret).key_holder()
-        honest = good.join(invitation=task.invitation, membership_secret=task.membership_secret)
-        intruder = stranger.join(invitation=task.invitation, membership_secret=new_membership_secret())
-        with pytest.raises(InvalidParameters, match="membership_proof"):
+        holder = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate).key_holder()
+        honest = good.join(invitation=task.invitation, certificate=task.certificate)
+        with pytest.raises(Forbidden, match="not signed by the organiser"):
+            stranger.join(invitation=task.invitation, certificate=other.source())
+        with pytest.raises(Forbidden, match="needs a membership certificate"):
             forgetful.join(invitation=task.invitation)
-        holder.create_keyring()
-        events: list[Event] = []
-        delivered = holder.serve_keyring(events.append)
-        assert delivered.keyed == (honest.membership.client_id,)
-        assert delivered.refused == (intruder.membership.client_id,)
-        assert KeyringRefused(intruder.membership.client_id) in events
-        assert holder.serve_keyring() == type(delivered)((), ())
-        # Even with the envelope of another member in hand, a client with another code opens nothing.
-        kept = honest.membership
-        good.join(kept.task_id, membership_secret=new_membership_secret())
-        with pytest.raises(EnvelopeError):
-            good.join(kept.task_id).model()
+        with pytest.raises(Forbidden, match="for the role holder, not member"):
+            stranger.join(invitation=task.invitation, certificate=TRIAL.source("holder"))
         fingerprint = holder.create_keyring()
-        good.join(kept.task_id, membership_secret=task.membership_secret).model()
-        keyring = good._enroller.client_store.keyring(kept.task_id)
+        assert holder.serve_keyring().keyed == (honest.membership.client_id,)
+        honest.model()
+        keyring = good._enroller.client_store.keyring(task.task_id)
         assert keyring is not None
         assert keyring.fingerprint == fingerprint
+    operator.close_task(task.task_id)
+
+
+def test_a_holder_keys_only_whom_the_organiser_certified(server: AggregatorProcess, operator: Operator) -> None:
+    """A server that lists members of its own making: the holder seals nothing for them."""
+    task = small_task(operator, "invented", users=3, mechanism="ckks")
+    with member(server) as first, member(server) as good:
+        part = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
+        honest = good.join(invitation=task.invitation, certificate=task.certificate)
+        holder = part.key_holder()
+        holder.create_keyring()
+        strict = MembershipCheck(TrialOrganiser("tests").pin)  # for which nobody here is certified
+        holder.service.membership_check = strict
+        events: list[Event] = []
+        delivered = holder.serve_keyring(events.append)
+        assert (delivered.keyed, delivered.refused) == ((), (honest.membership.client_id,))
+        assert KeyringRefused(honest.membership.client_id) in events
+    operator.close_task(task.task_id)
+
+
+def test_an_envelope_of_anybody_but_the_certified_holder_is_refused(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    """Server and one member together put keys of their own into a mailbox: they open nothing of what is sent."""
+    task = small_task(operator, "substituted", users=3, mechanism="ckks")
+    with member(server) as first, member(server) as good:
+        holder = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate).key_holder()
+        honest = good.join(invitation=task.invitation, certificate=task.certificate)
+        holder.create_keyring()
+        insider = Identity.generate()
+        issued = TRIAL.issue(request_for(insider, TRIAL.scope, "member"))
+        holder.service.sender = EnvelopeSender(insider.signing_key, insider.mailbox_key, b64decode(issued.certificate))
+        assert holder.serve_keyring().keyed == (honest.membership.client_id,)
+        with pytest.raises(CertificateError, match="for the role member, not holder"):
+            honest.model()
+    operator.close_task(task.task_id)
+
+
+def test_a_server_that_names_another_organiser_is_refused(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "repinned", users=3, mechanism="ckks")
+    with member(server) as client:
+        part = client.join(invitation=task.invitation, certificate=task.certificate)
+        view = operator.task(task.task_id)
+        for organiser in (None, TrialOrganiser("tests").pin):
+            with pytest.raises(PolicyRefused, match="names an organiser that the server does not"):
+                require_organiser(part.membership, view.model_copy(update={"organiser": organiser}))
+        require_organiser(part.membership, view)
     operator.close_task(task.task_id)
 
 
 def test_members_of_a_public_key_task_hold_no_secret_key(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "public", users=3, mechanism="ckks", mechanism_parameters={"mode": "public"})
     with member(server) as first, member(server) as second:
-        part = first.join(invitation=task.holder_invitation, membership_secret=task.membership_secret)
+        part = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
         with pytest.raises(KeyringError, match="create the keyring first"):
             part.model()
         part.key_holder().create_keyring()
-        other = second.join(invitation=task.invitation, membership_secret=task.membership_secret)
+        other = second.join(invitation=task.invitation, certificate=task.certificate)
         with pytest.raises(ParameterError, match="not its key holder"):
             other.key_holder()
         part.key_holder().serve_keyring()

@@ -18,7 +18,6 @@ from client_sdk import (
     Operator,
     Policy,
     PolicyRefused,
-    new_membership_secret,
     task_request,
 )
 from client_sdk.data.interactions import LeaveOneOut, leave_one_out
@@ -31,6 +30,7 @@ from protocols.messages import Schedule
 from protocols.recipes.topk.recipe import TopKState
 from protocols.sums.base import SumPlan
 from protocols.sums.paillier.mechanism import PaillierMechanism
+from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import ITEMS, interactions
 
@@ -95,7 +95,15 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 def create(operator: Operator, name: str, mode: str, mechanism: str, **mechanism_parameters: Any) -> str:
     schedule = Schedule(rounds=2, cohort_size=3, start_clients=3)
     parameters = {"items": ITEMS, "dim": 2, "clip": 2.0, **MODES[mode]}
-    request = task_request(name, "topk", mechanism, schedule, parameters, mechanism_parameters)
+    request = task_request(
+        name,
+        "topk",
+        mechanism,
+        schedule,
+        parameters,
+        mechanism_parameters,
+        organiser=None if mechanism == "plain" else TRIAL.pin,
+    )
     return operator.create_task(request).task_id
 
 
@@ -126,7 +134,7 @@ def test_three_clients_finish_a_task(
     monkeypatch.setattr(PaillierMechanism, "working_ahead", noted)
     name = f"topk-{mode}-{mechanism}"
     task_id = create(operator, name, mode, mechanism, **parameters)
-    code = new_membership_secret() if mechanism == "paillier" else None
+    code = TRIAL.source if mechanism == "paillier" else None
     invitation = operator.invite(task_id, uses=3).invitation
     first_invitation = operator.invite(task_id, role="holder").invitation if code else invitation
     policy = Policy(mechanisms=frozenset({"plain", "paillier"}), snapshot_every=1, reveal_indices=mode == "own")
@@ -135,7 +143,10 @@ def test_three_clients_finish_a_task(
     try:
         parts = [
             client.join(
-                name, invitation=first_invitation if index == 0 else invitation, membership_secret=code, seed=index
+                name,
+                invitation=first_invitation if index == 0 else invitation,
+                certificate=None if code is None else code("holder" if index == 0 else "member"),
+                seed=index,
             )
             for index, client in enumerate(clients)
         ]
@@ -166,13 +177,13 @@ def test_a_client_reveals_its_indices_only_where_its_own_policy_says_so(
         Client(server.url, Identity.generate(), MemoryStore()) as client,
         pytest.raises(PolicyRefused, match="which items it touched"),
     ):
-        client.join("own-unasked", invitation=invitation, membership_secret=new_membership_secret())
+        client.join("own-unasked", invitation=invitation, certificate=TRIAL.source())
 
 
 def test_combinations_that_cannot_work_are_refused_when_the_task_is_created(operator: Operator) -> None:
-    with pytest.raises(InvalidParameters, match="choose what they feed"):
+    with pytest.raises(InvalidParameters, match="choose their positions"):
         create(operator, "own-masked", "own", "masked")
-    with pytest.raises(InvalidParameters, match="cannot ride on 'ckks'"):
+    with pytest.raises(InvalidParameters, match="cannot be combined with 'ckks'"):
         create(operator, "shared-ckks", "aggregate", "ckks")
     schedule = Schedule(rounds=2, cohort_size=3)
     shape = {"items": ITEMS, "dim": 4}

@@ -76,5 +76,5 @@ def test_a_small_device_uploads_what_it_holds(train: Interactions) -> None:
 
 
 def test_paillier_is_not_for_tables(train: Interactions) -> None:
-    with pytest.raises(CombinationError, match="cannot ride"):
+    with pytest.raises(CombinationError, match="cannot be combined"):
         federation(train, "paillier")

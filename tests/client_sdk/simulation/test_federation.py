@@ -81,5 +81,5 @@ def test_the_same_seed_gives_the_same_run_and_another_gives_another(data: LeaveO
 
 
 def test_what_cannot_ride_is_refused(data: LeaveOneOut) -> None:
-    with pytest.raises(CombinationError, match="cannot ride"):
+    with pytest.raises(CombinationError, match="cannot be combined"):
         Federation(data.train, "svd", {"items": data.train.n_items, "dim": 6}, "ckks")

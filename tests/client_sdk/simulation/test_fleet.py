@@ -34,7 +34,7 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 def fleet(server: AggregatorProcess, task: SmallTask, users: int, **options: Any) -> Fleet:
     made = Fleet(server.url, interactions(users), FleetOptions(policy=OFTEN, seed=3, **options))
-    made.enrol(task.invitation, task.holder_invitation, task.membership_secret)
+    made.enrol(task.invitation, task.holder_invitation, task.certificates)
     made.give_keys()
     return made
 

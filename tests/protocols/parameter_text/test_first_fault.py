@@ -20,7 +20,7 @@ LAYOUT = VectorLayout((Block("b", (Segment("s", 8, 1.0),)),))
     [
         ({"itmes": 5}, "recipe 'colr': itmes: there is no such name; there are: items, dim, clip, rank"),
         ({}, "recipe 'colr': items: is needed and was not given"),
-        ({"items": 5, "rank": 65}, "recipe 'colr': rank 65 is over dim 64: nothing would be compressed"),
+        ({"items": 5, "rank": 65}, "recipe 'colr': rank 65 is greater than dim 64: nothing would be compressed"),
         ({"items": 0}, "recipe 'colr': items: Input should be greater than or equal to 1"),
     ],
 )

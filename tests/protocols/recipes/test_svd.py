@@ -70,5 +70,5 @@ def test_what_cannot_be_is_refused_and_the_papers_payload_is_told() -> None:
         chosen.contribute(spec, "c", Update(np.array([1], np.int32), np.full((1, DIM), np.nan, np.float32)))
     with pytest.raises(ParameterError, match="rows x 8"):
         chosen.contribute(spec, "c", Update(np.array([1], np.int32), np.ones(DIM, np.float32)))
-    with pytest.raises(ParameterError, match="rank 9 is over dim 8"):
+    with pytest.raises(ParameterError, match="rank 9 is greater than dim 8"):
         recipe("svd", {"items": ITEMS, "dim": DIM, "rank": 9})

@@ -118,13 +118,13 @@ def test_rfrecf_is_done_when_its_coins_are_used_up() -> None:
         state = made.absorb(state, made.round_spec(SEED, number), np.zeros(ITEMS * DIM), 2)
     assert made.is_done(state)
     assert made.report(state) == {"iterations": 40.0, "sums": in_all, "sums_in_all": in_all}
-    with pytest.raises(ParameterError, match="there is no number"):
+    with pytest.raises(ParameterError, match="there is no sum"):
         made.stretch(state, in_all + 1)
 
 
 def test_coins_that_never_train_are_refused_when_the_task_is_made() -> None:
     made = make("rfrecf", iterations=1, probability=0.999)
-    with pytest.raises(ParameterError, match="never say to train"):
+    with pytest.raises(ParameterError, match="no iteration of this task trains"):
         made.initial_state(SEED)
 
 
@@ -147,7 +147,7 @@ def test_rules(name: str, changes: dict[str, Any], expected: tuple[Any, ...]) ->
 @pytest.mark.parametrize(
     ("name", "changes", "problem"),
     [
-        ("rfrec", {"rating_min": 5}, "must lie below"),
+        ("rfrec", {"rating_min": 5}, "must be less than"),
         ("rfrec", {"variant": "released", "scaling": "raw"}, "sigmoid"),
         ("rfrec", {"iterations": 5}, "iterations"),
         ("rfrec", {"ldp": {"clip": 0.2}}, "scale"),

@@ -224,8 +224,8 @@ def test_another_recipes_state_is_refused() -> None:
 @pytest.mark.parametrize(
     ("parameters", "problem"),
     [
-        ({"support": "own"}, "tells the server which entries .* reveal_indices=true"),
-        ({"reveal_indices": True}, "shared support reveals none"),
+        ({"support": "own"}, "shows the server which entries .* reveal_indices=true"),
+        ({"reveal_indices": True}, "support 'shared' reveals no indices"),
         ({"share": 0.0}, "share"),
         ({"share": 1.1}, "share"),
         ({"support_from": "dice"}, "support_from"),
@@ -254,7 +254,7 @@ def test_combinations_look_at_the_support_and_the_size() -> None:
         check_combination(make(mode), "plain")
         check_combination(make(mode), "paillier")
     check_combination(make("vote"), "masked")
-    with pytest.raises(CombinationError, match="choose what they feed .* 'shared'"):
+    with pytest.raises(CombinationError, match="choose their positions, .* 'shared'"):
         check_combination(make("own"), "masked")
     with pytest.raises(CombinationError, match="appendix C"):
         check_combination(make("aggregate"), "ckks")

@@ -1,4 +1,4 @@
-"""What PriviRec's sums stand in for: the same components with everyone's data in one place, exact, in float64."""
+"""Filter components computed from all data in one place, the reference for PriviRec's sums. Exact, in float64."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Users = NDArray[np.intp] | None
 def central_components(
     train: Interactions, columns: int, counted: Users = None, summed: Users = None
 ) -> tuple[Components, Components]:
-    """The `columns` leading singular vectors of R~ without and with P itself, for data that fits a dense matrix.
+    """Return the `columns` leading singular vectors of R~, without and with the item-item matrix P.
 
-    The first is what privirec-k would have once it has converged, the second what the released filters use. counted:
-    the users that item degrees are of, all by default; summed: those whose rows P is of, `counted` by default.
+    The first result is what privirec-k converges to; the second is what the released filters use. The interactions are
+    expanded to a dense float64 matrix (users, items). counted: users whose interactions make the item degrees, all by
+    default. summed: users whose rows make P, `counted` by default.
     """
     whole = interaction_rows(train).toarray().astype(np.float64)
     degrees = (whole if counted is None else whole[counted]).sum(axis=0)

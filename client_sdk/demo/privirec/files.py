@@ -1,4 +1,4 @@
-"""The files that a PriviRec demo writes."""
+"""The files that the PriviRec demo writes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from client_sdk.demo.privirec_results import PriviRecResult
+from client_sdk.demo.privirec.plot import convergence_plot
+from client_sdk.demo.privirec.results import PriviRecResult
 
-__all__ = [
-    "write_results",
-]
+__all__ = ["write_results"]
 
 
 def write_results(result: PriviRecResult, folder: Path) -> tuple[Path, Path]:
-    """The figures as JSON and the spectrum's way as SVG (matplotlib, the `bench` extra), in `folder`; both paths."""
-    from client_sdk.demo.privirec_plot import convergence_plot
+    """Write the figures as JSON and the convergence plot as SVG to `folder`; return their absolute paths.
 
+    Creates `folder` if it does not exist. Raises `ImportError` without matplotlib (the extra `plots`), after the JSON
+    file has been written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{result.recipe}-{result.dataset}"
     figures, plot = stem.with_suffix(".json").resolve(), stem.with_suffix(".svg").resolve()

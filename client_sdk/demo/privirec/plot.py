@@ -1,11 +1,11 @@
-"""The PriviRec demo's plot: how the spectrum settles from one sum to the next."""
+"""The plot of the PriviRec demo: the singular values after each power iteration."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from client_sdk.demo.plots import COLOURS, inline_svg
-from client_sdk.demo.privirec_results import PriviRecResult
+from client_sdk.demo.privirec.results import PriviRecResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +14,10 @@ __all__ = ["convergence_plot"]
 
 
 def convergence_plot(result: PriviRecResult) -> str:
-    """Singular values after each power iteration, the newest strongest, as SVG."""
+    """Return a plot of the singular values after each power iteration as SVG text; later iterations are more opaque.
+
+    Raises `ImportError` without matplotlib (the extra `plots`).
+    """
     iterations = [done for done in result.sums if done.kind == "iteration" and done.singular_values]
 
     def draw(axes: Axes) -> None:

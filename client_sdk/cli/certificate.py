@@ -1,0 +1,59 @@
+"""`hushrec certificate`: ask an organiser for a membership certificate, and look at the one that is stored."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from client_sdk.cli.console import console
+from client_sdk.cli.membership import IdentityFile, TaskName, kept_membership, load_identity, open_identity
+from client_sdk.participation.certificates import request_for
+from protocols.crypto.certificates import Certificate, CertifiedRole
+from protocols.errors import KeyringError, ParameterError
+
+__all__ = ["certificate", "parse_role"]
+
+certificate = typer.Typer(
+    no_args_is_help=True, help="Ask an organiser for a membership certificate, and show the stored one."
+)
+
+
+def parse_role(name: str) -> CertifiedRole:
+    """The role of that name. Raises `ParameterError` for any other name."""
+    match name:
+        case "member" | "holder" | "committee":
+            return name
+    raise ParameterError(f"unknown role {name!r}: it is member, holder or committee")
+
+
+@certificate.command("request")
+def request(
+    scope: Annotated[str, typer.Option(help="Name of the task or group of tasks; the organiser tells it.")],
+    role: Annotated[str, typer.Option(help="member, holder (keys of an encrypted task) or committee.")] = "member",
+    identity: IdentityFile = None,
+) -> None:
+    """Print a request for a certificate as JSON: send it to the organiser, who answers with the certificate.
+
+    It contains public keys and a signature, and nothing secret. `hushrec join --issuer` does this over HTTP.
+
+    Example: hushrec certificate request --scope movies > ann.request.json
+    """
+    print(request_for(open_identity(identity), scope, parse_role(role)).model_dump_json(indent=1))
+
+
+@certificate.command("show")
+def show(task: TaskName = None, identity: IdentityFile = None) -> None:
+    """Print the organiser's key, the scope, the role and the expiry of the stored certificate.
+
+    Example: hushrec certificate show --task movies
+    """
+    membership = kept_membership(load_identity(identity), task)
+    if membership.certificate is None or membership.organiser is None:
+        raise KeyringError(f"task {membership.task_name!r} has no organiser: no certificate is stored")
+    made = Certificate.decode(membership.certificate)
+    expires = datetime.fromtimestamp(made.not_after, UTC)
+    console.print(f"organiser {membership.organiser.key}", highlight=False, soft_wrap=True)
+    console.print(f"scope {membership.organiser.scope}, role {made.role}, serial {made.serial:016x}", highlight=False)
+    console.print(f"holds until {expires:%F %H:%M} UTC", highlight=False)
