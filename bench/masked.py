@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from bench import masked_round
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
 from bench.targets import verdicts
+from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sums.masked import client, server
@@ -124,7 +125,9 @@ def play_round(vectors: NDArray[np.float64]) -> Clock:
     with clock.serving("advertise"):
         for name, body in advertisements.items():
             server.check_advertisement(context, name, keys[name], body)
-        entries = [RosterEntry(name, keys[name], bytes(32), bytes(32), body) for name, body in advertisements.items()]
+        entries = [
+            RosterEntry(name, keys[name], bytes(32), NO_CERTIFICATE, body) for name, body in advertisements.items()
+        ]
         roster = make_roster(context, entries)
     assert (roster.degree, roster.threshold) == (NEIGHBOURS, THRESHOLD)
 

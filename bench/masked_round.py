@@ -25,6 +25,7 @@ from bench._server import OPERATOR_TOKEN, Server, Watch
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.operator import Operator, task_request
+from client_sdk.organiser import TrialOrganiser
 from client_sdk.simulation.fleet import Fleet
 from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.training.base import LocalResult
@@ -91,7 +92,10 @@ def start_task(server: Server, clients: int, stage_seconds: float) -> tuple[Flee
     )
     operator = Operator(server.url, OPERATOR_TOKEN)
     parameters = {"items": ITEMS, "dim": DIM, "clip": 1.0}
-    request = task_request(f"round-{clients}", "fedmf", "masked", schedule, parameters, {"bits": 32})
+    organiser = TrialOrganiser()
+    request = task_request(
+        f"round-{clients}", "fedmf", "masked", schedule, parameters, {"bits": 32}, organiser=organiser.pin
+    )
     task = operator.create_task(request)
     fleet = Fleet(
         server.url,
@@ -101,7 +105,7 @@ def start_task(server: Server, clients: int, stage_seconds: float) -> tuple[Flee
         ),
     )
     invitation = operator.invite(task.task_id, uses=clients).invitation
-    fleet.enrol(invitation, certificate=TRIAL.source())
+    fleet.enrol(invitation, certificates=organiser.source)
     for number, client in enumerate(fleet.clients):
         plan = client.terms.sum_plan
         assert isinstance(plan, MaskedPlan)

@@ -88,7 +88,6 @@ class Bench:
             "identity_key": b64encode(keys[0]),
             "mailbox_key": b64encode(keys[1]),
             "signature": b64encode(identity.sign(enrolment_message(invitation, *keys))),
-            "membership_proof": b64encode(bytes(32)),
         }
         answer = self.call("POST", "/v1/enrolments", {}, json=body).json()
         return Member(answer["client_id"], {"Authorization": f"Bearer {answer['token']}"}, identity)

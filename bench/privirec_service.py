@@ -28,7 +28,7 @@ from client_sdk.demo.server import run_server
 from client_sdk.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.filters import GFCF, Components, interaction_rows
 from client_sdk.operator import Operator, task_request
-from client_sdk.participation.keyring import new_membership_secret
+from client_sdk.organiser import TrialOrganiser
 from client_sdk.simulation.fleet import Fleet
 from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.simulation.fleet_rounds import FleetRound
@@ -119,8 +119,9 @@ def _through_the_service(
         bars() as shown,
     ):
         bar = shown.add_task("sums", total=recipe.steps)
-        task = operator.create_task(task_request("privirec", recipe, "masked", schedule))
-        fleet.enrol(operator.invite(task.task_id, users).invitation, None, new_membership_secret())
+        organiser = TrialOrganiser()
+        task = operator.create_task(task_request("privirec", recipe, "masked", schedule, organiser=organiser.pin))
+        fleet.enrol(operator.invite(task.task_id, users).invitation, None, organiser.source)
         enrolled = perf_counter()
         done = fleet.run(lambda report: shown.update(bar, completed=report.number))
         ended = perf_counter()

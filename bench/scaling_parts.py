@@ -21,6 +21,7 @@ from aggregator_service.compute.process_pool import FoldPool, Workers, WorkersUn
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.tasks.plans import TaskTerms, plan_task
+from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import SEED_BYTES
 from protocols.sums.masked import client
 from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
@@ -105,7 +106,7 @@ def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
         name, identity = f"c_{number:07}", Ed25519PrivateKey.generate()
         states[name], body = client.advertise(context, name, identity, policy)
         key = identity.public_key().public_bytes_raw()
-        entries.append(RosterEntry(name, key, bytes(32), bytes(32), body))
+        entries.append(RosterEntry(name, key, bytes(32), NO_CERTIFICATE, body))
     roster = make_roster(context, entries)
     dropped = set(range(0, clients, round(1 / DROPOUTS)))
     replies = _replies(roster, states, dropped)

@@ -58,11 +58,11 @@ class Client:
     ) -> Participant:
         """Enrol with `invitation`, or take up the membership of `task` (its name or id) kept from before.
 
-        certificate: where this client's membership certificate comes from, in tasks with an organiser. training: how it trains. seed: fixes the
-        training draws; fresh randomness by default. graph_filter: what recommends in tasks that aggregate a spectrum, a
-        name from `client_sdk.filters.FILTERS`; what fits the task by default. group: the group of clients to enrol in,
-        for good, where the recipe has several (FAIR: one a memory size). Raises `PolicyRefused`, `NotEnrolled`, `Gone`,
-        `Forbidden`, ...
+        certificate: where this client's membership certificate comes from, in tasks with an organiser. training: how
+        it trains. seed: fixes the training draws; fresh randomness by default. graph_filter: what recommends in
+        tasks that aggregate a spectrum, a name from `client_sdk.filters.FILTERS`; what fits the task by default.
+        group: the group of clients to enrol in, for good, where the recipe has several (FAIR: one a memory size).
+        Raises `PolicyRefused`, `NotEnrolled`, `Gone`, `Forbidden`, ...
         """
         program = self._enroller.participation(
             task, invitation, certificate, training, seed, graph_filter=graph_filter, device_group=device_group

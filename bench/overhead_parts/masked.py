@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from bench.overhead_parts.ckks import layout_of, vector_of
 from bench.overhead_parts.rows import Row
 from bench.overhead_parts.steps import Steps
+from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import whole_route
 from protocols.sums.masked import client, server
@@ -73,7 +74,7 @@ def _round(plan: MaskedPlan, clients: int) -> Steps:
     at_start = clock("client", lambda: {n: client.advertise(context, n, k, policy) for n, k in identities.items()})
     states, advertised = _apart(at_start)
     clock("server", lambda: [server.check_advertisement(context, n, keys[n], b) for n, b in advertised.items()])
-    entries = [RosterEntry(name, keys[name], bytes(32), bytes(32), body) for name, body in advertised.items()]
+    entries = [RosterEntry(name, keys[name], bytes(32), NO_CERTIFICATE, body) for name, body in advertised.items()]
     roster = clock("server", lambda: make_roster(context, entries))
 
     states, shares = _apart(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from bench._server import OPERATOR_TOKEN, Server
 from bench.service_parts.wire import Answer, Call, Run, closed_loop, request_bytes
 from protocols.codec import b64encode
-from protocols.crypto.envelope import MEMBERSHIP_SECRET_BYTES, enrolment_message, membership_proof, seal_envelope
+from protocols.crypto.certificates import CertifiedRole, certify
+from protocols.crypto.envelope import EnvelopeSender, enrolment_message, seal_envelope
 from protocols.crypto.http_signature import SignedRequest, sign_request
 from protocols.crypto.keyring import encode_keyring
 from protocols.recipes.registry import recipe
@@ -37,6 +37,7 @@ from protocols.sums.ckks.planner import CkksPlan
 __all__ = ["CONNECTIONS", "Federation", "Member", "cpu_seconds", "digest_of"]
 
 CONNECTIONS = 4
+_SCOPE = "bench"
 _OPERATOR = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
 _JSON = {"content-type": "application/json"}
 
@@ -55,22 +56,25 @@ def cpu_seconds(pid: int) -> float:
 class _Newcomer:
     """Keys of a client that is not enrolled yet."""
 
-    def __init__(self, membership_secret: bytes) -> None:
+    def __init__(self, organiser: Ed25519PrivateKey, role: CertifiedRole, serial: int) -> None:
         self.identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
         self.identity_key, self.mailbox_key = (
             key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw) for key in (self.identity, mailbox)
         )
-        self.proof = membership_proof(membership_secret, self.identity_key, self.mailbox_key)
+        made = certify(
+            organiser, _SCOPE, self.identity_key, self.mailbox_key, role=role, serial=serial, not_after=2**40
+        )
+        self.certificate = made.encode()
 
     def request(self, invitation: str) -> Call:
         """Its enrolment."""
-        message = enrolment_message(invitation, self.identity_key, self.mailbox_key)
+        message = enrolment_message(invitation, self.identity_key, self.mailbox_key, None, self.certificate)
         body = {
             "invitation": invitation,
             "identity_key": b64encode(self.identity_key),
             "mailbox_key": b64encode(self.mailbox_key),
             "signature": b64encode(self.identity.sign(message)),
-            "membership_proof": b64encode(self.proof),
+            "certificate": b64encode(self.certificate),
         }
         return request_bytes("POST", "/v1/enrolments", _JSON, json.dumps(body).encode())
 
@@ -83,6 +87,7 @@ class Member:
     token: str
     identity: Ed25519PrivateKey
     mailbox_key: bytes
+    certificate: bytes
 
     def call(self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Call:
         """One of its requests, signed now: it is good for a minute."""
@@ -111,12 +116,13 @@ class Federation:
         plan = CKKS.plan({"set": "standard"}, recipe("fedmf", parameters).layout(), cohort)
         assert isinstance(plan, CkksPlan)
         self.plan, self.keyring = plan, CKKS.generate_keyring(plan)
-        self._membership_secret = secrets.token_bytes(MEMBERSHIP_SECRET_BYTES)
+        self._organiser = Ed25519PrivateKey.generate()
         request = {
             "name": "service",
             "recipe": {"name": "fedmf", "parameters": parameters},
             "mechanism": {"name": "ckks", "parameters": {"set": "standard"}},
             "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, "collect_seconds": 3600},
+            "organiser": {"key": b64encode(self._organiser.public_key().public_bytes_raw()), "scope": _SCOPE},
         }
         self.task = self.operator("POST", "/v1/tasks", request)["task_id"]
         self.members: list[Member] = []
@@ -152,23 +158,25 @@ class Federation:
         self._enrol("holder", 1)
         return self._enrol("member", wanted - 1)
 
-    def _enrol(self, role: str, count: int) -> Run:
+    def _enrol(self, role: CertifiedRole, count: int) -> Run:
         wanted = {"role": role, "uses": count}
         invitation = self.operator("POST", f"{self.path}/invitations", wanted)["invitation"]
-        newcomers = [_Newcomer(self._membership_secret) for _ in range(count)]
+        first = len(self.members)
+        newcomers = [_Newcomer(self._organiser, role, first + index) for index in range(count)]
         answers: list[Answer] = []
         run = self.load([newcomer.request(invitation) for newcomer in newcomers], 201, keep=answers.append)
         for answer in sorted(answers, key=lambda answer: answer.index):
             body, newcomer = json.loads(answer.body), newcomers[answer.index]
-            self.members.append(Member(body["client_id"], body["token"], newcomer.identity, newcomer.mailbox_key))
+            self.members.append(
+                Member(body["client_id"], body["token"], newcomer.identity, newcomer.mailbox_key, newcomer.certificate)
+            )
         return run
 
     def leave_envelopes(self) -> Run:
         """The holder seals the keys for every member, itself included, and leaves them in the mailboxes."""
         keyring, holder = encode_keyring(self.keyring), self.members[0]
-        sealed = [
-            seal_envelope(keyring, member.mailbox_key, self._membership_secret, self.task) for member in self.members
-        ]
+        sender = EnvelopeSender(holder.identity, holder.mailbox_key, holder.certificate)
+        sealed = [seal_envelope(keyring, member.mailbox_key, self.task, sender) for member in self.members]
         calls = (
             holder.put(f"{self.path}/keyring/{member.client_id}", envelope)
             for member, envelope in zip(self.members, sealed, strict=True)

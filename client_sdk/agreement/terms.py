@@ -8,7 +8,7 @@ from client_sdk.errors import ContractBroken
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.envelope import sealed_bytes
 from protocols.layout import VectorLayout
-from protocols.messages import MechanismChoice, RecipeChoice, RoundView, Schedule, TaskView
+from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, RoundView, Schedule, TaskView
 from protocols.messages.base import Key32, Message
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import check_combination
@@ -26,11 +26,18 @@ class AgreedTerms(Message):
     mechanism: MechanismChoice
     schedule: Schedule
     seed: Key32
+    organiser: OrganiserPin | None = None
 
     @classmethod
     def of(cls, view: TaskView) -> AgreedTerms:
         """The terms that a `TaskView` states."""
-        return cls(recipe=view.recipe, mechanism=view.mechanism, schedule=view.schedule, seed=view.seed)
+        return cls(
+            recipe=view.recipe,
+            mechanism=view.mechanism,
+            schedule=view.schedule,
+            seed=view.seed,
+            organiser=view.organiser,
+        )
 
     def require(self, view: TaskView) -> None:
         """`ContractBroken` when `view` states others: a server may not weaken a task that is under way."""

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvicorn
 from rich.markup import escape
 
 from client_sdk.cli.certificate import parse_role
 from client_sdk.cli.console import console, stderr, table
 from client_sdk.local_state.private_files import write_private
-from client_sdk.organiser import Organiser, create_issuer
+from client_sdk.organiser import Organiser
 from client_sdk.organiser.organiser import DEFAULT_LIFETIME
 from protocols.codec import b64encode
 from protocols.errors import CodecError, ParameterError
@@ -145,5 +144,9 @@ def serve(
 
     Example: hushrec organiser serve --scope movies --port 8100
     """
+    import uvicorn
+
+    from client_sdk.organiser.app import create_issuer
+
     app = create_issuer(Organiser.open(folder), scopes=scope, lifetime=round(days * _DAY))
     uvicorn.run(app, host=host, port=port, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level="warning")

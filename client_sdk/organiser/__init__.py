@@ -1,9 +1,11 @@
-"""The organiser: whoever publishes the app certifies its members' keys. Never run this beside the aggregator."""
+"""The organiser: whoever publishes the app certifies its members' keys. Never run it beside the aggregator.
+
+The issuing endpoint is `client_sdk.organiser.app.create_issuer`, which needs FastAPI.
+"""
 
 from __future__ import annotations
 
-from client_sdk.organiser.app import NotAuthorised, create_issuer
 from client_sdk.organiser.organiser import Organiser
 from client_sdk.organiser.trial import TrialOrganiser
 
-__all__ = ["NotAuthorised", "Organiser", "TrialOrganiser", "create_issuer"]
+__all__ = ["Organiser", "TrialOrganiser"]

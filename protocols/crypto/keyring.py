@@ -14,6 +14,7 @@ __all__ = ["Keyring", "decode_keyring", "encode_keyring"]
 
 _MAGIC: Final = b"hushrec keyring 2\n"
 STATE_KEY_BYTES: Final = 32
+_DIGEST_BYTES: Final = 32
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,6 +36,8 @@ class Keyring:
     def __post_init__(self) -> None:
         if len(self.state_key) != STATE_KEY_BYTES:
             raise KeyringError(f"a state key has {STATE_KEY_BYTES} bytes")
+        if len(self.secret_digest) not in (0, _DIGEST_BYTES):
+            raise KeyringError(f"the digest of a secret key has {_DIGEST_BYTES} bytes")
         if self.secret_key:
             found = digest("keyring secret key", self.secret_key)
             if self.secret_digest not in (b"", found):

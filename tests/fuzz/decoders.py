@@ -15,7 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from protocols.crypto.envelope import open_envelope, open_snapshot, seal_envelope, seal_snapshot
+from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
 from protocols.crypto.keyring import decode_keyring, encode_keyring
 from protocols.layout import Route, whole_route
 from protocols.recipes.registry import recipe
@@ -125,10 +125,12 @@ def _sealed() -> Iterator[Decoder]:
     plan = PAILLIER.plan({"key_bits": 2048}, recipe("fedmf", {"items": 20, "dim": 3}).layout(), 4)
     keyring = encode_keyring(MadeUpKeys().generate_keyring(plan))
     yield Decoder("keyring", decode_keyring, keyring, 8 * len(keyring) + SLACK)
-    mailbox, code, key = X25519PrivateKey.generate(), bytes(32), bytes(range(32))
-    envelope = seal_envelope(keyring, mailbox.public_key().public_bytes_raw(), code, "t_1")
+    mailbox, key = X25519PrivateKey.generate(), bytes(range(32))
+    recipient = mailbox.public_key().public_bytes_raw()
+    sender = EnvelopeSender(Ed25519PrivateKey.generate(), recipient)
+    envelope = seal_envelope(keyring, recipient, "t_1", sender)
     most = 8 * len(envelope) + SLACK
-    yield Decoder("envelope", lambda body: open_envelope(body, mailbox, code, "t_1"), envelope, most)
+    yield Decoder("envelope", lambda body: open_envelope(body, mailbox, "t_1", lambda *_: None), envelope, most)
     yield Decoder(
         "snapshot", lambda body: open_snapshot(body, key, "t_1", 3), seal_snapshot(keyring, key, "t_1", 3), most
     )

@@ -31,7 +31,7 @@ _ORDINARY: Final = frozenset(
 _STRICT: Final = {
     "operators": "SELECT * FROM operators ORDER BY name",
     "invitations": "SELECT * FROM invitations ORDER BY token_hash",
-    "clients": "SELECT id, token_hash, mailbox_key, membership_proof, envelope_key, revoked_at FROM clients",
+    "clients": "SELECT id, token_hash, mailbox_key, certificate, envelope_key, revoked_at FROM clients",
     "tasks": "SELECT id, name, public_key, seed FROM tasks ORDER BY id",
     "contributions": "SELECT round_id, client_id, digest FROM contributions ORDER BY round_id, client_id",
     "messages": "SELECT round_id, stage, client_id, digest FROM stage_messages ORDER BY round_id, stage, client_id",

@@ -45,7 +45,6 @@ def signed_enrolment(
         "identity_key": b64encode(identity_key),
         "mailbox_key": b64encode(mailbox_key),
         "signature": b64encode(signature),
-        "membership_proof": b64encode(bytes(32)),
         **({} if device_group is None else {"group": device_group}),
     }
 

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from gmpy2 import mpz
 
 from protocols.codec import b64decode, b64encode, pack
+from protocols.crypto.certificates import certify, revoke
 from protocols.crypto.domain import derive_key, digest, domain_tag
-from protocols.crypto.envelope import membership_proof, seal_envelope, seal_snapshot
+from protocols.crypto.envelope import EnvelopeSender, seal_envelope, seal_snapshot
 from protocols.crypto.public_random import normals, permutation, uniforms, words
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
@@ -321,31 +323,67 @@ def paillier() -> dict[str, Any]:
     }
 
 
+def certificates() -> dict[str, Any]:
+    """Membership certificates and revocation lists, those that hold and those that do not."""
+    key = Ed25519PrivateKey.from_private_bytes(digest("vector organiser"))
+    organiser, identity = key.public_key().public_bytes_raw(), digest("vector identity")
+    mailbox = X25519PrivateKey.from_private_bytes(digest("vector mailbox")).public_key().public_bytes_raw()
+    made = certify(key, "movies", identity, mailbox, role="member", serial=2**63 + 5, not_after=1_900_000_000)
+    listed = revoke(key, "movies", [7, 2**63 + 5], 1_800_000_000)
+    case = {
+        "organiser_key": organiser.hex(),
+        "scope": "movies",
+        "identity_key": identity.hex(),
+        "mailbox_key": mailbox.hex(),
+        "certificate": made.encode().hex(),
+        "now": 1_900_000_000,
+    }
+    other = made.encode()
+    revoked = {"organiser_key": organiser.hex(), "scope": "movies", "list": listed.encode().hex()}
+    return {
+        "about": "certificate: role (0 member, 1 holder, 2 committee), serial and not_after (uint64 LE), Ed25519 over "
+        "the domain tag of 'membership certificate', scope, role, identity key, mailbox key, serial, not_after. "
+        "list: issued_at (uint64 LE), count (uint32 LE), serials ascending (uint64 LE), Ed25519 over the domain tag of "
+        "'revoked certificates', scope, issued_at, the serials' bytes.",
+        "certificates": [
+            {**case, "role": "member", "serial": str(2**63 + 5), "not_after": 1_900_000_000},
+            {**case, "now": 1_900_000_001, "error": "CertificateError"},
+            {**case, "scope": "songs", "error": "CertificateError"},
+            {**case, "mailbox_key": identity.hex(), "error": "CertificateError"},
+            {**case, "certificate": (b"\x01" + other[1:]).hex(), "error": "CertificateError"},
+            {**case, "certificate": (b"\x03" + other[1:]).hex(), "error": "CodecError"},
+            {**case, "certificate": other[:-1].hex(), "error": "CodecError"},
+        ],
+        "revocations": [
+            {**revoked, "serials": ["7", str(2**63 + 5)], "issued_at": 1_800_000_000},
+            {**revoked, "scope": "songs", "error": "CertificateError"},
+            {**revoked, "list": (listed.encode() + b"x").hex(), "error": "CodecError"},
+        ],
+    }
+
+
 def envelope() -> dict[str, Any]:
-    """Membership proofs, keyring envelopes and snapshots, sealed with made-up randomness."""
-    code, other = SEED, bytes(range(1, 33))
-    secret = digest("vector mailbox")
+    """Keyring envelopes and snapshots, sealed with made-up randomness."""
+    secret, sender_key = digest("vector mailbox"), Ed25519PrivateKey.from_private_bytes(digest("vector holder"))
     public = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     body, state, state_key = b"not a real keyring", bytes(range(16)), digest("vector state key")
-    sealed = seal_envelope(body, public, code, "t_1", lambda n: digest("vector randomness", n)[:n])
+    sender = EnvelopeSender(sender_key, b"m" * 32, bytes(range(81)))
+    sealed = seal_envelope(body, public, "t_1", sender, lambda n: digest("vector randomness", n)[:n])
     snapshot = seal_snapshot(state, state_key, "t_1", 3, lambda n: digest("vector randomness", n)[:n])
     flipped, flipped_snapshot = (bytes([*s[:-1], s[-1] ^ 1]) for s in (sealed, snapshot))
-    proof = membership_proof(code, b"i" * 32, b"m" * 32)
-    opened = {"mailbox_secret": secret.hex(), "group_code": code.hex(), "task": "t_1", "envelope": sealed.hex()}
+    altered = sealed[:100] + bytes([sealed[100] ^ 1]) + sealed[101:]
+    opened = {"mailbox_secret": secret.hex(), "task": "t_1", "envelope": sealed.hex()}
     kept = {"state_key": state_key.hex(), "task": "t_1", "round": 3, "sealed": snapshot.hex()}
-    proven = {"group_code": code.hex(), "identity_key": (b"i" * 32).hex(), "mailbox_key": (b"m" * 32).hex()}
     return {
-        "about": "X25519 + HKDF-SHA256 + AES-256-GCM with the group code mixed in; HMAC-SHA256 membership proofs.",
-        "membership": [
-            {**proven, "proof": proof.hex(), "valid": True},
-            {**proven, "group_code": other.hex(), "proof": proof.hex(), "valid": False},
-            {**proven, "mailbox_key": (b"n" * 32).hex(), "proof": proof.hex(), "valid": False},
-        ],
+        "about": "sender's identity key (32), mailbox key (32), certificate (81), Ed25519 signature (64), ephemeral "
+        "X25519 key (32), nonce (12), AES-256-GCM ciphertext under HKDF-SHA256 of the shared secret. The signature is "
+        "over the domain tag of 'signed keyring envelope', task, recipient's key, the first 145 bytes, and all that "
+        "follows the signature.",
         "envelopes": [
-            {**opened, "body": body.hex()},
-            {**opened, "group_code": other.hex(), "error": "EnvelopeError"},
+            {**opened, "body": body.hex(), "sender": sender_key.public_key().public_bytes_raw().hex()},
             {**opened, "task": "t_2", "error": "EnvelopeError"},
             {**opened, "envelope": flipped.hex(), "error": "EnvelopeError"},
+            {**opened, "envelope": altered.hex(), "error": "EnvelopeError"},
         ],
         "snapshots": [
             {**kept, "state": state.hex()},
@@ -364,6 +402,7 @@ FILES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "ckks_wire.json": ckks_wire,
     "ckks_fold.json": ckks_fold,
     "paillier.json": paillier,
+    "certificates.json": certificates,
     "envelope.json": envelope,
     "http_signature.json": requests.http_signature,
     "masked_keys.json": masked_rounds.masked_keys,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
@@ -62,7 +63,7 @@ def advertised(context: RoundContext) -> tuple[dict[str, client.Advertised], Ros
     for name in NAMES:
         identity = identity_of(name)
         states[name], body = client.advertise(context, name, identity, policy, drawn(name))
-        entries.append(RosterEntry(name, identity.public_key().public_bytes_raw(), bytes(32), bytes(32), body))
+        entries.append(RosterEntry(name, identity.public_key().public_bytes_raw(), bytes(32), NO_CERTIFICATE, body))
     return states, make_roster(context, entries)
 
 

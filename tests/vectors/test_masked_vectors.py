@@ -46,10 +46,10 @@ def agree(secret: str, peer: bytes) -> bytes:
 
 def members(body: str) -> list[dict[str, bytes]]:
     """A roster of ids of three letters."""
-    raw, size = bytes.fromhex(body), 1 + 3 + 96 + 160
+    raw, size = bytes.fromhex(body), 1 + 3 + 145 + 160
     entries = [raw[4 + size * i : 4 + size * (i + 1)] for i in range(int.from_bytes(raw[:4], "little"))]
     return [
-        {"id": e[1:4], "identity": e[4:36], "mask": e[100:132], "sealing": e[132:164], "ad": e[100:]} for e in entries
+        {"id": e[1:4], "identity": e[4:36], "mask": e[149:181], "sealing": e[181:213], "ad": e[149:]} for e in entries
     ]
 
 

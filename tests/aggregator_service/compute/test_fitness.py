@@ -1,4 +1,6 @@
-"""Unfit clusters and workers are refused with a clear message, when the server starts and when a worker connects later."""
+"""Unfit clusters and workers are refused with a clear message, when the server starts and when a worker connects
+later.
+"""
 
 from __future__ import annotations
 

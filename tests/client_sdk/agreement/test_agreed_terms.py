@@ -62,7 +62,7 @@ def test_changed_terms_are_refused(tmp_path: Path, change: dict[str, Any], invit
     identity = Identity.generate()
     client_store = ClientStore(DirectoryStore(tmp_path), identity.fingerprint)
     calls = ApiCalls("https://example.org")
-    first, _ = server().run(join(calls, identity, client_store, None, "hri_first", bytes(32)))
+    first, _ = server().run(join(calls, identity, client_store, None, "hri_first", None))
     kept = client_store.membership("t_1")
     for state in ({}, {"state": "complete", "completed_rounds": 9, "members": 11}):  # a task's progress may change
         again, _ = server(**state).run(join(calls, identity, client_store, "movies", None, None))

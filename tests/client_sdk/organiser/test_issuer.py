@@ -12,7 +12,8 @@ import pytest
 from fastapi import FastAPI, Request
 
 from client_sdk import Identity
-from client_sdk.organiser import NotAuthorised, Organiser, create_issuer
+from client_sdk.organiser import Organiser
+from client_sdk.organiser.app import NotAuthorised, create_issuer
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import Certificate, RevocationList, certificate_request, check_certificate
 from protocols.messages.certificates import CertificateRequest

@@ -45,7 +45,7 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 def fleet(server: AggregatorProcess, task: SmallTask, **options: Any) -> Fleet:
     made = Fleet(server.url, interactions(USERS), FleetOptions(seed=3, **options))
-    made.enrol(task.invitation, certificate=task.certificate)
+    made.enrol(task.invitation, certificates=task.certificates)
     return made
 
 

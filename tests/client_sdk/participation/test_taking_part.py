@@ -123,8 +123,12 @@ def test_async_clients_take_part_and_recommend(server: AggregatorProcess, operat
         clients = [AsyncClient(server.url, Identity.generate(), MemoryStore(), PLAIN) for _ in range(3)]
         invitations = [task.holder_invitation, task.invitation, task.invitation]
         parts = [
-            await client.join("async", invitation=invitation, certificate=task.certificate)
-            for client, invitation in zip(clients, invitations, strict=True)
+            await client.join(
+                "async",
+                invitation=invitation,
+                certificate=task.certificate if index else task.holder_certificate,
+            )
+            for index, (client, invitation) in enumerate(zip(clients, invitations, strict=True))
         ]
         holder = parts[0].key_holder()
         holder.create_keyring()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -28,6 +30,7 @@ IDENTITY = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
 MAILBOX = X25519PrivateKey.generate().public_key().public_bytes_raw()
 NOW = 1_800_000_000
 LATER = NOW + 3600
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "certificates.json").read_text())
 
 
 def certificate(**changes: object) -> Certificate:
@@ -159,3 +162,38 @@ def test_no_signature_serves_for_the_other_kind_of_statement() -> None:
     made = revoke(ORGANISER, "movies", [], NOW)
     with pytest.raises(CertificateError):
         check_certificate(PUBLIC, "movies", IDENTITY, MAILBOX, Certificate("member", 0, LATER, made.signature), NOW)
+
+
+@pytest.mark.parametrize("case", VECTORS["certificates"])
+def test_certificate_vectors(case: dict[str, str]) -> None:
+    keys = [bytes.fromhex(case[name]) for name in ("identity_key", "mailbox_key")]
+
+    def check() -> Certificate:
+        made = Certificate.decode(bytes.fromhex(case["certificate"]))
+        check_certificate(bytes.fromhex(case["organiser_key"]), case["scope"], *keys, made, float(case["now"]))
+        return made
+
+    if "error" in case:
+        with pytest.raises((CertificateError, CodecError)) as caught:
+            check()
+        assert type(caught.value).__name__ == case["error"]
+    else:
+        made = check()
+        assert (made.role, str(made.serial), made.not_after) == (case["role"], case["serial"], case["not_after"])
+
+
+@pytest.mark.parametrize("case", VECTORS["revocations"])
+def test_revocation_vectors(case: dict[str, str]) -> None:
+    def check() -> RevocationList:
+        listed = RevocationList.decode(bytes.fromhex(case["list"]))
+        check_revocations(bytes.fromhex(case["organiser_key"]), case["scope"], listed)
+        return listed
+
+    if "error" in case:
+        with pytest.raises((CertificateError, CodecError)) as caught:
+            check()
+        assert type(caught.value).__name__ == case["error"]
+    else:
+        listed = check()
+        assert [str(serial) for serial in sorted(listed.serials)] == case["serials"]
+        assert listed.issued_at == case["issued_at"]

@@ -26,7 +26,7 @@ def test_keyrings_are_equal_when_all_their_keys_are() -> None:
 
 def test_a_member_and_the_holder_see_the_same_fingerprint() -> None:
     assert MEMBER.fingerprint == HOLDER.fingerprint
-    assert len(HOLDER.fingerprint) == 16
+    assert len(HOLDER.fingerprint) == 32
     assert len({HOLDER, decode_keyring(encode_keyring(HOLDER)), MEMBER}) == 2
     other = Keyring("ckks", HOLDER.parameter_id, b"public", b"secret", b"\1" * STATE_KEY_BYTES)
     assert other.fingerprint != HOLDER.fingerprint
@@ -46,13 +46,18 @@ def test_a_state_key_of_another_length_is_refused() -> None:
     ("body", "fault"),
     [
         (b"", "version"),
-        (b"hushrec keyring 2\n" + encode_keyring(HOLDER)[18:], "version"),
+        (b"hushrec keyring 1\n" + encode_keyring(HOLDER)[18:], "version"),
         (encode_keyring(HOLDER)[:-1], "bytes"),
         (encode_keyring(HOLDER) + b"\0", "trailing"),
-        (b"hushrec keyring 1\n" + pack(b"\xff", b"", b"", b"", bytes(32)), "ASCII"),
+        (b"hushrec keyring 2\n" + pack(b"\xff", b"", b"", b"", bytes(32), b""), "ASCII"),
     ],
     ids=["empty", "another version", "too short", "too long", "mechanism"],
 )
 def test_bytes_that_are_no_keyring_are_refused(body: bytes, fault: str) -> None:
     with pytest.raises(CodecError, match=fault):
         decode_keyring(body)
+
+
+def test_a_digest_of_another_length_is_refused() -> None:
+    with pytest.raises(KeyringError, match="32 bytes"):
+        Keyring("ckks", b"", b"", b"", bytes(STATE_KEY_BYTES), b"short")

@@ -72,7 +72,7 @@ def test_missing_keys_are_named(shared: Keyring, public: Keyring) -> None:
 @pytest.mark.parametrize("kind", ["secret", "public"])
 def test_malformed_keys_are_refused(public: Keyring, kind: str) -> None:
     def broken(body: bytes) -> Keyring:
-        return replace(public, **{f"{kind}_key": body})
+        return replace(public, secret_digest=b"", **{f"{kind}_key": body})
 
     def use(keyring: Keyring) -> None:
         if kind == "secret":

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.envelope import membership_proof
+from protocols.crypto.certificates import Certificate, certify, check_certificate
+from protocols.errors import CertificateError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
 from protocols.sums.masked.context import RoundContext, model_digest
@@ -22,7 +24,8 @@ from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 
 LAYOUT = VectorLayout((Block("a", (Segment("v", 5, 1.0),)), Block("b", (Segment("n", 2, 1.0, integral=True),))))
-MEMBERSHIP_SECRET = bytes(range(32))
+ORGANISER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+MAILBOX = X25519PrivateKey.from_private_bytes(bytes(range(32))).public_key().public_bytes_raw()
 ANY_MODE: frozenset[Mode] = frozenset({"curious", "semi-malicious"})
 
 
@@ -50,13 +53,20 @@ def round_context(plan: MaskedPlan, cohort: int, number: int = 1, model: bytes =
 
 
 def is_member(entry: RosterEntry) -> bool:
-    """The membership secret's word for an identity key."""
-    return entry.proof == membership_proof(MEMBERSHIP_SECRET, entry.identity_key, entry.mailbox_key)
+    """Whether the organiser certified an identity key."""
+    try:
+        made = Certificate.decode(entry.certificate)
+        key = ORGANISER.public_key().public_bytes_raw()
+        check_certificate(key, "rounds", entry.identity_key, entry.mailbox_key, made, now=0)
+    except CertificateError:
+        return False
+    return True
 
 
 def entry_of(identity: Ed25519PrivateKey, name: str, advertisement: bytes) -> RosterEntry:
     key = identity.public_key().public_bytes_raw()
-    return RosterEntry(name, key, bytes(32), membership_proof(MEMBERSHIP_SECRET, key, bytes(32)), advertisement)
+    made = certify(ORGANISER, "rounds", key, MAILBOX, role="member", serial=1, not_after=1)
+    return RosterEntry(name, key, MAILBOX, made.encode(), advertisement)
 
 
 @dataclass

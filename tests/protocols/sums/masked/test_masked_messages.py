@@ -66,7 +66,7 @@ def test_every_message_of_a_round_has_its_length() -> None:
     assert {len(body) for body in played.inboxes.values()} == {messages.inbox_bytes(n, k)}
     assert {len(body) for body in played.confirmations.values()} == {64}
     assert {len(body) for body in played.replies.values()} == {messages.reply_bytes(k)}
-    assert len(played.roster.body) == 4 + 9 * (257 + 5)
+    assert len(played.roster.body) == 4 + 9 * (306 + 5)
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +142,9 @@ def test_what_makes_no_roster() -> None:
         played.roster.index("z")
 
 
-@pytest.mark.parametrize("field", ["client_id", "identity_key", "mailbox_key", "proof", "advertisement"])
+@pytest.mark.parametrize("field", ["client_id", "identity_key", "mailbox_key", "certificate", "advertisement"])
 def test_entries_have_fixed_lengths(field: str) -> None:
-    entry = RosterEntry("c", bytes(32), bytes(32), bytes(32), bytes(160))
+    entry = RosterEntry("c", bytes(32), bytes(32), bytes(81), bytes(160))
     with pytest.raises(ParameterError):
         replace(entry, **{field: "x" * 65 if field == "client_id" else bytes(31)}).encode()  # type: ignore[arg-type]
 
