@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aggregator_service.settings import Signatures
 from aggregator_service.tasks.plans import TaskPlan
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
@@ -40,7 +41,9 @@ def _check_floor(plan: TaskPlan, schedule: Schedule) -> None:
             raise ParameterError(f"a masked round of {name} clients cannot work: {error}") from error
 
 
-def task_warnings(plan: TaskPlan, schedule: Schedule, repeatable: bool) -> list[str]:
+def task_warnings(
+    plan: TaskPlan, schedule: Schedule, repeatable: bool, signatures: Signatures = "required"
+) -> list[str]:
     """What this choice reveals, and to whom."""
     summed = plan.sum_plan
     warnings = _of_masked(summed, schedule) if isinstance(summed, MaskedPlan) else [_OPENED_BY[summed.opened_by]]
@@ -53,7 +56,11 @@ def task_warnings(plan: TaskPlan, schedule: Schedule, repeatable: bool) -> list[
             "All sums are over one cohort that only shrinks: a client that drops out leaves the job for good, and a "
             "sum that differs from an earlier one by too few clients is made again over fewer."
         )
-    return [*warnings, *plan.recipe.warnings()]
+    unsigned = [_UNSIGNED] if signatures == "off" else []
+    return [*warnings, *plan.recipe.warnings(), *unsigned]
+
+
+_UNSIGNED = "Requests need no signature: anyone who has a client's token can act as that client."
 
 
 _OPENED_BY = {

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.access.tokens import hash_token, new_id, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
+from aggregator_service.settings import Signatures
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
 from aggregator_service.storage.snapshots import find_snapshot, seen_by
 from aggregator_service.tasks.checks import check_sums, task_warnings
@@ -85,8 +86,11 @@ def list_tasks(session: Session, name: str | None = None) -> Sequence[TaskRow]:
     return session.scalars(query if name is None else query.where(TaskRow.name == name)).all()
 
 
-def task_view(session: Session, task: TaskRow) -> TaskView:
-    """A task as everyone may see it."""
+def task_view(session: Session, task: TaskRow, signatures: Signatures = "required") -> TaskView:
+    """Return a task as operators and members see it, with its plan, counts and warnings.
+
+    signatures: whether this server requires signed requests; "off" adds a warning.
+    """
     schedule = Schedule.model_validate(task.schedule)
     plan = plan_task(row_terms(task))
     counted = (
@@ -111,7 +115,7 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
             "able_members": able,
             "completed_rounds": task.completed_rounds,
             "failed_rounds": task.failed_rounds,
-            "warnings": task_warnings(plan, schedule, task.repeatable),
+            "warnings": task_warnings(plan, schedule, task.repeatable, signatures),
         }
     )
 

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from aggregator_service.clock import ManualClock
 from aggregator_service.settings import Settings
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT
+from protocols.messages import TaskView
+from protocols.sums.masked.task_binding import broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.inside import aggregator_inside
 from tests.support.server import running_aggregator
@@ -220,7 +222,7 @@ def test_clocks_that_are_wrong_do_not_lock_out_an_address(tmp_path: Path, clock:
         assert {slug(answer) for answer in stale} == {"stale-signature"}
 
 
-def test_signatures_can_be_switched_off_and_that_is_told(
+def test_signatures_can_be_switched_off_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: ManualClock
 ) -> None:
     assert Settings().signatures == "required"
@@ -233,6 +235,9 @@ def test_signatures_can_be_switched_off_and_that_is_told(
         assert answer.status_code == 200
         view = api.http.get(task.path, headers=member.auth).json()
         assert any("need no signature" in warning for warning in view["warnings"])
+        # masks are bound to the terms of the task, and the warning is a fact about the server
+        bound = [TaskView.model_validate(view | {"warnings": texts}) for texts in ([], view["warnings"])]
+        assert len({broadcast_digest(terms, 1, None) for terms in bound}) == 1
 
 
 def test_a_proxy_that_strips_a_prefix(tmp_path: Path) -> None:
