@@ -15,7 +15,8 @@ from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Store, default_store
-from client_sdk.model.catch_up import ModelCache, ModelFollower
+from client_sdk.model.cache import ModelCache
+from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.enrolment import find_membership, join, own_calls
 from client_sdk.participation.keyring import parse_membership_secret
 from client_sdk.participation.ledger import OwnLedger, read_ledger

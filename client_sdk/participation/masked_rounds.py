@@ -63,7 +63,7 @@ class MaskedRound:
     def _begin(self) -> Program[MaskedPart]:
         core, view = self.core, self.view
         core.policy.check_round(view)
-        self._caught_up = yield from core.follower.follow(view.number - 1, patience=60.0)
+        self._caught_up = yield from core.follower.follow(view.number - 1, snapshot_wait=60.0)
         context = round_context(core.terms, view, self._spec, self._caught_up.state)
         return MaskedPart(
             core.calls, core.membership, core.identity, core.policy, core.membership_check, context, core.client_store

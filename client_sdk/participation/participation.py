@@ -153,17 +153,17 @@ class Participation(LocalWork):
 
     def _fetch_final_model(self, progress: Progress | None) -> Program[None]:
         try:
-            yield from self.newest(patience=60.0)
+            yield from self.newest(snapshot_wait=60.0)
         except ModelUnavailable as error:
             if progress:
                 progress(ModelBehind(str(error)))
 
-    def newest(self, patience: float = 0.0) -> Program[ModelState]:
+    def newest(self, snapshot_wait: float = 0.0) -> Program[ModelState]:
         """The model after the last completed round, as this client's group sees it."""
         yield from self.ready()
         fresh = yield from self.calls.current_round(self.terms.task_id)
         upto = 0 if fresh is None else fresh.round.number - (not is_over(fresh.round))
-        return self.follower.view((yield from self.follower.follow(upto, patience)).state)
+        return self.follower.view((yield from self.follower.follow(upto, snapshot_wait)).state)
 
     # --- recommending --------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def take_unmasked_part(
     spec = own.spec(view)
     started = perf_counter()
     yield from own.ready(progress)
-    caught_up = yield from metered(own.follower.follow(view.number - 1, patience=60.0), traffic)
+    caught_up = yield from metered(own.follower.follow(view.number - 1, snapshot_wait=60.0), traffic)
     current = perf_counter()
     local = yield from work(lambda: own.train(spec, own.follower.view(caught_up.state), history))
     trained = perf_counter()

@@ -31,7 +31,9 @@ from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import MemoryStore
-from client_sdk.model.catch_up import Catalogue, ModelCache, ModelFollower, fetch_catalogue
+from client_sdk.model.cache import ModelCache
+from client_sdk.model.catalogue import Catalogue, fetch_catalogue
+from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.enroller import Enroller
 from client_sdk.participation.events import RoundMissed, RoundReport, TaskEnded
 from client_sdk.participation.follow_rounds import RoundChange, RoundChanged, await_round, follow_rounds, is_over
