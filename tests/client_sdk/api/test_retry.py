@@ -126,7 +126,7 @@ def test_a_proxys_error_page_is_raised_by_its_status() -> None:
 
 def test_an_answer_of_another_shape_breaks_the_contract() -> None:
     stage = Stage(lambda _: Response(200, {"content-type": "application/json"}, b'{"unknown": 1}'))
-    with pytest.raises(ContractBroken, match="no TaskView"):
+    with pytest.raises(ContractBroken, match="not a valid TaskView"):
         stage.run(ApiCalls(URL, "secret-token").task("t_1"))
 
 
