@@ -61,7 +61,7 @@ def close(services: ServicesOf, task: TaskId) -> TaskView:
     def write(session: Session) -> TaskView:
         row = session.get(TaskRow, task)
         if row is None:
-            raise Problem("not-found", "the task does not exist")
+            raise Problem("not-found", "there is no such task")
         close_task(session, row, services.clock.now())
         return task_view(session, row, services.settings.signatures)
 
