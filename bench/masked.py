@@ -94,10 +94,10 @@ class Clock:
         yield
         self.server[stage] = self.server.get(stage, 0.0) + time.process_time() - start
 
-    def step(self, stage: str, step: Callable[..., T], *given: Any) -> T:
+    def step(self, stage: str, function: Callable[..., T], *arguments: Any) -> T:
         """The result of a client's step; its time is added to the clients' times of `stage`."""
         start = time.process_time()
-        result = step(*given)
+        result = function(*arguments)
         self.clients.setdefault(stage, []).append(time.process_time() - start)
         return result
 
@@ -225,7 +225,7 @@ def raw_aes(streams: int, length: int, step: int = 256 * 1024) -> None:
 
 
 def measure_masks(repetitions: int, tick: Callable[[], object]) -> dict[str, Figure]:
-    """Compare AES alone with the masks of one contribution (its own and one per neighbour) and with the server's masks."""
+    """Compare AES alone with the masks of one contribution (its own, one per neighbour) and with the server's masks."""
     one: list[Mask] = [(os.urandom(32), b"bench", -1 if number % 2 else 1) for number in range(NEIGHBOURS + 1)]
     many = one * 12
     target = np.zeros(VALUES, PLAN.dtype)

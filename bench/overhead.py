@@ -3,7 +3,7 @@
     .venv/bin/python -m bench.overhead [--quick | --full] [--json bench/results/overhead.json]
 
 Rows: FedMF, Top-K at 1/64 to 16/64, CoLR at ranks 1 to 32. The usual way is TenSEAL's usual CKKS set, and for
-Top-K phe with one value per ciphertext, which is measured on a sample and multiplied unless `--full` is options. With
+Top-K phe with one value per ciphertext, which is measured on a sample and multiplied unless `--full` is given. With
 `--json`, a Markdown table and the plots are written beside the JSON. bench/README.md lists the keys.
 """
 

@@ -78,7 +78,7 @@ class Ours:
 
     @classmethod
     def prepare(cls, bits: int, vectors: NDArray[np.float64], tick: Callable[[], object]) -> Ours:
-        """Make the plans, a key of `bits` bits, and the sum of `vectors`; `tick` is called after each contribution."""
+        """Make the plans, a key of `bits` bits, and the sum of `vectors`; call `tick` after each contribution."""
         parameters: dict[str, Any] = {"key_bits": bits, "mode": "public"}
         plan, strict = (
             PAILLIER.plan(parameters | {"randomiser": way}, LAYOUT, len(vectors)) for way in ("short", "strict")
