@@ -74,7 +74,7 @@ def merge_partials(plan: CkksPlan, partials: Iterable[Buffer]) -> bytes:
 def _counted(plan: CkksPlan, count: int, more: int) -> int:
     count += more
     if count > plan.max_contributions:
-        raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+        raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")
     return count
 
 

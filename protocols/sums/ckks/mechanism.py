@@ -72,7 +72,7 @@ class CkksMechanism:
         """Decrypt the sum; in public mode it is flooded with noise before anyone sees it."""
         own = _own(plan)
         if not 0 <= contributions <= own.max_contributions:
-            raise ParameterError(f"the plan holds for {own.max_contributions} contributions, not {contributions}")
+            raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
         return encryption.open_aggregate(own, aggregate, keyring)
 
 

@@ -40,7 +40,7 @@ def _normalise(block: Block, vector: NDArray[np.float64], into: NDArray[np.float
         np.divide(vector[start:end], segment.clip, out=into[start:end])
         start = end
     if not (into.max() <= SLACK and into.min() >= -SLACK):
-        raise BudgetError(f"block {block.name!r} holds a value that is not finite or over its clip: clip it first")
+        raise BudgetError(f"block {block.name!r} holds a value that is not finite or exceeds its clip: clip it first")
 
 
 def unpack_block(block: Block, slots: NDArray[np.complex128]) -> NDArray[np.float64]:

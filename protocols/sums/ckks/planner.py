@@ -42,7 +42,7 @@ from protocols.sums.ckks.parameters import DEGREES, PARAMETER_SETS, SECURITY_BIT
 __all__ = ["COUNT_BYTES", "SEED_BYTES", "SLACK", "CkksPlan", "make_plan"]
 
 SLACK: Final = 1.0 + 2.0**-22
-"""How far over its clip a value may be, relatively: float32 rounding of the clip itself."""
+"""Relative amount by which a value may exceed its clip, for float32 rounding of the clip itself."""
 
 SEED_BYTES: Final = 64
 """SEAL's seed of the second polynomial (Blake2xb)."""

@@ -74,7 +74,7 @@ class PaillierMechanism:
         """Decrypt the sum; `KeyringError` for a key that it is not under."""
         own = _own(plan)
         if not 0 <= contributions <= own.max_contributions:
-            raise ParameterError(f"the plan holds for {own.max_contributions} contributions, not {contributions}")
+            raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
         return encryption.open_aggregate(own, aggregate, keyring)
 
 

@@ -34,7 +34,7 @@ from protocols.layout import Block, Segment
 __all__ = ["MAX_SUM", "SLACK", "BlockPacking", "SegmentCode", "SlotRun"]
 
 SLACK: Final = 1.0 + 2.0**-22
-"""How far over its clip a value may be, relatively: float32 rounding of the clip itself."""
+"""Relative amount by which a value may exceed its clip, for float32 rounding of the clip itself."""
 
 MAX_SUM: Final = 2**53 - 1
 """The largest |sum| of a slot: what float64 holds exactly."""
@@ -126,7 +126,9 @@ class BlockPacking:
         if values.shape != (block.length,):
             raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
         if not (np.abs(values) <= block.bounds() * SLACK).all():
-            raise BudgetError(f"block {block.name!r} holds a value that is not finite or over its clip: clip it first")
+            raise BudgetError(
+                f"block {block.name!r} holds a value that is not finite or exceeds its clip: clip it first"
+            )
         parts = [self._steps(index, part) for index, part in enumerate(block.split(values).values())]
         taken = [0] * len(parts)
         digits = []

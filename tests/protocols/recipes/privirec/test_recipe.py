@@ -274,7 +274,11 @@ def test_a_settled_spectrum_ends_the_job_early_and_is_reported() -> None:
         ("privirec", {"items": 10_001}, "the limit is 10000 items"),
         ("privirec-k", {"reveal_gram": True}, "reveal_gram"),
         ("privirec-k", {"components": ITEMS + 1}, "12 items have at most 12 vectors"),
-        ("privirec-k", {"components": ITEMS, "oversampling": 1, "rayleigh_ritz": True}, "12 items have at most 12 vectors"),
+        (
+            "privirec-k",
+            {"components": ITEMS, "oversampling": 1, "rayleigh_ritz": True},
+            "12 items have at most 12 vectors",
+        ),
         ("privirec-k", {"oversampling": 2}, "needs rayleigh_ritz"),
         ("privirec-k", {"user_exponent": 0.4}, "user_exponent"),
         ("privirec-k", {"tolerance": 0}, "tolerance"),
