@@ -55,7 +55,7 @@ def test_no_rate_is_no_limit_and_a_tiny_one_still_lets_one_through() -> None:
 
 
 def test_callers_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limits, "_MOST_BUCKETS", 10)
+    monkeypatch.setattr(rate_limits, "_MAX_BUCKETS", 10)
     time = Time()
     buckets = Buckets(1.0, time)
     for number in range(50):
