@@ -103,7 +103,7 @@ class Bench:
         self.call("PUT", path, headers, content=body)
 
     def start_round(self) -> tuple[str, list[Member]]:
-        """Create a task, enrol its cohort, give every member an envelope so that round 1 opens; return id and members."""
+        """Create a task, enrol its cohort and give every member an envelope, so that round 1 opens."""
         request = {
             "name": "memory",
             "recipe": {"name": "fedmf", "parameters": self.parameters},

@@ -100,7 +100,7 @@ class Ours:
         return PAILLIER.open(self.plan, self.aggregate, len(self.contributions), self.holder)
 
     def seals(self, vector: NDArray[np.float64]) -> dict[str, Callable[[], object]]:
-        """The timed seal functions by source of randomisers; only the strict plan has a pool, so the others use none."""
+        """The seal functions to time, by source of randomisers; only the strict plan has a pool."""
         member = self.holder.without_secret_key()
         return {
             "table": lambda: PAILLIER.seal(self.plan, ROUTE, [vector], member),
