@@ -67,7 +67,7 @@ def item_ids(items: object, n_items: int, what: str = "interactions") -> NDArray
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise ParameterError(f"{what} must be a flat list of integers, got {array.dtype} of shape {array.shape}")
     if array.min() < 0 or array.max() >= n_items:
-        raise ParameterError(f"{what} must be item numbers in 0..{n_items - 1}")
+        raise ParameterError(f"{what} contain an item outside 0..{n_items - 1}")
     if np.unique(array).size != array.size:
         raise ParameterError(f"{what} contain an item twice: pass each item once")
     return array.astype(np.int32)

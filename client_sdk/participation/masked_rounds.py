@@ -1,4 +1,4 @@
-"""A participation's way through one masked round: catch up, a message a stage, train in between, report at the end."""
+"""One client in one masked round: catch up, send one message per stage, train before contributing, report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ __all__ = ["MaskedRound", "take_masked_part"]
 
 @dataclass
 class MaskedRound:
-    """One client in one masked round. Give `advance` the round's view whenever it changed, until `finished`."""
+    """One client in one masked round. Call `advance` with the round's view each time it changes, until `finished`.
+
+    core: the client. view: the round as it opened. traffic: counts the bytes of the round.
+    """
 
     core: LocalWork
     view: RoundView
@@ -42,11 +45,14 @@ class MaskedRound:
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to send."""
+        """Whether this client has sent all its messages, or missed a stage."""
         return self._part is not None and self._part.finished
 
     def advance(self, view: RoundView) -> Program[None]:
-        """What the stage of `view` asks of this client; `RoundLost` when it came too late for one."""
+        """Send what the current stage of `view` asks of this client.
+
+        Raises `RoundLost` when the client has missed a stage, `PolicyRefused`, and what `MaskedPart.advance` raises.
+        """
         started, training = perf_counter(), self._seconds["train"]
         if self._part is None:
             self._part = yield from metered(self._begin(), self.traffic)
@@ -74,9 +80,9 @@ class MaskedRound:
         return self.core.spec(self.view)
 
     def _elements(self) -> NDArray[np.unsignedinteger[Any]]:
-        """Train, and lay the contribution out in the ring."""
+        """Train, and encode the contribution as ring elements."""
         if self._caught_up is None or self._part is None:
-            raise RoundLost("a round begins with its first stage")
+            raise RoundLost("this client missed the first stage of the round")
         started, spec, core = perf_counter(), self._spec, self.core
         self._local = core.train(spec, core.follower.view(self._caught_up.state), self.history)
         self._seconds["train"] += perf_counter() - started
@@ -86,7 +92,7 @@ class MaskedRound:
         return encode(self._part.context.plan, route, self._local.blocks)
 
     def report(self) -> RoundReport:
-        """What this client did; `RoundLost` before it has contributed."""
+        """Return the report of this client; `RoundLost` before it has contributed."""
         if self._local is None or self._caught_up is None:
             raise RoundLost("this client has not contributed")
         route = self.core.terms.recipe.route(self._spec, self.core.membership.client_id)
@@ -112,19 +118,20 @@ class MaskedRound:
 def take_masked_part(
     core: LocalWork, view: RoundView, history: History, progress: Progress | None
 ) -> Program[RoundReport]:
-    """Go through the round with everyone else, from its first stage until this client has nothing left to send.
+    """Take part in the masked round `view` from its first stage, and return the report.
 
-    Raises `RoundLost` when the round fails or leaves this client behind.
+    Raises `RoundLost` when the round ends before this client has sent all its messages, and what `MaskedRound.advance`
+    raises.
     """
-    own, etag = MaskedRound(core, view, history, progress), None
+    part, etag = MaskedRound(core, view, history, progress), None
     while True:
-        yield from own.advance(view)
-        if own.finished:
-            return own.report()
-        fresh = yield from core.calls.current_round(core.terms.task_id, etag, LONG_POLL_SECONDS)
-        if fresh is None:
+        yield from part.advance(view)
+        if part.finished:
+            return part.report()
+        current = yield from core.calls.current_round(core.terms.task_id, etag, LONG_POLL_SECONDS)
+        if current is None:
             continue
-        etag, now = fresh.etag, fresh.round
-        if now.number != view.number or is_over(now):
-            raise RoundLost(now.failure or f"round {view.number} ended before this client was done")
-        view = now
+        etag, newest = current.etag, current.round
+        if newest.number != view.number or is_over(newest):
+            raise RoundLost(newest.failure or f"round {view.number} ended before this client had sent all its messages")
+        view = newest

@@ -76,5 +76,5 @@ def test_changed_terms_are_refused(tmp_path: Path, change: dict[str, Any], invit
 def test_damaged_terms_are_named(tmp_path: Path) -> None:
     client_store = ClientStore(DirectoryStore(tmp_path), "owner")
     client_store.store.write("owner", "t_1", "terms.json", b"{}")
-    with pytest.raises(LocalFileError, match="terms kept for task t_1"):
+    with pytest.raises(LocalFileError, match="stored terms of task t_1"):
         client_store.agreed("t_1")

@@ -212,7 +212,7 @@ def test_encrypted_task_needs_the_membership_secret(
     assert "membership secret" in err
     status, _, err = member.run(*arguments, "--membership-secret", "short")
     assert status == 1
-    assert "copied whole" in err or "32 bytes" in err
+    assert "copied in full" in err or "32 bytes" in err
     other = ("--membership-secret", new_membership_secret())
     waiting = member.start(*arguments, *other)  # the server cannot detect a wrong secret; the holder can
     assert waiting.stdout is not None

@@ -103,7 +103,7 @@ def test_a_shelf_gives_back_what_was_kept(store: Store) -> None:
     remembered = client_store.client_state("t_1", LIKE)
     assert remembered is not None
     np.testing.assert_array_equal(remembered["user_factor"], factor)
-    with pytest.raises(LocalFileError, match="not that of its recipe"):
+    with pytest.raises(LocalFileError, match="does not fit its recipe"):
         client_store.client_state("t_1", {"user_factor": np.zeros(5, dtype=np.float32)})
     kept = client_store.item_state("t_1", RECIPE)
     assert isinstance(kept, FactorState)

@@ -174,7 +174,7 @@ def test_single_clients_state_their_group_and_keep_what_they_hold(
         assert [part.membership.device_group for part in parts] == device_groups
         assert sorted(member.group for member in operator.members(task.task_id)) == [0, 0, 0, 1, 1, 1]
         assert operator.task(task.task_id).able_members == [3, 3]
-        with pytest.raises(ParameterError, match="group 1, and stays there"):
+        with pytest.raises(ParameterError, match="group 1 and cannot change it"):
             clients[1].join("fair-joined", device_group=0)
         with pytest.raises(Conflict, match="group 1, and stays there"):
             clients[1].join(invitation=invitation, device_group=0)
@@ -229,4 +229,4 @@ def test_the_group_must_be_one_there_is(server: AggregatorProcess, operator: Ope
         with pytest.raises(ParameterError, match="no client of this fleet is in group 0"):
             ships.model(0)
     told = waiting_to_start(operator.task(task.task_id), needs_keyring=False)
-    assert told == Waiting("the first round: 0 in group 0, 2 in group 1 are here, and it takes 4 in each")
+    assert told == Waiting("the first round: 0 in group 0, 2 in group 1 are enrolled; it needs 4 in each group")

@@ -90,13 +90,13 @@ def test_where_they_differ_a_warning_says_so(server: AggregatorProcess, operator
     clients, shelves = members(server)
     play(task, clients)
     client_store = shelves[0]
-    client_store.note_contribution(task.task_id, 1, OwnContribution("0" * 64, acknowledged=True))
+    client_store.record_contribution(task.task_id, 1, OwnContribution("0" * 64, acknowledged=True))
     kept = client_store.contributions(task.task_id)
     body = json.dumps({str(number): [one.digest, one.acknowledged] for number, one in kept.items() if number != 2})
     client_store.store.write(client_store.owner, task.task_id, "contributions.json", body.encode())
     assert clients[0].ledger(task.name).warnings == (
-        "round 1: what the server counted is not what this device has sent",
-        "round 2: the server lists a contribution that this device has not noted down",
+        "round 1: the server counted a contribution other than the one that this device sent",
+        "round 2: the server lists a contribution that this device has no record of",
     )
     for client in clients:
         client.close()
@@ -121,7 +121,7 @@ def test_a_sum_that_the_server_leaves_out_is_missed(state: str, acknowledged: bo
         return Response(200, {"content-type": "application/json"}, json.dumps(body).encode())
 
     client_store = ClientStore(MemoryStore(), "me")
-    client_store.note_contribution("t_1", 7, OwnContribution("1" * 64, acknowledged))
+    client_store.record_contribution("t_1", 7, OwnContribution("1" * 64, acknowledged))
     found = Stage(answer).run(read_ledger(ApiCalls("https://example.org", "hrc_x"), client_store, "t_1", "movies"))
     assert found.entries == ()
     assert found.warnings == (
@@ -131,10 +131,10 @@ def test_a_sum_that_the_server_leaves_out_is_missed(state: str, acknowledged: bo
     )
 
 
-def test_damaged_notes_are_named(tmp_path: Path) -> None:
+def test_damaged_records_raise_an_error_that_names_them(tmp_path: Path) -> None:
     client_store = ClientStore(DirectoryStore(tmp_path), "me")
     assert client_store.contributions("t_1") == {}
-    client_store.note_contribution("t_1", 3, OwnContribution("ab", acknowledged=True))
+    client_store.record_contribution("t_1", 3, OwnContribution("ab", acknowledged=True))
     assert client_store.contributions("t_1") == {3: OwnContribution("ab", acknowledged=True)}
     client_store.store.write("me", "t_1", "contributions.json", b'{"x": 1}')
     with pytest.raises(LocalFileError, match="damaged"):

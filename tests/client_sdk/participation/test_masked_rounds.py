@@ -98,7 +98,7 @@ def test_a_fleet_whose_clients_fall_silent(server: AggregatorProcess, operator: 
     assert played.state == "complete"
     assert played.survivors == (USERS if stage in ("confirming", "unmasking") else USERS - 1)
     (missed,) = played.missed
-    assert missed.reason == "dropped out on purpose"
+    assert missed.reason == "simulated dropout"
 
 
 def test_single_clients_in_threads_take_part_until_the_task_ends(server: AggregatorProcess, operator: Operator) -> None:

@@ -173,7 +173,7 @@ def test_a_client_comes_back_without_an_invitation_and_recommends_offline(
         assert client.join().membership.client_id == part.membership.client_id
         with pytest.raises(NotEnrolled, match="again"):
             client.join("other")
-        with pytest.raises(ParameterError, match="whose interactions"):
+        with pytest.raises(ParameterError, match="interactions are required"):
             again.recommend(10)
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "store").rglob("*") if path.is_file())
 

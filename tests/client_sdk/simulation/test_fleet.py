@@ -171,7 +171,7 @@ def test_a_fleet_says_what_it_needs(server: AggregatorProcess) -> None:
         Fleet(server.url, [])
     with pytest.raises(ParameterError, match="less than 1"):
         FleetOptions(dropout=1.0)
-    with Fleet(server.url, interactions(2)) as ships, pytest.raises(ParameterError, match="enrol"):
+    with Fleet(server.url, interactions(2)) as ships, pytest.raises(ParameterError, match="call enrol"):
         ships.run()
 
 
