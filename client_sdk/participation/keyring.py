@@ -263,7 +263,7 @@ class KeyService:
         started = False  # whether round 1 has opened
         self.create()
         while not (stop and stop()):
-            if not (isinstance(change, RoundChanged) and change.is_over):  # its task may have ended
+            if not (isinstance(change, RoundChanged) and change.is_over):  # the task may have ended with it
                 yield from self.deliver(progress, 0.0 if started else poll_seconds)
             wait = poll_seconds if started else 0.0
             change = yield from follow_rounds(self.calls, self.terms.task_id, change, wait)
