@@ -79,7 +79,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs; checks the code, not the paper")
     parser.add_argument(
         "--protocol", choices=["clean", "paper"], default="clean",
-        help="draw training negatives from all items outside the training items (clean), or as the released code (paper)",
+        help="training negatives: drawn from all items outside the training items, or as in the released code",
     )  # fmt: skip
     parser.add_argument(
         "--seeds", type=int, nargs="+", default=[0], help="seeds (default: 0); another seed is part of the key"

@@ -124,7 +124,7 @@ def path_of(job: Job, folder: Path) -> Path:
 
 
 def exclusions(protocol: str, data: LeaveOneOut, candidates: np.ndarray) -> np.ndarray | None:
-    """The items that are never drawn as training negatives, for `Federation(excluded=...)`; int32 (users, items) or None.
+    """The items never drawn as training negatives, for `Federation(excluded=...)`: int32 (users, items) or None.
 
     clean: None; negatives are drawn from all items outside the training items. paper: as in the released CoLR code, a
     user's 100 test candidates are excluded, which is symmetric and no leak. paper_protocol: as in PFedCLR and similar
