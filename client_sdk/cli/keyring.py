@@ -36,7 +36,8 @@ keyring = typer.Typer(
 def membership_secret_command() -> None:
     """Print a new membership secret, 32 random bytes in base64url. The server must never see it.
 
-    The key holder and the members of an encrypted or masked task share it. A client that does not have it gets no keys.
+    The key holder and the members of an encrypted or masked task share it. A
+    client that does not have it gets no keys.
 
     Example: hushrec keyring membership-secret
     """
@@ -83,8 +84,9 @@ def create(
 def serve(task: TaskName = None, membership_secret: MembershipSecret = None, identity: IdentityFile = None) -> None:
     """Seal the keys for each new member until the task ends; with mode=public, also open each sum.
 
-    Keep it running while members join, and with mode=public for the whole task. This command does not contribute data:
-    to take part as well, run hushrec join with the same identity in another terminal.
+    Keep it running while members join, and with mode=public for the whole task.
+    This command does not contribute data: to take part as well, run hushrec join
+    with the same identity in another terminal.
 
     Example: hushrec keyring serve --task movies
     """

@@ -104,21 +104,27 @@ def _ranks(
     """
     width = found.shape[1]
     best = np.sort(np.partition(found, width - k, axis=1)[:, width - k :], axis=1)
-    last = best[:, 0]
-    at_least = k - _below(best, owners, values)
-    tied = values == last[owners]
+    kth_best = best[:, 0]
+    at_least = k - _below(best, owners, values)  # items of the row that score at least as high
+    tied = values == kth_best[owners]
     rows = np.unique(owners[tied])
-    reach = np.zeros(found.shape[0], dtype=np.int64)
-    reach[rows] = np.count_nonzero(found[rows] >= last[rows, None], axis=1)
-    at_least = np.where(tied, reach[owners], np.where(values < last[owners], k + 1, at_least))
+    in_row = np.zeros(found.shape[0], dtype=np.int64)
+    in_row[rows] = np.count_nonzero(found[rows] >= kth_best[rows, None], axis=1)
+    at_least = np.where(tied, in_row[owners], np.where(values < kth_best[owners], k + 1, at_least))
+    ranks = at_least - _earlier_ties(owners, values)
+    return np.asarray(np.where((values == -np.inf) | (values < kth_best[owners]), k + 1, ranks))
+
+
+def _earlier_ties(owners: NDArray[np.int64], values: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
+    """Number the test items of each user with equal scores from 0; return the numbers in the order of `owners`."""
     order = np.lexsort((values, owners))
-    whose, what = owners[order], values[order]
-    first = np.ones(order.size, dtype=bool)
-    first[1:] = (whose[1:] != whose[:-1]) | (what[1:] != what[:-1])
-    place = np.arange(order.size)
-    ranks = np.empty(order.size, dtype=np.int64)
-    ranks[order] = at_least[order] - (place - np.maximum.accumulate(np.where(first, place, 0)))
-    return np.asarray(np.where((values == -np.inf) | (values < last[owners]), k + 1, ranks))
+    sorted_owners, sorted_values = owners[order], values[order]
+    starts_tie = np.ones(order.size, dtype=bool)
+    starts_tie[1:] = (sorted_owners[1:] != sorted_owners[:-1]) | (sorted_values[1:] != sorted_values[:-1])
+    position = np.arange(order.size)
+    numbers = np.empty(order.size, dtype=np.int64)
+    numbers[order] = position - np.maximum.accumulate(np.where(starts_tie, position, 0))
+    return numbers
 
 
 def _below(
