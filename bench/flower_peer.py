@@ -5,9 +5,9 @@ Reads commands from standard input, one JSON object per line, and answers each w
     {"do": "round", "clients": 100, "values": 100000, "neighbours": 22, "threshold": 12, "dropouts": 10, "seed": 1}
     {"do": "quantise", "values": 100000, "times": 20, "seed": 1}
 
-A round is Flower's unchanged `SecAggPlusWorkflow` with its client functions, which the grid calls
-directly. The server's time is the workflow's time minus the clients' time. The strategy passes the parameters through, and nothing is sent or
-serialised. A client that drops out answers with an error instead of its masked vector.
+A round is Flower's unchanged `SecAggPlusWorkflow` with its client functions, which the grid calls directly. The
+server's time is the workflow's time minus the clients' time. The strategy passes the parameters through, and nothing is
+sent or serialised. A client that drops out answers with an error instead of its masked vector.
 """
 
 from __future__ import annotations

@@ -27,16 +27,16 @@ SCORE_ITEMS = 16_384
 
 
 def equal_groups(users: int, device_groups: int) -> np.ndarray:
-    """The device group of every user, int (users,): ids in order, in groups of equal size (as in the paper)."""
+    """The device group of every user, int (users,): ids in order, in groups of equal size, as in the paper."""
     return np.repeat(np.arange(device_groups), [part.size for part in np.array_split(np.arange(users), device_groups)])
 
 
 class FairFederation:
     """One model, trained by devices of the recipe's capacities.
 
-    device_groups (users,): the group of each user, -1 for a user that takes no part. cohorts: clients per sum, by group.
-    Each group's members take part in the order of one shuffle, so nobody has a second turn before everyone had the
-    first. The released code draws a round's clients with replacement, whatever their capacity.
+    device_groups (users,): the group of each user, -1 for a user that takes no part. cohorts: clients per sum, by
+    group. Each group's members take part in the order of one shuffle, so nobody has a second turn before everyone had
+    the first. The released code draws a round's clients with replacement, whatever their capacity.
     """
 
     def __init__(
