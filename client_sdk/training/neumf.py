@@ -71,9 +71,9 @@ def pair_gradients(user: Floats, dense: Floats, rows: Floats) -> PairGradients:
     """
     dim, pairs = user.shape[1], rows.shape[1] // 2
     layers = layers_of(dense, dim)
-    by_user = np.empty_like(user)
-    by_dense = np.empty_like(dense)
-    by = layers_of(by_dense, dim)
+    grad_user = np.empty_like(user)
+    grad_dense = np.empty_like(dense)
+    grad_layers = layers_of(grad_dense, dim)
     scaled_user = user[0] * layers.gmf_output
     hidden = rows[1] @ layers.item_weights
     hidden += user[1] @ layers.user_weights + layers.bias
@@ -81,18 +81,18 @@ def pair_gradients(user: Floats, dense: Floats, rows: Floats) -> PairGradients:
     found = rows[0] @ scaled_user + hidden @ layers.mlp_output
     margins = found[:pairs] - found[pairs:]
     slopes = (0.5 * np.tanh(0.5 * margins) - 0.5) / pairs  # d(-log sigmoid(x)) = sigmoid(x) - 1
-    by_score = np.concatenate([slopes, -slopes]).astype(rows.dtype, copy=False)
-    by_rows = np.empty_like(rows)
-    np.multiply(by_score[:, None], scaled_user, out=by_rows[0])
-    by_scaled = by_score @ rows[0]
-    by_user[0] = by_scaled * layers.gmf_output
-    by.gmf_output[:] = by_scaled * user[0]
-    by.mlp_output[:] = by_score @ hidden
-    by_hidden = by_score[:, None] * layers.mlp_output
-    by_hidden *= hidden > 0
-    np.matmul(by_hidden, layers.item_weights.T, out=by_rows[1])
-    by.item_weights[:] = rows[1].T @ by_hidden
-    by.bias[:] = by_hidden.sum(axis=0)
-    by.user_weights[:] = np.outer(user[1], by.bias)
-    by_user[1] = layers.user_weights @ by.bias
-    return PairGradients(float(np.mean(np.logaddexp(0.0, -margins))), by_rows, by_user, by_dense)
+    grad_scores = np.concatenate([slopes, -slopes]).astype(rows.dtype, copy=False)
+    grad_rows = np.empty_like(rows)
+    np.multiply(grad_scores[:, None], scaled_user, out=grad_rows[0])
+    grad_scaled = grad_scores @ rows[0]
+    grad_user[0] = grad_scaled * layers.gmf_output
+    grad_layers.gmf_output[:] = grad_scaled * user[0]
+    grad_layers.mlp_output[:] = grad_scores @ hidden
+    grad_hidden = grad_scores[:, None] * layers.mlp_output
+    grad_hidden *= hidden > 0
+    np.matmul(grad_hidden, layers.item_weights.T, out=grad_rows[1])
+    grad_layers.item_weights[:] = rows[1].T @ grad_hidden
+    grad_layers.bias[:] = grad_hidden.sum(axis=0)
+    grad_layers.user_weights[:] = np.outer(user[1], grad_layers.bias)
+    grad_user[1] = layers.user_weights @ grad_layers.bias
+    return PairGradients(float(np.mean(np.logaddexp(0.0, -margins))), grad_rows, grad_user, grad_dense)

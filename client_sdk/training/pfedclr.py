@@ -130,11 +130,11 @@ class FreeUser:
 
     def gradients(self, residuals: Array) -> list[Array]:
         """Return the gradients of rows and p."""
-        for_rows, for_user = self._flat.gradients
-        np.multiply.outer(residuals, self.user, out=for_rows)
-        np.matmul(residuals, self.rows, out=for_user)
+        grad_rows, grad_user = self._flat.gradients
+        np.multiply.outer(residuals, self.user, out=grad_rows)
+        np.matmul(residuals, self.rows, out=grad_user)
         if self._base is not None:
-            for_user += residuals @ self._base
+            grad_user += residuals @ self._base
         return self._flat.gradients
 
 
@@ -156,11 +156,11 @@ class LowRank:
 
     def gradients(self, residuals: Array) -> list[Array]:
         """Return the gradients of A, B and p."""
-        for_rows, for_basis, for_user = self._flat.gradients
+        grad_rows, grad_basis, grad_user = self._flat.gradients
         folded = residuals @ self.rows
-        np.multiply.outer(residuals, self.basis @ self.user, out=for_rows)
-        np.multiply.outer(folded, self.user, out=for_basis)
-        np.add(residuals @ self._base, folded @ self.basis, out=for_user)
+        np.multiply.outer(residuals, self.basis @ self.user, out=grad_rows)
+        np.multiply.outer(folded, self.user, out=grad_basis)
+        np.add(residuals @ self._base, folded @ self.basis, out=grad_user)
         return self._flat.gradients
 
 

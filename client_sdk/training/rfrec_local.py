@@ -122,10 +122,10 @@ class LocalModel:
         residuals = ratings.targets - fitted
         slopes = fitted * (1 - fitted) if rule.logistic else np.ones_like(fitted)
         weights = (-2 * slopes * residuals)[:, None]
-        of_rows = weights * own
+        grad_rows = weights * own
         if ratings.starts.size < ratings.items.size:
-            of_rows = np.add.reduceat(of_rows, ratings.starts)
-        return ratings.members @ (weights * rows) + self._decay(rule), of_rows, residuals
+            grad_rows = np.add.reduceat(grad_rows, ratings.starts)
+        return ratings.members @ (weights * rows) + self._decay(rule), grad_rows, residuals
 
     def _decay(self, rule: LocalRule) -> NDArray[np.float32]:
         length = float(np.linalg.norm(self.users)) if rule.by_norm else 1.0
@@ -136,17 +136,17 @@ class LocalModel:
 
         average: float32 (items, dim), the average that the device knows.
         """
-        of_users, of_rows, residuals = self.gradients(ratings, rule)
+        grad_users, grad_rows, residuals = self.gradients(ratings, rule)
         if self.adam is not None:
-            of_items = np.float32(rule.pull) * (self.items - average) if rule.pull else np.zeros_like(self.items)
-            of_items[ratings.rated] += of_rows
-            self.adam.step([of_users, of_items])
+            grad_items = np.float32(rule.pull) * (self.items - average) if rule.pull else np.zeros_like(self.items)
+            grad_items[ratings.rated] += grad_rows
+            self.adam.step([grad_users, grad_items])
         else:
             rate = np.float32(rule.rate)
             if rule.pull:
                 self.items -= rate * np.float32(rule.pull) * (self.items - average)
-            self.items[ratings.rated] -= rate * of_rows
-            self.users -= rate * of_users
+            self.items[ratings.rated] -= rate * grad_rows
+            self.users -= rate * grad_users
         return float(np.mean(residuals**2))
 
     def move(self, average: NDArray[np.float32], rule: LocalRule, times: int) -> None:
