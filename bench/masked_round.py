@@ -69,7 +69,7 @@ class DrawnVectorHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """The drawn vector, whatever the model and the history are."""
+        """The drawn vector; model and history have no effect."""
         return LocalResult([self.vector()], 0, {}, float("nan"), 0)
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
@@ -77,7 +77,7 @@ class DrawnVectorHalf:
         return {}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """0 for every item."""
+        """Zeros, float32 (items,)."""
         return np.zeros(ITEMS, dtype=np.float32)
 
 

@@ -34,9 +34,9 @@ def ckks_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
     """(title, SVG) of upload size, client time and server time by form."""
     made = []
     for title, prefix, suffix, reference in (
-        ("Upload, times the float32 plaintext", "upload_ratio_", "", 1.0),
-        ("A client's seal, milliseconds", "encrypt_", "_ms_median", None),
-        ("The server's fold, milliseconds a client", "fold_", "_ms_median", None),
+        ("Upload / float32 plaintext", "upload_ratio_", "", 1.0),
+        ("Sealing, milliseconds per client", "encrypt_", "_ms_median", None),
+        ("Folding, milliseconds per client", "fold_", "_ms_median", None),
     ):
         lines = [
             _Line(label, float(value), _COLOUR.get(form, "ours"))

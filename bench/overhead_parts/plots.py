@@ -59,9 +59,9 @@ PANELS: Final = (
 )  # fmt: skip
 
 METRICS: Final = (
-    Metric("size", "upload, KB a client", lambda row: row.published.ciphertext_kb, "ciphertext_kb", plaintext=True),
-    Metric("client", "a client's time in a round", lambda row: row.published.client_seconds, "client_seconds"),
-    Metric("server", "the server's time for one client", lambda row: row.published.server_seconds, "server_seconds"),
+    Metric("size", "upload per client, KB", lambda row: row.published.ciphertext_kb, "ciphertext_kb", plaintext=True),
+    Metric("client", "client time per round", lambda row: row.published.client_seconds, "client_seconds"),
+    Metric("server", "server time per client", lambda row: row.published.server_seconds, "server_seconds"),
 )
 
 

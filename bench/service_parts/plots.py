@@ -61,7 +61,7 @@ def _latencies(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
     if not rows:
         return []
     rate = _number(figures, "latency.rate_per_s") or 0.0
-    title = f"Latency at {rate:.0f} requests a second, ms: p50, p95, p99 (log scale)"
+    title = f"Latency at {rate:.0f} requests per second, ms: p50, p95, p99 (log scale)"
     height = 0.9 + 0.4 * len(rows)
     drawing = figure(5.6, height)
     axes = drawing.subplots()

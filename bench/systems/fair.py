@@ -76,7 +76,7 @@ class FairRow:
 
     @property
     def dataset(self) -> str:
-        """Goodreads-100."""
+        """The name of the data set."""
         return DATASET
 
     @property
@@ -178,7 +178,7 @@ class MemoryRow:
 
     @property
     def dataset(self) -> str:
-        """Goodreads-100."""
+        """The name of the data set."""
         return DATASET
 
     @property
