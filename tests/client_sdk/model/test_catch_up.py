@@ -1,4 +1,4 @@
-"""Which way to the newest model is taken, and what a client refuses on its own account."""
+"""Plans for catching up, and what a client refuses whatever the server says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from client_sdk.model.sync_plan import SyncPlan, plan_sync
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import MechanismChoice, RecipeChoice, RoundPage, RoundView, Schedule, SnapshotView, TaskView
-from tests.support.programs import Stage
+from tests.support.programs import ProgramRunner
 
 SEED = bytes(range(32))
 
@@ -71,7 +71,7 @@ def numbers(plan: SyncPlan) -> tuple[int | None, list[int]]:
     return plan.snapshot.round if plan.snapshot else None, [view.number for view in plan.rounds]
 
 
-def test_the_cheaper_way_in_bytes_is_taken() -> None:
+def test_the_plan_of_fewer_bytes_is_chosen() -> None:
     rounds = tuple(complete(n, 100) for n in (1, 2, 4, 5))
     assert numbers(plan_sync(5, Catalogue(5, rounds, snapshot(4, 10)))) == (None, [])
     assert numbers(plan_sync(0, Catalogue(5, rounds, None))) == (None, [1, 2, 4, 5])
@@ -112,9 +112,9 @@ def test_a_plan_reaches_the_newest_round_and_never_costs_more_than_replay(
     assert [view.number for view in plan.rounds] == [n for n in missed if n > start]
 
 
-def page(*rounds: RoundView, more: bool = False) -> Stage:
+def page(*rounds: RoundView, more: bool = False) -> ProgramRunner:
     body = RoundPage(rounds=list(rounds), more=more).model_dump_json().encode()
-    return Stage(lambda request: Response(200, {}, body) if "rounds" in request.url else Response(404, {}))
+    return ProgramRunner(lambda request: Response(200, {}, body) if "rounds" in request.url else Response(404, {}))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def page(*rounds: RoundView, more: bool = False) -> Stage:
         ((complete(1, survivors=11),), "11 survivors"),
     ],
 )
-def test_a_list_of_rounds_that_cannot_be_is_not_believed(rounds: tuple[RoundView, ...], fault: str) -> None:
+def test_an_impossible_list_of_rounds_is_refused(rounds: tuple[RoundView, ...], fault: str) -> None:
     with pytest.raises(ContractBroken, match=fault):
         page(*rounds).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 5))
 
@@ -143,12 +143,12 @@ def test_pages_that_a_snapshot_covers_are_skipped() -> None:
         rounds = [complete(n) for n in range(after + 1, min(after + 100, 950) + 1)]
         return Response(200, {}, RoundPage(rounds=rounds, more=after + 100 < 950).model_dump_json().encode())
 
-    catalogue = Stage(answer).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 950))
+    catalogue = ProgramRunner(answer).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 950))
     assert len(asked) == 3
     assert numbers(plan_sync(0, catalogue)) == (900, list(range(901, 951)))
 
 
-def test_the_round_seed_and_the_opener_are_computed_not_believed() -> None:
+def test_the_round_seed_and_the_opener_are_computed_and_compared() -> None:
     lying = complete(3).model_copy(update={"seed": b64encode(bytes(32))})
     with pytest.raises(ContractBroken, match="seed"):
         TERMS.round_spec(lying)
@@ -157,7 +157,7 @@ def test_the_round_seed_and_the_opener_are_computed_not_believed() -> None:
         TaskTerms.of(task_view(opened_by="members"))
 
 
-def test_the_policy_refuses_tasks_and_rounds_below_it() -> None:
+def test_the_policy_refuses_tasks_and_rounds_that_are_too_small() -> None:
     with pytest.raises(PolicyRefused, match="plain"):
         Policy().check_task(TERMS)
     allowing = Policy(mechanisms=frozenset({"plain"}), min_cohort=4)
@@ -173,7 +173,7 @@ def test_the_policy_refuses_tasks_and_rounds_below_it() -> None:
     assert not Policy(max_clip_share=0.1).too_much_clipped(10, 100)
 
 
-def test_recommendations_leave_out_what_was_seen_and_are_sorted() -> None:
+def test_recommendations_exclude_seen_items_and_are_sorted() -> None:
     scores = np.array([3.0, 1.0, 2.0, 2.0], dtype=np.float32)
     found = top_items(scores, np.array([0], dtype=np.int32), 3)
     assert list(found) == [(2, 2.0), (3, 2.0), (1, 1.0)]
@@ -182,6 +182,6 @@ def test_recommendations_leave_out_what_was_seen_and_are_sorted() -> None:
 
 
 @pytest.mark.parametrize("bad", [[0, 0], [-1], [6], [[1]], [0.5], ["a"]])
-def test_interactions_that_are_no_distinct_items_are_refused(bad: list[object]) -> None:
+def test_interactions_that_are_not_distinct_items_are_refused(bad: list[object]) -> None:
     with pytest.raises(ParameterError):
         item_ids(bad, 6)

@@ -18,7 +18,7 @@ from client_sdk.model.state_source import OwnSource, SharedSource
 from protocols.messages import RoundPage, SnapshotView
 from protocols.recipes.base import ModelState
 from tests.client_sdk.model.test_catch_up import SEED, TERMS, complete
-from tests.support.programs import Stage, problem
+from tests.support.programs import ProgramRunner, problem
 
 CALLS = ApiCalls("https://example.org", "token")
 AGGREGATE = bytes(TERMS.sum_plan.aggregate_bytes)
@@ -63,8 +63,8 @@ class Server:
         return Response(200, {"content-digest": content_digest(body)}, body)
 
 
-def downloads(stage: Stage) -> list[str]:
-    paths = [request.url.split("/v1/tasks/t_1/")[1] for request in stage.requests]
+def downloads(runner: ProgramRunner) -> list[str]:
+    paths = [request.url.split("/v1/tasks/t_1/")[1] for request in runner.requests]
     return [path for path in paths if path.endswith("/aggregate") or path.split("/")[-1].isdigit()]
 
 
@@ -79,46 +79,46 @@ def test_a_followers_own_state_is_kept_on_the_device_and_moved_forward() -> None
     follower = ModelFollower(CALLS, TERMS, store)
     with pytest.raises(ModelUnavailable, match="refresh=True"):
         follower.at_hand()
-    stage = Stage(Server(2))
-    reached = stage.run(follower.follow(2))
+    runner = ProgramRunner(Server(2))
+    reached = runner.run(follower.follow(2))
     assert equal(reached.state, state_after(TERMS, 2))
-    assert downloads(stage) == ["rounds/1/aggregate", "rounds/2/aggregate"]
+    assert downloads(runner) == ["rounds/1/aggregate", "rounds/2/aggregate"]
     later = ModelFollower(CALLS, TERMS, store)
     assert equal(later.at_hand(), reached.state)
-    stage = Stage(Server(3))
-    assert equal(stage.run(later.follow(3)).state, state_after(TERMS, 3))
-    assert downloads(stage) == ["rounds/3/aggregate"]
+    runner = ProgramRunner(Server(3))
+    assert equal(runner.run(later.follow(3)).state, state_after(TERMS, 3))
+    assert downloads(runner) == ["rounds/3/aggregate"]
 
 
 def test_a_snapshot_that_was_replaced_meanwhile_is_planned_anew() -> None:
-    stage = Stage(Server(40, kept=(40,), announced=[39, 40]))
-    reached = stage.run(ModelFollower(CALLS, TERMS).follow(40))
+    runner = ProgramRunner(Server(40, kept=(40,), announced=[39, 40]))
+    reached = runner.run(ModelFollower(CALLS, TERMS).follow(40))
     assert equal(reached.state, state_after(TERMS, 40))
-    assert downloads(stage) == ["snapshots/39", "snapshots/40"]
+    assert downloads(runner) == ["snapshots/39", "snapshots/40"]
     with pytest.raises(ModelUnavailable, match="replaced faster"):
-        Stage(Server(40, kept=(), announced=[40])).run(ModelFollower(CALLS, TERMS).follow(40))
+        ProgramRunner(Server(40, kept=(), announced=[40])).run(ModelFollower(CALLS, TERMS).follow(40))
 
 
 @pytest.mark.parametrize("mode", ["each", "once"])
 def test_followers_that_share_a_cache_open_once_and_download_as_it_says(mode: str) -> None:
     cache = ModelCache(mode)  # type: ignore[arg-type]
     first, second = (ModelFollower(CALLS, TERMS, shared=cache) for _ in range(2))
-    made = Stage(Server(2)).run(first.follow(2))
-    stage = Stage(Server(2))
-    found = stage.run(second.follow(2))
+    made = ProgramRunner(Server(2)).run(first.follow(2))
+    runner = ProgramRunner(Server(2))
+    found = runner.run(second.follow(2))
     assert found.state is made.state
     assert second.known == 2
-    assert (found.bytes_spared, len(downloads(stage))) == ((2 * len(AGGREGATE), 0) if mode == "once" else (0, 2))
+    assert (found.bytes_spared, len(downloads(runner))) == ((2 * len(AGGREGATE), 0) if mode == "once" else (0, 2))
 
 
 def test_a_follower_whose_state_left_the_cache_starts_over() -> None:
     cache = ModelCache(keep=1)
     slow, fast = (ModelFollower(CALLS, TERMS, shared=cache) for _ in range(2))
-    Stage(Server(1)).run(slow.follow(1))
-    Stage(Server(2)).run(fast.follow(2))
-    stage = Stage(Server(3))
-    assert equal(stage.run(slow.follow(3)).state, state_after(TERMS, 3))
-    assert downloads(stage) == [f"rounds/{number}/aggregate" for number in (1, 2, 3)]
+    ProgramRunner(Server(1)).run(slow.follow(1))
+    ProgramRunner(Server(2)).run(fast.follow(2))
+    runner = ProgramRunner(Server(3))
+    assert equal(runner.run(slow.follow(3)).state, state_after(TERMS, 3))
+    assert downloads(runner) == [f"rounds/{number}/aggregate" for number in (1, 2, 3)]
 
 
 def test_both_sources_forget_what_was_reached() -> None:
