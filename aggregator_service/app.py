@@ -67,7 +67,7 @@ def create_app(
     executor that `settings.executor` names, and the exporter that `settings.traces` names. Raises `ParameterError` if
     `settings.traces` needs an extra that is not installed.
     """
-    provider, flush_spans = (tracer_provider, _no_flush) if tracer_provider is not None else tracing(settings.traces)
+    provider, flush_spans = tracing(settings.traces) if tracer_provider is None else (tracer_provider, lambda: None)
     instruments = Instruments(Metrics(), tracer_of(provider))
     app = FastAPI(
         lifespan=lambda app: _lifespan(app, settings, clock or SystemClock(), executor, instruments, flush_spans),
@@ -106,7 +106,7 @@ async def _lifespan(
         for job in server.background_jobs():
             resources.push_async_callback(_cancel, asyncio.create_task(job))
         if settings.signatures == "off":
-            _LOG.warning("request signatures are off (HUSHREC_SIGNATURES=off): a token is enough to act as its client")
+            _LOG.warning("requests need no signature (HUSHREC_SIGNATURES=off): a token is enough to act as its client")
         _LOG.info("aggregator ready", extra=fields(workers=server.services.workers.width, threads=settings.threads))
         yield
 
@@ -127,11 +127,7 @@ class Server:
 
 
 def build_services(
-    settings: Settings,
-    clock: Clock,
-    executor: Executor | None,
-    instruments: Instruments,
-    resources: AsyncExitStack,
+    settings: Settings, clock: Clock, executor: Executor | None, instruments: Instruments, resources: AsyncExitStack
 ) -> Server:
     """Open storage and workers, and connect every part of a server. Call it in the event loop that will serve.
 
@@ -195,10 +191,6 @@ def _check_workers(workers: Workers) -> None:
     else:
         if remark:
             _LOG.warning("the executor is %s", remark)
-
-
-def _no_flush() -> None:
-    return
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

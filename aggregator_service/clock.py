@@ -1,4 +1,4 @@
-"""Time as an argument: deadlines are compared with a clock that tests can hold still."""
+"""The clock that deadlines are compared with. Tests and simulations use one that they set."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ __all__ = ["Clock", "ManualClock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Seconds since the epoch; wall time, because deadlines outlive the process."""
+    """Wall time, because deadlines are stored and outlive the process."""
 
     def now(self) -> float:
-        """The time."""
+        """Return the time in seconds since the epoch."""
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The system clock."""
 
     def now(self) -> float:
-        """`time.time()`."""
+        """Return `time.time()`."""
         return time.time()
 
 
 class ManualClock:
-    """A clock that only moves when told to: for simulations and tests."""
+    """A clock that moves only by `advance`, for simulations and tests. start: seconds since the epoch."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
         self._now = start
 
     def now(self) -> float:
-        """The time it was set to."""
+        """Return the time in seconds since the epoch."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Move the clock forward by `seconds`."""
         self._now += seconds

@@ -1,4 +1,4 @@
-"""Named points at which a test may let the process die, as a power cut would: nothing runs after the signal."""
+"""Named points at which a test can kill the process. SIGKILL runs no clean-up, like a power failure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CrashPoint = Literal[
     "stage.sharing-ended",
     "stage.collecting-ended",
     "stage.confirming-ended",
-    # only where a job is split among workers
+    # reached only if a job is split among workers
     "parts.folded-before-merge",
     "parts.unmasked-before-release",
-    # these end a worker
+    # in worker processes
     "worker.folding",
     "worker.unmasking",
 ]
@@ -36,6 +36,6 @@ _ARMED: Final = os.environ.get("HUSHREC_CRASH_AT", "")
 
 
 def crash_point(name: CrashPoint) -> None:
-    """SIGKILL to this very process when HUSHREC_CRASH_AT names the point; otherwise nothing."""
+    """Kill this process with SIGKILL if the environment variable HUSHREC_CRASH_AT names the point."""
     if name == _ARMED:
         os.kill(os.getpid(), signal.SIGKILL)

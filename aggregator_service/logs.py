@@ -1,4 +1,4 @@
-"""Logs carry ids, sizes, digests and times; never values, tokens or invitations."""
+"""Log formats. Log lines hold ids, sizes, digests and times, never values, tokens or invitations."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _FIELDS: Final = "hushrec_fields"
 
 
 def fields(**values: str | int | float | None) -> dict[str, Any]:
-    """The `extra=` argument of a log call: structured fields beside a constant message."""
+    """Return the `extra=` argument of a log call: structured fields beside a constant message. None is left out."""
     return {_FIELDS: {name: value for name, value in values.items() if value is not None}}
 
 
 def _with_request(record: logging.LogRecord) -> dict[str, Any]:
-    """The structured fields, and the id of the request that the line was written for."""
+    """Return the structured fields of a record and the id of the request being handled."""
     own: dict[str, Any] = getattr(record, _FIELDS, {})
     request_id = request_ids.current.get()
     return own if request_id is None else {"request": request_id, **own}
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Formats each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, logger, message and the structured fields; a traceback under `exception`."""
+        """Return time, level, logger, message, the structured fields, and a traceback as `exception`."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -45,17 +45,21 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same for people: message first, then name=value."""
+    """Formats each record as text: the message, then the structured fields as name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """`time level message name=value ...`."""
+        """Return `time level message name=value ...`."""
         line = super().format(record)
         pairs = " ".join(f"{name}={value}" for name, value in _with_request(record).items())
         return f"{line} {pairs}" if pairs else line
 
 
 def configure_logging(form: Literal["text", "json"], level: Literal["debug", "info", "warning"] = "info") -> None:
-    """Send the service's logs to standard error, once. uvicorn's own lines take the same way."""
+    """Write the logs of the service and of uvicorn to standard error.
+
+    form: format of the lines. level: least severe level that is logged. uvicorn's access log is disabled:
+    `observability.requests` logs each request.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter("%(asctime)s %(levelname)s %(message)s"))
     for name in ("aggregator_service", "uvicorn"):
@@ -64,6 +68,6 @@ def configure_logging(form: Literal["text", "json"], level: Literal["debug", "in
         logger.setLevel(level.upper())
         logger.propagate = False
     logging.getLogger("uvicorn.access").disabled = True
-    # Nothing of this is in our lines, and each line would look for it.
-    logging._srcfile = None  # where in the source a line comes from
+    # Our lines do not contain these facts, and finding them costs time for each line.
+    logging._srcfile = None  # source file and line number
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

@@ -1,4 +1,4 @@
-"""Every way to say no, in one file: exceptions become problem documents (RFC 9457) that never echo the request."""
+"""Problem documents (RFC 9457): how exceptions map to HTTP errors. They never repeat text from the request."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["PROBLEM_MEDIA_TYPE", "Problem", "crashed", "document", "install_prob
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 
 _LOG = logging.getLogger(__name__)
-_LATER: Final = {"Retry-After": "5"}
+_RETRY_LATER: Final = {"Retry-After": "5"}
 _PLAIN_NAME: Final = re.compile(r"^[a-z][a-z0-9_]{0,40}$")
-_OF_STATUS: Final = {
+_SLUG_OF_STATUS: Final = {
     400: "bad-request",
     401: "unauthenticated",
     403: "forbidden",
@@ -42,7 +42,11 @@ _OF_STATUS: Final = {
 
 
 class Problem(Exception):
-    """A refusal. `detail` says what is wrong and what to do, in words of ours; `extensions` carry numbers to act on."""
+    """An error response of the API.
+
+    slug: problem type, a key of `PROBLEM_TYPES`. detail: what is wrong and what to do, without text from the request.
+    headers: additional response headers. extensions: additional members of the document.
+    """
 
     def __init__(
         self, slug: str, detail: str, *, headers: Mapping[str, str] | None = None, **extensions: int | str
@@ -57,7 +61,7 @@ class Problem(Exception):
 def document(
     slug: str, detail: str, errors: Sequence[Mapping[str, Any]] | None = None, **extensions: int | str
 ) -> ProblemDocument:
-    """The problem document of a type."""
+    """Return the problem document of the type `slug`; errors: the faults of single fields."""
     status, title = PROBLEM_TYPES[slug]
     return ProblemDocument(
         type=problem_uri(slug),
@@ -71,9 +75,9 @@ def document(
 
 
 def responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """The `responses=` argument of a route: its problem types by status, each with an example.
+    """Return the `responses=` argument of a route: its problem types by status, each with an example.
 
-    Any request may be refused for its form, or for a body that nobody asked for, before a route sees it.
+    The types that every route has are added: a request may be refused for its form or its body before routing.
     """
     found: dict[int | str, dict[str, Any]] = {}
     for slug in ("bad-request", "bad-digest", "body-too-long", "upload-timeout", *slugs):
@@ -103,7 +107,7 @@ def _answer(request: Request, body: ProblemDocument, headers: Mapping[str, str] 
     return JSONResponse(content, body.status, headers=dict(headers or {}), media_type=PROBLEM_MEDIA_TYPE)
 
 
-def _refused(request: Request, error: Exception) -> JSONResponse:
+def _problem(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)  # noqa: S101 - registered for this type alone
     headers = dict(error.headers)
     if PROBLEM_TYPES[error.slug][0] == 401:
@@ -112,7 +116,7 @@ def _refused(request: Request, error: Exception) -> JSONResponse:
 
 
 def _field(location: Sequence[Any]) -> str:
-    """Where the fault lies; whatever is not plainly a field name of ours or an index stays unnamed."""
+    """Return the path of a field with dots; parts that are not plain names or indices become `(unnamed)`."""
     parts = [str(part) if isinstance(part, int) or _PLAIN_NAME.match(str(part)) else "(unnamed)" for part in location]
     return ".".join(parts)
 
@@ -122,7 +126,7 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
     found = error.errors()
     if any(item["type"] in ("json_invalid", "unicode_error") for item in found):
         return _answer(request, document("bad-request", "the body is not well-formed JSON"))
-    # An error's text names the rule; only our own validators' texts are free, and they hold no input either.
+    # pydantic's messages name the rule. Messages of our own validators contain no input either.
     listed = [
         {"field": _field(item["loc"]), "rule": item["type"], "message": item["msg"].removeprefix("Value error, ")}
         for item in found[:20]
@@ -132,7 +136,7 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type alone
-    slug = _OF_STATUS.get(error.status_code, "internal-error" if error.status_code >= 500 else "bad-request")
+    slug = _SLUG_OF_STATUS.get(error.status_code, "internal-error" if error.status_code >= 500 else "bad-request")
     return _answer(request, document(slug, PROBLEM_TYPES[slug][1] + "."), error.headers)
 
 
@@ -150,11 +154,11 @@ def _codec(request: Request, error: Exception) -> JSONResponse:
 
 def _damaged(request: Request, error: Exception) -> JSONResponse:
     _LOG.error("stored blob damaged: %s", error, extra=fields(route=_route_of(request)))
-    return _answer(request, document("internal-error", "stored bytes are damaged; the operator has been told"))
+    return _answer(request, document("internal-error", "stored bytes are damaged; the error is in the server's log"))
 
 
 def _unavailable(request: Request, error: Exception) -> JSONResponse:
-    # The statement's parameters may hold hashes: the type of the driver's error is enough.
+    # The error's text holds the statement's parameters, among them hashes, so only its type is logged.
     cause = getattr(error, "orig", None) or error
     _LOG.error("database unavailable: %s", type(cause).__name__, extra=fields(route=_route_of(request)))
     return _answer(request, document("unavailable", "the database does not answer; try again"), {"Retry-After": "2"})
@@ -162,7 +166,7 @@ def _unavailable(request: Request, error: Exception) -> JSONResponse:
 
 def _no_blobs(request: Request, error: Exception) -> JSONResponse:
     _LOG.error("blob store unavailable: %s", error, extra=fields(route=_route_of(request)))
-    return _answer(request, document("unavailable", "the blob store does not work; try again"), _LATER)
+    return _answer(request, document("unavailable", "the blob store is unavailable; try again"), _RETRY_LATER)
 
 
 def _no_disk(request: Request, error: Exception) -> JSONResponse:
@@ -170,20 +174,24 @@ def _no_disk(request: Request, error: Exception) -> JSONResponse:
     if code not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
         return crashed(request, error)
     _LOG.error("local disk unavailable: %s", errno.errorcode[code], extra=fields(route=_route_of(request)))
-    return _answer(request, document("unavailable", "the server's disk takes nothing now; try again"), _LATER)
+    return _answer(request, document("unavailable", "the server cannot write to its disk; try again"), _RETRY_LATER)
 
 
 def _not_storable(request: Request, error: Exception) -> JSONResponse:
     cause = type(getattr(error, "orig", error)).__name__
-    _LOG.warning("a value that the database does not store: %s", cause, extra=fields(route=_route_of(request)))
-    return _answer(request, document("bad-request", "a value holds a character or a number that is not stored"))
+    _LOG.warning(
+        "a value in the request cannot be stored in the database: %s", cause, extra=fields(route=_route_of(request))
+    )
+    return _answer(
+        request, document("bad-request", "a value contains a character or a number that the database cannot store")
+    )
 
 
 def crashed(request: Request, error: Exception) -> JSONResponse:
-    """The answer to what nobody foresaw; the traceback goes to the log."""
+    """Return the response to an unexpected exception, and log its traceback."""
     _LOG.error("unhandled %s", type(error).__name__, exc_info=error, extra=fields(route=_route_of(request)))
     return _answer(
-        request, document("internal-error", "the request failed inside the server; the operator has been told")
+        request, document("internal-error", "the request failed inside the server; the error is in the server's log")
     )
 
 
@@ -192,8 +200,8 @@ def _route_of(request: Request) -> str:
 
 
 def install_problem_handlers(app: FastAPI) -> None:
-    """Map every exception that a route is known to raise; `crashed` answers the others."""
-    app.add_exception_handler(Problem, _refused)
+    """Register a handler for each exception that routes are known to raise; `crashed` answers all others."""
+    app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ContributionError, _contribution)

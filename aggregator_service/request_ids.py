@@ -1,4 +1,4 @@
-"""One id a request: taken from `X-Request-Id` when it is harmless, made otherwise, and in every log line it causes."""
+"""Request ids: from the header `X-Request-Id` or random, and part of every log line about the request."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Final
 __all__ = ["HEADER", "choose", "current"]
 
 HEADER: Final = b"x-request-id"
-# Letters that can neither break a log line nor hide in one; and nobody writes a token of ours into the logs this way.
-_HARMLESS: Final = re.compile(rb"^(?!hr[a-z]_)[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+# Characters that cannot break a log line or look like something else in it. Texts with a token's prefix are excluded.
+_ALLOWED: Final = re.compile(rb"^(?!hr[a-z]_)[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 
 _RANDOM: Final = random.Random()  # noqa: S311
 
 current: ContextVar[str | None] = ContextVar("hushrec_request_id", default=None)
-"""The id of the request that this code runs for; threads that work for it see it, too."""
+"""Id of the request being handled, also in the threads that work for it; None outside requests."""
 
 
 def choose(offered: bytes | None) -> str:
-    """The id that a proxy or client offers, or 64 random bits where it offers none, or none that is harmless.
+    """Return the id that a proxy or client sent, or 64 random bits in hex if it sent none or one that is not allowed.
 
-    An id is no secret: these bits need not come from the system.
+    Ids are not secret, so the random bits need not be cryptographically secure.
     """
-    if offered is not None and _HARMLESS.match(offered):
+    if offered is not None and _ALLOWED.match(offered):
         return offered.decode("ascii")
     return f"{_RANDOM.getrandbits(64):016x}"

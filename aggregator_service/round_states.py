@@ -1,4 +1,4 @@
-"""The life of a round as one table: state x event -> state. docs/rounds.md is drawn from it."""
+"""The states of a round as one transition table: state x event -> state. The diagram in docs/rounds.md shows it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class RoundEvent(StrEnum):
-    """What can happen to a round."""
+    """Events that change the state of a round. The values are the labels in the diagram."""
 
     ROSTER_CLOSED = "keys of enough clients"
     SHARES_HANDED_OUT = "shares of enough clients"
@@ -34,7 +34,7 @@ class RoundEvent(StrEnum):
     SURVIVORS_KNOWN = "enough survivors, curious"
     CONFIRMED = "enough survivors agree"
     STAGE_MISSED = "too few for the threshold"
-    TOO_SIMILAR = "survivors too like those of an earlier sum"
+    TOO_SIMILAR = "survivors too similar to those of an earlier sum"
     RELEASED = "aggregate released"
     STORAGE_DAMAGED = "a stored blob is damaged"
     TASK_CLOSED = "task closed"
@@ -98,28 +98,28 @@ OPENING: Final[Mapping[RoundState, str]] = {
     RoundState.COLLECTING: "round opened",
     RoundState.ADVERTISING: "round opened, masked",
 }
-"""Where a round begins."""
+"""The first state of a round, without and with masks, and its label in the diagram."""
 
 ORDER: Final = tuple(state.value for state in RoundState)
-"""Every round enters its states in this order, each at most once; some at one and the same time."""
+"""The order in which a round enters states. It enters each at most once, and some at the same time."""
 ACTIVE: Final = tuple(state for state, row in TABLE.items() if row)
 TERMINAL: Final = tuple(state for state, row in TABLE.items() if not row)
 
 
 class IllegalTransitionError(RuntimeError):
-    """An event that the table does not have in this state: a fault of the engine, never of a client."""
+    """The table has no such event in this state. The fault is the engine's, never a client's."""
 
 
 def next_state(state: str, event: RoundEvent) -> RoundState:
-    """The state after `event`; `IllegalTransitionError` when the table has no such entry."""
+    """Return the state after `event`; raise `IllegalTransitionError` if the table has no such event in `state`."""
     try:
         return TABLE[RoundState(state)][event]
     except KeyError:
-        raise IllegalTransitionError(f"a {state} round knows no event {event.value!r}") from None
+        raise IllegalTransitionError(f"event {event.value!r} is not allowed in state {state}") from None
 
 
 def diagram() -> str:
-    """The table as a mermaid state diagram."""
+    """Return the table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2", *(f"    [*] --> {state}: {why}" for state, why in OPENING.items())]
     for state, row in TABLE.items():
         lines += [f"    {state} --> {target}: {event.value}" for event, target in row.items()]

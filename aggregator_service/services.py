@@ -1,4 +1,4 @@
-"""What every route needs, gathered once at start."""
+"""What the routes work with: storage, time, notifier, caches and engine, created when the server starts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ class BodyBuffers(Protocol):
 
 @dataclass(frozen=True)
 class Services:
-    """One aggregator: settings, storage, time, waiting and the engine."""
+    """The parts of one server process that routes use.
+
+    operator_token_hash: SHA-256 (hex) of the token in the settings, None if there is none.
+    """
 
     settings: Settings
     clock: Clock
@@ -48,12 +51,12 @@ class Services:
     limits: Limits
     buffers: BodyBuffers
     operator_token_hash: str | None
-    # Checks map a whole body; two at a time keep the memory of a burst of uploads flat.
+    # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     @property
     def alone(self) -> bool:
-        """Whether no other server writes to this database: then what this process remembers lacks nothing."""
+        """Whether no other server writes to this database, so that this process's caches are complete."""
         return self.settings.database_url is None
 
 

@@ -8,7 +8,10 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-__all__ = ["SPLIT_BYTES", "Settings"]
+__all__ = ["SPLIT_BYTES", "Settings", "Signatures"]
+
+Signatures = Literal["required", "off"]
+"""Whether clients must sign their requests."""
 
 SPLIT_BYTES: Final = 4 * 1024 * 1024
 """Smaller parts of a job cost more to send to another worker than they save (`bench/scaling.py`)."""
@@ -82,7 +85,7 @@ class Settings(BaseSettings):
     failure_rate: float = Field(
         default=5.0, ge=0, description="Failed attempts a second from one address; 0: no limit."
     )
-    signatures: Literal["required", "off"] = Field(
+    signatures: Signatures = Field(
         default="required",
         description="Whether clients must sign their requests; off: a client's token alone is enough.",
     )

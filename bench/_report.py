@@ -1,4 +1,4 @@
-"""What the benchmarks share: their arguments, the machine's facts, timing in turn, and one flat JSON object."""
+"""Shared by the benchmarks: command-line options, facts about the machine, interleaved timing, and the JSON output."""
 
 from __future__ import annotations
 
@@ -25,55 +25,55 @@ _PACKAGES = ("hushrec", "numpy", "scipy", "tenseal", "cryptography", "zstandard"
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that one move took, every repetition kept in the order measured."""
+    """Seconds of one timed step, one entry per repetition, in the order measured."""
 
     seconds: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The figure to compare."""
+        """Median of the repetitions in seconds: the figure to compare."""
         return median(self.seconds)
 
     def figures(self, prefix: str, per: int = 1) -> dict[str, Figure]:
-        """Median, minimum and maximum in milliseconds, each divided by `per`, under `prefix`."""
+        """`<prefix>_ms_median`, `_min` and `_max` in milliseconds, each divided by `per`."""
         values = {"median": self.median, "min": min(self.seconds), "max": max(self.seconds)}
         return {f"{prefix}_ms_{name}": 1e3 * value / per for name, value in values.items()}
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """A parser that knows `--quick` and `--json FILE`; scripts add their own."""
+    """A parser with the options `--quick` and `--json FILE`; scripts add further options."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="a minute or two instead of the full run")
+    parser.add_argument("--quick", action="store_true", help="a run of a minute or two instead of the full run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as one flat JSON object")
     return parser
 
 
 def bars() -> Progress:
-    """The progress display of every benchmark."""
+    """A progress display on standard error: description, bar, count and elapsed time."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def time_in_turn(
-    moves: Mapping[str, Callable[[], object]],
+    steps: Mapping[str, Callable[[], object]],
     repetitions: int,
     tick: Callable[[], object] = lambda: None,
     calls: Mapping[str, int] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Time every move once a repetition, one after the other, so that what slows the machine slows them all alike.
+    """Time every step once per repetition, one after the other, so that other load on the machine affects all alike.
 
-    `calls` says how often a short move is called within a repetition (once unless told), so that it lasts about as long
-    as the others and meets as much of the machine's noise; its time is that of one call. One repetition more goes first
-    and is not counted. `clock`: `time.process_time` where what else runs on the machine should not count.
+    calls: how often a short step is called within a repetition (default 1), so that it lasts about as long as the
+    others; its time is that of one call. tick: called after every repetition. clock: pass `time.process_time` to
+    exclude the time of other processes. The first of the `repetitions` + 1 repetitions is a warm-up and not counted.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in moves}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
     for repetition in range(repetitions + 1):
-        for name, move in moves.items():
+        for name, step in steps.items():
             times = (calls or {}).get(name, 1)
             start = clock()
             for _ in range(times):
-                move()
+                step()
             elapsed = clock() - start
             if repetition:
                 seconds[name].append(elapsed / times)
@@ -82,9 +82,10 @@ def time_in_turn(
 
 
 def machine_facts() -> dict[str, Figure]:
-    """Processor, cores, system, load average and versions, under keys that start with `machine.` and `version.`.
+    """Processor, cores, system, load average and library versions, with keys `machine.*` and `version.*`.
 
-    One measuring process alone brings the load to about 1; much more means that something else slowed the figures.
+    A benchmark alone causes a load of about 1. A much higher load means that other processes affected the figures. The
+    version of a package that is not installed is None.
     """
     facts: dict[str, Figure] = {
         "machine.processor": _processor(),
@@ -109,14 +110,14 @@ def _processor() -> str:
 
 
 def write_figures(path: Path | None, figures: Mapping[str, Figure]) -> None:
-    """Write `figures` and the machine's facts as one flat JSON object, keys sorted; nothing when `path` is None."""
+    """Write `figures` and `machine_facts()` to `path` as one flat JSON object with sorted keys; skip if it is None."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(dict(figures) | machine_facts(), indent=2, sort_keys=True) + "\n")
 
 
 def show(title: str, rows: Mapping[str, Figure]) -> None:
-    """Print `rows` as a table."""
+    """Print `rows` as a table with the columns figure and value."""
     table = Table("figure", "value", title=title)
     for name, value in rows.items():
         table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))

@@ -1,4 +1,4 @@
-"""A real `hushrec-server` for the benchmarks, and what it takes: resident memory and processor seconds."""
+"""A real `hushrec-server` process for the benchmarks, and a monitor of its memory and processor time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ OPERATOR_TOKEN = "hro_benchmark"  # noqa: S105 - a server that lives for one ben
 
 
 class Server:
-    """One server process on a free port, its data in `root`; ready when the constructor returns."""
+    """One server process on a free port with its data in `root`. It is ready when the constructor returns.
+
+    settings: further environment variables of the server. Raises `SystemExit` if the server is not ready in 30 s.
+    """
 
     def __init__(self, root: Path, **settings: str) -> None:
         with socket.socket() as probe:
@@ -43,10 +46,10 @@ class Server:
                     return
             time.sleep(0.05)
         self.close()
-        raise SystemExit("the server did not start")
+        raise SystemExit("hushrec-server was not ready after 600 attempts; start it by hand to see its log")
 
     def close(self) -> None:
-        """End the process."""
+        """Terminate the process and wait for its end."""
         self._process.terminate()
         self._process.wait(timeout=30)
 
@@ -59,10 +62,11 @@ class Server:
 
 @dataclass
 class Watch:
-    """Samples a process and its children every 20 ms until it is left.
+    """Context manager that samples a process and its children every 20 ms.
 
-    Peaks of resident memory in bytes: of both together, of the API process, of its workers; pages that they share
-    count in each, so the total is an upper bound. cpu_seconds: user and system, of all of them, while watched.
+    total, api, workers: peak resident memory in bytes of all processes, of the API process, and of its workers. Shared
+    pages count in each process, so the total is an upper bound. cpu_seconds: user and system time of all processes
+    while the context was open, set on exit.
     """
 
     pid: int
@@ -86,17 +90,17 @@ class Watch:
     def _sample(self) -> None:
         server = psutil.Process(self.pid)
         while True:
-            api, workers = self._look(server), 0
+            api, workers = self._measure(server), 0
             for child in server.children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
-                    workers += self._look(child)
+                    workers += self._measure(child)
             self.api, self.workers = max(self.api, api), max(self.workers, workers)
             self.total = max(self.total, api + workers)
             if self._stop.wait(0.02):
                 return
 
-    def _look(self, process: psutil.Process) -> int:
-        """Resident bytes; notes the processor time."""
+    def _measure(self, process: psutil.Process) -> int:
+        """Resident memory of a process in bytes; also records its processor time."""
         times = process.cpu_times()
         spent = times.user + times.system
         self._spent[process.pid] = (self._spent.get(process.pid, (spent, spent))[0], spent)

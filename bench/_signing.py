@@ -1,4 +1,4 @@
-"""Requests signed as an enrolled client, for benches that talk to the server without the SDK."""
+"""Signatures of requests by an enrolled client, for benchmarks that call the server without the SDK."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ __all__ = ["signature_of"]
 def signature_of(
     key: Ed25519PrivateKey, client_id: str, method: str, target: str, headers: Mapping[str, str]
 ) -> dict[str, str]:
-    """The two headers that sign a request now. target: path and query; headers: the others, whatever their case."""
+    """The two signature headers of a request, created now.
+
+    target: path and query. headers: the request's other headers, in any case.
+    """
     path, _, query = target.partition("?")
     given = {name.lower(): value for name, value in headers.items()}
     fields = {name: given[name] for name in SIGNED_FIELDS if name in given}

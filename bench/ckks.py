@@ -1,9 +1,9 @@
-"""CKKS sums beside TenSEAL's usual pipeline, in turn in one run: bytes, client time, server time, and the error.
+"""Compare CKKS sums with TenSEAL's usual pipeline in one run: bytes, client time, server time, and the error.
 
-    .venv/bin/python bench/ckks.py [--quick] [--clients 60] [--json FILE]
+    .venv/bin/python -m bench.ckks [--quick] [--clients 60] [--json FILE]
 
 The vector is the item matrix of ML-1M at d=64 (3706 x 64 values, clipped to 0.1). The peer is `ts.ckks_vector` with
-N=8192, moduli of 60-40-40-60 bits and scale 2^40, with serialize, deserialise and add. bench/README.md lists the keys.
+N=8192, moduli of 60-40-40-60 bits and scale 2^40: serialise, deserialise and add. bench/README.md lists the keys.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ FORMS: dict[str, dict[str, Any]] = {
     "standard_expanded": {"set": "standard", "wire": "expanded"},
     "public": {"mode": "public"},
 }
-"""What is measured; `public` is the public mode's default, the set `precise`."""
+"""Task parameters by form; `public` is the default of public-key mode, the set `precise`."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """One way to sum, with the keys and the sealed contributions of every client."""
+    """One form of sum: its plan, its keys and the sealed contributions of all clients."""
 
     plan: CkksPlan
     keyring: Keyring
     contributions: tuple[bytes, ...]
 
     def seal(self, vector: NDArray[np.float64]) -> bytes:
-        """What a client does a round."""
+        """The contribution of one client: the timed client step."""
         return CKKS.seal(self.plan, ROUTE, [vector], self.keyring)
 
     def check(self) -> None:
-        """What the server does when an upload arrives."""
+        """The server's check of one contribution on arrival."""
         CKKS.check(self.plan, ROUTE, self.contributions[0])
 
     def fold(self) -> bytes:
-        """What the server does with a batch of every client's contribution."""
+        """The server's fold of one batch with the contributions of all clients."""
         return CKKS.fold(self.plan, None, ((ROUTE, body) for body in self.contributions))
 
 
 def prepare(parameters: dict[str, Any], vectors: NDArray[np.float64], tick: Callable[[], object]) -> Form:
-    """Plan, keys, and every client's contribution."""
+    """Make the plan, the keys, and one contribution per vector; `tick` is called after each."""
     plan = CKKS.plan(parameters, LAYOUT, len(vectors))
     keyring = CKKS.generate_keyring(plan)
     contributions = []
@@ -74,7 +74,7 @@ def prepare(parameters: dict[str, Any], vectors: NDArray[np.float64], tick: Call
 
 
 def errors(name: str, form: Form, truth: NDArray[np.float64]) -> dict[str, Figure]:
-    """The opened sum of every client against the true one."""
+    """Largest, root mean square and predicted error of the opened sum, compared with `truth`."""
     opened = CKKS.open(form.plan, CKKS.release(form.plan, form.fold()), len(form.contributions), form.keyring)
     difference = opened - truth
     return {
@@ -85,7 +85,7 @@ def errors(name: str, form: Form, truth: NDArray[np.float64]) -> dict[str, Figur
 
 
 class TenSealPeer:
-    """TenSEAL's usual pipeline."""
+    """The peer: TenSEAL's usual pipeline for one vector."""
 
     def __init__(self, vector: NDArray[np.float64]) -> None:
         self._context = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40, 60])
@@ -95,7 +95,7 @@ class TenSealPeer:
         self._total = ts.ckks_vector_from(self._context, self.body)
 
     def seal(self) -> bytes:
-        """Encrypt and serialise; TenSEAL prints a warning each time, which is kept off the screen."""
+        """Encrypt and serialise the vector. TenSEAL prints a warning each time, which is suppressed."""
         with contextlib.redirect_stdout(io.StringIO()):
             return bytes(ts.ckks_vector(self._context, self._vector).serialize())
 
@@ -105,7 +105,7 @@ class TenSealPeer:
 
 
 def ratios(forms: dict[str, Form], seals: dict[str, Timing], folds: dict[str, Timing]) -> dict[str, Figure]:
-    """The figures that the project promises."""
+    """Upload ratios and speed-ups, most of which have targets."""
     clients = len(forms["standard"].contributions)
     fold_peer = folds["tenseal"].median
     return {
@@ -123,21 +123,21 @@ def ratios(forms: dict[str, Form], seals: dict[str, Timing], folds: dict[str, Ti
 
 
 def measure(clients: int, repetitions: int) -> dict[str, Figure]:
-    """Everything, as flat figures."""
+    """All figures of a sum over `clients` contributions, each step timed `repetitions` times."""
     rng = np.random.default_rng(20240513)
     vectors = np.clip(rng.normal(0.0, CLIP / 2, (clients, LAYOUT.length)), -CLIP, CLIP)
     peer = TenSealPeer(vectors[0])
     with bars() as progress:
-        sealing = progress.add_task("clients seal", total=clients * len(FORMS))
+        sealing = progress.add_task("seal contributions", total=clients * len(FORMS))
         forms = {name: prepare(p, vectors, partial(progress.advance, sealing)) for name, p in FORMS.items()}
-        moves: dict[str, Callable[[], object]] = {"tenseal": peer.seal}
-        moves |= {name: partial(form.seal, vectors[0]) for name, form in forms.items()}
-        timing = progress.add_task("time sealing, in turn", total=repetitions + 1)
-        seals = time_in_turn(moves, repetitions, partial(progress.advance, timing), dict.fromkeys(forms, 8))
-        moves = {"tenseal": peer.fold} | {name: form.fold for name, form in forms.items()}
-        moves |= {f"check {name}": form.check for name, form in forms.items()}
-        timing = progress.add_task("time folding, in turn", total=repetitions + 1)
-        folds = time_in_turn(moves, repetitions, partial(progress.advance, timing), {"tenseal": 8})
+        steps: dict[str, Callable[[], object]] = {"tenseal": peer.seal}
+        steps |= {name: partial(form.seal, vectors[0]) for name, form in forms.items()}
+        timing = progress.add_task("time sealing", total=repetitions + 1)
+        seals = time_in_turn(steps, repetitions, partial(progress.advance, timing), dict.fromkeys(forms, 8))
+        steps = {"tenseal": peer.fold} | {name: form.fold for name, form in forms.items()}
+        steps |= {f"check {name}": form.check for name, form in forms.items()}
+        timing = progress.add_task("time folding", total=repetitions + 1)
+        folds = time_in_turn(steps, repetitions, partial(progress.advance, timing), {"tenseal": 8})
 
     figures: dict[str, Figure] = {"clients": clients, "values": LAYOUT.length, "repetitions": repetitions}
     figures |= ratios(forms, seals, folds)
@@ -157,16 +157,16 @@ def measure(clients: int, repetitions: int) -> dict[str, Figure]:
 
 
 def main() -> None:
-    """Measure, show the promised figures beside their targets, write the JSON."""
+    """Measure, print the figures that have targets, and write the JSON."""
     parser = arguments(__doc__.partition("\n")[0])
-    parser.add_argument("--clients", type=int, default=60, help="contributions a sum (default 60)")
-    given = parser.parse_args()
-    figures = measure(given.clients, 5 if given.quick else 21)
+    parser.add_argument("--clients", type=int, default=60, help="contributions of one sum (default: 60)")
+    options = parser.parse_args()
+    figures = measure(options.clients, 5 if options.quick else 21)
     show(
-        f"CKKS, {LAYOUT.length} values, {given.clients} clients, beside TenSEAL's usual pipeline",
+        f"CKKS, {LAYOUT.length} values, {options.clients} clients, compared with TenSEAL",
         verdicts("ckks", figures),
     )
-    write_figures(given.json, figures)
+    write_figures(options.json, figures)
 
 
 if __name__ == "__main__":

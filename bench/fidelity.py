@@ -1,13 +1,13 @@
-"""How faithful the recipes are: train each published system on real data and put the paper's number beside ours.
+"""Train each published system on real data and compare our figures with the paper's.
 
-    python -m bench.fidelity --system colr --quick                 a few minutes, shorter runs, smaller claims
-    python -m bench.fidelity --system colr --data-dir DATA         the full table; resumable, results kept as they come
-    python -m bench.fidelity --system colr --list                  which runs there are
+    python -m bench.fidelity --system colr --quick             fewer and shorter runs; a few minutes
+    python -m bench.fidelity --system colr --data-dir DATA     the full table; can be interrupted and resumed
+    python -m bench.fidelity --system colr --list              print the names of the runs
 
-Every run is one federation in one process (`client_sdk.simulation.federation`): training,
-sealing, folding and opening are real, only HTTP is left out. A finished run is kept in the work folder and not
-repeated. Beneath every table stand controls on
-the same data (popularity, chance, and a ranker that only counts training negatives), measured once for a data set.
+Every run is one federation in one process (`client_sdk.simulation.federation`): training, sealing, folding and opening
+are real, only HTTP is left out. A finished run is kept in the work folder and not repeated. Below every table are
+controls on the same data (popularity, chance, and a ranker that only counts training negatives), measured once per
+data set.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ console = Console()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the chosen system's table; exit code 0 when every run finished."""
+    """Run the chosen system's table and print it.
+
+    Returns 0 if every run finished, 1 if a run or the data set failed, 2 if no run matches the options.
+    """
     options = parse(arguments)
     system = SYSTEMS[options.system]
     runs = [
@@ -50,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.finished:
         runs = [run for run in runs if path_of(run, folder).exists()]
     if not runs:
-        console.print("no run matches; see --list", style="red")
+        console.print("no run matches the options; --list prints the names", style="red")
         return 2
     try:
         load_dataset(runs[0].dataset, options.data_dir)
@@ -69,27 +72,31 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Command line of the script."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--system", choices=sorted(SYSTEMS), default="colr")
-    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder that holds the data sets")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and runs: checks the path, not the paper")
+    parser.add_argument("--system", choices=sorted(SYSTEMS), default="colr", help="the system (default: colr)")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs; checks the code, not the paper")
     parser.add_argument(
         "--protocol", choices=["clean", "paper"], default="clean",
-        help="training negatives: from everything outside the training items, or as the released code draws them",
+        help="training negatives: drawn from all items outside the training items, or as in the released code",
     )  # fmt: skip
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="other seeds than 0 get keys of their own")
-    parser.add_argument("--only", nargs="*", default=[], help="only runs whose key contains one of these")
-    parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
-    parser.add_argument("--work", type=Path, default=Path("bench/results/local/fidelity"), help="where runs are kept")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[0], help="seeds (default: 0); another seed is part of the key"
+    )
+    parser.add_argument("--only", nargs="*", default=[], help="run only the runs whose key contains one of these texts")
+    parser.add_argument("--jobs", type=int, default=2, help="number of runs in parallel (default: 2)")
+    parser.add_argument(
+        "--work", type=Path, default=Path("bench/results/local/fidelity"), help="folder of finished runs"
+    )
     parser.add_argument("--json", type=Path, help="write the figures as one flat JSON object")
-    parser.add_argument("--finished", action="store_true", help="run nothing: the table of the runs that are finished")
-    parser.add_argument("--list", action="store_true", help="name the runs and stop")
+    parser.add_argument("--finished", action="store_true", help="run nothing; print the table of the finished runs")
+    parser.add_argument("--list", action="store_true", help="print the names of the runs and exit")
     return parser.parse_args(arguments)
 
 
 def run_all(runs: list[Job], data_dir: Path, folder: Path, jobs: int) -> Iterator[JobResult]:
-    """Every run's result, finished ones from the folder; a bar a run and one for the rounds of all."""
+    """Run what is not finished, `jobs` runs at a time with one bar each, and yield every run's result."""
     folder.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, progress_bars() as progress:
@@ -109,7 +116,7 @@ def run_all(runs: list[Job], data_dir: Path, folder: Path, jobs: int) -> Iterato
 
 
 def progress_bars() -> Progress:
-    """Bars with the time taken and left."""
+    """Progress bars on standard error with the time taken and the time left."""
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         console=Console(stderr=True),

@@ -1,13 +1,13 @@
-"""Flower's SecAgg+ in one process, for bench/masked.py: runs where flwr is installed (the extra `peers`).
+"""Run Flower's SecAgg+ in one process, for bench/masked.py. Needs flwr (the extra `peers`).
 
-Reads commands from standard input, one JSON object a line, and answers each with one line of JSON:
+Reads commands from standard input, one JSON object per line, and answers each with one line of JSON:
 
     {"do": "round", "clients": 100, "values": 100000, "neighbours": 22, "threshold": 12, "dropouts": 10, "seed": 1}
     {"do": "quantise", "values": 100000, "times": 20, "seed": 1}
 
-A round is Flower's `SecAggPlusWorkflow` as it is, and its client functions behind a grid that calls them directly. The
-server's time is the workflow's less what its clients took; the strategy hands the parameters through, and nothing is
-sent or serialised. Dropouts answer with an error where their masked vector is due.
+A round is Flower's unchanged `SecAggPlusWorkflow` with its client functions, which the grid calls directly. The
+server's time is the workflow's time minus the clients' time. The strategy passes the parameters through, and nothing is
+sent or serialised. A client that drops out answers with an error instead of its masked vector.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CLIP, LEVELS, WEIGHT = 8.0, 1 << 22, 1000
 
 
 class Grid:
-    """ApiCalls the clients one after the other and keeps count of their time."""
+    """Calls the clients one after the other and records their time."""
 
     def __init__(self, vectors: np.ndarray, dropouts: set[int]) -> None:
         self._vectors, self._dropouts = vectors, dropouts
@@ -48,7 +48,7 @@ class Grid:
         self.contribution_bytes: list[int] = []
 
     def send_and_receive(self, messages: list[Message], *, timeout: float | None = None) -> list[Message]:
-        """The replies."""
+        """The clients' replies to `messages`."""
         return [self._call(message) for message in messages]
 
     def _call(self, sent: Message) -> Message:
@@ -66,14 +66,14 @@ class Grid:
         return reply
 
     def _fit(self, message: Message, context: Context) -> Message:
-        """A client's training: its vector."""
+        """A client's result of training: its vector."""
         parameters = ndarrays_to_parameters([self._vectors[context.node_id - 1]])
         result = FitRes(Status(Code.OK, ""), parameters, WEIGHT, {})
         return Message(compat.fitres_to_recorddict(result, keep_input=True), reply_to=message)
 
 
 def _copied(content: RecordDict) -> RecordDict:
-    """What a client gets is its own: it takes fields out of it."""
+    """A copy of a message's content, because a client removes fields from it."""
     records: dict[str, Any] = dict(content)
     records |= {name: ConfigRecord(dict(record)) for name, record in content.config_records.items()}
     return RecordDict(records)
@@ -83,12 +83,15 @@ def _context(node: int) -> Context:
     return Context(1, node, {}, RecordDict(), {})
 
 
-def play_round(asked: dict[str, Any]) -> dict[str, Any]:
-    """Processor seconds of the server, median of a client's by stage, bytes, and how far the mean is off."""
-    vectors = np.random.default_rng(asked["seed"]).uniform(-0.1, 0.1, (asked["clients"], asked["values"]))
-    grid = Grid(vectors, set(range(1, asked["dropouts"] + 1)))
-    blank = ndarrays_to_parameters([np.zeros(asked["values"])])
-    clients = [(SimpleNamespace(node_id=node), FitIns(blank, {})) for node in range(1, asked["clients"] + 1)]
+def play_round(command: dict[str, Any]) -> dict[str, Any]:
+    """Play a round: server seconds, a client's median seconds by stage, bytes, and the largest error of the mean.
+
+    Raises `SystemExit` if the workflow ended without a result.
+    """
+    vectors = np.random.default_rng(command["seed"]).uniform(-0.1, 0.1, (command["clients"], command["values"]))
+    grid = Grid(vectors, set(range(1, command["dropouts"] + 1)))
+    blank = ndarrays_to_parameters([np.zeros(command["values"])])
+    clients = [(SimpleNamespace(node_id=node), FitIns(blank, {})) for node in range(1, command["clients"] + 1)]
     found: list[np.ndarray] = []
 
     def aggregate(_round: int, results: list[tuple[Any, FitRes]], _failures: object) -> tuple[None, dict[str, Any]]:
@@ -99,14 +102,16 @@ def play_round(asked: dict[str, Any]) -> dict[str, Any]:
     context = LegacyContext(_context(SERVER), strategy=strategy)
     context.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(blank, True)
     context.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({"current_round": 1})
-    # a client counts among those that hold its own shares
-    workflow = SecAggPlusWorkflow(asked["neighbours"] + 1, asked["threshold"], clipping_range=CLIP, max_weight=WEIGHT)
+    # Flower counts a client among the holders of its own shares
+    workflow = SecAggPlusWorkflow(
+        command["neighbours"] + 1, command["threshold"], clipping_range=CLIP, max_weight=WEIGHT
+    )
     start = time.process_time()
     workflow(grid, context)
     seconds = time.process_time() - start
     if not found:
-        raise SystemExit("Flower's round was halted")
-    truth = vectors[asked["dropouts"] :].mean(axis=0)
+        raise SystemExit("Flower's round ended without a result")
+    truth = vectors[command["dropouts"] :].mean(axis=0)
     return {
         "server_seconds": seconds - sum(map(sum, grid.client_seconds.values())),
         "client_seconds": {stage: median(times) for stage, times in grid.client_seconds.items()},
@@ -116,11 +121,11 @@ def play_round(asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def time_quantise(asked: dict[str, Any]) -> dict[str, Any]:
-    """Median processor seconds of a call of `quantize`; float64, which it takes faster than float32."""
-    vector = np.random.default_rng(asked["seed"]).uniform(-0.1, 0.1, asked["values"])
+def time_quantise(command: dict[str, Any]) -> dict[str, Any]:
+    """Median processor seconds of one call of `quantize` for float64, which is faster than for float32."""
+    vector = np.random.default_rng(command["seed"]).uniform(-0.1, 0.1, command["values"])
     seconds = []
-    for _ in range(asked["times"]):
+    for _ in range(command["times"]):
         start = time.process_time()
         quantize([vector], CLIP, LEVELS)
         seconds.append(time.process_time() - start)
@@ -128,13 +133,13 @@ def time_quantise(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer commands until the end of the input."""
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SERVER
     answers = {"round": play_round, "quantise": time_quantise}
     for line in sys.stdin:
-        asked = json.loads(line)
-        print(json.dumps(answers[asked["do"]](asked)), flush=True)
+        command = json.loads(line)
+        print(json.dumps(answers[command["do"]](command)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Masked sums beside Flower's SecAgg+, in turn in one run: a whole round's server time, a client's, masks, bytes.
+"""Compare masked sums with Flower's SecAgg+ in one run: server and client time of a round, masks, and bytes.
 
-    .venv/bin/python bench/masked.py --peer-python PEERS/bin/python [--quick] [--http] [--json FILE]
+    .venv/bin/python -m bench.masked --peer-python PEERS/bin/python [--quick] [--http] [--json FILE]
 
 A round of 100 clients with 100,000 values each, 22 neighbours, threshold 12, of whom 10 drop out after they shared
-their secrets; all parties in one process, without HTTP, on both sides. Times are processor seconds, so what else runs
-on the machine does not count. PEERS is an environment that holds flwr (the extra `peers`), by default this one; without
-flwr the comparisons are left out. `--http` adds the rounds of bench/masked_round.py. bench/README.md lists the keys.
+their secrets. All parties run in one process, without HTTP, on both sides. Times are processor seconds, which exclude
+other processes. PEERS is an environment with flwr (the extra `peers`), by default this one; without flwr the
+comparisons are left out. `--http` adds the rounds of bench/masked_round.py. bench/README.md lists the keys.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ CLIP = 0.1
 LAYOUT = VectorLayout((Block("b", (Segment("values", VALUES, CLIP),)),))
 ROUTE = whole_route(LAYOUT)
 PLAN: MaskedPlan = MASKED.plan({"bits": 32, "corrupt": 0.01, "dropout": 0.1}, LAYOUT, CLIENTS)
-"""The shares of corrupt and dropped-out clients that give 22 neighbours and threshold 12, semi-malicious."""
+"""`corrupt` and `dropout` are chosen to give 22 neighbours and threshold 12 in semi-malicious mode."""
 
 T = TypeVar("T")
 
 
 class Peer:
-    """Flower, in a process of its own."""
+    """Flower in a process of its own; `python` must be able to import flwr."""
 
     def __init__(self, python: Path) -> None:
         command = [str(python), str(Path(__file__).with_name("flower_peer.py"))]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, what: str, **how: int) -> dict[str, Any]:
-        """The answer to one command."""
+        """The answer to one command of flower_peer.py; `SystemExit` if the process does not answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -73,43 +73,43 @@ class Peer:
         else:
             line = self._process.stdout.readline()
         if not line:
-            raise SystemExit("Flower did not answer: --peer-python names the interpreter of an environment with flwr")
+            raise SystemExit("no answer from Flower: set --peer-python to the interpreter of an environment with flwr")
         return dict(json.loads(line))
 
     def close(self) -> None:
-        """End it."""
+        """Close its input and wait for its end."""
         self._process.communicate()
 
 
 @dataclass
 class Clock:
-    """Seconds of the server in total by stage, and of each client by stage."""
+    """Processor seconds by stage: of the server in total, and of every client."""
 
     server: dict[str, float] = field(default_factory=dict)
     clients: dict[str, list[float]] = field(default_factory=dict)
 
     @contextmanager
     def serving(self, stage: str) -> Iterator[None]:
-        """The server is at work."""
+        """Add the time inside the context to the server's time of `stage`."""
         start = time.process_time()
         yield
         self.server[stage] = self.server.get(stage, 0.0) + time.process_time() - start
 
-    def step(self, stage: str, move: Callable[..., T], *given: Any) -> T:
-        """A client takes a step."""
+    def step(self, stage: str, function: Callable[..., T], *arguments: Any) -> T:
+        """The result of a client's step; its time is added to the clients' times of `stage`."""
         start = time.process_time()
-        result = move(*given)
+        result = function(*arguments)
         self.clients.setdefault(stage, []).append(time.process_time() - start)
         return result
 
     @property
     def server_seconds(self) -> float:
-        """All stages."""
+        """The server's time in all stages."""
         return sum(self.server.values())
 
 
 def play_round(vectors: NDArray[np.float64]) -> Clock:
-    """One round, all parties; fails unless its sum is exactly that of the ring elements of those who stayed."""
+    """Play one round with all parties. Fails unless the sum equals that of the survivors' ring elements exactly."""
     clock, names = Clock(), [f"client-{number:03}" for number in range(len(vectors))]
     dropped = set(names[:DROPOUTS])
     context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), PLAN, os.urandom(DIGEST_BYTES), len(names))
@@ -173,14 +173,14 @@ def play_round(vectors: NDArray[np.float64]) -> Clock:
         unmasking = server.unmask(roster, shares, contributions, replies)
         aggregate = MASKED.release(PLAN, MASKED.correct(PLAN, partial_sum, unmasking.correction))
         MASKED.open(PLAN, aggregate, len(contributions), None)
-    assert aggregate == truth.tobytes(), "the sum is not the true one"
+    assert aggregate == truth.tobytes(), "the sum is wrong"
     return clock
 
 
 def measure_rounds(
     peer: Peer | None, vectors: NDArray[np.float64], rounds: int, tick: Callable[[], object]
 ) -> dict[str, Figure]:
-    """Whole rounds, in turn; three of ours for one of Flower's, which takes about a hundred times as long."""
+    """Figures of whole rounds, three of ours for each of Flower's, which takes about a hundred times as long."""
     how = {"clients": CLIENTS, "values": VALUES, "neighbours": NEIGHBOURS, "threshold": THRESHOLD}
     play_round(vectors)
     ours, theirs = [], []
@@ -197,11 +197,11 @@ def measure_rounds(
         figures[f"server_{stage}_ms"] = 1e3 * median(clock.server[stage] for clock in ours)
     for stage in ours[0].clients:
         figures[f"client_{stage}_ms"] = 1e3 * median(seconds for clock in ours for seconds in clock.clients[stage])
-    return figures | (beside_flower(figures, theirs) if theirs else {})
+    return figures | (compared_with_flower(figures, theirs) if theirs else {})
 
 
-def beside_flower(ours: Mapping[str, Figure], theirs: Sequence[dict[str, Any]]) -> dict[str, Figure]:
-    """Flower's figures of a round, and how many times slower they are."""
+def compared_with_flower(ours: Mapping[str, Figure], theirs: Sequence[dict[str, Any]]) -> dict[str, Figure]:
+    """Flower's figures of a round, and their ratios to ours."""
     stages = {"advertise": "setup", "share": "share_keys", "contribute": "collect_masked_vectors", "unmask": "unmask"}
     figures: dict[str, Figure] = {
         f"flower_client_{name}_ms": 1e3 * median(answer["client_seconds"][stage] for answer in theirs)
@@ -219,7 +219,7 @@ def beside_flower(ours: Mapping[str, Figure], theirs: Sequence[dict[str, Any]]) 
 
 
 def raw_aes(streams: int, length: int, step: int = 256 * 1024) -> None:
-    """AES-128-CTR through `cryptography`, nothing else: so many streams of `length` bytes, each under its own key."""
+    """Generate `streams` AES-128-CTR streams of `length` bytes, each with its own key, through `cryptography`."""
     zeros, keystream = memoryview(bytes(step)), bytearray(step)
     for number in range(streams):
         encryptor = Cipher(algorithms.AES(number.to_bytes(16)), modes.CTR(bytes(16))).encryptor()
@@ -228,17 +228,17 @@ def raw_aes(streams: int, length: int, step: int = 256 * 1024) -> None:
 
 
 def measure_masks(repetitions: int, tick: Callable[[], object]) -> dict[str, Figure]:
-    """The masks of one contribution (its own and one a neighbour), and those of the server, against AES alone."""
+    """Compare AES alone with the masks of one contribution (its own, one per neighbour) and with the server's masks."""
     one: list[Mask] = [(os.urandom(32), b"bench", -1 if number % 2 else 1) for number in range(NEIGHBOURS + 1)]
     many = one * 12
     target = np.zeros(VALUES, PLAN.dtype)
-    moves: dict[str, Callable[[], object]] = {
+    steps: dict[str, Callable[[], object]] = {
         "aes": partial(raw_aes, len(one), target.nbytes),
         "masks": partial(add_masks, target, one),
         "aes_server": partial(raw_aes, len(many), target.nbytes),
         "masks_server": partial(add_masks, target, many),
     }
-    timings = time_in_turn(moves, repetitions, tick, {"aes": 12, "masks": 12}, time.process_time)
+    timings = time_in_turn(steps, repetitions, tick, {"aes": 12, "masks": 12}, time.process_time)
     seconds = {name: timing.median for name, timing in timings.items()}
     threads = {f"threads{count}": partial(add_masks, target, many, count) for count in (1, 2)}
     walls = time_in_turn(threads, repetitions)
@@ -252,7 +252,7 @@ def measure_masks(repetitions: int, tick: Callable[[], object]) -> dict[str, Fig
 
 
 def measure_quantise(peer: Peer | None, vector: NDArray[np.float64], repetitions: int) -> dict[str, Figure]:
-    """From float64 values to ring elements, checked and clipped, beside Flower's `quantize`."""
+    """Time the step from float64 values to ring elements, checked and clipped, and Flower's `quantize`."""
     times, ours, theirs = 20, [], []
     for _ in range(repetitions):
         timing = time_in_turn({"ours": partial(encode, PLAN, ROUTE, [vector])}, times, clock=time.process_time)["ours"]
@@ -266,33 +266,37 @@ def measure_quantise(peer: Peer | None, vector: NDArray[np.float64], repetitions
 
 
 def measure(python: Path | None, quick: bool) -> dict[str, Figure]:
-    """Everything in this process, as flat figures; `python` runs Flower."""
+    """All figures of this script except those over HTTP. python: the interpreter for Flower, None to leave it out."""
     vectors = np.random.default_rng(20240513).uniform(-CLIP, CLIP, (CLIENTS, VALUES))
     rounds, repetitions = (1, 7) if quick else (3, 31)
     with bars() as progress, ExitStack() as closing:
         peer = None if python is None else Peer(python)
         if peer is not None:
             closing.callback(peer.close)
-        bar = progress.add_task("masks, in turn", total=repetitions + 1)
+        bar = progress.add_task("time masks", total=repetitions + 1)
         figures = measure_masks(repetitions, partial(progress.advance, bar))
         figures |= measure_quantise(peer, vectors[0], 3 if quick else 9)
-        bar = progress.add_task("rounds, in turn", total=rounds)
+        bar = progress.add_task("play rounds", total=rounds)
         figures |= measure_rounds(peer, vectors, rounds, partial(progress.advance, bar))
     return figures | {"clients": CLIENTS, "values": VALUES, "dropouts": DROPOUTS, "rounds": rounds}
 
 
 def main() -> None:
-    """Measure, show the promised figures beside their targets, write the JSON."""
+    """Measure, print the figures that have targets, and write the JSON."""
     parser = arguments(__doc__.partition("\n")[0])
     here = Path(sys.executable) if find_spec("flwr") else None
-    parser.add_argument("--peer-python", type=Path, default=here, help="an interpreter that can import flwr")
-    parser.add_argument("--http", action="store_true", help="the rounds over HTTP too, which take minutes")
-    given = parser.parse_args()
-    figures = measure(given.peer_python, given.quick)
-    if given.http:
-        figures |= masked_round.measure_sizes(given.quick)
-    show(f"Masked sums, {CLIENTS} clients, {VALUES} values, beside Flower's SecAgg+", verdicts("masked", figures))
-    write_figures(given.json, figures)
+    parser.add_argument(
+        "--peer-python", type=Path, default=here, help="interpreter that can import flwr (default: this one)"
+    )
+    parser.add_argument("--http", action="store_true", help="add the rounds over HTTP; takes minutes")
+    options = parser.parse_args()
+    figures = measure(options.peer_python, options.quick)
+    if options.http:
+        figures |= masked_round.measure_sizes(options.quick)
+    show(
+        f"Masked sums, {CLIENTS} clients, {VALUES} values, compared with Flower's SecAgg+", verdicts("masked", figures)
+    )
+    write_figures(options.json, figures)
 
 
 if __name__ == "__main__":

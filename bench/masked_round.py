@@ -1,12 +1,12 @@
-"""One masked round of 1,000 clients over real HTTP, exact to the bit, and what it takes of the server.
+"""Measure a masked round of 1,000 clients over HTTP: whether the sum is exact, time, and the server's memory.
 
-    .venv/bin/python bench/masked_round.py [--quick] [--json FILE]
+    .venv/bin/python -m bench.masked_round [--quick] [--json FILE]
 
-A real `hushrec-server`; 1,000 clients of the SDK in this process, each with its own keys, masks and requests; 100,000
-values in a 32-bit ring; 5 % of the clients fall silent after they shared their secrets, the stage whose dropouts cost
-the server most. The vectors are drawn here, so that the sum can be compared with the true one, element by element in
-the ring. The same round with 200 clients comes first, to compare the server's peak memory with. bench/README.md lists
-the keys.
+A real `hushrec-server` and 1,000 clients of the SDK in this process, each with its own keys, masks and requests;
+100,000 values in a 32-bit ring. 5 % of the clients drop out after they shared their secrets, the stage in which
+dropouts cost the server most. The vectors are drawn here, so the sum can be compared with the true one, element by
+element in the ring. The same round with 200 clients runs first, to compare the server's peak memory.
+bench/README.md lists the keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from protocols.sums.masked.plan import MaskedPlan, encode
 SIZES = (200, 1000)
 DROPOUT = 0.05
 ITEMS, DIM = 10_000, 9
-"""FedMF sums items x dim values and a count an item: 100,000 in all."""
+"""FedMF sums items x dim values and one count per item: 100,000 in total."""
 MIB = 2**20
 
 
@@ -69,7 +69,7 @@ class DrawnVectorHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """The drawn vector, whatever the model and the history are."""
+        """The drawn vector; model and history have no effect."""
         return LocalResult([self.vector()], 0, {}, float("nan"), 0)
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
@@ -77,12 +77,12 @@ class DrawnVectorHalf:
         return {}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """0 for every item."""
+        """Zeros, float32 (items,)."""
         return np.zeros(ITEMS, dtype=np.float32)
 
 
 def start_task(server: Server, clients: int, stage_seconds: float) -> tuple[Fleet, Any]:
-    """A task of one round whose cohort is everyone, and its enrolled fleet."""
+    """Create a task of one round whose cohort is all clients; return its enrolled fleet and the operator."""
     schedule = Schedule(
         rounds=1,
         cohort_size=clients,
@@ -114,7 +114,7 @@ def start_task(server: Server, clients: int, stage_seconds: float) -> tuple[Flee
 
 
 def is_exact(fleet: Fleet, reports: set[str]) -> bool:
-    """Whether the released sum equals, element by element of the ring, that of those who contributed."""
+    """Whether the released sum equals that of the contributing clients, element by element of the ring."""
     first = fleet.clients[0]
     plan = first.terms.sum_plan
     assert isinstance(plan, MaskedPlan)
@@ -129,7 +129,7 @@ def is_exact(fleet: Fleet, reports: set[str]) -> bool:
 
 
 def measure(clients: int, stage_seconds: float) -> dict[str, Figure]:
-    """One round with a fresh server."""
+    """Figures of one round through a fresh server; `SystemExit` if the round failed."""
     with tempfile.TemporaryDirectory() as root, Server(Path(root)) as server:
         fleet, operator = start_task(server, clients, stage_seconds)
         with fleet, operator:
@@ -163,7 +163,7 @@ def measure(clients: int, stage_seconds: float) -> dict[str, Figure]:
 
 
 def measure_sizes(quick: bool) -> dict[str, Figure]:
-    """Both rounds; the small one first."""
+    """Figures of both rounds, the small one first, and the ratio of their peak memory."""
     sizes = (40, 100) if quick else SIZES
     figures: dict[str, Figure] = {}
     with bars() as progress:
@@ -177,7 +177,7 @@ def measure_sizes(quick: bool) -> dict[str, Figure]:
 
 
 def main() -> None:
-    """The rounds alone."""
+    """Measure, print all figures, and write the JSON."""
     options = arguments(__doc__ or "").parse_args()
     figures = measure_sizes(options.quick)
     show("One masked round over HTTP", figures)

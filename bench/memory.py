@@ -1,10 +1,10 @@
-"""Server memory does not grow with the cohort: the same encrypted round with 50 and with 500 contributions.
+"""Measure the server's memory by size of the cohort: the same encrypted round with 50 and with 500 contributions.
 
-    .venv/bin/python bench/memory.py [--quick] [--json FILE]
+    .venv/bin/python -m bench.memory [--quick] [--json FILE]
 
-A real `hushrec-server` takes the item matrix of ML-1M (FedMF, 3706 x 64, CKKS `standard`, seeded: 1.24 MB a
-contribution; `--quick`: d=16) from 8 clients at a time and folds in a worker process. What counts is the peak of the
-resident memory of both processes together, sampled every 20 ms; shared pages count in each, so it is an upper bound.
+A real `hushrec-server` receives the item matrix of ML-1M (FedMF, 3706 x 64, CKKS `standard`, seeded: 1.24 MB per
+contribution; `--quick`: d=16) from 8 clients at a time and folds in a worker process. The figure is the peak resident
+memory of both processes together, sampled every 20 ms; shared pages count in each, so it is an upper bound.
 bench/README.md lists the keys.
 """
 
@@ -46,7 +46,7 @@ OPERATOR = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
 
 @dataclass(frozen=True)
 class Member:
-    """An enrolled client."""
+    """An enrolled client: its id, the header with its token, and its identity key."""
 
     client_id: str
     headers: dict[str, str]
@@ -54,7 +54,7 @@ class Member:
 
 
 class Bench:
-    """One server, one task, one round."""
+    """One server with one task of one round, driven over plain HTTP without the SDK."""
 
     def __init__(self, root: Path, dim: int, cohort: int) -> None:
         self.cohort = cohort
@@ -64,15 +64,18 @@ class Bench:
         self.plan: SumPlan = CKKS.plan({"set": "standard"}, recipe("fedmf", self.parameters).layout(), cohort)
 
     def close(self) -> None:
+        """Close the connections and stop the server."""
         self.http.close()
         self.server.close()
 
     def call(self, method: str, path: str, headers: dict[str, str], **body: Any) -> httpx.Response:
+        """The response to a request; `httpx.HTTPStatusError` for an error status."""
         answer = self.http.request(method, path, headers=headers, **body)
         answer.raise_for_status()
         return answer
 
     def enrol(self, task: str, role: str, count: int) -> list[Member]:
+        """Enrol `count` clients with one invitation."""
         wanted = {"role": role, "uses": count}
         invitation = self.call("POST", f"/v1/tasks/{task}/invitations", OPERATOR, json=wanted).json()["invitation"]
         return [self._enrol_one(invitation) for _ in range(count)]
@@ -93,13 +96,13 @@ class Bench:
         return Member(answer["client_id"], {"Authorization": f"Bearer {answer['token']}"}, identity)
 
     def put(self, member: Member, path: str, body: bytes) -> None:
-        """An upload that the member signs."""
+        """Upload `body` to `path`, signed by the member."""
         headers = {**member.headers, "Content-Digest": _digest(body)}
         headers |= signature_of(member.identity, member.client_id, "PUT", path, headers)
         self.call("PUT", path, headers, content=body)
 
     def start_round(self) -> tuple[str, list[Member]]:
-        """A task whose members all have an envelope; its round 1 is open."""
+        """Create a task, enrol its cohort and give every member an envelope, so that round 1 opens."""
         request = {
             "name": "memory",
             "recipe": {"name": "fedmf", "parameters": self.parameters},
@@ -114,7 +117,7 @@ class Bench:
         return task, [holder, *members]
 
     def bodies(self, keyring: Keyring) -> list[bytes]:
-        """A few real contributions: the server cannot tell that several clients send the same one."""
+        """A few real contributions; several clients send the same one, which the server does not detect."""
         random = np.random.default_rng(1)
         block = self.plan.layout.blocks[0]
         bounds, counts = block.bounds(), block.integral_mask()
@@ -122,7 +125,7 @@ class Bench:
         return [CKKS.seal(self.plan, whole_route(self.plan.layout), [vector], keyring) for vector in vectors]
 
     def upload(self, task: str, members: list[Member], bodies: list[bytes]) -> None:
-        """All contributions, UPLOADERS at a time."""
+        """Upload one contribution per member, UPLOADERS at a time."""
 
         def put(index: int) -> None:
             member, body = members[index], bodies[index % BODIES]
@@ -132,6 +135,7 @@ class Bench:
             list(pool.map(put, range(len(members))))
 
     def wait_round(self, task: str, state: str) -> None:
+        """Wait until round 1 is in `state`."""
         while True:
             answer = self.http.get(f"/v1/tasks/{task}/rounds/1", headers=OPERATOR)
             if answer.status_code == 200 and answer.json()["state"] == state:
@@ -144,7 +148,7 @@ def _digest(body: bytes) -> str:
 
 
 def measure(dim: int, cohort: int) -> dict[str, Figure]:
-    """One round of `cohort` contributions through a fresh server; its peaks in MiB and the time it took."""
+    """Figures of one round of `cohort` contributions through a fresh server: peak memory in MiB and seconds."""
     with tempfile.TemporaryDirectory() as root:
         bench = Bench(Path(root), dim, cohort)
         try:
@@ -168,7 +172,7 @@ def measure(dim: int, cohort: int) -> dict[str, Figure]:
 
 
 def main() -> None:
-    """Measure both cohorts and print the ratio."""
+    """Measure both cohorts, print all figures, and write the JSON."""
     options = arguments(__doc__ or "").parse_args()
     dim = 16 if options.quick else 64
     figures: dict[str, Figure] = {}

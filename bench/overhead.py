@@ -1,10 +1,10 @@
-"""What encryption costs: the HE table of the CoLR paper for ML-1M, its figures beside the ordinary way and ours.
+"""The cost of encryption: the HE table of the CoLR paper for ML-1M, with published figures, the usual way and ours.
 
-    .venv/bin/python bench/overhead.py [--quick | --full] [--json bench/results/overhead.json]
+    .venv/bin/python -m bench.overhead [--quick | --full] [--json bench/results/overhead.json]
 
-Rows: FedMF, Top-K at 1/64 to 16/64, CoLR at ranks 1 to 32. The ordinary way is TenSEAL's usual CKKS set, and phe with
-one value a ciphertext for Top-K, which is measured on a sample and multiplied unless `--full`. With `--json`, a
-Markdown table and the plots are written beside the JSON. bench/README.md lists the keys.
+Rows: FedMF, Top-K at 1/64 to 16/64, CoLR at ranks 1 to 32. The usual way is TenSEAL's usual CKKS set, and for
+Top-K phe with one value per ciphertext, which is measured on a sample and multiplied unless `--full` is given. With
+`--json`, a Markdown table and the plots are written beside the JSON. bench/README.md lists the keys.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ SAMPLE, QUICK_SAMPLE = 32, 8
 def measure(
     chosen: tuple[Way, ...], clients: int, repetitions: int, tick: Callable[[int, str], object]
 ) -> dict[str, Figure]:
-    """Every row in every way that can carry it, as flat figures; `tick` hears how many are done and what comes."""
+    """Figures of every row in every way that can carry it.
+
+    tick: called before each measurement with the number done so far and a description of the next.
+    """
     figures: dict[str, Figure] = dict(published_figures(ROWS))
     for done, (row, way) in enumerate(pairs(chosen)):
         tick(done, f"{row.label}, {way.key}")
@@ -40,12 +43,12 @@ def measure(
 
 
 def pairs(chosen: tuple[Way, ...]) -> list[tuple[Row, Way]]:
-    """What there is to measure, the ways of one row one after the other."""
+    """The rows and ways to measure, row by row."""
     return [(row, way) for row in ROWS for way in chosen if row.family in way.families]
 
 
 def write_all(path: Path, figures: dict[str, Figure]) -> list[Path]:
-    """The JSON, and beside it the plots and the Markdown page."""
+    """Write the JSON, and the plots and the Markdown page beside it; return the paths."""
     write_figures(path, figures)
     plots = write_plots(figures, path.with_suffix(""))
     page = path.with_suffix(".md")
@@ -58,28 +61,30 @@ def _advance(progress: Progress, bar: TaskID, done: int, what: str) -> None:
 
 
 def main() -> None:
-    """Measure, show the table, write the files."""
+    """Measure, print the tables, and write the files."""
     parser = arguments((__doc__ or "").partition("\n")[0])
-    parser.add_argument("--full", action="store_true", help="phe on every value: hours instead of a sample")
-    parser.add_argument("--clients", type=int, default=60, help="contributions a sum (default 60)")
-    given = parser.parse_args()
-    sample = None if given.full else QUICK_SAMPLE if given.quick else SAMPLE
-    repetitions = QUICK_REPETITIONS if given.quick else REPETITIONS
+    parser.add_argument(
+        "--full", action="store_true", help="measure phe on every value instead of a sample; takes hours"
+    )
+    parser.add_argument("--clients", type=int, default=60, help="contributions of one sum (default: 60)")
+    options = parser.parse_args()
+    sample = None if options.full else QUICK_SAMPLE if options.quick else SAMPLE
+    repetitions = QUICK_REPETITIONS if options.quick else REPETITIONS
     chosen = ways(sample)
     started = perf_counter()
     with bars() as progress:
         bar = progress.add_task("", total=len(pairs(chosen)))
-        figures = measure(chosen, given.clients, repetitions, partial(_advance, progress, bar))
+        figures = measure(chosen, options.clients, repetitions, partial(_advance, progress, bar))
     figures |= {
-        "clients": given.clients,
+        "clients": options.clients,
         "repetitions": repetitions,
         "phe_key_bits": KEY_BITS,
         "phe_sample": sample,
         "seconds": perf_counter() - started,
     }
     shown(figures)
-    if given.json is not None:
-        for path in write_all(given.json, figures):
+    if options.json is not None:
+        for path in write_all(options.json, figures):
             print(path)
 
 

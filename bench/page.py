@@ -1,4 +1,4 @@
-"""All results on one HTML page: self-contained, light and dark, on a phone and wide."""
+"""Render all results as one self-contained HTML page, for light and dark mode and for any screen width."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _PLOTS = {
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Figure]]:
-    """Every results file of a folder by its stem; `ValueError` names a file that is no flat JSON object."""
+    """The figures of every JSON file in `folder`, by the file's stem.
+
+    Raises `ValueError` with the name of a file that is not one flat JSON object.
+    """
     results = {}
     for path in sorted(folder.glob("*.json")):
         figures = json.loads(path.read_text(encoding="utf-8"))
@@ -41,10 +44,15 @@ def read_results(folder: Path) -> dict[str, dict[str, Figure]]:
 
 
 def render(results: Mapping[str, Mapping[str, Figure]], outcomes: Iterable[Outcome] = (), subtitle: str = "") -> str:
-    """The page. A script with an outcome has a section whether or not it left results. Needs the `bench` extra."""
-    ended = {outcome.script: outcome for outcome in outcomes}
+    """The HTML page of `results`. Needs the extra `bench`.
+
+    results: figures by script. outcomes: how scripts ended; a script with an outcome gets a section even without
+    results. subtitle: the line below the title.
+    """
+    by_script = {outcome.script: outcome for outcome in outcomes}
     sections = [
-        section_of(script, results.get(script, {}), ended.get(script)) for script in in_order([*results, *ended])
+        section_of(script, results.get(script, {}), by_script.get(script))
+        for script in in_order([*results, *by_script])
     ]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -67,7 +75,7 @@ def render(results: Mapping[str, Mapping[str, Figure]], outcomes: Iterable[Outco
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write the page, making folders as needed."""
+    """Write the page to `path` and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
 
@@ -78,12 +86,12 @@ def _counts(sections: Iterable[Section]) -> dict[str, int]:
         if section.outcome is not None and section.outcome.state != "done":
             counts[section.outcome.state] += 1
         for verdict in section.verdicts:
-            counts[verdict.word] += 1
+            counts[verdict.status] += 1
     return counts
 
 
 def _plots(section: Section) -> list[tuple[str, str]]:
-    """(caption, inline SVG) of a section that has results."""
+    """(caption, inline SVG) of every plot of a section; empty without results."""
     if not section.plain_figures:
         return []
     if section.fidelity:
@@ -93,7 +101,7 @@ def _plots(section: Section) -> list[tuple[str, str]]:
 
 
 def _tables(section: Section) -> list[tuple[str, list[str], list[list[str]]]]:
-    """(title, headings, rows) that a section shows beside its targets."""
+    """(title, headings, rows) of the further tables of a section."""
     if section.script == "overhead" and any(f"{row.key}.ours.client_seconds" in section.figures for row in ROWS):
         tables = [(title, *comparison(section.figures, what)) for what, title in COMPARISONS.items()]
         return [*tables, ("Step by step, seconds", *in_detail(section.figures))]

@@ -1,4 +1,4 @@
-"""The page's smaller plots: CKKS beside TenSEAL, server memory, and ours beside the papers."""
+"""Plots of the page: CKKS, Paillier and masked sums with their peers, server memory, and fidelity with the papers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class _Line:
 
 
 def ckks_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
-    """Upload, client and server of every form."""
+    """(title, SVG) of upload size, client time and server time by form."""
     made = []
     for title, prefix, suffix, reference in (
-        ("Upload, times the float32 plaintext", "upload_ratio_", "", 1.0),
-        ("A client's seal, milliseconds", "encrypt_", "_ms_median", None),
-        ("The server's fold, milliseconds a client", "fold_", "_ms_median", None),
+        ("Upload / float32 plaintext", "upload_ratio_", "", 1.0),
+        ("Sealing, milliseconds per client", "encrypt_", "_ms_median", None),
+        ("Folding, milliseconds per client", "fold_", "_ms_median", None),
     ):
         lines = [
             _Line(label, float(value), _COLOUR.get(form, "ours"))
@@ -49,7 +49,7 @@ def ckks_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
 
 
 def paillier_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
-    """How many times better than phe, a plot a key size."""
+    """(title, SVG) of the ratios to phe, one plot per key size."""
     names = {
         "bytes_ratio": "bytes",
         "decrypt_speedup": "decrypt",
@@ -66,7 +66,7 @@ def paillier_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
 
 
 def masked_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
-    """How many times faster than Flower."""
+    """(title, SVG) of the ratios to Flower."""
     names = {
         "server_speedup_vs_flower": "server, whole round",
         "share_speedup_vs_flower": "client, share stage",
@@ -83,7 +83,10 @@ def _times_better(title: str, names: Mapping[str, str], figures: Mapping[str, Fi
 
 
 def _lollipops(title: str, lines: Sequence[_Line], reference: float | None, log: bool = False) -> str:
-    """A dot a line, its value beside it; `reference` is a dotted line, where stems start on a log scale."""
+    """A lollipop plot with one row per line and its value beside the dot.
+
+    reference: position of a dotted line; on a log scale the stems start there.
+    """
     drawing = figure(5.6, 0.9 + 0.38 * len(lines))
     axes = drawing.subplots()
     start, room = (reference or 1.0, 9.0) if log else (0.0, 1.18)
@@ -108,7 +111,7 @@ def _lollipops(title: str, lines: Sequence[_Line], reference: float | None, log:
 
 
 def memory_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
-    """Peak resident memory of both cohorts, API and fold worker."""
+    """(title, SVG) of the peak memory of API process and fold worker, by cohort."""
     keys = [f"peak_rss_{part}_mib_{size}" for size in (50, 500) for part in ("api", "workers")]
     if not all(isinstance(figures.get(key), int | float) for key in keys):
         return []
@@ -137,7 +140,7 @@ def memory_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
 
 
 def fidelity_plots(rows: Sequence[FidelityRow]) -> list[tuple[str, str]]:
-    """Ours and the paper's of every run, a plot a metric."""
+    """(title, SVG) of our figures and the paper's for every run, one plot per metric."""
     made = []
     common = common_prefix([row.run for row in rows])
     for metric in sorted({row.metric for row in rows}):
@@ -168,13 +171,13 @@ def fidelity_plots(rows: Sequence[FidelityRow]) -> list[tuple[str, str]]:
 
 
 def common_prefix(names: Sequence[str]) -> str:
-    """Leading parts, up to a full stop, that all names share: what a plot need not say on every line."""
+    """The leading dotted parts that all names share, with the final full stop; a plot omits them."""
     shared = os.path.commonprefix(list(names))
     return shared[: shared.rfind(".") + 1]
 
 
 def _bare(axes: object, title: str) -> None:
-    """No scale at all: every value stands beside its mark."""
+    """Style axes without a scale; every value is printed beside its mark."""
     from matplotlib.axes import Axes
 
     assert isinstance(axes, Axes)

@@ -1,9 +1,9 @@
-"""Packed Paillier sums beside phe with one value a ciphertext, in turn in one run: client, server, bytes, and the sum.
+"""Compare packed Paillier sums with phe at one value per ciphertext, in one run: client, server, bytes, and the sum.
 
-    .venv/bin/python bench/paillier.py [--quick] [--full] [--clients 60] [--json FILE]
+    .venv/bin/python -m bench.paillier [--quick] [--full] [--clients 60] [--json FILE]
 
-The vector is the Top-K payload of ML-1M at 1/64: 3706 values, clipped to 0.1. phe is measured on some of the values and
-scaled to all of them, for it takes minutes; `--full` measures every one. bench/README.md lists the keys.
+The vector is the Top-K payload of ML-1M at 1/64: 3706 values, clipped to 0.1. phe takes minutes, so it is measured on
+some of the values and scaled to all of them; `--full` measures every value. bench/README.md lists the keys.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SAMPLE, SAMPLE_QUICK = 32, 16
 
 
 class PhePeer:
-    """phe as its documentation shows it, one value a ciphertext; what is sent is as short as it can be.
+    """The peer: phe as in its documentation, one value per ciphertext, with the shortest possible encoding.
 
-    The precision is fixed, so all exponents are equal: phe then adds without aligning them, which is its fastest way.
-    A ciphertext is sent at its full width, the common exponent not at all (phe's documentation sends JSON).
+    The precision is fixed, so all exponents are equal and phe adds without aligning them, which is its fastest way. A
+    ciphertext is sent at its full width and the common exponent is not sent (phe's documentation sends JSON).
     """
 
     def __init__(self, key: PaillierPrivateKey, values: NDArray[np.float64]) -> None:
@@ -50,7 +50,7 @@ class PhePeer:
         self._totals = [self._read(body) for body in self.bodies]
 
     def seal(self) -> list[bytes]:
-        """Encode, encrypt and write every value."""
+        """The ciphertext of every value as bytes."""
         encrypted = (self._public.encrypt(value, precision=PRECISION) for value in self._values)
         return [int(number.ciphertext(be_secure=False)).to_bytes(self._width, "big") for number in encrypted]
 
@@ -68,7 +68,7 @@ class PhePeer:
 
 @dataclass(frozen=True)
 class Ours:
-    """A packed sum: the holder's keys, and every client's contribution to one sum."""
+    """A packed sum: the plans with short and with strict randomisers, the holder's keys, and all contributions."""
 
     plan: PaillierPlan
     strict: PaillierPlan
@@ -78,7 +78,7 @@ class Ours:
 
     @classmethod
     def prepare(cls, bits: int, vectors: NDArray[np.float64], tick: Callable[[], object]) -> Ours:
-        """Plans, keys, and the sum of `vectors`."""
+        """Make the plans, a key of `bits` bits, and the sum of `vectors`; call `tick` after each contribution."""
         parameters: dict[str, Any] = {"key_bits": bits, "mode": "public"}
         plan, strict = (
             PAILLIER.plan(parameters | {"randomiser": way}, LAYOUT, len(vectors)) for way in ("short", "strict")
@@ -92,15 +92,15 @@ class Ours:
         return cls(plan, strict, holder, tuple(contributions), PAILLIER.release(plan, partial_sum))
 
     def fold(self) -> bytes:
-        """What the server does with a batch of every client's contribution."""
+        """The server's fold of one batch with the contributions of all clients."""
         return PAILLIER.fold(self.plan, None, ((ROUTE, body) for body in self.contributions))
 
     def open(self) -> NDArray[np.float64]:
-        """What the holder does with the sum."""
+        """The opened sum, float64 (values,)."""
         return PAILLIER.open(self.plan, self.aggregate, len(self.contributions), self.holder)
 
     def seals(self, vector: NDArray[np.float64]) -> dict[str, Callable[[], object]]:
-        """Seals by where randomisers come from; the strict plan alone has a pool, so the others never take from it."""
+        """The seal functions to time, by source of randomisers; only the strict plan has a pool."""
         member = self.holder.without_secret_key()
         return {
             "table": lambda: PAILLIER.seal(self.plan, ROUTE, [vector], member),
@@ -109,23 +109,23 @@ class Ours:
         }
 
     def phe_key(self) -> PaillierPrivateKey:
-        """The same key as phe holds it."""
+        """The same key as a phe object."""
         key = load_secret_key(self.plan, self.holder)
         return PaillierPrivateKey(PaillierPublicKey(int(key.p * key.q)), int(key.p), int(key.q))
 
     def is_exact(self, vectors: NDArray[np.float64]) -> bool:
-        """Whether the opened sum is, to the last bit, the sum of the clients' fixed-point values."""
+        """Whether the opened sum equals the sum of the clients' fixed-point values to the last bit."""
         scale = self.plan.packings[0].codes[0].scale
         return bool(np.array_equal(self.open() * scale, np.rint(vectors * scale).sum(axis=0)))
 
 
 def measure(bits: int, vectors: NDArray[np.float64], repetitions: int, sample: int) -> dict[str, Figure]:
-    """Everything for one key size, `sample` values of phe's, as flat figures."""
+    """All figures of one key size; phe is measured on the first `sample` values."""
     with bars() as progress:
-        sealing = progress.add_task(f"{bits} bits: clients seal", total=len(vectors))
+        sealing = progress.add_task(f"{bits} bits: seal contributions", total=len(vectors))
         ours = Ours.prepare(bits, vectors, partial(progress.advance, sealing))
         peer = PhePeer(ours.phe_key(), vectors[0][:sample])
-        moves: dict[str, Callable[[], object]] = {
+        steps: dict[str, Callable[[], object]] = {
             **{f"encrypt_{name}": seal for name, seal in ours.seals(vectors[0]).items()},
             "encrypt_phe": peer.seal,
             "fold": ours.fold,
@@ -135,11 +135,11 @@ def measure(bits: int, vectors: NDArray[np.float64], repetitions: int, sample: i
             "decrypt_phe": peer.open,
             "table": lambda: ShortExponentTable.build(load_public_key(ours.plan, ours.holder)),
         }
-        timing = progress.add_task(f"{bits} bits: time, in turn", total=repetitions + 1)
+        timing = progress.add_task(f"{bits} bits: time the steps", total=repetitions + 1)
         capacity = ours.plan.ciphertexts * (repetitions + 1)
         with RandomiserPool(ours.strict, ours.holder, capacity).fill():
             calls = {"check": 20, "fold_phe": max(1, len(vectors) * ours.plan.ciphertexts // sample)}
-            times = time_in_turn(moves, repetitions, partial(progress.advance, timing), calls)
+            times = time_in_turn(steps, repetitions, partial(progress.advance, timing), calls)
     return {f"bits{bits}.{key}": figure for key, figure in _figures(ours, peer, times, sample, vectors).items()}
 
 
@@ -172,23 +172,26 @@ def _figures(
 
 
 def main() -> None:
-    """Measure both key sizes, show the promised figures beside their targets, write the JSON."""
+    """Measure both key sizes, print the figures that have targets, and write the JSON."""
     parser = arguments(__doc__.partition("\n")[0])
-    parser.add_argument("--clients", type=int, default=60, help="contributions a sum (default 60)")
-    parser.add_argument("--full", action="store_true", help="measure phe on every value, once: about ten minutes")
-    given = parser.parse_args()
+    parser.add_argument("--clients", type=int, default=60, help="contributions of one sum (default: 60)")
+    parser.add_argument("--full", action="store_true", help="measure phe on every value, once; takes about ten minutes")
+    options = parser.parse_args()
     rng = np.random.default_rng(20240513)
-    vectors = np.clip(rng.normal(0.0, CLIP / 2, (given.clients, VALUES)), -CLIP, CLIP)
-    repetitions = 1 if given.full else 5 if given.quick else 11
-    sample = VALUES if given.full else SAMPLE_QUICK if given.quick else SAMPLE
-    figures: dict[str, Figure] = {"clients": given.clients, "values": VALUES, "repetitions": repetitions}
+    vectors = np.clip(rng.normal(0.0, CLIP / 2, (options.clients, VALUES)), -CLIP, CLIP)
+    repetitions = 1 if options.full else 5 if options.quick else 11
+    sample = VALUES if options.full else SAMPLE_QUICK if options.quick else SAMPLE
+    figures: dict[str, Figure] = {"clients": options.clients, "values": VALUES, "repetitions": repetitions}
     for bits in KEY_BITS:
         figures |= measure(bits, vectors, repetitions, sample)
-    how = "every value measured" if given.full else f"{sample} of its values measured, scaled to {VALUES}"
-    show(f"Paillier, {VALUES} values, {given.clients} clients, beside phe ({how})", verdicts("paillier", figures))
-    beside = [f"bits{bits}.{key}" for bits in KEY_BITS for key in ("table_seconds", "exact", "values_per_ciphertext")]
-    show("Beside them", {key: figures[key] for key in beside})
-    write_figures(given.json, figures)
+    extent = "every value measured" if options.full else f"{sample} of its values measured, scaled to {VALUES}"
+    show(
+        f"Paillier, {VALUES} values, {options.clients} clients, compared with phe ({extent})",
+        verdicts("paillier", figures),
+    )
+    further = [f"bits{bits}.{key}" for bits in KEY_BITS for key in ("table_seconds", "exact", "values_per_ciphertext")]
+    show("Further figures", {key: figures[key] for key in further})
+    write_figures(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""PriviRec-k on Gowalla: what the number of factors buys, and what a client sends for it, as a picture.
+"""Plot PriviRec-k on Gowalla: quality against a client's upload, by number of factors.
 
 python -m bench.privirec_plot --json bench/results/fidelity-privirec.json --out docs/privirec-k.png
 """
@@ -25,11 +25,13 @@ LEVELS: Final = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draw the figures of one data set."""
+    """Draw the plot of one data set and write it as a PNG file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path("bench/results/fidelity-privirec.json"))
-    parser.add_argument("--out", type=Path, default=Path("docs/privirec-k.png"))
-    parser.add_argument("--prefix", default="gowalla", help="which data set's keys")
+    parser.add_argument(
+        "--json", type=Path, default=Path("bench/results/fidelity-privirec.json"), help="results file to read"
+    )
+    parser.add_argument("--out", type=Path, default=Path("docs/privirec-k.png"), help="PNG file to write")
+    parser.add_argument("--prefix", default="gowalla", help="prefix of the data set's keys (default: gowalla)")
     options = parser.parse_args(arguments)
     figures = json.loads(options.json.read_text())
     made = figure(7.2, 4.1)
@@ -41,14 +43,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def points(figures: dict[str, Any], name: str) -> list[tuple[int, float, float]]:
-    """k, gigabytes up and NDCG@20, ascending."""
+    """(k, gigabytes of upload, NDCG@20) of every run `<name>.k<k>`, by ascending k."""
     found = (re.fullmatch(re.escape(name) + r"\.k(\d+)\.ndcg20", key) for key in figures)
     ranks = sorted(int(match[1]) for match in found if match)
     return [(k, figures[f"{name}.k{k}.upload_bytes"] / 1e9, figures[f"{name}.k{k}.ndcg20"]) for k in ranks]
 
 
 def draw(axes: Axes, figures: dict[str, Any], prefix: str) -> None:
-    """NDCG@20 over gigabytes, a line a ring, a level for each of what to compare with, all over the same users."""
+    """Draw NDCG@20 over upload, one line per ring, and a horizontal line per reference; all over the same users."""
     for name, (label, colour, marker) in LINES.items():
         line = points(figures, f"{prefix}.{name}")
         if not line:
@@ -76,7 +78,7 @@ def draw(axes: Axes, figures: dict[str, Any], prefix: str) -> None:
     axes.margins(x=0.14, y=0.16)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xticks([0.05, 0.1, 0.2, 0.5, 1.0])
-    axes.set_xlabel("gigabytes that one client sends, all rounds together")
+    axes.set_xlabel("upload of one client in all rounds, GB")
     axes.set_ylabel("NDCG@20")
 
 

@@ -1,11 +1,11 @@
-"""PriviRec-k through the real service: every user of MovieLens-100K a client, masked sums over HTTP, some drop out.
+"""Run PriviRec-k through the real service: all users of MovieLens-100K are clients over HTTP, and some drop out.
 
-    python bench/privirec_service.py --data-dir data --json bench/results/privirec-service.json
+    .venv/bin/python -m bench.privirec_service --data-dir data --json bench/results/privirec-service.json
 
-What is compared: Recall@20 and NDCG@20 of GF-CF for ALL users, ranked over all items (20 % of each user's interactions
-held out), once from what the service's sums gave, each device scoring its own row, those that dropped out too; and once
-(`central`) from exact float64 singular vectors of the very rows that were summed: item degrees over the survivors of
-the first sum, P over the survivors of the last. `everyone` is the same with nobody missing.
+Compares Recall@20 and NDCG@20 of GF-CF for ALL users, ranked over all items (20 % of each user's interactions held
+out). `service`: from the service's sums; each device scores its own row, including those that dropped out. `central`:
+from exact float64 singular vectors of the rows that were summed, with item degrees over the survivors of the first sum
+and P over the survivors of the last. `everyone`: the same without dropouts. bench/README.md lists the keys.
 """
 
 from __future__ import annotations
@@ -38,56 +38,59 @@ from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.sums.masked.mechanism import MASKED
 
 DROPOUTS = {1: 0.06, 3: 0.04}
-"""Share of all clients that falls silent before it uploads, by sum: a tenth is gone when the task ends.
+"""Share of all clients that drops out before it uploads, by sum; a tenth in total.
 
-In two sums and not in all, because a sum that misses someone waits for its deadline.
+Only two sums have dropouts, because a sum with missing clients waits for its deadline.
 """
 QUICK_USERS = 60
 
 
 def main() -> None:
-    """Run it and write the figures."""
+    """Measure, print all figures, and write the JSON."""
     parser = arguments(__doc__.partition("\n")[0])
-    parser.add_argument("--data-dir", type=Path, help="where ml-100k lies")
-    parser.add_argument("--components", type=int, default=48)
-    parser.add_argument("--oversampling", type=int, default=80)
-    parser.add_argument("--iterations", type=int, default=4)
+    parser.add_argument("--data-dir", type=Path, help="folder of ml-100k")
+    parser.add_argument("--components", type=int, default=48, help="singular vectors (default: 48)")
+    parser.add_argument("--oversampling", type=int, default=80, help="further vectors that are iterated (default: 80)")
+    parser.add_argument("--iterations", type=int, default=4, help="power iterations (default: 4)")
     parser.add_argument(
-        "--patience", type=float, default=180.0, help="seconds for contributions; a sum that misses some waits so long"
+        "--patience",
+        type=float,
+        default=180.0,
+        help="seconds that a sum waits for missing contributions (default: 180)",
     )
-    asked = parser.parse_args()
-    train, test = hold_out_share(_data(asked))
+    options = parser.parse_args()
+    train, test = hold_out_share(_data(options))
     recipe = PriviRecK(
         PriviRecKParameters(
             items=train.n_items,
-            components=asked.components,
-            oversampling=asked.oversampling,
-            iterations=asked.iterations,
+            components=options.components,
+            oversampling=options.oversampling,
+            iterations=options.iterations,
             rayleigh_ritz=True,
         )
     )
-    figures = _through_the_service(recipe, train, test, asked.patience)
+    figures = _through_the_service(recipe, train, test, options.patience)
     show("PriviRec-k through the service", figures)
-    write_figures(asked.json, figures)
+    write_figures(options.json, figures)
 
 
-def _data(asked: argparse.Namespace) -> Interactions:
-    whole = load_interactions("ml-100k", asked.data_dir)
-    if not asked.quick:
+def _data(options: argparse.Namespace) -> Interactions:
+    whole = load_interactions("ml-100k", options.data_dir)
+    if not options.quick:
         return whole
     end = whole.indptr[QUICK_USERS]
     return Interactions(QUICK_USERS, whole.n_items, whole.indptr[: QUICK_USERS + 1], whole.items[:end])
 
 
-class Waves(np.random.Generator):
-    """Of a fleet's draws in its round r, the share `DROPOUTS[r]` is below one half."""
+class ScheduledDropouts(np.random.Generator):
+    """A generator for a fleet's dropouts: in round r a share `DROPOUTS[r]` of the draws is below one half."""
 
     def __init__(self) -> None:
         super().__init__(np.random.PCG64(0))
         self._round, self._everyone = 0, 0
 
     def random(self, size: int) -> np.ndarray:
-        """Exactly so many zeros among `size` ones, at random places; the shares are of the first round's size."""
+        """float64 (size,) of ones and zeros in random order; the zeros are a share of the first round's size."""
         self._round, self._everyone = self._round + 1, max(self._everyone, size)
         drawn = np.ones(size)
         drawn[: round(DROPOUTS.get(self._round, 0.0) * self._everyone)] = 0.0
@@ -114,7 +117,7 @@ def _through_the_service(
         Fleet(
             server.url,
             [train.positives(user) for user in range(users)],
-            FleetOptions(policy=Policy(mechanisms=frozenset({"masked"})), dropout=0.5, dropout_rng=Waves()),
+            FleetOptions(policy=Policy(mechanisms=frozenset({"masked"})), dropout=0.5, dropout_rng=ScheduledDropouts()),
         ) as fleet,
         bars() as shown,
     ):
@@ -147,7 +150,7 @@ def _through_the_service(
 
 
 def _contributors(report: FleetRound, order: dict[str, int]) -> np.ndarray:
-    """The users whose rows are in a sum."""
+    """The users whose rows are in a sum, ascending; `SystemExit` if their number is not that of the survivors."""
     users = np.sort([order[one.client_id] for one in report.reports])
     if users.size != report.survivors:
         raise SystemExit(f"round {report.number}: {report.survivors} survivors, {users.size} reports")

@@ -3,7 +3,7 @@
     python -m bench.readme            rewrite the tables
     python -m bench.readme --check    change nothing; exit code 1 if the tables differ
 
-A table stands between `<!-- keys: NAME -->` and `<!-- end -->`; everything else in the page is written by hand.
+Each table is between `<!-- keys: NAME -->` and `<!-- end -->`; the rest of the page is written by hand.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Every benchmark, one after the other, and one HTML page of what they found.
+"""Run the benchmarks one after the other and write one HTML page of their results.
 
-    python -m bench.run_all                       the quick way, into bench/results/local (what `make bench` does)
-    python -m bench.run_all --full --only ckks    as measured for the record, some scripts only
-    python -m bench.run_all --committed           runs nothing: the page of the results in bench/results
+    python -m bench.run_all                       quick runs, into bench/results/local (as `make bench`)
+    python -m bench.run_all --full --only ckks    full runs of some scripts, as for the committed results
+    python -m bench.run_all --committed           run nothing: build the page of the results in bench/results
 
-A script that fails does not stop the others: the page has the end of what it said, and the exit code is 1. Targets that
-are missed are shown and do not fail: on a busy machine they may be.
+A script that fails does not stop the others: the page shows the end of its output, and the exit code is 1. A missed
+target is shown and is not a failure, because targets may be missed on a busy machine.
 """
 
 from __future__ import annotations
@@ -38,20 +38,25 @@ _TICK: Final = 0.2
 
 @dataclass(frozen=True)
 class Job:
-    """A script and what it is called with. `minutes`: about how long its quick run takes, for the time left.
+    """A script and its command line.
 
-    `lacks`: what it needs and is not here, so that it is skipped; empty when nothing is.
+    minutes: estimated duration of the quick run, for the time left. missing: a requirement that is not met, so that the
+    script is skipped; empty if all are met.
     """
 
     name: str
     command: tuple[str, ...]
     minutes: float = 1.0
-    lacks: str = ""
+    missing: str = ""
 
 
 def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[Job]:
-    """Every benchmark that is here, in the order of the page. `peer_python`: an interpreter that imports flwr."""
-    how = ("--quick",) if quick else ()
+    """The jobs of all benchmarks, in the order of the page.
+
+    data_dir: folder of the data sets; scripts that need it are skipped if it does not exist. quick: add `--quick`.
+    peer_python: an interpreter that can import flwr.
+    """
+    options = ("--quick",) if quick else ()
     scripts = (
         ("ckks", 0.5),
         ("paillier", 1.5),
@@ -62,35 +67,35 @@ def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[J
         ("service", 2.0),
         ("scaling", 1.0),
     )
-    beside = {"masked": ("--peer-python", str(peer_python))} if peer_python is not None else {}
+    peer_options = {"masked": ("--peer-python", str(peer_python))} if peer_python is not None else {}
     found = [
-        Job(name, (sys.executable, str(HERE / f"{name}.py"), *how, *beside.get(name, ())), minutes)
+        Job(name, (sys.executable, str(HERE / f"{name}.py"), *options, *peer_options.get(name, ())), minutes)
         for name, minutes in scripts
         if (HERE / f"{name}.py").exists()
     ]
     on_data = {f"fidelity-{system}": ("fidelity.py", "--system", system) for system in sorted(SYSTEMS)}
     on_data["privirec-service"] = ("privirec_service.py",)
     on_data["training"] = ("training.py",)
-    lacks = "" if data_dir.is_dir() else f"data sets in {data_dir} (make bench DATA_DIR=folder)"
+    missing = "" if data_dir.is_dir() else f"data sets in {data_dir} (make bench DATA_DIR=folder)"
     for name, (script, *chosen) in on_data.items():
-        command = (sys.executable, str(HERE / script), *chosen, "--data-dir", str(data_dir), *how)
-        found.append(Job(name, command, 4.0, lacks))
+        command = (sys.executable, str(HERE / script), *chosen, "--data-dir", str(data_dir), *options)
+        found.append(Job(name, command, 4.0, missing))
     return found
 
 
 def run(job: Job, output: Path, tick: Callable[[float], object] = lambda _: None) -> Outcome:
-    """Run one job, its figures into `output/<name>.json` and what it says into `output/<name>.log`.
+    """Run one job; write its figures to `output/<name>.json` and its output to `output/<name>.log`.
 
-    An older result goes first, so that a script that fails never shows yesterday's figures. `tick` hears the seconds so
-    far, about five times a second.
+    An older result is deleted first, so that a failed script never shows old figures. tick: called about five times per
+    second with the seconds so far.
     """
     result, log = output / f"{job.name}.json", output / f"{job.name}.log"
     result.unlink(missing_ok=True)
-    if job.lacks:
-        return Outcome(job.name, "skipped", note=f"it needs {job.lacks}")
+    if job.missing:
+        return Outcome(job.name, "skipped", note=f"needs {job.missing}")
     output.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    with log.open("wb") as said, _started((*job.command, "--json", str(result)), said) as process:
+    with log.open("wb") as log_file, _running((*job.command, "--json", str(result)), log_file) as process:
         while True:
             try:
                 code = process.wait(_TICK)
@@ -101,14 +106,14 @@ def run(job: Job, output: Path, tick: Callable[[float], object] = lambda _: None
     if code == 0 and result.exists():
         return Outcome(job.name, "done", seconds)
     end = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
-    reason = f"exit code {code}" if code else "it wrote no results"
+    reason = f"exit code {code}" if code else "the script wrote no results"
     return Outcome(job.name, "failed", seconds, "\n".join([*end, reason]))
 
 
 @contextmanager
-def _started(command: Sequence[str], said: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends when this one is interrupted."""
-    process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, cwd=HERE.parent)
+def _running(command: Sequence[str], log_file: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process that is terminated if this one is interrupted."""
+    process = subprocess.Popen(command, stdout=log_file, stderr=subprocess.STDOUT, cwd=HERE.parent)
     try:
         yield process
     finally:
@@ -118,7 +123,7 @@ def _started(command: Sequence[str], said: IO[bytes]) -> Iterator[subprocess.Pop
 
 
 def run_all(chosen: Sequence[Job], output: Path, console: Console) -> list[Outcome]:
-    """Every job in turn under one bar: which script, time taken, time left."""
+    """Run every job in turn and return the outcomes. A bar shows the script, the time taken and the time left."""
     outcomes = []
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
     with Progress(*columns, console=console) as progress:
@@ -136,7 +141,7 @@ def run_all(chosen: Sequence[Job], output: Path, console: Console) -> list[Outco
             tick(0.0)
             outcome = run(job, output, tick)
             outcomes.append(outcome)
-            console.print(f"{job.name}: {_words(outcome)}", highlight=False, style=_STYLES[outcome.state])
+            console.print(f"{job.name}: {_description(outcome)}", highlight=False, style=_STYLES[outcome.state])
         progress.update(bar, completed=sum(job.minutes for job in chosen), description="done", left="")
     return outcomes
 
@@ -144,34 +149,34 @@ def run_all(chosen: Sequence[Job], output: Path, console: Console) -> list[Outco
 _STYLES: Final = {"done": "green", "failed": "red", "skipped": "yellow"}
 
 
-def _words(outcome: Outcome) -> str:
+def _description(outcome: Outcome) -> str:
     if outcome.state == "skipped":
         return f"skipped, {outcome.note}"
     return f"{outcome.state}, {outcome.seconds:.0f} s"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what was asked for and write the page; 1 when a script failed, 2 when there is nothing to do."""
-    given = _parse(arguments)
+    """Run the chosen jobs and write the page. Returns 1 if a script failed, 2 if no job was chosen, else 0."""
+    options = _parse(arguments)
     console = Console()
-    if given.committed:
-        page = given.output / PAGE
-        write_page(page, render(read_results(given.output), subtitle="The results that are committed with the code."))
+    if options.committed:
+        page = options.output / PAGE
+        write_page(page, render(read_results(options.output), subtitle="The committed results."))
         console.print(f"page: {page}", soft_wrap=True)
         return 0
-    every = jobs(given.data_dir, not given.full, given.peer_python)
-    chosen = [job for job in every if not given.only or job.name in given.only]
+    every = jobs(options.data_dir, not options.full, options.peer_python)
+    chosen = [job for job in every if not options.only or job.name in options.only]
     if not chosen:
-        console.print(f"nothing to run; there are: {', '.join(job.name for job in every)}", style="red")
+        console.print(f"no such script; choose from: {', '.join(job.name for job in every)}", style="red")
         return 2
-    outcomes = run_all(chosen, given.output, console)
-    kind = "full" if given.full else "quick"
+    outcomes = run_all(chosen, options.output, console)
+    kind = "full" if options.full else "quick"
     subtitle = f"A {kind} run of {time.strftime('%Y-%m-%d %H:%M')}."
     if kind == "quick":
-        subtitle += " Quick runs check that everything works; for figures to rely on, run a script without --quick."
+        subtitle += " Quick runs only check that everything works; for reliable figures run a script without --quick."
     names = {job.name for job in chosen}
-    results = {name: figures for name, figures in read_results(given.output).items() if name in names}
-    page = given.output / PAGE
+    results = {name: figures for name, figures in read_results(options.output).items() if name in names}
+    page = options.output / PAGE
     write_page(page, render(results, outcomes, subtitle))
     console.print(f"page: {page}", soft_wrap=True)
     return 1 if any(outcome.state == "failed" for outcome in outcomes) else 0
@@ -179,18 +184,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="without --quick: as measured for the record, hours")
+    parser.add_argument("--full", action="store_true", help="full runs, as for the committed results; takes hours")
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", help="some scripts, by name: ckks overhead ..."
+        "--only", nargs="+", default=[], metavar="NAME", help="run only these scripts, for example: ckks overhead"
     )
-    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder that holds the data sets")
-    parser.add_argument("--peer-python", type=Path, help="interpreter that imports flwr, where this one does not")
-    parser.add_argument("--output", type=Path, help="where results, logs and the page go (bench/results/local)")
-    parser.add_argument("--committed", action="store_true", help="run nothing: the page of bench/results")
-    given = parser.parse_args(arguments)
-    if given.output is None:
-        given.output = COMMITTED if given.committed else COMMITTED / "local"
-    return given
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
+    parser.add_argument("--peer-python", type=Path, help="interpreter that can import flwr (default: this one)")
+    parser.add_argument(
+        "--output", type=Path, help="folder for results, logs and the page (default: bench/results/local)"
+    )
+    parser.add_argument("--committed", action="store_true", help="run nothing; build the page of bench/results")
+    options = parser.parse_args(arguments)
+    if options.output is None:
+        options.output = COMMITTED if options.committed else COMMITTED / "local"
+    return options
 
 
 if __name__ == "__main__":

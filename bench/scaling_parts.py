@@ -1,4 +1,4 @@
-"""What bench/scaling.py has others do: jobs that are timed where they run, rounds to fold and to unmask, a cluster."""
+"""Parts of bench/scaling.py: workers that report the time of a job, rounds to fold and unmask, and a Dask cluster."""
 
 from __future__ import annotations
 
@@ -30,34 +30,44 @@ from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 from protocols.sums.masked.shares import split_secrets
 
-__all__ = ["DROPOUTS", "Here", "Timed", "cluster_of", "contributions", "masks_of", "nothing", "pool_of", "terms_of"]
+__all__ = [
+    "DROPOUTS",
+    "InProcessWorkers",
+    "TimedWorkers",
+    "cluster_of",
+    "contributions",
+    "masks_of",
+    "empty_job",
+    "pool_of",
+    "terms_of",
+]
 
 DROPOUTS = 0.1
 DISTINCT = 4
-"""Contributions that are really different; the others are these again, so that the disk need not hold gigabytes."""
+"""Number of different contributions; they are used again and again, so that the disk need not hold gigabytes."""
 
 
-def nothing(_job: None) -> None:
-    """A job that does nothing: what is left is the way there and back."""
+def empty_job(_job: None) -> None:
+    """Do nothing, to measure the round trip of a job."""
 
 
 def _timed(job: tuple[Callable[[Any], Any], Any]) -> tuple[Any, float]:
-    """In a worker: the outcome, and the processor seconds that it took there."""
+    """Run a job in a worker; return its result and the processor seconds that it took there."""
     work, given = job
     start = time.process_time()
     return work(given), time.process_time() - start
 
 
 @dataclass
-class Timed:
-    """Workers whose jobs have one thread each and tell what they cost."""
+class TimedWorkers:
+    """Workers whose jobs use one thread each. costs: (job name, processor seconds) of every job so far."""
 
-    inner: Workers | Here
+    inner: Workers | InProcessWorkers
     width: int
     costs: list[tuple[str, float]] = field(default_factory=list)
 
     def threads(self, jobs: int) -> int:
-        """One, so that a job's processor seconds are the seconds that it would take alone."""
+        """1, so that a job's processor seconds equal its wall time on an idle core."""
         return 1
 
     async def run(self, work: Callable[[Any], Any], job: Any) -> Any:
@@ -76,7 +86,7 @@ class Timed:
 
 
 def terms_of(mechanism: str, clients: int, values: int) -> TaskTerms:
-    """A task that sums vectors of `values` values (and some counts) over so many clients."""
+    """Terms of a FedMF task that sums about `values` values and some counts over `clients` clients."""
     items = max(100, values // 1000)
     recipe = f'{{"items":{items},"dim":{values // items},"clip":0.1}}'
     parameters = {"masked": '{"corrupt":0.1,"dropout":0.1,"mode":"curious"}'}.get(mechanism, "{}")
@@ -84,7 +94,7 @@ def terms_of(mechanism: str, clients: int, values: int) -> TaskTerms:
 
 
 def contributions(blobs: DirectoryBlobs, terms: TaskTerms, clients: int) -> tuple[tuple[str, BlobRef], ...]:
-    """Random ring elements, or float32 values, in the blob store."""
+    """Store random ring elements (for plain sums float32 values); return (client id, blob) for every client."""
     plan = plan_task(terms).sum_plan
     rng, refs = np.random.default_rng(1), []
     for number in range(DISTINCT):
@@ -96,8 +106,9 @@ def contributions(blobs: DirectoryBlobs, terms: TaskTerms, clients: int) -> tupl
 
 
 def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
-    """What takes the masks off a round of which a tenth dropped out, and the number of masks. No client is played:
-    shares are what the clients' own functions make, without the sealing on the way.
+    """The inputs that remove the masks of a round in which a tenth dropped out, and the number of masks.
+
+    Shares are made by the clients' own functions, but are not sealed and not sent.
     """
     plan = own_plan(plan_task(terms).sum_plan)
     context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
@@ -130,7 +141,7 @@ def _replies(roster: Roster, states: dict[str, Any], dropped: set[int]) -> dict[
     }
 
 
-class Here:
+class InProcessWorkers:
     """This very process: for what a single worker's processor does, and nothing else."""
 
     width = 1
@@ -140,7 +151,7 @@ class Here:
         return work(job)
 
     def check(self) -> str:
-        """Always fine."""
+        """No problem to report."""
         return ""
 
     def close(self) -> None:
@@ -148,36 +159,36 @@ class Here:
 
 
 @contextmanager
-def pool_of(workers: int) -> Iterator[Timed]:
-    """Processes of this machine."""
+def pool_of(workers: int) -> Iterator[TimedWorkers]:
+    """A pool of `workers` processes on this machine, closed on exit."""
     pool = FoldPool(workers)
     try:
-        yield Timed(pool, workers)
+        yield TimedWorkers(pool, workers)
     finally:
         pool.close()
 
 
 @contextmanager
-def cluster_of(workers: int, folder: Path, blobs: DirectoryBlobs) -> Iterator[Timed]:
-    """A Dask scheduler and workers of one thread each, processes of this machine."""
-    place = folder / f"scheduler-{workers}.json"
+def cluster_of(workers: int, folder: Path, blobs: DirectoryBlobs) -> Iterator[TimedWorkers]:
+    """A Dask scheduler and `workers` workers with one thread each on this machine, stopped on exit."""
+    address_file = folder / f"scheduler-{workers}.json"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
-    options = ["--no-dashboard", "--scheduler-file", str(place)]
+    options = ["--no-dashboard", "--scheduler-file", str(address_file)]
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "tcp://127.0.0.1", "--port", "0"]
     processes = [subprocess.Popen([*command, *options], env=environment, **quiet)]  # type: ignore[call-overload]
     try:
-        while not place.exists():
+        while not address_file.exists():
             time.sleep(0.1)
         for number in range(workers):
             command = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1"]
             local = ["--local-directory", str(folder / f"worker-{workers}-{number}"), "--memory-limit", "0"]
             processes.append(subprocess.Popen([*command, *options, *local], env=environment, **quiet))  # type: ignore[call-overload]
-        address = next(line for line in place.read_text().split('"') if line.startswith("tcp://"))
+        address = next(line for line in address_file.read_text().split('"') if line.startswith("tcp://"))
         pool = ClusterPool(address.replace("tcp", "dask", 1), blobs)
         try:
             _await_workers(pool, workers)
-            yield Timed(pool, workers)
+            yield TimedWorkers(pool, workers)
         finally:
             pool.close()
     finally:
@@ -194,4 +205,4 @@ def _await_workers(pool: ClusterPool, workers: int) -> None:
         if pool.width == workers and not pool.check():
             return
         time.sleep(0.2)
-    raise SystemExit("the workers of the cluster did not start")
+    raise SystemExit("the Dask workers did not start within 120 s")

@@ -1,4 +1,4 @@
-"""What single steps of bench/scaling.py cost, so that larger rounds can be reckoned from them. Processor time."""
+"""Measure the processor time of single steps, from which the cost of larger rounds can be computed."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ THRESHOLDS = (12, 28, 78, 114)
 """Of 100 clients in bench/masked.py; of 1,000 curious, 1,000 semi-malicious and 1,000,000 semi-malicious at 0.1."""
 
 
-def _seconds(move: Callable[[], object], calls: int, repetitions: int = 5) -> float:
-    """Median over repetitions of the processor seconds of one call."""
+def _seconds(step: Callable[[], object], calls: int, repetitions: int = 5) -> float:
+    """Processor seconds of one call of `step`, median over `repetitions`."""
     taken = []
     for _ in range(repetitions):
         start = time.process_time()
         for _ in range(calls):
-            move()
+            step()
         taken.append((time.process_time() - start) / calls)
     return median(taken)
 
 
 def measure_units(blobs: DirectoryBlobs, quick: bool, tick: Callable[[], object]) -> dict[str, Figure]:
-    """Microseconds of a secret, of a pair; bytes a second of a merge and a digest; what a worker gets of a round."""
+    """The figures `units.*` except dispatch: reconstruction, key agreement, merging, digests, and a round's data."""
     figures: dict[str, Figure] = {}
     calls = 5 if quick else 30
     for threshold in THRESHOLDS:

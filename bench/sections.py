@@ -1,4 +1,4 @@
-"""From results to what the page shows: one section a results file, its verdicts, and the fidelity tables. Pure."""
+"""The sections of the results page: one per results file, with its verdicts and fidelity tables. No IO."""
 
 from __future__ import annotations
 
@@ -14,41 +14,44 @@ from bench.targets import TARGETS, Target
 __all__ = ["FidelityRow", "Outcome", "Section", "Verdict", "fidelity_rows", "in_order", "section_of", "shown_value"]
 
 TITLES: Final = {
-    "ckks": ("CKKS sums", "Encrypted sums of the ML-1M item matrix, beside TenSEAL's usual pipeline in the same run."),
-    "paillier": ("Paillier sums", "Packed sums, beside phe with one value a ciphertext in the same run."),
-    "masked": ("Masked sums", "Rounds without ciphertexts, beside Flower's secure aggregation in the same run."),
-    "masked_round": ("A masked round over HTTP", "1,000 clients, some of which fall silent, through a real server."),
+    "ckks": (
+        "CKKS sums",
+        "Encrypted sums of the ML-1M item matrix, compared with TenSEAL's usual pipeline in the same run.",
+    ),
+    "paillier": ("Paillier sums", "Packed sums, compared with phe at one value per ciphertext in the same run."),
+    "masked": ("Masked sums", "Rounds with masks, compared with Flower's secure aggregation in the same run."),
+    "masked_round": ("A masked round over HTTP", "1,000 clients, some of which drop out, through a real server."),
     "overhead": (
-        "What encryption costs",
-        "The HE table of the CoLR paper for ML-1M: its figures, the ordinary way, and HushRec.",
+        "The cost of encryption",
+        "The HE table of the CoLR paper for ML-1M: published figures, the usual way, and HushRec.",
     ),
     "privirec-service": (
         "PriviRec through the service",
-        "Masked sums of all ML-100K users over HTTP, some of whom leave, beside the same with the data in one place.",
+        "Masked sums of all ML-100K users over HTTP, some of whom drop out, compared with the same data in one place.",
     ),
     "training": (
         "Local training",
-        "A client's round of the CoLR paper's settings on ML-1M, and its 1,000 rounds of 60 clients in one process.",
+        "A client's round with the CoLR paper's settings on ML-1M, and 1,000 rounds of 60 clients in one process.",
     ),
     "service": (
         "The service under load",
-        "Ingest and small requests beside a bare server on the same uvicorn; 10,000 clients in one encrypted round.",
+        "Ingest and small requests, compared with a bare server on the same uvicorn; 10,000 clients in one round.",
     ),
     "memory": ("Server memory", "The same encrypted round with 50 and with 500 clients."),
     "scaling": (
         "Folds and masks on several workers",
-        "Processes of one machine and a Dask cluster; clients by vector length.",
+        "Processes of one machine and a Dask cluster; number of clients and vector length.",
     ),
 }
 _PRIVATE: Final = ("machine.", "version.")
-_ON_THE_WAY: Final = re.compile(r"\.round\d+$")
-"""Runs that also keep what they had after so many rounds."""
+_CURVE_POINT: Final = re.compile(r"\.round\d+$")
+"""The end of the run name in the keys of a curve."""
 _QUALITY: Final = re.compile(r"(?P<run>.+)\.(?P<metric>(?:hr|ndcg|recall|auc)\d*|mae|rmse)$")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a script ended. `note`: why it was skipped, or the end of what it said before it failed."""
+    """How a script ended. note: why it was skipped, or the end of the output of a script that failed."""
 
     script: str
     state: Literal["done", "failed", "skipped"]
@@ -58,21 +61,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target and what was measured; None when the figure is not in the results."""
+    """A target and the measured value; None if the results have no such figure."""
 
     target: Target
     value: float | None
 
     @property
-    def word(self) -> str:
-        """met, missed or not measured."""
+    def status(self) -> str:
+        """`met`, `missed` or `not measured`."""
         if self.value is None:
             return "not measured"
         return "met" if self.target.met(self.value) else "missed"
 
     @property
-    def place(self) -> float:
-        """Where the value stands on a scale of 0 to 100 with the bound at 30: tenfold better is at 65."""
+    def gauge_percent(self) -> float:
+        """Position of the value on a logarithmic scale of 0 to 100: the bound is at 30, a tenfold margin at 65."""
         if self.value is None:
             return 0.0
         margin = self.target.margin(self.value)
@@ -81,7 +84,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class FidelityRow:
-    """One quality figure of one run, and the published one where there is one."""
+    """One quality figure of one run, and the published figure or None."""
 
     run: str
     metric: str
@@ -90,22 +93,22 @@ class FidelityRow:
 
     @property
     def metric_words(self) -> str:
-        """Like HR@10."""
+        """The metric as printed, for example HR@10."""
         return re.sub(r"^([a-z]+)(\d+)$", r"\1@\2", self.metric).upper()
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's."""
+        """Our figure minus the published one; None without a published one."""
         return None if self.paper is None else self.ours - self.paper
 
 
 @dataclass(frozen=True)
 class Section:
-    """What the page says of one script."""
+    """The content of one section of the page."""
 
     script: str
     title: str
-    what: str
+    description: str
     figures: Mapping[str, Figure]
     outcome: Outcome | None
     verdicts: tuple[Verdict, ...]
@@ -113,7 +116,7 @@ class Section:
 
     @property
     def machine(self) -> str:
-        """Processor, cores, load and Python on one line; empty without results."""
+        """Processor, cores, load average and Python version as one line; empty without results."""
         f = self.figures
         if "machine.processor" not in f:
             return ""
@@ -123,43 +126,43 @@ class Section:
 
     @property
     def versions(self) -> dict[str, Figure]:
-        """Library versions by name."""
+        """Version by library."""
         return {k.removeprefix("version."): v for k, v in self.figures.items() if k.startswith("version.") and v}
 
     @property
     def plain_figures(self) -> dict[str, Figure]:
-        """Everything measured, without machine and versions."""
+        """The measured figures, without `machine.*` and `version.*`."""
         return {key: value for key, value in self.figures.items() if not key.startswith(_PRIVATE)}
 
 
 def in_order(scripts: Iterable[str]) -> list[str]:
-    """Scripts as the page shows them: those of TITLES first, then fidelity by name, then whatever else there is."""
+    """`scripts` in the order of the page: those of TITLES first, then all others by name."""
     known = list(TITLES)
     return sorted(set(scripts), key=lambda s: (known.index(s) if s in TITLES else len(known), s))
 
 
 def section_of(script: str, figures: Mapping[str, Figure], outcome: Outcome | None = None) -> Section:
-    """The section of one results file; `figures` is empty where there is none."""
-    title, what = TITLES.get(script, ("", ""))
+    """The section of one results file. figures: empty if the script left no results."""
+    title, description = TITLES.get(script, ("", ""))
     if script.startswith("fidelity-"):
         title = f"Fidelity: {script.removeprefix('fidelity-')}"
-        what = "Trained on real data; the published figures beside ours where there are any."
+        description = "Trained on real data, compared with the published figures where there are any."
     verdicts = tuple(
         Verdict(target, _number(figures.get(target.key)))
         for target in TARGETS.get(script, ())
         if target.key in figures or not target.optional
     )
     quality = tuple(fidelity_rows(figures)) if script.startswith(("fidelity-", "privirec-")) else ()
-    return Section(script, title or script, what, figures, outcome, verdicts, quality)
+    return Section(script, title or script, description, figures, outcome, verdicts, quality)
 
 
 def fidelity_rows(figures: Mapping[str, Figure]) -> list[FidelityRow]:
-    """Quality figures by run; `<run>.paper.<metric>` belongs to `<run>.<metric>`."""
+    """The quality figures of all runs, sorted by run, each with its published figure (`<run>.paper.<metric>`)."""
     rows = []
     for key, value in figures.items():
         found = _QUALITY.match(key)
         number = _number(value)
-        if found is None or number is None or found["run"].endswith(".paper") or _ON_THE_WAY.search(found["run"]):
+        if found is None or number is None or found["run"].endswith(".paper") or _CURVE_POINT.search(found["run"]):
             continue
         run, metric = found["run"], found["metric"]
         rows.append(FidelityRow(run, metric, number, _number(figures.get(f"{run}.paper.{metric}"))))
@@ -167,7 +170,7 @@ def fidelity_rows(figures: Mapping[str, Figure]) -> list[FidelityRow]:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """So that rank2 comes before rank16."""
+    """Sort key with numbers as numbers, so that rank2 comes before rank16."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
@@ -176,7 +179,7 @@ def _number(value: Figure) -> float | None:
 
 
 def shown_value(value: Figure) -> str:
-    """A figure in a table: four digits that count, thousands apart."""
+    """A figure as shown in a table: four significant digits, thousands separated by commas."""
     if isinstance(value, bool) or not isinstance(value, float):
         return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     if value == 0 or 1e-3 <= abs(value) < 1e6:

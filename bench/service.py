@@ -1,11 +1,11 @@
-"""The service under load: ingest, small control requests, and a round of 10,000 clients to its end.
+"""Measure the service under load: ingest, small control requests, and a whole round of 10,000 clients.
 
-    .venv/bin/python bench/service.py [--quick] [--only ingest control round10k] [--json FILE]
+    .venv/bin/python -m bench.service [--quick] [--only ingest control round10k] [--json FILE]
 
-A real `hushrec-server` with its default settings (rate limits off) in one process; this process is the load, over 4
-connections of the loopback interface, from requests that were made and signed beforehand. The peer is a bare FastAPI
-application on the same uvicorn: it throws the same bodies away, and answers with a small model. Both are loaded in turn
-within one run, and the medians of their ratios count. bench/README.md lists the keys.
+A real `hushrec-server` with default settings (rate limits off) runs in one process. This process generates the load
+over 4 loopback connections, from requests that were made and signed beforehand. The peer is a bare FastAPI application
+on the same uvicorn that discards the same bodies and answers with a small model. Both are loaded in turn within one
+run, and the figures are medians of their ratios. bench/README.md lists the keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTS: Final[dict[str, Part]] = {"ingest": measure_ingest, "control": measure_co
 
 
 def measure(parts: list[str], quick: bool) -> dict[str, Figure]:
-    """The parts asked for, one after the other."""
+    """Figures of the chosen parts, measured one after the other."""
     figures: dict[str, Figure] = {}
     with bars() as progress:
         for name in parts:
@@ -37,10 +37,15 @@ def measure(parts: list[str], quick: bool) -> dict[str, Figure]:
 
 
 def main() -> None:
-    """Measure, and say which targets were met."""
+    """Measure, print figures and targets, and write the JSON."""
     parser = arguments((__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART", help="some parts"
+        "--only",
+        nargs="+",
+        choices=list(PARTS),
+        default=list(PARTS),
+        metavar="PART",
+        help="run only these parts (default: all)",
     )
     options = parser.parse_args()
     figures = measure(options.only, options.quick)

@@ -1,6 +1,6 @@
-"""What signing and checking a request costs: our profile of RFC 9421, a library for all of it, and Ed25519 alone.
+"""Compare the cost of request signatures: our profile of RFC 9421, a library for the whole RFC, and Ed25519 alone.
 
-.venv/bin/python bench/signatures.py
+.venv/bin/python -m bench.signatures
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CALLS, REPETITIONS = 300, 9
 
 @dataclass
 class Message:
-    """A request as the library takes it."""
+    """A request in the form that the library accepts."""
 
     method: str = "PUT"
     url: str = f"http://127.0.0.1:8000{PATH}"
@@ -31,12 +31,12 @@ class Message:
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """The best of some repetitions: the machine has other things to do."""
+    """Microseconds of one call, minimum over the repetitions, which excludes most of the machine's other load."""
     return 1e6 * min(timeit.repeat(call, number=CALLS, repeat=REPETITIONS)) / CALLS
 
 
 def main() -> None:
-    """Print microseconds a call."""
+    """Print a table of microseconds per call."""
     key = Ed25519PrivateKey.generate()
     public, request = key.public_key(), SignedRequest("PUT", PATH, "", DIGEST)
     now = datetime.datetime.now(datetime.UTC)

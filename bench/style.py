@@ -1,8 +1,8 @@
-"""How every plot looks: one palette, light as a file, and with the page's own colours inside the page.
+"""The style of all plots: one palette for PNG files, and CSS variables inside the HTML page.
 
-The colours are told apart with any colour vision (after Okabe and Ito), and each way of making sums keeps its colour
-and its marker in every plot. Inside a page the very same drawing takes the page's colours, light or dark: what
-matplotlib wrote as one of these hexadecimal colours becomes `var(--name)`.
+The colours can be distinguished with any colour vision (after Okabe and Ito). Each way of making sums has the same
+colour and marker in every plot. Inside the page a drawing uses the page's light or dark colours: each hexadecimal
+colour of the palette in matplotlib's SVG is replaced by `var(--name)`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLOURS: Final = {
     "masked": "#aa4499",
     "plaintext": "#3d4654",
 }
-"""On white."""
+"""Hexadecimal colours by name, on a white background."""
 
 DARK: Final = {
     "ink": "#e6eaf0",
@@ -44,11 +44,11 @@ DARK: Final = {
     "masked": "#d58ac8",
     "plaintext": "#c3cad6",
 }
-"""The same on the dark page."""
+"""The same names for the dark page."""
 
 
 def figure(width: float, height: float) -> Figure:
-    """An empty figure, inches, that needs no display."""
+    """An empty figure of `width` x `height` inches that needs no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as MatplotlibFigure
 
@@ -58,7 +58,7 @@ def figure(width: float, height: float) -> Figure:
 
 
 def headline(axes: Axes, title: str) -> None:
-    """The figure's title, in its upper left corner, for figures of one panel."""
+    """Write `title` in the upper left corner of a figure with one panel."""
     width, height = axes.figure.get_size_inches()
     axes.figure.text(
         0.12 / width, 1 - 0.12 / height, title, color=COLOURS["ink"], fontsize=11, fontweight="bold", va="top"
@@ -66,7 +66,7 @@ def headline(axes: Axes, title: str) -> None:
 
 
 def quiet_axes(axes: Axes) -> None:
-    """Axes without a box: hair lines across, small grey ticks."""
+    """Remove the box of `axes`; draw thin horizontal grid lines and small grey tick labels."""
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(COLOURS["line"])
@@ -81,7 +81,7 @@ def quiet_axes(axes: Axes) -> None:
 
 @dataclass(frozen=True)
 class EndLabel:
-    """What stands behind the last point of a line."""
+    """The label behind the last point of a line; x and y in data coordinates."""
 
     text: str
     x: float
@@ -90,9 +90,9 @@ class EndLabel:
 
 
 def end_labels(axes: Axes, labels: Iterable[EndLabel], gap: float = 0.062) -> None:
-    """Write each label to the right of its line's end, moved apart so that none covers another (log y axis).
+    """Write each label to the right of its line's end, moved apart so that labels do not overlap (log y axis).
 
-    `gap`: least distance of two labels, as a share of the axes' height. Call it when the limits are final.
+    gap: smallest distance of two labels, as a share of the axes' height. Call this after the axis limits are final.
     """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [(float(to_axes.transform((label.x, label.y))[1]), label) for label in labels]
@@ -110,7 +110,10 @@ def end_labels(axes: Axes, labels: Iterable[EndLabel], gap: float = 0.062) -> No
 
 
 def spread(places: list[float], gap: float) -> list[float]:
-    """Ascending `places` moved as little as it takes to be `gap` apart (least squares: pool what collides)."""
+    """Ascending `places`, moved so that neighbours are at least `gap` apart.
+
+    The sum of squared movements is the smallest possible (pool adjacent violators).
+    """
     groups: list[list[float]] = []  # [mean of (place - index * gap), size]
     for index, place in enumerate(places):
         groups.append([place - index * gap, 1])
@@ -122,12 +125,15 @@ def spread(places: list[float], gap: float) -> list[float]:
 
 
 def write_png(made: Figure, path: str) -> None:
-    """On white, twice the resolution of a screen."""
+    """Write the figure as a PNG file on white at 170 dpi."""
     made.savefig(path, dpi=170, facecolor="white", metadata={"Software": None})
 
 
 def inline_svg(made: Figure, title: str) -> str:
-    """An `<svg>` element in the page's colours, text as text, with `title` for screen readers; the same every time."""
+    """The figure as an `<svg>` element in the page's colours, with text as text and `title` for screen readers.
+
+    The output is deterministic.
+    """
     import matplotlib as mpl
 
     made.patch.set_alpha(0)

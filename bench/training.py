@@ -1,12 +1,12 @@
-"""How long local training takes on a client, and a whole federation of CoLR in one process, on ML-1M.
+"""Measure local training on a client, and a whole federation of CoLR in one process, on ML-1M.
 
-    .venv/bin/python bench/training.py [--data-dir data] [--quick] [--json FILE]
+    .venv/bin/python -m bench.training [--data-dir data] [--quick] [--json FILE]
 
 A client round is one user's `contribute` with the settings of the CoLR paper (d = 64, 2 epochs, batches of 256, 4 drawn
-negatives a positive) and a history of about 165 items, the mean of ML-1M: drawing, training, and cutting the update
-into what is sealed. Times are of the processor, so more than one core would count in full. The federation is 60
-clients x 1,000 rounds of CoLR at rank 4 in plain sums, everything but HTTP; `--quick` runs the first 50 rounds and
-scales. bench/README.md lists the keys.
+negatives per positive) and a history of about 165 items, the mean of ML-1M: drawing negatives, training, and cutting
+the update into the vectors that are sealed. Times are processor seconds, so a second core would count in full. The
+federation is 60 clients x 1,000 rounds of CoLR at rank 4 in plain sums, without HTTP; `--quick` runs the first 50
+rounds and scales. bench/README.md lists the keys.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ CLIENTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "_colr16": ("colr", {"rank": 16}),
     "_scolr16": ("scolr", {"rank": 16}),
 }
-"""Ending of `client_round_ms` -> recipe and what it has besides its size."""
+"""(recipe, further parameters) by suffix of the key `client_round_ms`."""
 
 
 def client_round(train: Interactions, user: int, recipe_name: str, more: dict[str, Any]) -> Callable[[], object]:
-    """One client's part of one round, the same whenever it is called."""
+    """A function that runs one client's part of one round, with the same result on every call."""
     recipe = make_recipe(recipe_name, {"items": train.n_items, "dim": DIM, "clip": CLIP, **more})
     half = client_half(recipe, TRAINING)
     client_state = half.initial_client_state(np.random.default_rng(0))
     spec, state, history = recipe.round_spec(SEED, 1), recipe.initial_state(SEED), train.history(user)
 
-    def move() -> object:
+    def step() -> object:
         return half.contribute(spec, str(user), state, history, client_state, np.random.default_rng(1))
 
-    return move
+    return step
 
 
 def clients(train: Interactions, repetitions: int, tick: Callable[[], object]) -> dict[str, Figure]:
     """Processor time of a client round by recipe: median, minimum and maximum over the repetitions."""
     user = int(np.argmin(np.abs(train.user_degrees() - POSITIVES)))
-    moves = {ending: client_round(train, user, name, more) for ending, (name, more) in CLIENTS.items()}
-    timings = time_in_turn(moves, repetitions, tick, dict.fromkeys(moves, 10), time.process_time)
+    steps = {ending: client_round(train, user, name, more) for ending, (name, more) in CLIENTS.items()}
+    timings = time_in_turn(steps, repetitions, tick, dict.fromkeys(steps, 10), time.process_time)
     figures: dict[str, Figure] = {"positives": int(train.user_degrees()[user]), "repetitions": repetitions}
     for ending, timing in timings.items():
         figures[f"client_round_ms{ending}"] = 1e3 * timing.median
@@ -71,7 +71,7 @@ def clients(train: Interactions, repetitions: int, tick: Callable[[], object]) -
 
 
 def federation(train: Interactions, rounds: int, tick: Callable[[], object]) -> dict[str, Figure]:
-    """Wall-clock and processor seconds of `ROUNDS` rounds, scaled where only `rounds` of them were run."""
+    """Wall and processor seconds of `ROUNDS` rounds, scaled if fewer `rounds` are run."""
     started, worked = time.perf_counter(), time.process_time()
     parameters = {"items": train.n_items, "dim": DIM, "clip": CLIP, "rank": RANK}
     made = Federation(train, "colr", parameters, training=TRAINING, cohort_size=COHORT)
@@ -92,29 +92,29 @@ def federation(train: Interactions, rounds: int, tick: Callable[[], object]) -> 
 
 
 def measure(train: Interactions, repetitions: int, rounds: int) -> dict[str, Figure]:
-    """Everything, as flat figures."""
+    """All figures: client rounds, each timed `repetitions` times, and a federation of `rounds` rounds."""
     with bars() as progress:
-        timing = progress.add_task("time client rounds, in turn", total=repetitions + 1)
+        timing = progress.add_task("time client rounds", total=repetitions + 1)
         figures = clients(train, repetitions, partial(progress.advance, timing))
         running = progress.add_task("rounds of CoLR", total=rounds)
         return figures | federation(train, rounds, partial(progress.advance, running))
 
 
 def main() -> int:
-    """Measure, show the promised figures beside their targets, write the JSON."""
+    """Measure, print the figures that have targets, and write the JSON. Returns 1 if the data set is missing."""
     parser = arguments(__doc__.partition("\n")[0])
-    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder that holds ML-1M")
-    given = parser.parse_args()
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder of ML-1M (default: data)")
+    options = parser.parse_args()
     try:
-        train = load_dataset("ml-1m", given.data_dir).train
+        train = load_dataset("ml-1m", options.data_dir).train
     except DataError as error:
         Console(stderr=True).print(f"error: {error}", style="red", highlight=False)
         return 1
-    rounds = QUICK_ROUNDS if given.quick else ROUNDS
-    figures = measure(train, 21 if given.quick else 101, rounds)
-    said = f", scaled from {rounds} rounds" if figures["colr1000.scaled"] else ""
-    show(f"Local training on ML-1M, {COHORT} clients x {ROUNDS} rounds of CoLR{said}", verdicts("training", figures))
-    write_figures(given.json, figures)
+    rounds = QUICK_ROUNDS if options.quick else ROUNDS
+    figures = measure(train, 21 if options.quick else 101, rounds)
+    extent = f", scaled from {rounds} rounds" if figures["colr1000.scaled"] else ""
+    show(f"Local training on ML-1M, {COHORT} clients x {ROUNDS} rounds of CoLR{extent}", verdicts("training", figures))
+    write_figures(options.json, figures)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The front door: `Client` and `AsyncClient` join tasks as one identity.
+"""`Client` and `AsyncClient`: join tasks as one identity.
 
 with Client(url, identity=Identity.load("me.key")) as client:
     task = client.join("movies", invitation=..., certificate=...)
@@ -29,7 +29,9 @@ class Client:
     """One identity at one server.
 
     url: `https://host[:port][/path]`. identity: see `Identity.load` and `Identity.generate`. store: where memberships
-    and keys are kept, the user's data directory by default. policy: this client's own conditions.
+    and keys are kept; the user's data directory by default. policy: what this client agrees to. options: retries,
+    timeouts and chunk size. driver: replaces the HTTP connections, for tests. Raises `ParameterError` for another form
+    of URL.
     """
 
     def __init__(
@@ -56,13 +58,19 @@ class Client:
         graph_filter: str | None = None,
         device_group: int | None = None,
     ) -> Participant:
-        """Enrol with `invitation`, or take up the membership of `task` (its name or id) kept from before.
+        """Enrol with `invitation`, or load the stored membership of `task`, and check the task against the policy.
 
-        certificate: where this client's membership certificate comes from, in tasks with an organiser. training: how
-        it trains. seed: fixes the training draws; fresh randomness by default. graph_filter: what recommends in
-        tasks that aggregate a spectrum, a name from `client_sdk.filters.FILTERS`; what fits the task by default.
-        group: the group of clients to enrol in, for good, where the recipe has several (FAIR: one a memory size).
-        Raises `PolicyRefused`, `NotEnrolled`, `Gone`, `Forbidden`, ...
+        task: name or id; None for the only stored membership, or whatever task the invitation is for.
+        certificate: where the membership certificate comes from; needed in tasks with an organiser.
+        training: training parameters; by default those of the recipe.
+        seed: fixes the training draws; fresh randomness by default.
+        graph_filter: name of the filter (`client_sdk.filters.FILTERS`) that recommends in tasks that aggregate a
+        spectrum; by default the one that fits the task.
+        device_group: group to enrol in permanently, where the recipe has several (FAIR: one per memory size).
+
+        Raises `PolicyRefused`, `NotEnrolled` without invitation and stored membership, `Gone` or `Forbidden` for the
+        invitation, `ParameterError` for arguments that do not fit the task, and `ContractBroken` when the server's
+        statements contradict each other.
         """
         program = self._enroller.participation(
             task, invitation, certificate, training, seed, graph_filter=graph_filter, device_group=device_group
@@ -70,20 +78,20 @@ class Client:
         return Participant(self._driver.run(program), self._driver)
 
     def ledger(self, task: str | None = None) -> OwnLedger:
-        """Which released sums of `task` (name or id) contain this client's data, and where its own notes differ."""
+        """Return the released sums of `task` (name or id) with this client's data, and compare its own records."""
         return self._driver.run(self._enroller.ledger(task))
 
     def memberships(self) -> list[Membership]:
-        """The tasks this identity is enrolled in, as far as the store knows."""
+        """Return the memberships of this identity that the store holds."""
         return self._enroller.client_store.memberships()
 
     @property
     def traffic(self) -> Traffic:
-        """Bytes of bodies sent and received so far."""
+        """Bytes of request and response bodies so far."""
         return self._driver.traffic.copy()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         self._driver.close()
 
     def __enter__(self) -> Self:
@@ -94,7 +102,7 @@ class Client:
 
 
 class AsyncClient:
-    """`Client` on an event loop."""
+    """`Client` for use on an event loop."""
 
     def __init__(
         self,
@@ -136,11 +144,11 @@ class AsyncClient:
 
     @property
     def traffic(self) -> Traffic:
-        """Bytes of bodies sent and received so far."""
+        """Bytes of request and response bodies so far."""
         return self._driver.traffic.copy()
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         await self._driver.aclose()
 
     async def __aenter__(self) -> Self:

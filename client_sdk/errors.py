@@ -1,8 +1,8 @@
-"""Every error of the SDK, drawn as a tree. What the protocols themselves raise stands in `protocols.errors`.
+"""Every error of the SDK, as a tree. The errors of the protocols are in `protocols.errors`.
 
     HushRecError
     └── ClientSDKError
-        ├── ApiError                    the server answered with a problem document (or with nonsense)
+        ├── ApiError                    the server answered with an error
         │   ├── ClientFault             the request was at fault
         │   │   ├── BadRequest          400 bad-request
         │   │   ├── BadDigest           400 bad-digest
@@ -29,17 +29,17 @@
         │   └── ServerFault             the server was at fault
         │       ├── InternalError       500 internal-error
         │       ├── Unavailable         503 unavailable
-        │       └── ContractBroken      an answer that the API's contract does not allow
-        │           └── DigestMismatch  a download that does not match its digest
-        ├── ConnectionFailed            no answer: refused, cut off, timed out
-        ├── GaveUp                      still no luck after the last retry; `last` says what the last try met
-        ├── PolicyRefused               this client's own policy says no, whatever the server says
-        ├── RoundLost                   a masked round went on without this client, or failed
-        ├── ModelUnavailable            the newest model is not to be had (yet)
-        ├── NotEnrolled                 no membership of that task is kept here
-        └── LocalFileError              a key or state file that is missing, damaged or readable by others
+        │       └── ContractBroken      the answer is not allowed by the API
+        │           └── DigestMismatch  the download does not match its digest
+        ├── ConnectionFailed            no answer: refused, cut off or timed out
+        ├── GaveUp                      the last retry failed; `last` is its error
+        ├── PolicyRefused               this client's policy does not allow the task or round
+        ├── RoundLost                   a masked round continued without this client, or failed
+        ├── ModelUnavailable            no snapshot of the model is published or kept
+        ├── NotEnrolled                 no membership of that task is stored on this device
+        └── LocalFileError              a key or state file is missing, damaged or readable by others
 
-`ApiError`s carry method, url, status and the problem document; none of them ever holds a token or a body.
+An `ApiError` has the method, URL and status of the request and the problem document. No error holds a token or a body.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ __all__ = [
 
 
 class ClientSDKError(HushRecError):
-    """Base of every error that the SDK adds to the protocols' own."""
+    """Base class of the SDK's errors."""
 
 
 class ApiError(ClientSDKError):
-    """The server answered, and not with what was asked for.
+    """The server answered with an error.
 
-    method, url: of the request (urls hold no secrets). status: of the answer. problem: its document; made up from the
-    status when the answer was none. retry_after: seconds, when the answer named them.
+    method, url: of the request (URLs hold no secrets). status: of the answer. problem: the problem document, derived
+    from the status when the answer has none. retry_after: seconds of the Retry-After field, None without one.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ApiError(ClientSDKError):
 
 
 class ClientFault(ApiError):
-    """The request was at fault; sending it again unchanged will not help."""
+    """The request was at fault; repeating it unchanged cannot succeed."""
 
 
 class BadRequest(ClientFault):
@@ -153,19 +153,19 @@ class NotInCohort(Forbidden):
 
 
 class NotFound(ClientFault):
-    """There is no such resource, or it is not there yet."""
+    """The resource does not exist, or does not exist yet."""
 
 
 class MethodNotAllowed(ClientFault):
-    """The resource does not know this method."""
+    """The resource does not support this method."""
 
 
 class UploadTimeout(ClientFault):
-    """The body stopped arriving."""
+    """The request body did not arrive in time."""
 
 
 class Conflict(ClientFault):
-    """The resource is in another state."""
+    """The state of the resource does not allow the request."""
 
 
 class ContributionConflict(Conflict):
@@ -173,53 +173,53 @@ class ContributionConflict(Conflict):
 
 
 class OffsetMismatch(Conflict):
-    """The chunk does not start where the upload stands; `offset` is where it does, when the answer says so."""
+    """The chunk does not start at the server's offset. `offset` is that offset in bytes, if the answer has it."""
 
     offset: int | None = None
 
 
 class RoundClosed(Conflict):
-    """The round no longer takes contributions."""
+    """The round no longer accepts contributions."""
 
 
 class Gone(ClientFault):
-    """The invitation is used up or expired."""
+    """The invitation has been used up or has expired."""
 
 
 class LengthRequired(ClientFault):
-    """A Content-Length is needed."""
+    """The request needs a Content-Length field."""
 
 
 class BodyTooLong(ClientFault):
-    """The body is longer than the round's specification."""
+    """The body is longer than the round allows."""
 
 
 class UnsupportedMediaType(ClientFault):
-    """The media type is not supported there."""
+    """The resource does not support this media type."""
 
 
 class InvalidParameters(ClientFault):
-    """The parameters cannot work; the text says why."""
+    """The parameters cannot work; the text gives the reason."""
 
 
 class TooManyRequests(ClientFault):
-    """The server asks for fewer requests."""
+    """The client sent too many requests; `retry_after` is the time to wait in seconds."""
 
 
 class ServerFault(ApiError):
-    """The server was at fault."""
+    """The server was at fault; the same request may succeed later."""
 
 
 class InternalError(ServerFault):
-    """The server failed."""
+    """The server failed to process the request."""
 
 
 class Unavailable(ServerFault):
-    """The server cannot take this now."""
+    """The server cannot process the request at the moment."""
 
 
 class ContractBroken(ServerFault):
-    """An answer that the API's contract does not allow: a proxy's page, another version, or a server that lies."""
+    """The API does not allow this answer: it is a proxy's page, of another version, or contradicts the task's terms."""
 
     def __init__(self, method: str, url: str, status: int, detail: str) -> None:
         problem = ProblemDocument(
@@ -229,11 +229,11 @@ class ContractBroken(ServerFault):
 
 
 class DigestMismatch(ContractBroken):
-    """A download that does not match the digest it came with or was announced by."""
+    """A download does not match its Content-Digest or its announced digest."""
 
 
 class ConnectionFailed(ClientSDKError):
-    """No answer came. `sent` is False when the request certainly never left."""
+    """The request got no answer. `sent` is False if it was certainly not sent."""
 
     def __init__(self, method: str, url: str, reason: str, sent: bool) -> None:
         super().__init__(f"{method} {url}: {reason}")
@@ -241,7 +241,7 @@ class ConnectionFailed(ClientSDKError):
 
 
 class GaveUp(ClientSDKError):
-    """Every retry failed. `last` is what the last try met: `ConnectionFailed` or an `ApiError`."""
+    """Every attempt failed. `attempts` is their number, `last` the error of the last one."""
 
     def __init__(self, attempts: int, last: ConnectionFailed | ApiError) -> None:
         super().__init__(f"gave up after {attempts} attempts: {last}")
@@ -249,15 +249,15 @@ class GaveUp(ClientSDKError):
 
 
 class PolicyRefused(ClientSDKError):
-    """This client's own policy does not allow the task or the round."""
+    """This client's policy does not allow the task or the round."""
 
 
 class RoundLost(ClientSDKError):
-    """A masked round went on without this client, or failed; the next one starts afresh."""
+    """A masked round continued without this client, or failed. The client can take part in the next one."""
 
 
 class ModelUnavailable(ClientSDKError):
-    """The model after round `round` is not to be had: its snapshot was not published, or is no longer kept."""
+    """The model after round `round` is not available: its snapshot was not published, or is no longer kept."""
 
     def __init__(self, round_number: int, reason: str) -> None:
         super().__init__(reason)
@@ -265,7 +265,7 @@ class ModelUnavailable(ClientSDKError):
 
 
 class NotEnrolled(ClientSDKError):
-    """No membership of that task is kept here; join with an invitation first."""
+    """No membership of that task is stored on this device; join with an invitation first."""
 
 
 class LocalFileError(ClientSDKError):
@@ -298,9 +298,9 @@ PROBLEM_ERRORS: Final[dict[str, type[ApiError]]] = {
     "internal-error": InternalError,
     "unavailable": Unavailable,
 }
-"""Problem slug -> the error it is raised as; a test keeps it equal to `protocols.messages.problem.PROBLEM_TYPES`."""
+"""Error class by problem slug, one for each entry of `protocols.messages.problem.PROBLEM_TYPES`."""
 
 
 def error_class(problem: ProblemDocument, status: int) -> type[ApiError]:
-    """The error for a problem document: by its type, else by whose fault the status says it is."""
+    """Return the error class for a problem document, by its type, or by the status when the type is unknown."""
     return PROBLEM_ERRORS.get(problem.slug, ServerFault if status >= 500 else ClientFault)

@@ -1,4 +1,4 @@
-"""What one client knows of its own user: the items, and where the recipe needs them the ratings."""
+"""The interactions of one user: items and, where the recipe needs them, ratings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["History", "item_ids"]
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """A user's own interactions, each item once; never sent.
+    """One user's interactions, each item once. They are never sent.
 
-    items: int32 (k,). ratings: float32 (k,) in the data's own scale, None where there is only "chosen or not".
-    Raises `ParameterError` when the two do not fit, or a rating is not finite.
+    items: int32 (k,). ratings: float32 (k,) in the scale of the data, None for interactions without ratings.
+    Raises `ParameterError` when the lengths differ or a rating is not finite.
     """
 
     items: NDArray[np.int32]
@@ -28,9 +28,9 @@ class History:
         if self.ratings is None:
             return
         if self.ratings.shape != self.items.shape:
-            raise ParameterError(f"{self.items.size} ratings were expected, got shape {self.ratings.shape}")
+            raise ParameterError(f"expected {self.items.size} ratings, got an array of shape {self.ratings.shape}")
         if not np.isfinite(self.ratings).all():
-            raise ParameterError("a rating is not a finite number")
+            raise ParameterError("every rating must be a finite number")
 
     def __len__(self) -> int:
         return int(self.items.size)
@@ -40,9 +40,9 @@ class History:
 
     @classmethod
     def of(cls, interactions: object, n_items: int) -> History:
-        """What a caller passes as interactions: a `History`, a mapping from item to rating, or a list of items.
+        """Return the `History` for `interactions`: a `History`, a mapping from item to rating, or a list of items.
 
-        Raises `ParameterError` unless items are whole numbers in 0..n_items-1, each listed once, and ratings numbers.
+        Raises `ParameterError` unless the items are distinct integers in 0..n_items-1 and the ratings are numbers.
         """
         if isinstance(interactions, History):
             return cls(item_ids(interactions.items, n_items), interactions.ratings)
@@ -52,19 +52,22 @@ class History:
         try:
             ratings = np.array(list(interactions.values()), dtype=np.float32)
         except (TypeError, ValueError):
-            raise ParameterError("a rating is not a number") from None
+            raise ParameterError("every rating must be a number") from None
         return cls(items, ratings)
 
 
 def item_ids(items: object, n_items: int, what: str = "interactions") -> NDArray[np.int32]:
-    """`items` as int32 (k,); `ParameterError` unless they are whole numbers in 0..n_items-1, each listed once."""
+    """Return `items` as int32 (k,).
+
+    what: the noun for the items in errors. Raises `ParameterError` unless they are distinct integers in 0..n_items-1.
+    """
     array = np.asarray(items)
     if array.size == 0:
         return np.zeros(0, dtype=np.int32)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise ParameterError(f"{what} must be a flat list of item numbers, got {array.dtype} of shape {array.shape}")
+        raise ParameterError(f"{what} must be a flat list of integers, got {array.dtype} of shape {array.shape}")
     if array.min() < 0 or array.max() >= n_items:
-        raise ParameterError(f"{what} name an item outside 0..{n_items - 1}")
+        raise ParameterError(f"{what} contain an item outside 0..{n_items - 1}")
     if np.unique(array).size != array.size:
-        raise ParameterError(f"{what} list an item twice: pass each item once")
+        raise ParameterError(f"{what} contain an item twice: pass each item once")
     return array.astype(np.int32)

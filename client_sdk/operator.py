@@ -1,4 +1,4 @@
-"""The operator's side of the API: create tasks, invite, watch, close. For commands, demos and benchmarks."""
+"""The operator's side of the API: create tasks, invite clients, watch rounds, close tasks."""
 
 from __future__ import annotations
 
@@ -45,14 +45,17 @@ def task_request(
     data_set: str | None = None,
     organiser: OrganiserPin | None = None,
 ) -> TaskRequest:
-    """A `TaskRequest` from plain words; a recipe object brings its own parameters. `seed` (32 bytes) repeats a task.
+    """Return a `TaskRequest` from names and parameters.
 
-    data_set: label of the data, where other tasks sum the same. organiser: who certifies the members.
+    recipe: a name with `recipe_parameters`, or a recipe object, which has its own parameters. seed: 32 bytes; the same
+    seed repeats the initial state and the rounds of another task; None lets the server draw it. data_set: label of the
+    data, for tasks that sum the same data. organiser: who certifies the members. Raises `ParameterError` for a
+    recipe object with `recipe_parameters`, and pydantic's `ValidationError` for values out of range.
     """
     if isinstance(recipe, str):
         choice = RecipeChoice(name=recipe, parameters=recipe_parameters or {})
     elif recipe_parameters:
-        raise ParameterError("a recipe object brings its own parameters")
+        raise ParameterError("a recipe object has its own parameters: omit recipe_parameters")
     else:
         choice = RecipeChoice(name=recipe.name, parameters=recipe.parameters.model_dump(mode="json"))
     return TaskRequest(
@@ -67,7 +70,11 @@ def task_request(
 
 
 class Operator:
-    """An operator at one server, by bearer token. It sees sizes, counts and states; no value."""
+    """An operator at one server.
+
+    url: `https://host[:port][/path]`. token: the operator's bearer token. options: retries and timeouts. driver:
+    replaces the HTTP connections, for tests. An operator sees sizes, counts and states, never a contribution.
+    """
 
     def __init__(
         self, url: str, token: str, options: ClientOptions | None = None, driver: SyncDriver | None = None
@@ -80,15 +87,15 @@ class Operator:
         return f"<Operator at {self._calls.url}>"
 
     def create_task(self, request: TaskRequest) -> TaskView:
-        """Create a task; `InvalidParameters` says what cannot work."""
+        """Create a task. Raises `InvalidParameters` when the request cannot work."""
         return self._driver.run(self._calls.create_task(request))
 
     def tasks(self) -> list[TaskView]:
-        """Every task, newest first."""
+        """Return every task, newest first."""
         return self._driver.run(self._calls.tasks()).tasks
 
     def task(self, task: str) -> TaskView:
-        """The task with that id, or the newest with that name."""
+        """Return the task with that id, or the newest with that name; `NotFound` when there is none."""
         try:
             return self._driver.run(self._calls.task(task))
         except NotFound:
@@ -100,12 +107,12 @@ class Operator:
     def invite(
         self, task_id: str, uses: int = 1, role: Role = "member", expires_seconds: float = 86_400.0
     ) -> Invitation:
-        """An invitation for `uses` clients; hand it out over a channel they trust."""
+        """Create an invitation for `uses` clients, valid for `expires_seconds`. Send it over a trusted channel."""
         request = InvitationRequest(role=role, uses=uses, expires_seconds=expires_seconds)
         return self._driver.run(self._calls.invite(task_id, request))
 
     def invitations(self, task_id: str) -> Iterator[InvitationView]:
-        """A task's invitations, in the order they were made, fetched in pages."""
+        """Yield a task's invitations in order of creation, fetched in pages."""
         after: str | None = None
         while True:
             page = self._driver.run(self._calls.invitations(task_id, after))
@@ -115,23 +122,23 @@ class Operator:
                 return
 
     def revoke_invitation(self, task_id: str, invitation_id: str) -> InvitationView:
-        """Take an invitation back: nobody enrols with it any more, and those who have remain members."""
+        """Revoke an invitation. Clients that have enrolled with it stay members."""
         return self._driver.run(self._calls.revoke_invitation(task_id, invitation_id))
 
     def close_task(self, task_id: str) -> TaskView:
-        """Close a task; an open round fails."""
+        """Close a task. Its open round, if any, fails."""
         return self._driver.run(self._calls.close_task(task_id))
 
     def extend_round(self, task_id: str, number: int, seconds: float) -> RoundView:
-        """Give the stage that a round is in `seconds` more; `Conflict` when it waits for no client any more."""
+        """Extend the current stage of a round by `seconds`; `Conflict` when the round no longer waits for clients."""
         return self._driver.run(self._calls.extend_round(task_id, number, seconds))
 
     def abort_round(self, task_id: str, number: int) -> RoundView:
-        """End a round under way as failed; the task goes on with its next one. `Conflict` when it has ended."""
+        """End a round as failed; the task continues with its next round. `Conflict` when it has ended otherwise."""
         return self._driver.run(self._calls.abort_round(task_id, number))
 
     def members(self, task_id: str) -> list[Member]:
-        """Every member, in order of enrolment."""
+        """Return every member, in order of enrolment."""
         found: list[Member] = []
         after: str | None = None
         while True:
@@ -142,11 +149,11 @@ class Operator:
                 return found
 
     def revoke_member(self, task_id: str, client_id: str) -> Member:
-        """Void a membership for good: its token, its place in later rounds, another enrolment of its identity."""
+        """Revoke a membership permanently: its token, its place in later rounds, and its identity's right to enrol."""
         return self._driver.run(self._calls.revoke_member(task_id, client_id))
 
     def rounds(self, task_id: str, after: int = 0, state: str | None = None) -> Iterator[RoundView]:
-        """Rounds in order, fetched in pages."""
+        """Yield the rounds after number `after` in order, fetched in pages; with `state`, only those in that state."""
         while True:
             page = self._driver.run(self._calls.rounds(task_id, after, state=state))
             yield from page.rounds
@@ -155,7 +162,7 @@ class Operator:
             after = page.rounds[-1].number
 
     def ledger(self, task_id: str) -> Iterator[LedgerEntry]:
-        """The sums that a task has released, fetched in pages."""
+        """Yield the sums that a task has released, in order of rounds, fetched in pages."""
         after = 0
         while True:
             page = self._driver.run(self._calls.ledger(task_id, after))
@@ -165,7 +172,10 @@ class Operator:
             after = page.entries[-1].round
 
     def watch(self, task_id: str, poll_seconds: float = 20.0) -> Iterator[RoundView]:
-        """The newest round each time it changes, until the task is no longer open."""
+        """Yield the newest round each time it changes, until the task is no longer open.
+
+        poll_seconds: length of one long poll, at most 30.
+        """
         change: RoundChange | None = None
         while not isinstance(change, TaskEnded):
             change = self._driver.run(follow_rounds(self._calls, task_id, change, poll_seconds))
@@ -173,7 +183,7 @@ class Operator:
                 yield change.view
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         self._driver.close()
 
     def __enter__(self) -> Self:

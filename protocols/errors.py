@@ -98,4 +98,4 @@ class ThresholdError(HushRecError):
 
     def __str__(self) -> str:
         around = "in the round" if self.whose is None else f"among the neighbours of {self.whose}"
-        return f"{self.stage}: {self.needed} clients are needed {around}, {self.present} are there"
+        return f"{self.stage}: {self.needed} clients are needed {around}, {self.present} are present"

@@ -1,1 +1,1 @@
-"""Who may ask: principals, tokens, request signatures and rate limits."""
+"""Access control: principals, tokens, request signatures and rate limits."""

@@ -1,4 +1,4 @@
-"""Operators' tokens: made, listed, rotated and revoked. The same functions serve the routes and the command line."""
+"""Operators' tokens: create, list, rotate, revoke. Used by the routes and the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.access.tokens import hash_token, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
-from aggregator_service.storage.locks import hold_alone
+from aggregator_service.storage.locks import lock_name
 from aggregator_service.storage.schema import OperatorRow
 from protocols.messages import OperatorPage, OperatorRequest, OperatorToken, OperatorView
 
@@ -21,24 +21,28 @@ _LOG = logging.getLogger(__name__)
 
 
 def create_operator(session: Session, request: OperatorRequest, now: float) -> OperatorToken:
-    """A new token, to be shown once; 409 conflict when there is one of this name."""
+    """Create a token and return it; the database keeps its hash. Raises `Problem` conflict if the name is taken.
+
+    now: seconds since the epoch, here and below.
+    """
     row = OperatorRow(name=request.name, role=request.role, lifetime=request.expires_seconds)
     shown = _renew(row, now)
     session.add(row)
     try:
         session.flush()
     except IntegrityError:
-        raise Problem("conflict", "there is a token of this name already: rotate it, or revoke it") from None
-    _LOG.info("operator token made", extra=fields(operator=row.name, role=row.role))
+        raise Problem("conflict", "there is already a token with this name; rotate it or revoke it") from None
+    _LOG.info("operator token created", extra=fields(operator=row.name, role=row.role))
     return shown
 
 
 def create_admin(session: Session, now: float, *, only_first: bool = False) -> str | None:
-    """A new admin's token under the next free name; None when `only_first` and there is an operator already.
+    """Create an admin's token under the next free name (admin, admin-2, ...) and return it.
 
-    Servers that start together take turns, so that one of them makes the first token.
+    only_first: return None if there is any operator already. A lock makes servers that start at the same time create
+    one first token.
     """
-    hold_alone(session, "operators")
+    lock_name(session, "operators")
     taken = set(session.scalars(select(OperatorRow.name)))
     if only_first and taken:
         return None
@@ -48,13 +52,16 @@ def create_admin(session: Session, now: float, *, only_first: bool = False) -> s
 
 
 def list_operators(session: Session, now: float) -> OperatorPage:
-    """Every token, by name; those that have expired too, until they are revoked."""
+    """Return all tokens by name, including expired ones that are not revoked."""
     rows = session.scalars(select(OperatorRow).order_by(OperatorRow.name))
     return OperatorPage(operators=[OperatorView.model_validate(_view(row, now)) for row in rows])
 
 
 def rotate_operator(session: Session, name: str, now: float) -> OperatorToken:
-    """Another token under the same name, good for as long as the old one was at first, which is void at once."""
+    """Replace a token by a new one with the same name, role and full lifetime; the old one is void at once.
+
+    Raises `Problem` not-found if there is no token with this name.
+    """
     row = _named(session, name)
     shown = _renew(row, now)
     session.flush()
@@ -63,7 +70,7 @@ def rotate_operator(session: Session, name: str, now: float) -> OperatorToken:
 
 
 def revoke_operator(session: Session, name: str, now: float) -> OperatorView:
-    """Void a token at once; 404 when there is none of this name."""
+    """Void a token at once and return its last state. Raises `Problem` not-found if there is none with this name."""
     row = _named(session, name)
     session.delete(row)
     session.flush()
@@ -74,7 +81,7 @@ def revoke_operator(session: Session, name: str, now: float) -> OperatorView:
 def _named(session: Session, name: str) -> OperatorRow:
     row = session.scalars(select(OperatorRow).where(OperatorRow.name == name).with_for_update()).one_or_none()
     if row is None:
-        raise Problem("not-found", "there is no operator's token of this name")
+        raise Problem("not-found", "there is no operator's token with this name")
     return row
 
 

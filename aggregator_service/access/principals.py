@@ -1,4 +1,4 @@
-"""Who makes a request: an operator, or a client enrolled in one task."""
+"""Principals: who makes a request, an operator or a client enrolled in one task."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from dataclasses import dataclass, field
 
 from protocols.messages import OperatorRole, Role
 
-__all__ = [
-    "Enrolled",
-    "Operator",
-    "Principal",
-]
+__all__ = ["Enrolled", "Operator", "Principal"]
 
 
 @dataclass(frozen=True)
 class Operator:
-    """Somebody who runs the aggregator; `name` is the token's."""
+    """An operator of the aggregator. name: the name of the token, `environment` for the one in the settings."""
 
     name: str
     role: OperatorRole
@@ -23,7 +19,10 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """A client of one task. identity_key: the Ed25519 key that it signs with, 32 bytes."""
+    """A client of one task.
+
+    device_group: its device group, 0 in tasks without groups. identity_key: its Ed25519 public key, 32 bytes.
+    """
 
     client_id: str
     task_id: str
@@ -33,3 +32,4 @@ class Enrolled:
 
 
 Principal = Operator | Enrolled
+"""Whoever makes an authenticated request."""

@@ -1,10 +1,10 @@
-"""Rate limits: token buckets in this process's memory, for what is known of a caller.
+"""Rate limits: token buckets in the memory of this process.
 
-Who has shown a good token is limited by that token, generously: a fleet of a thousand clients behind one address is a
-normal thing. Who has not is limited by its address, and only what failed counts: wrong tokens, wrong invitations. So
-nobody can hold up the good requests of others at its address, except for enrolments, which begin without a token.
+A request with a valid token counts against that token. Requests without one count against their address, and only if
+they fail (wrong tokens, wrong invitations), because a thousand clients may share one address. So nobody can block valid
+requests from the same address, except enrolments, which have no token yet.
 
-The buckets are not shared: behind N processes each caller may have up to N times as much.
+Processes do not share buckets: with N processes a caller may send up to N times as many requests.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from aggregator_service.settings import Settings
 
 __all__ = ["Buckets", "Limits"]
 
+_TOO_MANY_FAILURES: Final = "too many failed attempts from this address"
 _SECONDS: Final = 20.0
-"""A bucket holds what its rate brings in this time, so bursts this long go through at once."""
-_MOST_BUCKETS: Final = 100_000
+"""Capacity of a bucket, as the seconds that its rate takes to fill it: the longest burst."""
+_MAX_BUCKETS: Final = 100_000
 
 
 class Buckets:
-    """One bucket a key, each filled at `rate` tokens a second up to `rate` times 20; a rate of 0 has no limit.
+    """A token bucket for each key, filled at `rate` tokens a second up to 20 times `rate`; 0: no limit.
 
-    Full buckets are forgotten, and beyond 100,000 keys the one that was used longest ago. Safe to share between
-    threads. now: seconds, never going back.
+    Full buckets are dropped, and beyond 100,000 keys the least recently used one. Thread-safe. now: a monotonic clock,
+    seconds.
     """
 
     def __init__(self, rate: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -41,26 +42,27 @@ class Buckets:
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str) -> float:
-        """Take a token: 0 when there was one, else the seconds until there is."""
+        """Take a token and return 0, or return the seconds until there is one."""
         if not self._rate:
             return 0.0
         with self._lock:
-            level, wait = self._look(key)
+            level, wait = self._state(key)
             if not wait:
                 self._levels[key] = (level - 1.0, self._now())
                 self._levels.move_to_end(key)
-                if len(self._levels) > _MOST_BUCKETS:
+                if len(self._levels) > _MAX_BUCKETS:
                     self._levels.popitem(last=False)
             return wait
 
     def wait(self, key: str) -> float:
-        """Seconds until the bucket has a token; 0 when it has. Nothing is taken."""
+        """Return the seconds until the bucket has a token, 0 if it has one. Takes none."""
         if not self._rate:
             return 0.0
         with self._lock:
-            return self._look(key)[1]
+            return self._state(key)[1]
 
-    def _look(self, key: str) -> tuple[float, float]:
+    def _state(self, key: str) -> tuple[float, float]:
+        """Return the tokens in a bucket and the seconds until it has one."""
         now = self._now()
         level, then = self._levels.get(key, (self._size, now))
         level += (now - then) * self._rate
@@ -71,7 +73,10 @@ class Buckets:
 
 
 class Limits:
-    """The limits of one process."""
+    """The rate limits of one process, as the settings `client_rate`, `operator_rate` and `failure_rate` define them.
+
+    now: a monotonic clock, seconds. Every method raises `Problem` too-many-requests with Retry-After over the limit.
+    """
 
     def __init__(self, settings: Settings, now: Callable[[], float] = time.monotonic) -> None:
         self._clients = Buckets(settings.client_rate, now)
@@ -79,24 +84,24 @@ class Limits:
         self._failures = Buckets(settings.failure_rate, now)
 
     def client(self, client_id: str) -> None:
-        """Count a request of an enrolled client; 429 too-many-requests when there are too many."""
-        _refuse(self._clients.take(client_id), "this client sends too many requests")
+        """Count a request of an enrolled client."""
+        _refuse(self._clients.take(client_id), "too many requests from this client")
 
     def operator(self, name: str) -> None:
-        """Count a request of an operator's token, or of a key holder, who acts for all members."""
-        _refuse(self._operators.take(name), "this token sends too many requests")
+        """Count a request of an operator or a key holder, who acts for all members, under the key `name`."""
+        _refuse(self._operators.take(name), "too many requests with this token")
 
     def failure(self, address: str) -> None:
-        """Count an attempt that failed; 429 instead of its own refusal when the address has had too many."""
-        _refuse(self._failures.take(_network(address)), "too many attempts from this address have failed")
+        """Count a failed attempt from an address. Over the limit, this error replaces the attempt's own."""
+        _refuse(self._failures.take(_network(address)), _TOO_MANY_FAILURES)
 
     def attempt(self, address: str) -> None:
-        """429 before work is done for an address whose attempts keep failing; nothing is counted."""
-        _refuse(self._failures.wait(_network(address)), "too many attempts from this address have failed")
+        """Refuse work for an address with too many failed attempts. Counts nothing."""
+        _refuse(self._failures.wait(_network(address)), _TOO_MANY_FAILURES)
 
 
 def _network(address: str) -> str:
-    """An IPv4 address itself; of an IPv6 address the /64, all of which is one customer's."""
+    """Return an IPv4 address as it is, and the /64 network of an IPv6 address, which belongs to one customer."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -106,6 +111,6 @@ def _network(address: str) -> str:
     return str(ipaddress.ip_network((parsed, 64), strict=False).network_address)
 
 
-def _refuse(wait: float, why: str) -> None:
+def _refuse(wait: float, reason: str) -> None:
     if wait:
-        raise Problem("too-many-requests", why, headers={"Retry-After": str(ceil(wait))})
+        raise Problem("too-many-requests", reason, headers={"Retry-After": str(ceil(wait))})

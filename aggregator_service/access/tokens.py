@@ -1,4 +1,4 @@
-"""Ids and tokens. Tokens are shown once and stored as a SHA-256; they have 256 bits, so no slow hash is needed."""
+"""Ids and tokens. Tokens are stored as SHA-256; with 256 random bits they need no slow password hash."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["hash_token", "matches", "new_id", "new_token"]
 
 
 def new_id(prefix: str) -> str:
-    """An opaque id: prefix, underscore and 80 random bits."""
+    """Return an opaque id: `prefix`, an underscore and 80 random bits in hex."""
     return f"{prefix}_{secrets.token_hex(10)}"
 
 
 def new_token(prefix: str) -> str:
-    """A token of 256 random bits behind a prefix that tells people (and secret scanners) what it is."""
+    """Return a token: `prefix`, an underscore and 256 random bits. Secret scanners find it by its prefix."""
     return f"{prefix}_{secrets.token_urlsafe(32)}"
 
 
 def hash_token(token: str) -> str:
-    """What is stored in place of a token: SHA-256, hex."""
+    """Return the SHA-256 of a token, hex, which is stored in place of the token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def matches(token_hash: str, stored_hash: str) -> bool:
-    """Compare two hashes in constant time."""
+    """Return whether two hashes are equal, in constant time."""
     return hmac.compare_digest(token_hash, stored_hash)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, show, transaction
 from aggregator_service.rounds.transactions import close_task
+from aggregator_service.settings import Settings
 from aggregator_service.tasks.tasks import create_invitation, create_task, list_tasks, plan_request, task_view
 from protocols.messages import InvitationRequest, Role, Schedule, TaskRequest, TaskView
 from protocols.parameter_text.first_fault import first_fault
@@ -58,7 +59,8 @@ def task_create(
     )
     plan = plan_request(request)
     with transaction(data_dir, database_url) as session:
-        view = task_view(session, create_task(session, request, plan, SystemClock().now()))
+        task = create_task(session, request, plan, SystemClock().now())
+        view = task_view(session, task, Settings.load().signatures)
     show(view.model_dump(mode="json"))
 
 
@@ -91,7 +93,8 @@ def task_show(
     Example: hushrec-server task show movies
     """
     with transaction(data_dir, database_url) as session:
-        show(task_view(session, named_task(session, task)).model_dump(mode="json"))
+        view = task_view(session, named_task(session, task), Settings.load().signatures)
+    show(view.model_dump(mode="json"))
 
 
 @tasks.command("close")

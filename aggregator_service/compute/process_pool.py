@@ -46,9 +46,7 @@ class Workers(Protocol):
         """Return the number of threads that each of `jobs` simultaneous jobs may use."""
 
     async def run(self, work: Callable[[Job], Outcome], job: Job) -> Outcome:
-        """Return `work(job)`. Raises what `work` raises, and `WorkersUnavailableError` when no fit worker is
-        available.
-        """
+        """Return `work(job)`; raises what `work` raises, `WorkersUnavailableError` when no fit worker is available."""
 
     def check(self) -> str:
         """Check quickly whether jobs can run now; return a remark for the operator, or an empty string.

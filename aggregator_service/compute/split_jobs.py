@@ -116,9 +116,7 @@ def split_fold(job: FoldJob, workers: int, split_bytes: int) -> tuple[FoldJob, .
 
 
 async def _await_all(outcomes: list[Outcome], jobs: Iterable[Awaitable[Outcome]]) -> None:
-    """Await every job and append the results of those that succeed, in order; then raise the first exception, if
-    any.
-    """
+    """Await every job and append the results of those that succeed, in order; then raise the first exception."""
     failure: BaseException | None = None
     for outcome in await asyncio.gather(*jobs, return_exceptions=True):
         if isinstance(outcome, BaseException):

@@ -35,9 +35,7 @@ class Masks:
     threads: int = 1
 
     def remove_from(self, partial: Buffer) -> tuple[bytes, tuple[BadShare, ...]]:
-        """Return the partial sum without masks, and the wrong shares. Raises `ThresholdError` for too few good
-        replies.
-        """
+        """Return the partial sum without masks, and the wrong shares; `ThresholdError` for too few good replies."""
         roster = open_roster(self.context, self.roster)
         found = server.unmask(roster, self.sharers, self.survivors, self.replies, self.threads)
         return MASKED.correct(self.context.plan, partial, found.correction), found.bad_shares

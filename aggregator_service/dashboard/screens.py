@@ -72,7 +72,8 @@ def task_screen(task_id: str, before: int | None) -> Screen:
 
     def look(services: Services) -> Shown:
         with services.database.read() as session:
-            facts = task_facts(session, task_of(session, task_id), services.clock.now(), before)
+            row, now, signatures = task_of(session, task_id), services.clock.now(), services.settings.signatures
+            facts = task_facts(session, row, now, before, signatures)
         view = facts.view
         shown = {
             "facts": facts,

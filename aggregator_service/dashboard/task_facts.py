@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.dashboard.quality import Series, quality
 from aggregator_service.dashboard.tallies import Tally, tallies
+from aggregator_service.settings import Signatures
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
 from aggregator_service.tasks.tasks import task_view
 from protocols.messages import TaskView
@@ -54,14 +55,16 @@ class TaskFacts:
     quality: Sequence[Series]
 
 
-def task_facts(session: Session, task: TaskRow, now: float, before: int | None = None) -> TaskFacts:
+def task_facts(
+    session: Session, task: TaskRow, now: float, before: int | None = None, signatures: Signatures = "required"
+) -> TaskFacts:
     """The page of rounds numbered under `before`: a dozen queries, however many clients there are."""
     mine = select(RoundRow).where(RoundRow.task_id == task.id).order_by(RoundRow.number.desc())
     wanted = mine if before is None else mine.where(RoundRow.number < before)
     rows = session.scalars(wanted.limit(PAGE + 1)).all()
     return TaskFacts(
         row=task,
-        view=task_view(session, task),
+        view=task_view(session, task, signatures),
         rounds=tallies(session, rows[:PAGE]),
         strip=session.scalars(mine.limit(60)).all()[::-1],
         older=rows[PAGE - 1].number if len(rows) > PAGE else None,

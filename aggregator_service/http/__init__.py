@@ -1,1 +1,1 @@
-"""Every request before its route: authentication, body limits, direct bodies, headers, digests, etags."""
+"""HTTP, before a route handles a request: authentication, body limits, direct bodies, headers, digests, ETags."""

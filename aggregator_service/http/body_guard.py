@@ -1,7 +1,7 @@
-"""Request bodies at the edge: JSON is bounded in length and time and held against its digest, and no refusal leaves a
-body half read.
+"""Limits on request bodies: length, time and digest of JSON bodies, and the rest of bodies that no route has read.
 
-An ASGI middleware, because what it guards against (a body that never ends, or never comes) happens before any route.
+`BodyGuard` is an ASGI middleware because FastAPI reads a JSON body, whatever its length and pace, before it calls the
+route.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PUBLIC_KEY: Final = "public-key"
 
 
 def carries_raw_body(scope: Scope) -> bool:
-    """Whether a route streams this body itself: PUT and PATCH of vectors, envelopes, keys, snapshots and messages."""
+    """Return whether the route itself reads this body: vectors, envelopes, keys, snapshots and stage messages."""
     if scope["method"] not in ("PUT", "PATCH"):
         return False
     parts = scope["path"].rstrip("/").split("/")
@@ -36,13 +36,16 @@ def carries_raw_body(scope: Scope) -> bool:
 
 
 class BodyGuard:
-    """Bounds JSON bodies (413, 408) and drains, or cuts off, what a refused request still has to send."""
+    """ASGI middleware that limits JSON bodies and reads, or cuts off, the rest of a body after a refusal.
+
+    json_limit: bytes of a JSON body; longer ones get 413. idle_seconds: time for a JSON body; then 408.
+    """
 
     def __init__(self, app: ASGIApp, *, json_limit: int, idle_seconds: float) -> None:
         self._app, self._limit, self._idle = app, json_limit, idle_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -55,24 +58,24 @@ class BodyGuard:
         await self._app(scope, body.receive, body.sender(send))
 
     async def _read_json(self, body: _Body) -> str | None:
-        """Read the whole body; the slug of the refusal when it is too long, too slow, cut off or altered."""
+        """Read the whole body for the route. Return a problem slug if it is too long, slow, cut off or altered."""
         if body.declared is not None and body.declared > self._limit:
             return "body-too-long"
-        taken = bytearray()
+        read = bytearray()
         try:
             async with asyncio.timeout(self._idle):
                 while not body.finished:
                     message = await body.receive()
                     if message["type"] != "http.request":
                         return "bad-request"
-                    taken += message.get("body", b"")
-                    if len(taken) > self._limit:
+                    read += message.get("body", b"")
+                    if len(read) > self._limit:
                         return "body-too-long"
         except TimeoutError:
             return "upload-timeout"
-        if body.digest is not None and not _is_digest_of(body.digest, bytes(taken)):
+        if body.digest is not None and not _is_digest_of(body.digest, bytes(read)):
             return "bad-digest"
-        body.replay(bytes(taken))
+        body.replay(bytes(read))
         return None
 
 
@@ -85,7 +88,7 @@ def _is_digest_of(header: bytes, body: bytes) -> bool:
 
 
 class _Body:
-    """What is known about one request's body while it arrives."""
+    """One request's body: what its headers declare, and whether it has been received to the end."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         headers = dict(scope["headers"])
@@ -121,7 +124,7 @@ class _Body:
         return wrapped
 
     async def _drain(self) -> None:
-        """Take in the rest, so that the client reads our answer instead of a reset connection; within bounds."""
+        """Read the rest of the body, within limits: closing a connection with unread bytes discards the response."""
         if (self.declared or 0) > _DRAIN_BYTES:
             return
         left = _DRAIN_BYTES
@@ -136,10 +139,10 @@ class _Body:
 
 async def _send_problem(scope: Scope, slug: str, send: Send) -> None:
     details = {
-        "body-too-long": "a JSON body this long is not taken",
-        "upload-timeout": "the body stopped arriving",
-        "bad-request": "the body broke off",
-        "bad-digest": "the SHA-256 of the body is not the one in the header Content-Digest",
+        "body-too-long": "the JSON body is too long",
+        "upload-timeout": "the body did not arrive in time",
+        "bad-request": "the connection closed before the end of the body",
+        "bad-digest": "the SHA-256 of the body does not match the header Content-Digest",
     }
     problem = document(slug, details[slug])
     scope["hushrec.problem"] = slug

@@ -1,4 +1,4 @@
-"""Connections: what precedes a body has an end, too. llhttp itself reads headers of any length, at any pace."""
+"""HTTP/1.1 connections with limits on the size of request headers and the time to send them; llhttp has none."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from aggregator_service.request_ids import HEADER, choose
 
 __all__ = ["BoundedHttp"]
 
-_NO_HTTP: Final = "this is no well-formed HTTP/1.1 request"
-_TOO_LONG: Final = "the request's headers are too long"
+_MALFORMED: Final = "the request is not well-formed HTTP/1.1"
+_TOO_LONG: Final = "the request headers are too long"
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1, with at most so many bytes and seconds from a request's first byte to the end of its headers.
+    """uvicorn's HTTP/1.1 protocol with limits on request headers.
 
-    A new connection has as many seconds to begin; between requests uvicorn's own keep-alive timeout holds.
+    head_bytes, head_seconds: largest size and longest time from the first byte of a request to the end of its headers.
+    A new connection must send its first request within `head_seconds`; between requests uvicorn's keep-alive timeout
+    applies. linger_seconds: how long a connection stays half open after a refusal.
     """
 
     head_bytes = 64 * 1024
@@ -38,17 +40,17 @@ class BoundedHttp(HttpToolsProtocol):
     _cycles: Sequence[Any] = ()
 
     def connection_made(self, transport: Any) -> None:
-        """A connection: its first request is awaited."""
+        """Start the time limit of the first request (`asyncio.Protocol`)."""
         super().connection_made(transport)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Stop the time limit (`asyncio.Protocol`)."""
         self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes: counted as long as the headers are not complete."""
+        """Parse received bytes; refuse the request when its headers exceed `head_bytes` (`asyncio.Protocol`)."""
         if self._refused:
             return
         self._parse(data)
@@ -58,46 +60,48 @@ class BoundedHttp(HttpToolsProtocol):
                 self.send_400_response(_TOO_LONG)
 
     def _parse(self, data: bytes) -> None:
-        """Feed the parser. Who asks for another protocol is answered in this one, what followed the asking included:
-        uvicorn drops what came in one packet with it, be it the next request.
+        """Feed the parser. A request to upgrade to another protocol is answered in HTTP/1.1.
+
+        uvicorn would drop the bytes that follow such a request in the same packet, such as the next request.
         """
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
-        except HttpParserUpgrade as asked:
-            rest = data[asked.args[0] :]
+        except HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
             if rest:
                 self._parse(rest)
         except HttpParserError:
-            self.send_400_response(_NO_HTTP)
+            self.send_400_response(_MALFORMED)
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """Start the limits of a request at its first byte (httptools callback)."""
         super().on_message_begin()
         self._await_head()
 
     def on_headers_complete(self) -> None:
-        """The end of the headers: the body has limits of its own."""
+        """End the limits of the headers; bodies have limits of their own (httptools callback)."""
         self._head_open = False
         self._stop_timer()
         super().on_headers_complete()
-        cycle: Any = self.cycle  # none yet, or that of the request before, where another protocol was asked for
+        cycle: Any = self.cycle  # for a request to upgrade: None, or the cycle of the request before it
         if cycle is not None and cycle.scope is self.scope:
-            own: Any = {EXTENSION: partial(DirectBody.begin, self, cycle)}
-            cycle.scope["extensions"] = own
-        # requests that came before they could be answered: uvicorn itself only knows the newest one
+            extensions: Any = {EXTENSION: partial(DirectBody.begin, self, cycle)}
+            cycle.scope["extensions"] = extensions
+        # the unanswered requests of a pipeline: uvicorn keeps only the newest cycle
         self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
 
     def take_back(self) -> None:
-        """The connection is HTTP's again, at the first byte of a request: what was between was no parser's business."""
+        """Receive and parse again after a direct body, from the first byte of the next request."""
         self.transport.set_protocol(self)
         self.parser = HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse in the application's words what never reaches it, and hang up; in the midst of an answer just hang up.
+        """Answer 400 with a problem document and close the connection; during a response, only close it.
 
-        The connection stays half open for a moment: closed with bytes unread it would be reset, answer and all.
+        The connection stays half open for `linger_seconds`: closing it with unread bytes would reset it and discard the
+        response.
         """
         self._refused, self._head_open = True, False
         self._stop_timer()
@@ -105,7 +109,7 @@ class BoundedHttp(HttpToolsProtocol):
         if any(cycle.response_started for cycle in unanswered):
             self.transport.close()
             return
-        for cycle in unanswered:  # what they still want to say would come behind the end
+        for cycle in unanswered:  # the application must not answer after the 400
             cycle.disconnected = True
             cycle.message_event.set()
         self.pipeline.clear()

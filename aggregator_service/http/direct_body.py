@@ -1,9 +1,9 @@
-"""Bodies straight from the connection: the kernel writes them into our buffers, and no parser sees them.
+"""Bodies read straight from the connection into the caller's buffers, past the HTTP parser.
 
-uvicorn hands a body on as ASGI messages: each of some 200 KB, allocated, copied three times and waited for by itself.
-Where a body has a Content-Length nothing has to be parsed until it is over. `DirectBody` takes the connection over for
-so many bytes, as an `asyncio.BufferedProtocol`, and gives it back to HTTP at the byte where the next request begins: it
-never offers room for more.
+uvicorn passes a body on in ASGI messages of about 200 KB, each of which is allocated, copied three times and awaited.
+A body with a Content-Length needs no parsing. `DirectBody` takes over the connection for that many bytes as an
+`asyncio.BufferedProtocol`, and gives it back to the HTTP protocol at the first byte of the next request. It never
+offers the transport a buffer longer than the rest of the body.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 __all__ = ["EXTENSION", "DirectBody"]
 
 EXTENSION: Final = "hushrec.direct_body"
-"""Where a scope's `extensions` hold what begins a direct body (`DirectBody.begin`, but for the connection)."""
-_WORTH_IT: Final = 64 * 1024
-_THROWN_AWAY: Final = 64 * 1024
+"""Key in an ASGI scope's `extensions`; the value is `DirectBody.begin`, bound to the connection and its cycle."""
+_MIN_BYTES: Final = 64 * 1024
+"""Shorter bodies are not faster this way."""
+_DISCARD_BYTES: Final = 64 * 1024
 
 
 class HttpConnection(Protocol):
-    """What a direct body needs of the HTTP protocol whose connection it takes over: uvicorn's, and a way back."""
+    """The HTTP protocol whose connection a direct body takes over: uvicorn's, and a way to give it back."""
 
     @property
     def cycle(self) -> RequestResponseCycle: ...
@@ -35,7 +36,7 @@ class HttpConnection(Protocol):
     def transport(self) -> asyncio.Transport: ...
 
     def take_back(self) -> None:
-        """Make the connection HTTP's again, at the first byte of the next request."""
+        """Receive and parse again, from the first byte of the next request."""
 
     def eof_received(self) -> Any: ...
 
@@ -47,9 +48,10 @@ class HttpConnection(Protocol):
 
 
 class DirectBody(asyncio.BufferedProtocol):
-    """The rest of one request's body. Reading is paused unless somebody reads.
+    """The rest of one request's body, read from the connection. Reading is paused unless `read_into` waits.
 
-    For as long as a body is read the transport talks to this object; what is not about bytes goes on to `http`.
+    While it is active, the transport calls this object; it passes on to `http` what is not about received bytes. left:
+    bytes of the body that uvicorn has not received.
     """
 
     def __init__(self, http: HttpConnection, cycle: RequestResponseCycle, left: int) -> None:
@@ -66,19 +68,24 @@ class DirectBody(asyncio.BufferedProtocol):
 
     @classmethod
     def begin(cls, http: HttpConnection, cycle: RequestResponseCycle, length: int) -> DirectBody | None:
-        """Take the connection over for what is left of a body; None where the usual way is as good, or the only one."""
+        """Take over the connection for the rest of a body of `length` bytes.
+
+        Returns None if the body has to be read as ASGI messages: because little is left, because the client waits for
+        100 Continue, or because the connection has another request in progress.
+        """
         left = length - len(cycle.body)
         plain = cycle.more_body and not cycle.disconnected and not cycle.waiting_for_100_continue
-        if http.cycle is not cycle or not plain or left < _WORTH_IT:
+        if http.cycle is not cycle or not plain or left < _MIN_BYTES:
             return None
         return cls(http, cycle, left)
 
     async def read_into(self, view: memoryview, idle: float) -> int:
-        """Fill `view` with what comes next; fewer bytes only when the body ends or the sender hangs up.
+        """Fill `view` with the next bytes of the body and return how many there are.
 
-        `TimeoutError` when nothing comes for `idle` seconds.
+        They are fewer than `view` has only at the end of the body, or if the sender closed the connection. Raises
+        `TimeoutError` if nothing arrives for `idle` seconds.
         """
-        with_head = min(len(view), len(self._cycle.body))  # what came in one packet with the head, uvicorn has parsed
+        with_head = min(len(view), len(self._cycle.body))  # bytes that uvicorn received together with the headers
         if with_head:
             view[:with_head] = self._cycle.body[:with_head]
             del self._cycle.body[:with_head]
@@ -92,7 +99,7 @@ class DirectBody(asyncio.BufferedProtocol):
             return 0
         self._view, self._filled, self._arrived = view, 0, self._loop.time()
         self._waiter = self._loop.create_future()
-        self._look_after(idle, idle)
+        self._check_idle_after(idle, idle)
         self._http.flow.resume_reading()
         try:
             await self._waiter
@@ -107,20 +114,20 @@ class DirectBody(asyncio.BufferedProtocol):
         if not self._lost and not self._http.transport.is_closing():
             self._http.flow.pause_reading()
 
-    def _look_after(self, seconds: float, idle: float) -> None:
-        """Whether the sender still sends: one timer a step, not one a packet."""
+    def _check_idle_after(self, seconds: float, idle: float) -> None:
+        """Check in `seconds` whether bytes have arrived within `idle` seconds. One timer serves many packets."""
 
-        def look() -> None:
+        def check() -> None:
             left = self._arrived + idle - self._loop.time()
             if left > 0:
-                self._look_after(left, idle)
+                self._check_idle_after(left, idle)
             elif self._waiter is not None and not self._waiter.done():
                 self._waiter.set_exception(TimeoutError())
 
-        self._timer = self._loop.call_later(seconds, look)
+        self._timer = self._loop.call_later(seconds, check)
 
     def finish(self) -> None:
-        """The body is taken: the connection is HTTP's again. The next ASGI message is the empty, last one."""
+        """Give the connection back after the whole body has been read. The next ASGI message is the empty, last one."""
         if self._lost or self._given_back:
             return
         self._given_back = True
@@ -130,22 +137,22 @@ class DirectBody(asyncio.BufferedProtocol):
         self._http.flow.resume_reading()
 
     def abandon(self) -> None:
-        """Nobody wants the rest: it is thrown away as it comes, and whoever waits for messages sees it coming."""
+        """Discard the rest of the body as it arrives. Each arrival wakes readers of ASGI messages."""
         if self._left == 0:
             self.finish()
         elif not self._lost:
             self._cycle.body.clear()
-            self._discarding, self._view, self._filled = True, memoryview(bytearray(_THROWN_AWAY)), 0
+            self._discarding, self._view, self._filled = True, memoryview(bytearray(_DISCARD_BYTES)), 0
             self._http.flow.resume_reading()
 
-    # --- the transport's calls --------------------------------------------------------------------------------------
+    # --- calls by the transport --------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Room for no more than the body has left."""
+        """Return a buffer no longer than the rest of the body (`asyncio.BufferedProtocol`)."""
         return self._view[self._filled :][: self._left]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes are there."""
+        """Count received bytes; wake the reader when its buffer is full (`asyncio.BufferedProtocol`)."""
         self._left -= nbytes
         if self._discarding:
             if self._left == 0:
@@ -159,11 +166,11 @@ class DirectBody(asyncio.BufferedProtocol):
             self._wake()
 
     def eof_received(self) -> Any:
-        """The sender has nothing more to say."""
+        """Pass on that the sender has closed its side (`asyncio.BufferedProtocol`)."""
         return self._http.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The sender is gone."""
+        """Wake the reader, and pass on that the connection is closed (`asyncio.BufferedProtocol`)."""
         self._lost = True
         self._wake()
         self._http.connection_lost(exc)

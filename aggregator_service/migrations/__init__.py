@@ -1,1 +1,1 @@
-"""Alembic migrations, run at every start."""
+"""Alembic migrations of the database schema. The server runs them when it starts."""

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the steps on the connection that `aggregator_service.migrations.migrate` hands in."""
+"""Alembic's entry point: runs the migrations on the connection that `migrations.migrate` passes in."""
 
 from __future__ import annotations
 

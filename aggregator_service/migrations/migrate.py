@@ -1,4 +1,4 @@
-"""Bring a database to the newest schema."""
+"""Migrate a database to the newest schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["alembic_config", "migrate"]
 
 
 def alembic_config(connection: Connection) -> Config:
-    """Alembic's configuration, bound to one connection; there is no ini file."""
+    """Return the configuration of Alembic, bound to a connection. There is no ini file."""
     config = Config()
     config.set_main_option("script_location", str(Path(aggregator_service.migrations.__file__).parent))
     config.attributes["connection"] = connection
@@ -23,5 +23,5 @@ def alembic_config(connection: Connection) -> Config:
 
 
 def migrate(database: Database) -> None:
-    """Run every step that this database has not seen, in one transaction; processes that start together take turns."""
+    """Run the missing migrations in one transaction. Processes that start at the same time take turns."""
     database.migrating(lambda connection: command.upgrade(alembic_config(connection), "head"))

@@ -1,1 +1,1 @@
-"""What an operator can see of a running aggregator: figures, log lines, spans. Ids, sizes and times; never values."""
+"""Metrics, request logs and spans of a running aggregator. They hold ids, sizes and times, never values."""

@@ -1,4 +1,4 @@
-"""What the round engine tells of its work: seconds for `/metrics`, and a span each for folds and releases."""
+"""Metrics and spans of the round engine's folds and releases."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ __all__ = ["Instruments"]
 
 @dataclass(frozen=True)
 class Instruments:
-    """Figures and spans of one application; by default nobody looks at either."""
+    """Metrics and tracer of one application. The defaults are metrics that nobody reads and no spans."""
 
     metrics: Metrics = field(default_factory=Metrics)
     tracer: Tracer = field(default_factory=NoOpTracer)
 
     @contextmanager
     def fold(self, task_id: str, number: int, batch: int) -> Iterator[None]:
-        """Around a fold, from the moment it is handed to the pool."""
+        """Time and trace a fold; enter it when the job is submitted.
+
+        number: of the round. batch: contributions in the fold.
+        """
         attributes: dict[str, str | int] = {"hushrec.task": task_id, "hushrec.round": number, "hushrec.batch": batch}
         with self.tracer.start_as_current_span("fold", attributes=attributes), self.metrics.fold():
             yield
 
     @contextmanager
     def release(self, task_id: str, number: int, survivors: int, *, masked: bool) -> Iterator[None]:
-        """Around a release, the taking off of masks included."""
+        """Time and trace a release, including the removal of masks; number: of the round."""
         attributes: dict[str, str | int] = {
             "hushrec.task": task_id,
             "hushrec.round": number,

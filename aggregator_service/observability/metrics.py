@@ -1,7 +1,7 @@
-"""The figures of `/metrics`, in Prometheus' text format. Sizes, counts and times; never values, and no id in a label.
+"""The metrics of `/metrics`, for Prometheus. They hold sizes, counts and times, never values; no label holds an id.
 
-Counters are this process's, from its start; what the database knows (rounds, members, what waits to be folded) is asked
-when somebody looks, so that every process over one database tells the same.
+Counters and histograms count what this process has done since its start. Gauges of what the database holds (rounds,
+tasks, members, contributions to fold) are queried at each scrape, so all processes on one database report the same.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _KINDS: Final = {
     "/keyring/{client}": "envelope",
     "/public-key": "public-key",
 }
-"""What a raw body is, by the end of the route that takes it."""
-_ENDINGS: Final = {event for row in TABLE.values() for event, target in row.items() if target in TERMINAL}
+"""Kind of a raw body, by the end of the path of its route."""
+_FINAL_EVENTS: Final = {event for row in TABLE.values() for event, target in row.items() if target in TERMINAL}
 _REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _JOB_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
 class Metrics:
-    """One application's figures, in a registry of their own."""
+    """The metrics of one application, in a registry of their own."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -55,59 +55,65 @@ class Metrics:
         )
         self._request_seconds = Histogram(
             "hushrec_request_seconds",
-            "From a request's headers to the end of its answer; waited: it was a long poll.",
+            "Time from a request's headers to the end of its response; waited: it was a long poll.",
             ["method", "route", "waited"],
             buckets=_REQUEST_SECONDS,
             registry=registry,
         )
         self._contributions = Counter(
             "hushrec_contributions_total",
-            "Uploads of contributions by result; refused ones by the problem's type.",
+            "Uploads of contributions by result; reason: problem type of refused ones.",
             ["result", "reason"],
             registry=registry,
         )
         self._upload_bytes = Counter(
-            "hushrec_upload_bytes_total", "Bytes of raw bodies that came in, by what they are.", ["kind"],
+            "hushrec_upload_bytes_total", "Bytes of raw bodies received, by kind.", ["kind"],
             registry=registry,
         )  # fmt: skip
         self._outcomes = Counter(
-            "hushrec_round_outcomes_total", "Rounds that ended, by what ended them.", ["outcome"], registry=registry
+            "hushrec_round_outcomes_total",
+            "Rounds that ended, by the event that ended them.",
+            ["outcome"],
+            registry=registry,
         )
         self._dropouts = Counter(
-            "hushrec_dropouts_total", "Clients that were waited for in vain, by phase.", ["phase"], registry=registry
+            "hushrec_dropouts_total",
+            "Clients that missed a deadline, by the round's state.",
+            ["phase"],
+            registry=registry,
         )
         self._fold_seconds = _jobs_histogram("hushrec_fold_seconds", "Folding one batch of contributions.", registry)
         self._release_seconds = _jobs_histogram(
             "hushrec_release_seconds", "Releasing a sum that has no masks.", registry
         )
         self._unmask_seconds = _jobs_histogram("hushrec_unmask_seconds", "Unmasking and releasing a sum.", registry)
-        self._jobs = Gauge("hushrec_engine_jobs", "Folds and releases that wait or run.", registry=registry)
+        self._jobs = Gauge("hushrec_engine_jobs", "Folds and releases that are queued or running.", registry=registry)
         self._leading = Gauge("hushrec_engine_leading", "1 while this process drives the rounds.", registry=registry)
         self.leading = False
-        # Looking series up by their labels costs more than counting: there are as many as routes, methods and statuses.
+        # Looking up a series by its labels costs more than counting. There is one for each route, method and status.
         self._of_request: dict[tuple[str, str, int, bool], tuple[Counter, Histogram]] = {}
-        self._start_at_zero()
+        self._create_series()
 
-    def _start_at_zero(self) -> None:
-        """Series that are there before their first event can be watched for it."""
+    def _create_series(self) -> None:
+        """Create series with value 0, so that Prometheus sees the change when the first event is counted."""
         for result in ("accepted", "repeated", "conflict"):
             self._contributions.labels(result, "")
         for kind in _KINDS.values():
             self._upload_bytes.labels(kind)
-        for event in _ENDINGS:
+        for event in _FINAL_EVENTS:
             self._outcomes.labels(event.name.lower())
 
     def watch(self, database: Database) -> None:
-        """Ask this database for what it knows, and count what its transactions tell of."""
+        """Report what `database` holds, and count outcomes and dropouts of its transactions."""
         self._registry.register(_Stored(database))
         database.listeners.append(self._committed)
 
     def text(self) -> bytes:
-        """Everything, as Prometheus reads it."""
+        """Return all metrics in Prometheus' text format (`MEDIA_TYPE`). This queries the database."""
         return generate_latest(self._registry)
 
     def request(self, record: RequestRecord) -> None:
-        """Count a request that is over."""
+        """Count a finished request and its body."""
         key = record.method, record.route, record.status, record.waited
         series = self._of_request.get(key)
         if series is None:
@@ -129,19 +135,19 @@ class Metrics:
             self._contributions.labels(*_result(record)).inc()
 
     def leads(self, now: bool) -> None:
-        """This process begins, or ends, to drive the rounds."""
+        """Record whether this process drives the rounds now."""
         self.leading = now
         self._leading.set(now)
 
     @contextmanager
     def fold(self) -> Iterator[None]:
-        """Time a fold, from the moment it is handed to the pool."""
+        """Time a fold; enter it when the job is submitted."""
         with self._timed(self._fold_seconds):
             yield
 
     @contextmanager
     def release(self, masked: bool) -> Iterator[None]:
-        """Time a release."""
+        """Time a release; masked: whether masks are removed first."""
         with self._timed(self._unmask_seconds if masked else self._release_seconds):
             yield
 
@@ -160,7 +166,7 @@ class Metrics:
 
 
 def _jobs_histogram(name: str, text: str, registry: CollectorRegistry) -> Histogram:
-    return Histogram(name, f"{text} Seconds, with the wait for a worker.", buckets=_JOB_SECONDS, registry=registry)
+    return Histogram(name, f"{text} Seconds, including the wait for a worker.", buckets=_JOB_SECONDS, registry=registry)
 
 
 def _result(record: RequestRecord) -> tuple[str, str]:
@@ -172,18 +178,18 @@ def _result(record: RequestRecord) -> tuple[str, str]:
 
 
 class _Stored(Collector):
-    """What the database knows at the moment. When it is gone, that is told, and the other figures stay."""
+    """Gauges queried from the database. If it is unavailable, only `hushrec_database_up` 0 is reported."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is asked when the collector is registered."""
+        """Return no metrics, so that registering the collector does not query the database."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """The gauges."""
-        up = GaugeMetricFamily("hushrec_database_up", "Whether the database answered just now.")
+        """Query the database and return the gauges."""
+        up = GaugeMetricFamily("hushrec_database_up", "1 if the database answered this scrape, else 0.")
         try:
             rounds, members, tasks, unfolded = self._counts()
         except SQLAlchemyError:
@@ -192,10 +198,10 @@ class _Stored(Collector):
             return
         up.add_metric([], 1)
         yield up
-        yield _gauge("hushrec_rounds", "Rounds by phase, those that are over included.", "phase", rounds)
+        yield _gauge("hushrec_rounds", "Rounds by state, including those that have ended.", "phase", rounds)
         yield _gauge("hushrec_tasks", "Tasks by state.", "state", tasks)
         yield _gauge("hushrec_members", "Enrolled clients by role.", "role", members)
-        yield GaugeMetricFamily("hushrec_queue_depth", "Durable contributions that no fold has taken.", unfolded)
+        yield GaugeMetricFamily("hushrec_queue_depth", "Stored contributions that are not folded yet.", unfolded)
 
     def _counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, int], int]:
         with self._database.read() as session:

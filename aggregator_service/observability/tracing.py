@@ -1,4 +1,4 @@
-"""Spans of requests, folds and releases, for OpenTelemetry collectors (the extra `otel`). None are made by default."""
+"""OpenTelemetry tracing of requests, folds and releases (the extra `otel`). It is off by default."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _NAME: Final = "hushrec-aggregator"
 
 
 def tracer_of(provider: TracerProvider) -> Tracer:
-    """The tracer of this service."""
+    """Return the service's tracer from `provider`."""
     return provider.get_tracer(_NAME, metadata.version("hushrec"))
 
 
 def tracing(traces: Traces) -> tuple[TracerProvider, Callable[[], None]]:
-    """What makes spans, and what sends the last of them off at the end.
+    """Return a tracer provider, and a function that exports the remaining spans when the server stops.
 
-    `otlp` sends to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names (OpenTelemetry's own variables hold).
-    `ParameterError` when the extra is not installed.
+    `otlp` exports to the collector in OTEL_EXPORTER_OTLP_ENDPOINT; OpenTelemetry's other variables apply as well.
+    Raises `ParameterError` if the extra is not installed.
     """
     if traces == "none":
-        return NoOpTracerProvider(), _nothing
+        return NoOpTracerProvider(), _no_flush
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-        from opentelemetry.sdk.trace import TracerProvider as Recording
+        from opentelemetry.sdk.trace import TracerProvider as RecordingProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise ParameterError("traces=otlp needs the extra: pip install 'hushrec[otel]'") from None
-    provider = Recording(resource=Resource.create({SERVICE_NAME: _NAME}), shutdown_on_exit=False)
+    provider = RecordingProvider(resource=Resource.create({SERVICE_NAME: _NAME}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider, provider.shutdown
 
 
-def _nothing() -> None:
+def _no_flush() -> None:
     return

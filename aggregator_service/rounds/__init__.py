@@ -1,1 +1,1 @@
-"""A round's life: the transition table, the engine that drives it, cohorts and folds."""
+"""The life of a round: what advances it (`engine`, `advance`), its transactions, cohorts and masked stages."""

@@ -1,6 +1,16 @@
-"""The one thing that is due in a round: ending a stage, folding a batch, taking the masks off, releasing the sum.
+"""Advance a round by one action: open it, end a stage, fold a batch of contributions, or release the sum.
 
-Nothing is kept between two steps: everything follows from the rows.
+`RoundAdvancer.read` reads the rows of a task and `RoundAdvancer.advance` executes the one action that is due. No state
+is kept between two actions. The `RoundEngine` (`engine.py`) calls both for each open task, again and again.
+
+| state of the round | action | when |
+|---|---|---|
+| none active | open the next round | enough members can contribute |
+| advertising, sharing, collecting, confirming | end the stage | all clients have sent, or at the deadline |
+| confirming, unmasking, folding | fold a batch | any contribution is not folded |
+| collecting | fold a batch | enough contributions for a whole batch are not folded |
+| folding | release the sum | every contribution is folded |
+| unmasking | remove the masks, release the sum | every contribution is folded; all replies, or at the deadline |
 """
 
 from __future__ import annotations
@@ -21,15 +31,15 @@ from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
-from aggregator_service.rounds.masked_stages import end_stage, gather_masks, give_up
+from aggregator_service.rounds.masked_stages import end_stage, fail_stage, read_masks
 from aggregator_service.rounds.transactions import (
     LostRaceError,
+    end_collecting,
     fail_round,
     missing_clients,
     open_round,
     record_fold,
     record_release,
-    stop_collecting,
 )
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
 from aggregator_service.storage.database import Database
@@ -46,12 +56,12 @@ from aggregator_service.tasks.plans import TaskTerms, round_spec, row_terms
 from protocols.errors import ThresholdError
 from protocols.messages.stages import RoundState
 
-__all__ = ["RoundAdvancer", "Situation"]
+__all__ = ["ActiveRound", "RoundAdvancer"]
 
 _LOG = logging.getLogger(__name__)
-_IDLE: Final = 3600.0
-_LOST_RACE: Final = 0.1
-_ENDED: Final[Mapping[str, CrashPoint]] = {
+_IDLE_SECONDS: Final = 3600.0
+_LOST_RACE_SECONDS: Final = 0.1
+_AFTER_STAGE: Final[Mapping[str, CrashPoint]] = {
     RoundState.ADVERTISING: "stage.advertising-ended",
     RoundState.SHARING: "stage.sharing-ended",
     RoundState.COLLECTING: "stage.collecting-ended",
@@ -62,8 +72,12 @@ Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True)
-class Situation:
-    """What the engine sees of a task at one moment."""
+class ActiveRound:
+    """The active round of a task, as one transaction read it.
+
+    missing: clients whose message the state still waits for. batch: client ids and blobs of the contributions to fold
+    next.
+    """
 
     terms: TaskTerms
     task_seed: bytes
@@ -74,17 +88,21 @@ class Situation:
 
     @property
     def masked(self) -> bool:
-        """Whether the round has a masked one's stages."""
+        """Whether this is a masked round."""
         return self.round.model_digest is not None
 
     @property
     def partial(self) -> BlobRef | None:
+        """The partial sum; None before the first fold."""
         key, digest = self.round.partial_key, self.round.partial_digest
         return BlobRef(key, digest) if key is not None and digest is not None else None
 
 
 class RoundAdvancer:
-    """Looks at a task, and does what is due in it. `batch`: contributions a worker folds at once."""
+    """Executes the next action of a task's round.
+
+    jobs: runs folds and releases. batch: contributions that one worker folds at once.
+    """
 
     def __init__(
         self,
@@ -98,29 +116,35 @@ class RoundAdvancer:
         self._database, self._blobs, self._clock, self._jobs = database, blobs, clock, jobs
         self._batch, self._instruments = batch, instruments
 
-    async def do(self, seen: Situation) -> float:
-        """Do the one thing that is due. Seconds until something may be due again."""
+    async def advance(self, active: ActiveRound) -> float:
+        """Execute the action that is due. Return the seconds until the next one may be due; 0: at once."""
         try:
-            if seen.round.state == RoundState.FOLDING:
-                return await self._fold(seen) if seen.batch else await self._release(seen)
-            if seen.round.state == RoundState.UNMASKING:
-                return await self._unmask(seen)
-            return await self._gather(seen)
+            if active.round.state == RoundState.FOLDING:
+                return await self._fold(active) if active.batch else await self._release(active)
+            if active.round.state == RoundState.UNMASKING:
+                return await self._unmask(active)
+            return await self._wait_for_clients(active)
         except BlobDamagedError as error:
-            await run_in_threadpool(self._storage_damaged, seen, error)
+            await run_in_threadpool(self._fail_damaged, active, error)
         except LostRaceError:
-            _LOG.info("a round moved on meanwhile", extra=fields(task=seen.round.task_id, round=seen.round.number))
-            return _LOST_RACE
+            _LOG.info(
+                "the round changed during the action; its result is discarded",
+                extra=fields(task=active.round.task_id, round=active.round.number),
+            )
+            return _LOST_RACE_SECONDS
         return 0.0
 
-    def look(self, task_id: str) -> Situation | float | None:
-        """The active round; or open one; or when to look again (None: never, the task is over)."""
+    def read(self, task_id: str) -> ActiveRound | float | None:
+        """Return the task's active round. When there is none, try to open one.
+
+        Without an active round, return the seconds until the next call; None when the task is over.
+        """
         with self._database.read() as session:
             task = session.get_one(TaskRow, task_id)
             newest = last_round(session, task_id)
             if newest is not None and newest.state in ACTIVE:
-                batch = self._waiting(session, newest)
-                return Situation(
+                batch = self._next_batch(session, newest)
+                return ActiveRound(
                     terms=row_terms(task),
                     task_seed=task.seed,
                     opened_by_anyone=task.opened_by == "anyone",
@@ -134,139 +158,144 @@ class RoundAdvancer:
             lambda session: open_round(session, lock_task(session, task_id), self._clock.now()) is not None
         )
         if not opened:
-            return _IDLE
+            return _IDLE_SECONDS
         crash_point("round.opened")
         return 0.0
 
-    def _waiting(self, session: Session, round_: RoundRow) -> Sequence[tuple[str, str | None, str]]:
-        """What is to be folded next; while contributions still come in, nothing until there is enough for a fold."""
+    def _next_batch(self, session: Session, round_: RoundRow) -> Sequence[tuple[str, str | None, str]]:
+        """Contributions to fold next; while the round is collecting, none until there are enough for a whole batch."""
         if round_.state == RoundState.COLLECTING and unfolded_count(session, round_.id) < self._limit:
             return ()
         return unfolded(session, round_.id, self._limit)
 
     @property
     def _limit(self) -> int:
-        """Contributions of one fold: a batch for every worker."""
+        """Most contributions of one fold: a batch for every worker."""
         return self._batch * self._jobs.workers.width
 
-    async def _gather(self, seen: Situation) -> float:
-        """A stage that waits for clients: over when none is missing, or at its deadline."""
-        left = seen.round.deadline - self._clock.now()
-        if seen.missing == 0 or left <= 0:
-            await run_in_threadpool(self._end_stage, seen)
+    async def _wait_for_clients(self, active: ActiveRound) -> float:
+        """End the stage when no client is missing or at the deadline; until then, fold whole batches."""
+        left = active.round.deadline - self._clock.now()
+        if active.missing == 0 or left <= 0:
+            await run_in_threadpool(self._end_stage, active)
             return 0.0
-        if len(seen.batch) >= self._limit or (seen.batch and seen.round.state == RoundState.CONFIRMING):
-            return await self._fold(seen)
+        if len(active.batch) >= self._limit or (active.batch and active.round.state == RoundState.CONFIRMING):
+            return await self._fold(active)
         return left
 
-    def _end_stage(self, seen: Situation) -> None:
-        end = end_stage if seen.masked else stop_collecting
-        self._database.transact(lambda session: end(session, seen.round.id, self._clock.now()))
-        if seen.masked:
-            crash_point(_ENDED[seen.round.state])
+    def _end_stage(self, active: ActiveRound) -> None:
+        end = end_stage if active.masked else end_collecting
+        self._database.transact(lambda session: end(session, active.round.id, self._clock.now()))
+        if active.masked:
+            crash_point(_AFTER_STAGE[active.round.state])
 
-    async def _unmask(self, seen: Situation) -> float:
-        """What is left to fold is folded while the replies come in; then the masks are taken off."""
-        if seen.batch:
-            return await self._fold(seen)
-        left = seen.round.deadline - self._clock.now()
-        if seen.missing and left > 0:
+    async def _unmask(self, active: ActiveRound) -> float:
+        """Fold what is left; when all replies are in, or at the deadline, remove the masks and release the sum."""
+        if active.batch:
+            return await self._fold(active)
+        left = active.round.deadline - self._clock.now()
+        if active.missing and left > 0:
             return left
         try:
-            return await self._release(seen, await run_in_threadpool(self._masks, seen))
+            return await self._release(active, await run_in_threadpool(self._read_masks, active))
         except ThresholdError as error:
-            await run_in_threadpool(self._give_up, seen, str(error))
+            await run_in_threadpool(self._fail_stage, active, str(error))
             return 0.0
 
-    def _masks(self, seen: Situation) -> Masks:
+    def _read_masks(self, active: ActiveRound) -> Masks:
         with self._database.read() as session:
-            return gather_masks(session, seen.round)
+            return read_masks(session, active.round)
 
-    def _give_up(self, seen: Situation, reason: str) -> None:
+    def _fail_stage(self, active: ActiveRound, reason: str) -> None:
         def write(session: Session) -> None:
-            round_ = lock_round_exclusive(session, seen.round.id)
+            round_ = lock_round_exclusive(session, active.round.id)
             if round_.state == RoundState.UNMASKING:
-                give_up(session, session.get_one(TaskRow, round_.task_id), round_, reason, self._clock.now())
+                fail_stage(session, session.get_one(TaskRow, round_.task_id), round_, reason, self._clock.now())
 
         self._database.transact(write)
 
-    async def _fold(self, seen: Situation) -> float:
-        task_id, number = seen.round.task_id, seen.round.number
-        job = FoldJob(self._blobs, task_id, seen.terms, round_spec(seen.round), seen.partial, seen.batch)
-        with self._instruments.fold(task_id, number, len(seen.batch)):
+    async def _fold(self, active: ActiveRound) -> float:
+        task_id, number = active.round.task_id, active.round.number
+        job = FoldJob(self._blobs, task_id, active.terms, round_spec(active.round), active.partial, active.batch)
+        with self._instruments.fold(task_id, number, len(active.batch)):
             folded = await self._jobs.fold(job)
         crash_point("fold.blob-written-before-commit")
-        clients = [client for client, _ in seen.batch]
-        await run_in_threadpool(self._commit_fold, seen, clients, folded)
+        clients = [client for client, _ in active.batch]
+        await run_in_threadpool(self._commit_fold, active, clients, folded)
         crash_point("fold.committed")
         _LOG.info(
             "batch folded",
-            extra=fields(task=task_id, round=number, batch=len(clients), folded=seen.round.folded + len(clients)),
+            extra=fields(task=task_id, round=number, batch=len(clients), folded=active.round.folded + len(clients)),
         )
         return 0.0
 
-    def _commit_fold(self, seen: Situation, clients: list[str], folded: BlobRef) -> None:
-        self._guarded(
-            lambda: self._write_fold(seen.round.id, clients, seen.partial, folded),
-            folded.key,
-        )
+    def _commit_fold(self, active: ActiveRound, clients: list[str], folded: BlobRef) -> None:
+        def commit() -> None:
+            self._database.transact(
+                lambda session: record_fold(session, active.round.id, clients, active.partial, folded)
+            )
 
-    def _write_fold(self, round_id: int, clients: list[str], previous: BlobRef | None, folded: BlobRef) -> None:
-        self._database.transact(lambda session: record_fold(session, round_id, clients, previous, folded))
+        self._commit_or_delete(commit, folded.key)
 
-    async def _release(self, seen: Situation, masks: Masks | None = None) -> float:
-        task_id, number, partial = seen.round.task_id, seen.round.number, seen.partial
+    async def _release(self, active: ActiveRound, masks: Masks | None = None) -> float:
+        task_id, number, partial = active.round.task_id, active.round.number, active.partial
         if partial is None:
-            raise BlobDamagedError("a folding round has no partial sum")
+            raise BlobDamagedError("the round has no partial sum")
         job = ReleaseJob(
             blobs=self._blobs,
             task_id=task_id,
-            terms=seen.terms,
-            task_seed=seen.task_seed,
-            spec=round_spec(seen.round),
+            terms=active.terms,
+            task_seed=active.task_seed,
+            spec=round_spec(active.round),
             partial=partial,
-            survivors=seen.round.folded,
+            survivors=active.round.folded,
             masks=masks,
-            absorb=seen.opened_by_anyone,
-            state=await run_in_threadpool(self._newest_state, task_id, number) if seen.opened_by_anyone else None,
+            absorb=active.opened_by_anyone,
+            state=await run_in_threadpool(self._newest_state, task_id, number) if active.opened_by_anyone else None,
         )
-        with self._instruments.release(task_id, number, seen.round.folded, masked=masks is not None):
+        with self._instruments.release(task_id, number, active.round.folded, masked=masks is not None):
             released = await self._jobs.release(job)
         crash_point("release.blob-written-before-commit")
 
         def commit() -> None:
             self._database.transact(
-                lambda session: record_release(session, seen.round.id, partial, released, self._clock.now())
+                lambda session: record_release(session, active.round.id, partial, released, self._clock.now())
             )
 
         states = [*([released.state] if released.state else []), *released.views]
-        await run_in_threadpool(self._guarded, commit, released.aggregate.key, *(state.blob_key for state in states))
+        await run_in_threadpool(
+            self._commit_or_delete, commit, released.aggregate.key, *(state.blob_key for state in states)
+        )
         crash_point("release.committed")
-        _log_release(seen.round, released)
+        _log_release(active.round, released)
         return 0.0
 
     def _newest_state(self, task_id: str, before: int) -> tuple[int, BlobRef] | None:
-        """The newest snapshot and its round; `LostRaceError` when round `before` is released by now."""
+        """Return the newest snapshot and its round, if any. Raises `LostRaceError` when round `before` is released."""
         with self._database.read() as session:
             row = newest_snapshot(session, task_id)
         if row is not None and row.round_number >= before:
             raise LostRaceError
         return None if row is None else (row.round_number, BlobRef(row.blob_key or "", row.digest))
 
-    def _guarded(self, commit: Callable[[], Outcome], *new_blobs: str) -> Outcome:
-        """`commit()`; when it loses a race, the blobs that it would have published are deleted again."""
+    def _commit_or_delete(self, commit: Callable[[], Outcome], *new_blobs: str) -> Outcome:
+        """Call `commit`; when it raises `LostRaceError`, delete the blobs that it would have published."""
         try:
             return commit()
         except LostRaceError:
             self._blobs.delete(*new_blobs)
             raise
 
-    def _storage_damaged(self, seen: Situation, error: BlobDamagedError) -> None:
+    def _fail_damaged(self, active: ActiveRound, error: BlobDamagedError) -> None:
         def write(session: Session) -> None:
-            round_ = lock_round_exclusive(session, seen.round.id)
-            if round_.state not in ACTIVE or round_.partial_key != seen.round.partial_key:
-                return  # the blobs were let go of because the round had ended meanwhile: no damage
-            _LOG.error("stored blob damaged: %s", error, extra=fields(task=seen.round.task_id, round=round_.number))
+            round_ = lock_round_exclusive(session, active.round.id)
+            if round_.state not in ACTIVE or round_.partial_key != active.round.partial_key:
+                return  # the blobs were deleted because the round ended meanwhile: no damage
+            _LOG.error(
+                "a stored blob is damaged, the round fails: %s",
+                error,
+                extra=fields(task=active.round.task_id, round=round_.number),
+            )
             task = session.get_one(TaskRow, round_.task_id)
             reason = "a stored contribution no longer matches its digest: the server's storage is damaged"
             fail_round(session, task, round_, RoundEvent.STORAGE_DAMAGED, reason, self._clock.now())
@@ -288,6 +317,6 @@ def _log_release(round_: RoundRow, released: Released) -> None:
     )
     for share in released.bad_shares:
         _LOG.warning(
-            "a share was wrong: its owner or its holder made it so",
+            "a share was wrong: its owner or its holder sent false bytes",
             extra=fields(task=round_.task_id, round=round_.number, client=share.owner, holder=share.holder),
         )

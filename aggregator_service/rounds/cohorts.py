@@ -1,4 +1,4 @@
-"""Who is asked in a round."""
+"""Draw the cohort of a round: the clients that are asked to contribute."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _RANDOM = secrets.SystemRandom()
 def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, first: bool) -> bool:
     """Whether enough members can contribute for a round over `device_group` to open.
 
-    `start_clients` counts the whole task. No group's sum is ever over fewer than `min_clients`, so a task does not
-    begin before each group has as many: it could not go past the sum of one that has too few.
+    able: members that can contribute, by device group. first: whether this is the task's first round. It opens when the
+    whole task has `start_clients`, and each group enough for its sums: a sum is never over fewer than `min_clients`.
     """
     if not first:
         return able[device_group] >= schedule.min_clients
@@ -30,9 +30,9 @@ def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, f
 
 
 def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, device_group: int) -> list[str]:
-    """Client ids of a new cohort of `device_group`.
+    """Draw a new cohort of `device_group`; return its client ids.
 
-    Uniform without replacement, or, with round-robin sampling, those asked least, in their fixed order.
+    Uniform without replacement; with round-robin sampling, the members that were asked least often, in a fixed order.
     """
     able = select(ClientRow.id).where(
         ClientRow.task_id == task.id, ClientRow.device_group == device_group, eligible_clause(task)
@@ -45,9 +45,9 @@ def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, device_grou
 
 
 def write_cohort(session: Session, round_: RoundRow, clients: Sequence[str]) -> None:
-    """Store the cohort and count how often each member was asked."""
+    """Insert the rows of a cohort and count how often each of its members was asked."""
     session.execute(insert(CohortRow), [{"round_id": round_.id, "client_id": client} for client in clients])
-    for start in range(0, len(clients), 500):  # within every database's limit on bound parameters
+    for start in range(0, len(clients), 500):  # databases limit the number of bound parameters
         some = clients[start : start + 500]
         asked = update(ClientRow).where(ClientRow.id.in_(some)).values(times_asked=ClientRow.times_asked + 1)
         session.execute(asked.execution_options(synchronize_session=False))

@@ -1,7 +1,7 @@
-"""The engine: looks at a task, does the one thing that is due (`rounds.advance`), and looks again.
+"""The engine: a loop for each open task that executes the next action of its round (`rounds.advance`).
 
-It keeps no state of its own: everything it decides follows from the rows, so that a killed engine goes on where it
-stood, and two engines on one database get in each other's way without harm (the loser's outcome is thrown away).
+It keeps no state: each action follows from the rows. So an engine that is killed continues where it was, and two
+engines on one database do no harm: of two results for the same action one is committed, the other is discarded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aggregator_service.compute.process_pool import Workers, WorkersUnavailableE
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
-from aggregator_service.rounds.advance import RoundAdvancer, Situation
+from aggregator_service.rounds.advance import ActiveRound, RoundAdvancer
 from aggregator_service.settings import SPLIT_BYTES
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE, Database
@@ -28,13 +28,18 @@ __all__ = ["RoundEngine"]
 
 _LOG = logging.getLogger(__name__)
 _BACK_OFF: Final = 1.0
-_OFTEN: Final = 0.05
-_SELDOM: Final = 0.5
-_SHARE: Final = 10.0
+_MIN_PAUSE: Final = 0.05
+_MAX_PAUSE: Final = 0.5
+_PAUSE_FACTOR: Final = 10.0
+"""Seconds between two reads that contributions cause: this many times what a read takes, within the two bounds."""
 
 
 class RoundEngine:
-    """Drives every open task, each in a coroutine of its own, so that a long fold holds up no other task."""
+    """Drives every open task in a coroutine of its own, so that a long fold does not delay other tasks.
+
+    batch: contributions that one worker folds at once. recheck: seconds after which a task is read again without news.
+    split_bytes: see `SplitJobs`.
+    """
 
     def __init__(
         self,
@@ -50,33 +55,33 @@ class RoundEngine:
     ) -> None:
         self._database, self._recheck = database, recheck
         jobs = SplitJobs(workers, split_bytes)
-        self._steps = RoundAdvancer(database, blobs, clock, jobs, batch, instruments or Instruments())
+        self._advancer = RoundAdvancer(database, blobs, clock, jobs, batch, instruments or Instruments())
         self._wake: dict[str, asyncio.Event] = {}
         self._drivers: dict[str, asyncio.Task[None]] = {}
-        self._next_look: dict[str, float] = {}
-        self._soon: set[str] = set()
+        self._next_read: dict[str, float] = {}
+        self._scheduled: set[str] = set()
 
     def wake(self, task_id: str) -> None:
-        """Have a look at this task now (call it in the event loop)."""
+        """Read this task now: its round changed. Call it in the event loop."""
         if task_id in self._wake:
             self._wake[task_id].set()
 
     def progressed(self, task_id: str) -> None:
-        """Something came in for this task: have a look soon, one for all that comes in meanwhile."""
+        """Read this task soon: a client sent something. Calls that follow closely cause one read."""
         loop = asyncio.get_running_loop()
-        wait = self._next_look.get(task_id, 0.0) - loop.time()
+        wait = self._next_read.get(task_id, 0.0) - loop.time()
         if wait <= 0:
             self.wake(task_id)
-        elif task_id not in self._soon:
-            self._soon.add(task_id)
-            loop.call_later(wait, self._wake_late, task_id)
+        elif task_id not in self._scheduled:
+            self._scheduled.add(task_id)
+            loop.call_later(wait, self._wake_scheduled, task_id)
 
-    def _wake_late(self, task_id: str) -> None:
-        self._soon.discard(task_id)
+    def _wake_scheduled(self, task_id: str) -> None:
+        self._scheduled.discard(task_id)
         self.wake(task_id)
 
     async def run(self) -> None:
-        """Serve until cancelled: a driver for each open task, those made by other processes included."""
+        """Drive all open tasks, also those that other processes create, until cancelled."""
         try:
             while True:
                 try:
@@ -85,9 +90,11 @@ class RoundEngine:
                         if task_id not in self._drivers:
                             self._start(task_id)
                 except DATABASE_GONE as error:
-                    _LOG.warning("the engine cannot list the tasks (%s) and tries again", type(error).__name__)
+                    _LOG.warning(
+                        "cannot list the open tasks: %s; trying again in %g s", type(error).__name__, self._recheck
+                    )
                 except Exception:
-                    _LOG.exception("the engine could not list the tasks and tries again")
+                    _LOG.exception("failed to list the open tasks; trying again in %g s", self._recheck)
                 await asyncio.sleep(self._recheck)
         finally:
             for driver in self._drivers.values():
@@ -104,7 +111,7 @@ class RoundEngine:
         driver.add_done_callback(lambda _: self._ended(task_id))
 
     def _ended(self, task_id: str) -> None:
-        for known in (self._drivers, self._wake, self._next_look):
+        for known in (self._drivers, self._wake, self._next_read):
             known.pop(task_id, None)
 
     async def _drive(self, task_id: str) -> None:
@@ -114,14 +121,14 @@ class RoundEngine:
             try:
                 pause = await self.advance(task_id)
             except (BlobsUnavailableError, *DATABASE_GONE) as error:
-                _LOG.warning("storage fails with %s; trying again", type(error).__name__, extra=fields(task=task_id))
+                _LOG.warning("storage unavailable: %s; trying again", type(error).__name__, extra=fields(task=task_id))
                 pause = _BACK_OFF
             except WorkersUnavailableError as error:
                 _LOG.warning("cannot run a job: %s; trying again", error, extra=fields(task=task_id))
                 pause = _BACK_OFF
             except Exception:
-                # The rows are as they were: nothing is lost by trying again, and other tasks go on.
-                _LOG.exception("the engine failed at a task and tries again", extra=fields(task=task_id))
+                # The rows did not change, so trying again loses nothing; other tasks continue.
+                _LOG.exception("failed to advance a task; trying again", extra=fields(task=task_id))
                 pause = _BACK_OFF
             if pause is None:
                 return
@@ -132,10 +139,13 @@ class RoundEngine:
                     continue
 
     async def advance(self, task_id: str) -> float | None:
-        """Do the one thing that is due. Seconds until something may be due again; None: the task is over."""
+        """Execute the action that is due in a task.
+
+        Return the seconds until the next action may be due; None when the task is over.
+        """
         now = asyncio.get_running_loop().time
         started = now()
-        seen = await run_in_threadpool(self._steps.look, task_id)
-        # What clients send makes it look again soon, but the larger the cohort the longer a look takes.
-        self._next_look[task_id] = now() + min(_SELDOM, max(_OFTEN, _SHARE * (now() - started)))
-        return await self._steps.do(seen) if isinstance(seen, Situation) else seen
+        found = await run_in_threadpool(self._advancer.read, task_id)
+        # Contributions cause reads, and a read takes longer the larger the cohort is.
+        self._next_read[task_id] = now() + min(_MAX_PAUSE, max(_MIN_PAUSE, _PAUSE_FACTOR * (now() - started)))
+        return await self._advancer.advance(found) if isinstance(found, ActiveRound) else found

@@ -1,4 +1,4 @@
-"""What an operator does to a round under way: give its stage more time, or end it."""
+"""Interventions of operators in an active round: extend its deadline, or abort it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ __all__ = ["ABORTED", "abort_round", "extend_round", "refuse_abort", "refuse_ext
 _LOG = logging.getLogger(__name__)
 
 ABORTED: Final = "aborted by an operator"
-"""The failure of a round that an operator ended."""
+"""The failure text of a round that an operator aborted."""
 
 
 def extend_round(
     session: Session, task_id: str, number: int, seconds: float, operator: str, now: float
 ) -> tuple[TaskRow, RoundRow]:
-    """Move the deadline of the stage that a round is in by `seconds`; the task and the round as they then are.
+    """Move the deadline of a round's stage by `seconds`; return the task and the round.
 
-    404 unless there is such a round, 409 conflict when no stage of it waits for clients any more, 422 when more than
-    the longest stage would be left. `operator`: who did it, for the log.
+    operator: the name for the log.
+
+    Raises `Problem`: 404 for an unknown round, 409 conflict when the round does not wait for clients or the deadline is
+    over, 422 invalid-parameters when more than the longest stage would be left.
     """
-    task, round_ = _held(session, task_id, number)
+    task, round_ = _lock(session, task_id, number)
     refuse_extension(round_, now)
     left = round_.deadline + seconds - now
     if left > LONGEST_STAGE:
         most = max(0, int(LONGEST_STAGE - (round_.deadline - now)))
         raise Problem(
             "invalid-parameters",
-            f"a stage has at most {LONGEST_STAGE:,} seconds before it: this one can be given {most:,} more",
+            f"a stage has at most {LONGEST_STAGE:,} seconds left: this one can be extended by {most:,}",
         )
     round_.deadline += seconds
     session.flush()
@@ -53,13 +55,14 @@ def extend_round(
 
 
 def abort_round(session: Session, task_id: str, number: int, operator: str, now: float) -> tuple[TaskRow, RoundRow]:
-    """End a round under way as failed; the task and the round as they then are. Doing so twice does nothing more.
+    """End an active round as failed; return the task and the round. A second call changes nothing.
 
-    What clients sent is deleted, as in every round that fails, and the task goes on with its next round. Nobody failed,
-    so it does not count towards the failures in a row that end a task. 404 unless there is such a round, 409 conflict
-    when it has ended in another way.
+    What clients sent is deleted, as in every failed round, and the task continues with its next round. An aborted round
+    does not count as one of the failures in a row that end a task. operator: the name for the log.
+
+    Raises `Problem`: 404 for an unknown round, 409 conflict when it ended otherwise.
     """
-    task, round_ = _held(session, task_id, number)
+    task, round_ = _lock(session, task_id, number)
     if round_.failure == ABORTED:
         return task, round_
     refuse_abort(round_)
@@ -69,28 +72,28 @@ def abort_round(session: Session, task_id: str, number: int, operator: str, now:
 
 
 def refuse_extension(round_: RoundRow, now: float) -> None:
-    """409 conflict when the stage's deadline cannot be moved: there is none, or it is over.
+    """Raise `Problem` conflict (409) when the round has no deadline, or its deadline is over.
 
-    A stage that is over stays so: its clients may have been told, and in a masked round those that are missing are
-    given up on.
+    A deadline that is over is not moved: clients may have seen the end of the stage, and a masked round goes on without
+    those that are missing.
     """
     if round_.state not in ACTIVE:
-        raise Problem("conflict", f"the round is {round_.state}: it has no deadline any more")
+        raise Problem("conflict", f"the round is {round_.state}: it has no deadline")
     if awaited_message(round_) is None:
-        raise Problem("conflict", f"the round is {round_.state}: it waits for no client, so there is no deadline")
+        raise Problem("conflict", f"the round is {round_.state}: it does not wait for clients, so it has no deadline")
     if now >= round_.deadline:
-        raise Problem("conflict", "the stage's deadline is over: the round is moving on")
+        raise Problem("conflict", "the stage's deadline is over")
 
 
 def refuse_abort(round_: RoundRow) -> None:
-    """409 conflict when a round has ended already."""
+    """Raise `Problem` conflict (409) when a round has ended already."""
     if round_.state not in ACTIVE:
         raise Problem("conflict", f"the round is {round_.state}: there is nothing to abort")
 
 
-def _held(session: Session, task_id: str, number: int) -> tuple[TaskRow, RoundRow]:
+def _lock(session: Session, task_id: str, number: int) -> tuple[TaskRow, RoundRow]:
     found = find_round(session, task_id, number)
     if found is None:
         raise Problem("not-found", "there is no such round")
-    held = lock_round_exclusive(session, found.id)
-    return session.get_one(TaskRow, task_id), held
+    round_ = lock_round_exclusive(session, found.id)
+    return session.get_one(TaskRow, task_id), round_

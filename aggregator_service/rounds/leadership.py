@@ -1,8 +1,7 @@
-"""One process at a time drives the rounds: it begins when it holds the database's lock, and ends when it does not.
+"""Leadership: one process at a time drives the rounds, as long as it holds the leader lock of the database.
 
-The lock is there so that processes do not do each other's work, not so that sums are right: a process that believes
-itself the leader a moment too long commits nothing, since every commit of the engine compares what it began with
-(`rounds.operations`).
+The lock saves duplicate work; correct sums do not depend on it. A process that considers itself the leader for a moment
+too long commits nothing, since each transaction compares the rows with what it started from (`rounds.transactions`).
 """
 
 from __future__ import annotations
@@ -18,97 +17,98 @@ from aggregator_service.storage.dialects import Candidacy
 __all__ = ["Leadership", "Work"]
 
 _LOG = logging.getLogger(__name__)
-_PATIENCE: Final = 3.0
-"""Seconds for an answer about the lock. With an `interval` less than what PostgreSQL gives a session that is silent, so
-that a leader which cannot reach the database stands down before another one begins."""
+_ANSWER_SECONDS: Final = 3.0
+"""Time limit for an answer about the lock. Together with `interval` it is shorter than the idle session timeout of
+PostgreSQL: a leader that cannot reach the database stops before another process gets the lock."""
 _INTERVAL: Final = 1.0
-_GRACE: Final = 1.0
-"""Seconds before a follower begins: until then its predecessor has noticed that it leads no more."""
+_GRACE_SECONDS: Final = 1.0
+"""Seconds that a follower waits after it got the lock, so that its predecessor notices the loss first."""
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Leadership:
-    """Takes the lead when it is free, and has work done as long as it lasts."""
+    """Acquires the leader lock when it is free, and runs the leader's jobs while it is held."""
 
     def __init__(
         self,
         candidacy: Candidacy,
-        told: Callable[[bool], None],
+        on_change: Callable[[bool], None],
         interval: float = _INTERVAL,
         *,
         own_blobs: bool = False,
     ) -> None:
-        """`told` hears of each change; the lock is asked for every `interval` seconds, and at least once a second.
+        """on_change: called with True when this process becomes the leader, with False when it stops being it.
 
-        own_blobs: this process keeps blobs where no other one finds them, so it had better be the only one.
+        interval: seconds between two queries of the lock, at most one second. own_blobs: the blobs of this process are
+        in its own data directory, so it must be the only process.
         """
-        self._candidacy, self._told, self._own_blobs = candidacy, told, own_blobs
+        self._candidacy, self._on_change, self._own_blobs = candidacy, on_change, own_blobs
         self._interval = min(interval, _INTERVAL)
         self._leads = False
 
     @property
     def leads(self) -> bool:
-        """Whether the work is done here."""
+        """Whether this process is the leader."""
         return self._leads
 
-    async def run(self, *works: Work) -> None:
-        """Until cancelled: all of `works` while this process leads; they are cancelled when it does no more."""
-        with ThreadPoolExecutor(1, "leadership") as thread:  # of its own: it never waits for requests' threads
+    async def run(self, *jobs: Work) -> None:
+        """Run all `jobs` while this process leads, and cancel them when it stops leading; until cancelled."""
+        with ThreadPoolExecutor(1, "leadership") as thread:  # a thread of its own does not wait for those of requests
             try:
-                await self._run(thread, works)
+                await self._run(thread, jobs)
             finally:
                 self._candidacy.resign()
                 await asyncio.get_running_loop().run_in_executor(thread, self._candidacy.resign)
 
-    async def _run(self, thread: ThreadPoolExecutor, works: tuple[Work, ...]) -> None:
-        pause, followed = 0.0, False
+    async def _run(self, thread: ThreadPoolExecutor, jobs: tuple[Work, ...]) -> None:
+        pause, has_followed = 0.0, False
         while True:
-            if await self._ask(thread, pause) and (not followed or await self._ask(thread, _GRACE)):
-                await self._lead(thread, works)
-            elif not followed:
-                self._follow()
-            pause, followed = self._interval, True
+            if await self._ask(thread, pause) and (not has_followed or await self._ask(thread, _GRACE_SECONDS)):
+                await self._lead(thread, jobs)
+            elif not has_followed:
+                self._log_following()
+            pause, has_followed = self._interval, True
 
-    def _follow(self) -> None:
-        _LOG.info("another process drives the rounds; this one takes over when it ends")
+    def _log_following(self) -> None:
+        _LOG.info("another process drives the rounds; this process takes over when that one stops")
         if self._own_blobs:
             _LOG.error(
-                "this process keeps blobs in its own data directory, where no other one finds them: rounds will fail; "
-                "give all of them the same HUSHREC_BLOBS"
+                "the blobs of this process are in its own data directory, which other processes cannot read: rounds "
+                "will fail; set the same HUSHREC_BLOBS for all processes"
             )
 
-    async def _lead(self, thread: ThreadPoolExecutor, works: tuple[Work, ...]) -> None:
-        self._say(True)
-        working = asyncio.create_task(_all(works))
+    async def _lead(self, thread: ThreadPoolExecutor, jobs: tuple[Work, ...]) -> None:
+        self._set_leads(True)
+        working = asyncio.create_task(_run_all(jobs))
         try:
             while await self._ask(thread, self._interval) and not working.done():
                 pass
         finally:
             working.cancel()
             await asyncio.wait({working})
-            self._say(False)
+            self._set_leads(False)
         if not working.cancelled() and (error := working.exception()):
-            _LOG.error("the round engine ended; it begins again", exc_info=error)
+            _LOG.error("the round engine stopped; starting it again", exc_info=error)
 
-    def _say(self, leads: bool) -> None:
+    def _set_leads(self, leads: bool) -> None:
         self._leads = leads
-        self._told(leads)
+        self._on_change(leads)
         _LOG.info("this process drives the rounds now" if leads else "this process no longer drives the rounds")
 
     async def _ask(self, thread: ThreadPoolExecutor, wait: float) -> bool:
         asked = asyncio.get_running_loop().run_in_executor(thread, self._candidacy.leads, wait)
         try:
-            return await asyncio.wait_for(asked, wait + _PATIENCE)
+            return await asyncio.wait_for(asked, wait + _ANSWER_SECONDS)
         except TimeoutError:
-            self._candidacy.resign()  # the lock may still be ours: nobody could take over before it is let go of
+            self._candidacy.resign()  # we may still hold the lock: release it, so that another process can take over
         except Exception:
-            _LOG.exception("who leads could not be asked")
+            _LOG.exception("failed to query the leader lock")
             await asyncio.sleep(self._interval)
         return False
 
 
-async def _all(works: tuple[Work, ...]) -> None:
+async def _run_all(jobs: tuple[Work, ...]) -> None:
     async with asyncio.TaskGroup() as group:
-        for work in works:
-            group.create_task(work())
+        for job in jobs:
+            group.create_task(job())

@@ -1,8 +1,8 @@
-"""How a masked round goes from stage to stage: each step is one transaction over the rows, so a restart resumes it.
+"""The stages of a masked round: end a stage and hand out its result, in one transaction, so that a restart resumes it.
 
-The state machine is in the rows (who sent what), its rules are `protocols.sums.masked.server`'s. A stage ends when
-everybody it expects has delivered, or at its deadline when the thresholds are met; otherwise the round fails, and the
-next one begins with new keys.
+The rows hold the state (which client sent what); the rules are those of `protocols.sums.masked.server`. A stage ends
+when all clients that it waits for have sent their message, or at its deadline. When the thresholds are not met, the
+round fails and the next one starts with new keys.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from protocols.sums.masked.mechanism import own_plan
 from protocols.sums.masked.messages import KEY_BYTES
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
 
-__all__ = ["end_stage", "gather_masks", "give_up", "roster_of", "round_context", "survivors_of"]
+__all__ = ["end_stage", "read_masks", "fail_stage", "roster_of", "round_context", "survivors_of"]
 
 _LOG = logging.getLogger(__name__)
 
 
 def round_context(task: TaskRow, round_: RoundRow) -> RoundContext:
-    """What all messages of a masked round are bound to."""
+    """Return the context that all messages of a masked round are bound to."""
     return RoundContext(
         task_id=task.id,
         round_number=round_.number,
@@ -71,7 +71,7 @@ def round_context(task: TaskRow, round_: RoundRow) -> RoundContext:
 
 @lru_cache(maxsize=8)
 def roster_of(database: Database, task_id: str, number: int) -> Roster:
-    """The roster of a round under way, opened once: it never changes. `LookupError` unless there is one."""
+    """Return the roster of an active round; it never changes, so it is cached. `LookupError` when there is none."""
     with database.read() as session:
         round_ = find_round(session, task_id, number)
         if round_ is None:
@@ -81,7 +81,10 @@ def roster_of(database: Database, task_id: str, number: int) -> Roster:
 
 @lru_cache(maxsize=8)
 def survivors_of(database: Database, task_id: str, number: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Sharers and survivors of a round whose collecting is over: from then on they never change."""
+    """Return the client ids of sharers and survivors of a round whose collecting is over: they never change then.
+
+    Raises `LookupError` when there is no such round.
+    """
     with database.read() as session:
         round_ = find_round(session, task_id, number)
         if round_ is None:
@@ -98,9 +101,9 @@ def _roster(session: Session, task: TaskRow, round_: RoundRow) -> Roster:
 
 
 def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
-    """Move a masked round on when its stage is over, or fail it; the round as it then is.
+    """Move a masked round to its next state when its stage is over, or fail it; return the round.
 
-    The stage of unmasking has no next one: its end is the release.
+    The round stays unmasking until its release (`transactions.record_release`).
     """
     round_ = lock_round_exclusive(session, round_id)
     stage_end = _STAGE_ENDS.get(round_.state)
@@ -112,12 +115,12 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
     try:
         event = stage_end(session, task, round_, schedule.min_clients, now)
     except (ThresholdError, ParameterError) as error:
-        give_up(session, task, round_, str(error), now)
+        fail_stage(session, task, round_, str(error), now)
         return round_
     if event is None:
-        return round_  # the guard against differencing has failed it
-    phase = move(session, round_, event, now)
-    phase.handed_out = handed_out_bytes(session, round_, _HANDED_OUT[event])
+        return round_  # the survivors are too similar to those of an earlier sum: the round has failed
+    entered = move(session, round_, event, now)
+    entered.handed_out = handed_out_bytes(session, round_, _HANDED_OUT[event])
     round_.deadline = now + (
         schedule.collect_seconds if round_.state == RoundState.COLLECTING else schedule.stage_seconds
     )
@@ -126,20 +129,20 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
     return round_
 
 
-def give_up(session: Session, task: TaskRow, round_: RoundRow, reason: str, now: float) -> None:
-    """Fail a masked round that too few clients are left in."""
+def fail_stage(session: Session, task: TaskRow, round_: RoundRow, reason: str, now: float) -> None:
+    """Fail a masked round in which too few clients are left."""
     fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now)
 
 
 def _is_over(session: Session, round_: RoundRow, now: float) -> bool:
-    taken, asked = awaited_message(round_), prerequisite(round_)
-    if taken is None or asked is None:
+    awaited, required = awaited_message(round_), prerequisite(round_)
+    if awaited is None or required is None:
         return False
-    return now >= round_.deadline or count_of(session, round_.id, taken) == count_of(session, round_.id, asked)
+    return now >= round_.deadline or count_of(session, round_.id, awaited) == count_of(session, round_.id, required)
 
 
-def _floor(stage: str, present: int, floor: int) -> None:
-    """The task's own floor, besides the thresholds of the sum."""
+def _check_min_clients(stage: str, present: int, floor: int) -> None:
+    """Check the task's `min_clients`, besides the thresholds of the masked sum."""
     if present < floor:
         raise ThresholdError(stage, floor, present)
 
@@ -151,7 +154,7 @@ def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int,
     refused = uncertified | _with_shared_keys(advertised)
     _drop_advertisements(session, round_, refused)
     clients = [client for client in found if client.id not in refused]
-    _floor("advertising", len(clients), floor)
+    _check_min_clients("advertising", len(clients), floor)
     entries = [
         RosterEntry(
             client_id=client.id,
@@ -185,7 +188,7 @@ def _drop_advertisements(session: Session, round_: RoundRow, clients: Collection
 def _hand_out_shares(session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float) -> RoundEvent:
     shares = message_bodies(session, round_.id, "share")
     roster = _roster(session, task, round_)
-    _floor("sharing", len(shares), floor)
+    _check_min_clients("sharing", len(shares), floor)
     server.check_sharers(roster, shares.keys())
     add_handouts(session, round_.id, "inbox", server.inboxes(roster, shares))
     return RoundEvent.SHARES_HANDED_OUT
@@ -195,7 +198,7 @@ def _fix_survivors(session: Session, task: TaskRow, round_: RoundRow, floor: int
     sharers = session.scalars(clients_with(round_.id, "share")).all()
     survivors = session.scalars(clients_with(round_.id, "contribute")).all()
     roster = _roster(session, task, round_)
-    _floor("collecting", len(survivors), floor)
+    _check_min_clients("collecting", len(survivors), floor)
     server.check_survivors(roster, sharers, survivors)
     if not enforce_min_difference(session, task, round_, now):
         return None
@@ -229,8 +232,8 @@ _HANDED_OUT: Final[Mapping[RoundEvent, Handout]] = {
 }
 
 
-def gather_masks(session: Session, round_: RoundRow) -> Masks:
-    """Everything that takes the masks off, as plain values for a worker. `LostRaceError` when the round is over."""
+def read_masks(session: Session, round_: RoundRow) -> Masks:
+    """Return all that a worker needs to remove the masks. Raises `LostRaceError` when the round is over."""
     task = session.get_one(TaskRow, round_.task_id)
     handout = find_handout(session, round_.id, "roster")
     if handout is None:

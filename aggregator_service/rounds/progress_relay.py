@@ -1,8 +1,8 @@
-"""Tells the process that drives the rounds what came in here.
+"""Notify the process that drives the rounds of contributions that this process stored.
 
-A contribution is mere progress: it is not told within its own transaction, since commits that tell something wait for
-each other, and uploads would take turns. It is told right afterwards, for all that came in meanwhile at once. What gets
-lost, the engine finds by looking.
+The transaction of a contribution sends no notification: PostgreSQL runs commits with notifications one after the other,
+which would serialise the uploads. This process notifies afterwards, once for all tasks of the last 50 ms. The engine
+also reads every task regularly, so a lost notification only causes a delay.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ __all__ = ["ProgressRelay"]
 
 _LOG = logging.getLogger(__name__)
 _PAUSE: Final = 0.05
-"""Seconds in which progress gathers; also how far apart two such commits are at least."""
+"""Seconds to collect progress; also the shortest time between two such commits."""
 
 
 class ProgressRelay:
-    """Collects the tasks in which something happened, and tells of them."""
+    """Collects the tasks with progress and notifies the other processes of them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._tasks: set[str] = set()
-        self._news = asyncio.Event()
+        self._has_progress = asyncio.Event()
 
     def progressed(self, task_id: str) -> None:
-        """Something came in for this task (call it in the event loop)."""
+        """Note that a client sent something for this task. Call it in the event loop."""
         self._tasks.add(task_id)
-        self._news.set()
+        self._has_progress.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send notifications until cancelled."""
         while True:
-            await self._news.wait()
+            await self._has_progress.wait()
             await asyncio.sleep(_PAUSE)
-            self._news.clear()
+            self._has_progress.clear()
             tasks, self._tasks = self._tasks, set()
             try:
-                await run_in_threadpool(self._database.tell_progress, tasks)
+                await run_in_threadpool(self._database.notify_progress, tasks)
             except DATABASE_GONE as error:
-                _LOG.warning("the leading process is not told of progress (%s)", type(error).__name__)
+                _LOG.warning("cannot notify the leading process of progress: %s", type(error).__name__)
             except Exception:
-                _LOG.exception("the leading process could not be told of progress")
+                _LOG.exception("failed to notify the leading process of progress")

@@ -1,4 +1,4 @@
-"""The transactions of a round. Each one is all or nothing, and asks the table before it moves a round."""
+"""The transactions that change a round. The transition table (`round_states`) checks each change of state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aggregator_service.compute.jobs import BlobRef, Released, StoredState
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE, RoundEvent, next_state
 from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
-from aggregator_service.rounds.differencing import retire_similar, staying_cohort
+from aggregator_service.rounds.differencing import remaining_cohort, retire_if_too_similar
 from aggregator_service.storage.chunks import drop_chunks
 from aggregator_service.storage.database import (
     announce,
@@ -49,29 +49,33 @@ from protocols.sums.masked.plan import MaskedPlan
 
 __all__ = [
     "LostRaceError",
-    "close_task",
-    "fail_round",
     "enforce_min_difference",
+    "close_task",
+    "end_collecting",
+    "fail_round",
     "missing_clients",
     "move",
     "open_round",
     "record_fold",
     "record_release",
-    "stop_collecting",
 ]
 
 _LOG = logging.getLogger(__name__)
 _BATCH: Final = 500
-_REASON: Final = 400  # what the column holds
+_MAX_REASON: Final = 400  # length of the column
 _UNSYNCHRONISED: Final = {"synchronize_session": False}
 
 
 class LostRaceError(Exception):
-    """Another engine, or a closed task, moved the round meanwhile: the outcome at hand must be thrown away."""
+    """The round changed since the action began (another engine, a closed task): its result must be discarded."""
 
 
 def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
-    """The next round, when nothing stands in its way; None otherwise."""
+    """Open the next round of a task and draw its cohort.
+
+    Returns None when a round is active, the task is over, too few members can contribute, or the holder has not
+    uploaded the snapshot of the last sum.
+    """
     previous = last_round(session, task.id)
     if task.state != "open" or (previous is not None and previous.state in ACTIVE):
         return None
@@ -80,7 +84,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     plan = plan_task(row_terms(task), sum_index)
     completed = last_completed(session, task.id)
     if plan.recipe.frozen_cohort and completed is not None:
-        clients = staying_cohort(session, completed)
+        clients = remaining_cohort(session, completed)
     else:
         device_group = plan.recipe.device_group_of(sum_index)
         if not enough_members(
@@ -88,7 +92,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         ):
             return None
         clients = draw_cohort(session, task, schedule, device_group)
-    if task.opened_by == "holder" and not _holder_is_up_to_date(session, task, completed):
+    if task.opened_by == "holder" and not _has_holder_snapshot(session, task, completed):
         return None
     interactive = plan.mechanism.interactive
     round_ = RoundRow(
@@ -114,15 +118,15 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     return round_
 
 
-def _holder_is_up_to_date(session: Session, task: TaskRow, completed: RoundRow | None) -> bool:
-    """Members cannot open a public-key sum: they need the holder's snapshot of the last one before they train on."""
+def _has_holder_snapshot(session: Session, task: TaskRow, completed: RoundRow | None) -> bool:
+    """Whether the holder uploaded the last sum's snapshot: members cannot open the sum, and need it to train."""
     return completed is None or find_snapshot(session, task.id, completed.number) is not None
 
 
-def stop_collecting(session: Session, round_id: int, now: float) -> RoundRow:
-    """Move a collecting round on when everybody delivered or its time is over; the round as it then is.
+def end_collecting(session: Session, round_id: int, now: float) -> RoundRow:
+    """End collecting when all clients have contributed or at the deadline; return the round.
 
-    For rounds of one stage; those with several are moved on by `rounds.masked`.
+    For rounds that are not masked. `masked_stages.end_stage` ends the stages of masked rounds.
     """
     round_ = lock_round_exclusive(session, round_id)
     received = received_count(session, round_id)
@@ -132,7 +136,7 @@ def stop_collecting(session: Session, round_id: int, now: float) -> RoundRow:
     task = session.get_one(TaskRow, round_.task_id)
     floor = Schedule.model_validate(task.schedule).min_clients
     if received < floor:
-        reason = f"{received} of {round_.cohort} clients delivered in time, and {floor} are needed"
+        reason = f"{received} of {round_.cohort} clients contributed in time, but {floor} are needed"
         fail_round(session, task, round_, RoundEvent.DEADLINE_MISSED, reason, now)
     elif enforce_min_difference(session, task, round_, now):
         move(session, round_, RoundEvent.ALL_RECEIVED if received == round_.cohort else RoundEvent.DEADLINE_MET, now)
@@ -141,17 +145,17 @@ def stop_collecting(session: Session, round_id: int, now: float) -> RoundRow:
 
 
 def enforce_min_difference(session: Session, task: TaskRow, round_: RoundRow, now: float) -> bool:
-    """Whether the survivors of a round may be summed up beside what was released before.
+    """Return whether a round's sum may be released beside the earlier ones; otherwise fail the round.
 
-    Otherwise the round has failed, and the job goes on over fewer, or is over when they are below the floor. No client
-    is at fault and each time the job gets smaller, so this does not count towards `max_failed_rounds`.
+    The task then continues over fewer clients, or fails when fewer than `min_clients` remain. Such a failure does not
+    count towards `max_failed_rounds`: no client caused it, and the cohort gets smaller each time.
     """
-    alike = retire_similar(session, task, round_)
-    if alike is None:
+    similar = retire_if_too_similar(session, task, round_)
+    if similar is None:
         return True
-    reason, floor = alike.reason, Schedule.model_validate(task.schedule).min_clients
-    if alike.stay < floor:
-        reason += f"; the job is over, since it needs at least {floor}"
+    reason, floor = similar.reason, Schedule.model_validate(task.schedule).min_clients
+    if similar.remaining < floor:
+        reason += f"; the task fails, since it needs at least {floor}"
         task.state = "failed"
     fail_round(session, task, round_, RoundEvent.TOO_SIMILAR, reason, now, counts=False)
     return False
@@ -160,10 +164,10 @@ def enforce_min_difference(session: Session, task: TaskRow, round_: RoundRow, no
 def record_fold(
     session: Session, round_id: int, batch: Sequence[str], previous: BlobRef | None, folded: BlobRef
 ) -> None:
-    """Mark the batch folded and swing the pointer, in one transaction: this is what makes the fold exactly once.
+    """Mark the batch folded and replace the partial sum: in one transaction, so that each contribution counts once.
 
-    Raises `LostRaceError` unless every contribution of the batch was still unfolded and the pointer still stood
-    where the fold began.
+    Raises `LostRaceError` unless every contribution of the batch is still unfolded and `previous` is still the round's
+    partial sum.
     """
     round_ = lock_round_exclusive(session, round_id)
     if round_.state not in ACTIVE or round_.partial_key != (previous.key if previous else None):
@@ -185,14 +189,17 @@ def record_fold(
 
 
 def record_release(session: Session, round_id: int, partial: BlobRef, released: Released, now: float) -> RoundRow:
-    """Publish the aggregate (once, unchangeable from here on), and the model state where the server has one."""
+    """Publish the aggregate, which never changes afterwards, and the model state where the server computes it.
+
+    Raises `LostRaceError` when the round changed since the release began.
+    """
     round_ = lock_round_exclusive(session, round_id)
     if round_.state not in (RoundState.FOLDING, RoundState.UNMASKING) or round_.partial_key != partial.key:
         raise LostRaceError
     task = session.get_one(TaskRow, round_.task_id)
     schedule = Schedule.model_validate(task.schedule)
     if round_.folded < schedule.min_clients or round_.folded != received_count(session, round_id):
-        raise LostRaceError  # never publish a sum below the floor, nor one that misses an acknowledged contribution
+        raise LostRaceError  # never publish a sum over too few clients, or without an acknowledged contribution
     count_dropouts(session, round_.state, missing_clients(session, round_))
     count_outcome(session, RoundEvent.RELEASED.name.lower())
     move(session, round_, RoundEvent.RELEASED, now)
@@ -201,8 +208,8 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     round_.aggregate_bytes = released.aggregate_bytes
     round_.released_at, round_.survivors_digest = now, survivors_digest(session, round_.id)
     if released.state is not None:
-        _keep_state(session, round_, released.state, released.views)
-    _scrub(session, round_)
+        _add_snapshot(session, round_, released.state, released.views)
+    _delete_messages(session, round_)
     task.completed_rounds += 1
     task.failures_in_a_row = 0
     round_.report = released.report
@@ -213,14 +220,14 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     return round_
 
 
-def _keep_state(session: Session, round_: RoundRow, state: StoredState, views: Sequence[StoredState]) -> None:
-    """The server's own snapshot, and what each group downloads of it where there are several."""
-    of_it = {"task_id": round_.task_id, "round_number": round_.number}
-    snapshot = SnapshotRow(author=SERVER_AUTHOR, **of_it, **vars(state))
+def _add_snapshot(session: Session, round_: RoundRow, state: StoredState, views: Sequence[StoredState]) -> None:
+    """Add the server's snapshot and, with several device groups, the view that each group downloads."""
+    key = {"task_id": round_.task_id, "round_number": round_.number}
+    snapshot = SnapshotRow(author=SERVER_AUTHOR, **key, **vars(state))
     add_snapshot(
         session,
         snapshot,
-        [ViewRow(device_group=device_group, **of_it, **vars(view)) for device_group, view in enumerate(views)],
+        [ViewRow(device_group=device_group, **key, **vars(view)) for device_group, view in enumerate(views)],
     )
 
 
@@ -234,14 +241,14 @@ def fail_round(
     *,
     counts: bool = True,
 ) -> None:
-    """End a round without releasing anything; its contributions and partial are scrubbed.
+    """End a round as failed: nothing is released, its contributions and its partial sum are deleted.
 
-    `counts`: towards the failures in a row that end the task.
+    reason: for operators and clients. counts: whether it counts as one of the failures in a row that end a task.
     """
     move(session, round_, event, now)
     count_outcome(session, event.name.lower())
-    round_.failure = reason if len(reason) <= _REASON else f"{reason[: _REASON - 4]} ..."
-    _scrub(session, round_)
+    round_.failure = reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 4]} ..."
+    _delete_messages(session, round_)
     task.failed_rounds += 1
     task.failures_in_a_row += counts
     if task.state == "open" and task.failures_in_a_row >= Schedule.model_validate(task.schedule).max_failed_rounds:
@@ -252,7 +259,7 @@ def fail_round(
 
 
 def close_task(session: Session, task: TaskRow, now: float) -> None:
-    """End a task for good; a round under way fails. Nothing happens when the task is over already."""
+    """Close a task for good and fail its active round. Does nothing when the task is over already."""
     task = lock_task(session, task.id)
     if task.state != "open":
         return
@@ -268,27 +275,30 @@ def close_task(session: Session, task: TaskRow, now: float) -> None:
 
 
 def missing_clients(session: Session, round_: RoundRow) -> int:
-    """How many clients have not delivered yet what the current stage waits for."""
-    taken, asked = awaited_message(round_), prerequisite(round_)
-    if taken is None or asked is None:
+    """Number of clients that have not sent the message that the round's state waits for."""
+    awaited, required = awaited_message(round_), prerequisite(round_)
+    if awaited is None or required is None:
         return 0
-    return count_of(session, round_.id, asked) - count_of(session, round_.id, taken)
+    return count_of(session, round_.id, required) - count_of(session, round_.id, awaited)
 
 
 def move(session: Session, round_: RoundRow, event: RoundEvent, now: float) -> RoundStateRow:
-    """The round's next state, as the table has it, and when it was entered."""
+    """Move a round to the state that the transition table gives for `event`; return the row of that state.
+
+    Raises what `next_state` raises for an event that the state does not allow.
+    """
     round_.state = next_state(round_.state, event).value
-    phase = RoundStateRow(round_id=round_.id, state=round_.state, entered_at=now, handed_out=0)
-    session.add(phase)
-    return phase
+    entered = RoundStateRow(round_id=round_.id, state=round_.state, entered_at=now, handed_out=0)
+    session.add(entered)
+    return entered
 
 
-def _scrub(session: Session, round_: RoundRow) -> None:
-    """Let go of every byte that clients sent and of the partial; the rows stay, so that retries are still answered."""
-    held = ContributionRow.round_id == round_.id
-    for key in session.scalars(select(ContributionRow.blob_key).where(held, ContributionRow.blob_key.is_not(None))):
+def _delete_messages(session: Session, round_: RoundRow) -> None:
+    """Delete what clients sent, and the partial sum. The rows stay, so that retries still get their receipts."""
+    in_round = ContributionRow.round_id == round_.id
+    for key in session.scalars(select(ContributionRow.blob_key).where(in_round, ContributionRow.blob_key.is_not(None))):
         discard(session, key)
-    session.execute(update(ContributionRow).where(held).values(blob_key=None), execution_options=_UNSYNCHRONISED)
+    session.execute(update(ContributionRow).where(in_round).values(blob_key=None), execution_options=_UNSYNCHRONISED)
     round_.unfinished = drop_chunks(session, round_.id)
     discard(session, round_.partial_key)
     round_.partial_key = round_.partial_digest = None

@@ -1,4 +1,4 @@
-"""What the routes share: typed path and query parameters, digests, streams of stored bytes."""
+"""Shared by the routes: typed parameters, OpenAPI parts, and responses with stored bytes."""
 
 from __future__ import annotations
 
@@ -28,29 +28,32 @@ __all__ = [
 ]
 
 OCTETS: Final = "application/octet-stream"
-_MOST: Final = 2**31 - 1
+_LARGEST_NUMBER: Final = 2**31 - 1
 
 TaskId = Annotated[str, Path(description="Task id.", max_length=40, examples=["t_0f3a9c5b7d1e2f4a6b8c"])]
 ClientId = Annotated[str, Path(description="Client id.", max_length=40, examples=["c_9b1d3f5a7c2e4f6a8b0d"])]
-RoundNumber = Annotated[int, Path(description="Round number, from 1.", ge=1, le=_MOST, examples=[1])]
-Wait = Annotated[float, Query(description="Long poll: seconds to wait for an answer.", ge=0, le=30, examples=[20])]
-IfNoneMatch = Annotated[str | None, Header(description="ETag of the version that is known already.")]
+RoundNumber = Annotated[int, Path(description="Round number, from 1.", ge=1, le=_LARGEST_NUMBER, examples=[1])]
+Wait = Annotated[float, Query(description="Long poll: seconds to wait at most.", ge=0, le=30, examples=[20])]
+IfNoneMatch = Annotated[str | None, Header(description="ETag of the version that the client has.")]
 
 
 def guarded(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """Problem responses of a route that needs a token."""
-    who = ("unauthenticated", "bad-signature", "stale-signature")
-    always = (*who, "forbidden", "not-found", "invalid-parameters", "too-many-requests")
+    """Return the `responses=` of a route that needs a token: problem types `slugs` and those of all such routes."""
+    authentication = ("unauthenticated", "bad-signature", "stale-signature")
+    always = (*authentication, "forbidden", "not-found", "invalid-parameters", "too-many-requests")
     return responses(*always, "internal-error", "unavailable", *slugs)
 
 
 def wait_seconds(services: Services, asked: float) -> float:
-    """How long this server lets a client wait."""
+    """Return how long a long poll may wait, in seconds: `asked`, but at most the setting `wait_max_seconds`."""
     return min(asked, services.settings.wait_max_seconds)
 
 
 def binary_request(description: str, media_type: str = OCTETS, headers: dict[str, str] | None = None) -> dict[str, Any]:
-    """The `openapi_extra=` of a route that takes raw bytes: the body, and the headers that go with it."""
+    """Return the `openapi_extra=` of a route whose request body is raw bytes.
+
+    headers: required headers by name with their descriptions, Content-Digest by default.
+    """
     named = headers if headers is not None else {"Content-Digest": "sha-256=:<base64 of the SHA-256>: (RFC 9530)"}
     schema = {"type": "string", "format": "binary"}
     return {
@@ -63,7 +66,7 @@ def binary_request(description: str, media_type: str = OCTETS, headers: dict[str
 
 
 def binary_response(description: str) -> dict[int | str, dict[str, Any]]:
-    """The 200 of a route that answers with raw bytes."""
+    """Return the 200 entry of the `responses=` of a route that answers with raw bytes."""
     return {
         200: {
             "description": description,
@@ -79,7 +82,11 @@ def binary_response(description: str) -> dict[int | str, dict[str, Any]]:
 def blob_response(
     services: Services, request: Request, key: str, digest: str, length: int, if_none_match: str | None
 ) -> Response:
-    """Stored bytes, streamed in constant memory after their digest was checked; 304 when the client has them."""
+    """Return a response that streams a stored blob in constant memory; 304 if `if_none_match` names its digest.
+
+    key, digest, length: the blob's key, SHA-256 (hex) and bytes. Raises `BlobDamagedError` if the stored bytes do not
+    match the digest, before the response starts, and `BlobsUnavailableError`.
+    """
     etag = f'"{digest}"'
     headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
     if not_modified(if_none_match, etag):
@@ -92,7 +99,7 @@ def blob_response(
 
 
 def bytes_response(body: bytes, digest: str, if_none_match: str | None) -> Response:
-    """Bytes that never change, as `blob_response` gives them."""
+    """Return a response with immutable bytes and the headers of `blob_response`; digest: their SHA-256 (hex)."""
     etag = f'"{digest}"'
     headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
     if not_modified(if_none_match, etag):

@@ -32,7 +32,7 @@ router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}/contributions", tags
 
 PARTIAL_UPLOAD: Final = "application/partial-upload"
 _BODIES_AT_ONCE: Final = 8
-"""Bodies of one client that may be arriving: a retry must not wait for the connection that broke to time out."""
+"""Concurrent uploads of one client: a retry need not wait until the server drops the broken connection."""
 _REFUSALS: Final = (
     "bad-contribution",
     "bad-digest",
@@ -45,7 +45,7 @@ _REFUSALS: Final = (
     "length-required",
     "body-too-long",
 )
-_RECEIPT: Final = {"model": UploadReceipt, "description": "The same contribution is stored already."}
+_RECEIPT: Final = {"model": UploadReceipt, "description": "The same contribution was stored before."}
 
 
 def _acknowledge(outcome: UploadOutcome) -> JSONResponse:
@@ -57,9 +57,9 @@ def _acknowledge(outcome: UploadOutcome) -> JSONResponse:
     status_code=201,
     summary="Upload a contribution",
     response_model=UploadReceipt,
-    openapi_extra=binary_request("The contribution, of exactly the length that the round's view states."),
+    openapi_extra=binary_request("The contribution, exactly `contribution_bytes` of the round's view long."),
     responses={
-        201: {"description": "The contribution is durable; it will be counted exactly once."},
+        201: {"description": "The contribution is stored durably. It is counted exactly once."},
         200: _RECEIPT,
         **guarded(*_REFUSALS),
     },
@@ -72,7 +72,7 @@ async def put(
     number: RoundNumber,
     client: ClientId,
 ) -> Response:
-    """Idempotent: the same bytes again are answered with the same receipt, other bytes with a conflict."""
+    """Upload a contribution in one request. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
     admission = await admit_cached(services, principal, task, number, client)
     content_length(request)
     digest = content_digest(request)
@@ -80,7 +80,7 @@ async def put(
         return _acknowledge(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
     admission.refuse_late(services.clock.now())
     content_length(request, exact=admission.length)
-    with _few_at_a_time(request, client):
+    with _limit_uploads(request, client):
         return _acknowledge(await receive_contribution(services, admission, request, digest))
 
 
@@ -90,9 +90,9 @@ async def put(
     response_class=Response,
     responses={
         200: {
-            "description": "Where to go on.",
+            "description": "Where the upload continues.",
             "headers": {
-                "Upload-Offset": {"description": "Verified bytes.", "schema": {"type": "integer"}},
+                "Upload-Offset": {"description": "Bytes stored and verified.", "schema": {"type": "integer"}},
                 "Upload-Complete": {"description": "?1 when the contribution is stored.", "schema": {"type": "string"}},
             },
         },
@@ -102,14 +102,14 @@ async def put(
 async def head(
     services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, client: ClientId
 ) -> Response:
-    """Upload-Offset and Upload-Complete of this client's contribution."""
+    """Return the state of an upload in the headers Upload-Offset and Upload-Complete."""
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     if admission.stored is not None:
-        return Response(headers=_standing(admission.stored.bytes, complete=True))
-    return Response(headers=_standing(admission.status[0], complete=False))
+        return Response(headers=_progress_headers(admission.stored.bytes, complete=True))
+    return Response(headers=_progress_headers(admission.status[0], complete=False))
 
 
-def _standing(offset: int, *, complete: bool) -> dict[str, str]:
+def _progress_headers(offset: int, *, complete: bool) -> dict[str, str]:
     return {
         "Upload-Offset": str(offset),
         "Upload-Complete": "?1" if complete else "?0",
@@ -126,17 +126,17 @@ def _standing(offset: int, *, complete: bool) -> dict[str, str]:
         "The next bytes of the contribution.",
         PARTIAL_UPLOAD,
         {
-            "Upload-Offset": "Where the chunk starts: the bytes stored so far.",
+            "Upload-Offset": "Where the chunk starts: the number of bytes stored so far.",
             "Upload-Complete": "?1 for the last chunk, ?0 for others. The last one also carries Repr-Digest.",
             "Content-Digest": "sha-256=:<base64 of the SHA-256>: of the chunk (RFC 9530)",
         },
     ),
     responses={
-        201: {"description": "The contribution is complete and durable."},
+        201: {"description": "The contribution is complete and stored durably."},
         200: _RECEIPT,
         204: {
-            "description": "The chunk is durable.",
-            "headers": {"Upload-Offset": {"description": "Verified bytes.", "schema": {"type": "integer"}}},
+            "description": "The chunk is stored durably.",
+            "headers": {"Upload-Offset": {"description": "Bytes stored and verified.", "schema": {"type": "integer"}}},
         },
         **guarded(*_REFUSALS, "offset-mismatch", "unsupported-media-type"),
     },
@@ -149,7 +149,7 @@ async def patch(
     number: RoundNumber,
     client: ClientId,
 ) -> Response:
-    """Go on with an upload where it stands; ask with HEAD after an interruption."""
+    """Upload the next chunk. After an interruption, ask with HEAD where the upload continues."""
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != PARTIAL_UPLOAD:
         raise Problem("unsupported-media-type", f"chunks have the media type {PARTIAL_UPLOAD}")
     last = _is_last(request)
@@ -157,11 +157,11 @@ async def patch(
     digest = content_digest(request)
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     if admission.stored is not None:
-        return _acknowledge(AlreadyStored(_stored_already(admission.round, admission.stored, last, whole)))
+        return _acknowledge(AlreadyStored(_answer_complete(admission.round, admission.stored, last, whole)))
     admission.refuse_late(services.clock.now())
-    chunk = _announced(services, request, admission, last, digest)
-    with _few_at_a_time(request, client):
-        # room for the chunks before it, which the last one is put together with
+    chunk = _announced_chunk(services, request, admission, last, digest)
+    with _limit_uploads(request, client):
+        # the last chunk is written behind the space for the chunks before it
         room = chunk.offset if last else 0
         async with stream_body(services, request, chunk.path, chunk.length, chunk.digest, start=room) as body:
             await run_in_threadpool(body.persist)
@@ -171,38 +171,38 @@ async def patch(
         await run_in_threadpool(store_chunk, services, admission, chunk)
     except UploadChangedError:
         admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
-        return _acknowledge(AlreadyStored(_overtaken(request, admission, services.clock.now(), last, whole)))
-    return Response(status_code=204, headers=_standing(chunk.offset + chunk.length, complete=False))
+        return _acknowledge(AlreadyStored(_answer_overtaken(request, admission, services.clock.now(), last, whole)))
+    return Response(status_code=204, headers=_progress_headers(chunk.offset + chunk.length, complete=False))
 
 
-def _announced(services: Services, request: Request, admission: Admission, last: bool, digest: str) -> Chunk:
-    """What the headers say of a chunk that goes on where the upload stands."""
+def _announced_chunk(services: Services, request: Request, admission: Admission, last: bool, digest: str) -> Chunk:
+    """Return the chunk that the headers announce; raise `Problem` if it does not continue the upload."""
     offset = _check_offset(request, admission)
     length = content_length(request, most=admission.length - offset)
     if last and offset + length != admission.length:
         expected = admission.length
-        raise Problem("body-too-short", f"the contribution must have {expected} bytes", expected_bytes=expected)
+        raise Problem("body-too-short", f"the contribution must have exactly {expected} bytes", expected_bytes=expected)
     if not last and admission.status[1] >= MOST_CHUNKS:
-        raise Problem("bad-request", f"an upload has at most {MOST_CHUNKS} chunks and a last one: send longer ones")
+        raise Problem("bad-request", f"an upload has at most {MOST_CHUNKS} chunks and the last one; send longer chunks")
     path = services.settings.upload_dir / new_key("body", "chunk").replace("/", "-")
     return Chunk(path, offset, length, digest)
 
 
-def _stored_already(round_: RoundRow, stored: ContributionRow, last: bool, whole: str) -> UploadReceipt:
-    """A chunk of what is stored: the receipt again for the last one, and no place for any other."""
+def _answer_complete(round_: RoundRow, stored: ContributionRow, last: bool, whole: str) -> UploadReceipt:
+    """Answer a chunk of a complete upload: the receipt for the last chunk, `Problem` offset-mismatch for others."""
     if not last:
-        headers = _standing(stored.bytes, complete=True)
+        headers = _progress_headers(stored.bytes, complete=True)
         raise Problem("offset-mismatch", "the upload is complete", headers=headers, upload_offset=stored.bytes)
     return same_or_conflict(round_, stored, whole)
 
 
-def _overtaken(request: Request, admission: Admission, now: float, last: bool, whole: str) -> UploadReceipt:
-    """What became of an upload that something came in between of: the receipt, or the reason."""
+def _answer_overtaken(request: Request, admission: Admission, now: float, last: bool, whole: str) -> UploadReceipt:
+    """Answer a chunk whose upload was changed by another request meanwhile: the receipt, or a `Problem`."""
     if admission.stored is not None:
-        return _stored_already(admission.round, admission.stored, last, whole)
+        return _answer_complete(admission.round, admission.stored, last, whole)
     admission.refuse_late(now)
     _check_offset(request, admission)
-    raise Problem("conflict", "the upload was interrupted; ask with HEAD where it stands")
+    raise Problem("conflict", "another request changed the upload; ask with HEAD where it continues")
 
 
 def _is_last(request: Request) -> bool:
@@ -213,25 +213,28 @@ def _is_last(request: Request) -> bool:
 
 
 def _check_offset(request: Request, admission: Admission) -> int:
-    given, stands = request.headers.get("upload-offset", ""), admission.status[0]
+    given, stored = request.headers.get("upload-offset", ""), admission.status[0]
     if not given.isascii() or not given.isdigit() or len(given) > 18:
         raise Problem("bad-request", "Upload-Offset must be a number of bytes")
-    if int(given) != stands:
+    if int(given) != stored:
         raise Problem(
             "offset-mismatch",
-            f"the upload stands at {stands} bytes: go on there",
-            headers=_standing(stands, complete=False),
-            upload_offset=stands,
+            f"the upload has {stored} bytes; continue there",
+            headers=_progress_headers(stored, complete=False),
+            upload_offset=stored,
         )
-    return stands
+    return stored
 
 
 @contextmanager
-def _few_at_a_time(request: Request, client_id: str) -> Iterator[None]:
-    """Each body that arrives takes its length of disk, so nobody may begin any number of them."""
+def _limit_uploads(request: Request, client_id: str) -> Iterator[None]:
+    """Count an upload while it is received; `Problem` too-many-requests over `_BODIES_AT_ONCE` of one client.
+
+    Each upload reserves its whole length on disk.
+    """
     bodies: Counter[str] = request.app.state.open_bodies
     if bodies[client_id] >= _BODIES_AT_ONCE:
-        text = f"{_BODIES_AT_ONCE} uploads of this client are arriving already"
+        text = f"the server is already receiving {_BODIES_AT_ONCE} uploads of this client"
         raise Problem("too-many-requests", text, headers={"Retry-After": "1"})
     bodies[client_id] += 1
     try:

@@ -1,4 +1,4 @@
-"""Enrolment: an invitation and a signed pair of keys become a client id and a token."""
+"""Enrolment: a client presents an invitation and its signed public keys, and gets an id and a token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/enrolments", tags=["enrolment"])
     responses={
         200: {
             "model": Enrolment,
-            "description": "This identity is enrolled already: a fresh token, the old one is void.",
+            "description": "The identity key was enrolled before: it gets a new token, and the old one is void.",
         },
         **responses(
             "bad-request",
@@ -39,9 +39,9 @@ router = APIRouter(prefix="/v1/enrolments", tags=["enrolment"])
     },
 )
 def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
-    """Register an Ed25519 identity key and an X25519 mailbox key; the token is shown once."""
+    """Register an Ed25519 identity key and an X25519 mailbox key. The token is shown only in this response."""
     address = client_address(http.scope)
-    services.limits.attempt(address)  # before the database is held for it
+    services.limits.attempt(address)  # before a transaction is opened
     try:
         with services.database.write() as session:
             enrolment, is_new = enrol(session, request, services.clock.now())

@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it can work."""
+"""Liveness and readiness."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", summary="Is the process alive?", responses=responses("internal-error"))
 async def alive() -> dict[str, str]:
-    """Always ok while the event loop turns."""
+    """Return ok while the process answers requests."""
     return {"status": "ok"}
 
 
-@router.get("/readyz", summary="Can it work?", responses=responses("unavailable", "internal-error"))
+@router.get("/readyz", summary="Is the server ready?", responses=responses("unavailable", "internal-error"))
 def ready(services: ServicesOf) -> dict[str, str]:
-    """Whether database, blob store and executor answer now; nothing is written. 503 names the part that does not work.
+    """Check database, blob store and executor without writing anything. 503 names the part that fails.
 
-    A cluster without workers is ready, for they may come with the work: `executor` says that they are waited for.
+    A Dask cluster without workers counts as ready, because it may start workers on demand; `executor` then says that
+    workers are missing.
     """
     try:
         services.database.ping()
     except Exception as error:
-        _LOG.error("not ready: the database fails with %s", type(error).__name__)
+        _LOG.error("not ready: database check failed with %s", type(error).__name__)
         raise Problem("unavailable", "the database does not answer", headers={"Retry-After": "5"}) from None
     try:
         services.blobs.check()
     except Exception as error:
-        _LOG.error("not ready: the blob store fails with %s", type(error).__name__)
+        _LOG.error("not ready: blob store check failed with %s", type(error).__name__)
         raise Problem("unavailable", "the blob store does not work", headers={"Retry-After": "5"}) from None
     try:
         remark = services.workers.check()
     except Exception as error:
-        _LOG.error("not ready: the executor fails with %s", error)
+        _LOG.error("not ready: executor check failed: %s", error)
         raise Problem("unavailable", "the executor does not work", headers={"Retry-After": "5"}) from None
     return {"status": "ready"} | ({"executor": remark} if remark else {})

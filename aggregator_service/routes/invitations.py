@@ -1,4 +1,4 @@
-"""Invitations of a task: made, listed, revoked."""
+"""Invitations of a task: create, list, revoke."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ InvitationId = Annotated[str, Path(description="Invitation id.", max_length=40, 
     responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
 )
 def invite(services: ServicesOf, task: TaskId, request: InvitationRequest) -> Invitation:
-    """An invitation for one or many clients. It is shown once; the server keeps a hash."""
+    """Create an invitation for one or more clients. It is shown only in this response; the server keeps its hash."""
     with services.database.write() as session:
         return create_invitation(session, _task(session, task), request, services.clock.now())
 
@@ -42,18 +42,18 @@ def list_all(
     services: ServicesOf,
     task: TaskId,
     after: Annotated[
-        str | None, Query(description="`next` of the page before.", pattern=_ID_PATTERN, examples=["i_4c6e8a0b2d4f6a"])
+        str | None, Query(description="`next` of the last page.", pattern=_ID_PATTERN, examples=["i_4c6e8a0b2d4f6a"])
     ] = None,
-    limit: Annotated[int, Query(description="Invitations a page.", ge=1, le=1000)] = 100,
+    limit: Annotated[int, Query(description="Largest number of invitations in the page.", ge=1, le=1000)] = 100,
 ) -> InvitationPage:
-    """Invitations in the order they were made, with what is left of each; never the invitation itself."""
+    """Return invitations, oldest first, with their remaining uses and lifetime, without the invitation codes."""
     with services.database.read() as session:
         return invitation_page(session, _task(session, task).id, after, limit, services.clock.now())
 
 
 @router.delete("/{invitation}", summary="Revoke an invitation", dependencies=[OperatorOnly], responses=guarded())
 def revoke(services: ServicesOf, task: TaskId, invitation: InvitationId) -> InvitationView:
-    """Nobody enrols with it any more; those who have remain members. Idempotent."""
+    """Revoke an invitation: nobody can enrol with it. Clients that have enrolled remain members. Idempotent."""
     with services.database.write() as session:
         return revoke_invitation(session, task, invitation, services.clock.now())
 

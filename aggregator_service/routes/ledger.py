@@ -1,4 +1,4 @@
-"""The ledger of released sums, for operators and for each client."""
+"""The ledger of released sums: all of a task's for operators, its own for each client."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/tasks/{task}", tags=["ledger"])
 
-After = Annotated[int, Query(description="Only sums of rounds numbered over this.", ge=0, le=2**31 - 1)]
-Limit = Annotated[int, Query(description="Sums a page.", ge=1, le=1000)]
+After = Annotated[int, Query(description="Return only sums of rounds with a larger number.", ge=0, le=2**31 - 1)]
+Limit = Annotated[int, Query(description="Largest number of sums in the page.", ge=1, le=1000)]
 
 
 @router.get("/ledger", summary="List released sums", dependencies=[ReaderOnly], responses=guarded())
 def of_task(
     services: ServicesOf, principal: PrincipalOf, task: TaskId, after: After = 0, limit: Limit = 100
 ) -> LedgerPage:
-    """Every sum that the task has released, over how many clients, and whether over the same."""
+    """Return the released sums in order of rounds, each with the number and the digest of its survivors."""
     with services.database.read() as session:
         return task_ledger(session, task_of(session, principal, task), after, limit)
 
@@ -33,7 +33,7 @@ def of_task(
 def of_client(
     services: ServicesOf, principal: PrincipalOf, task: TaskId, after: After = 0, limit: Limit = 100
 ) -> LedgerPage:
-    """The released sums that the asking client's contributions are in, and the digest of each contribution."""
+    """Return the released sums that include the client's contributions, with the digest of each contribution."""
     member = member_of(principal, task)
     with services.database.read() as session:
         return client_ledger(session, task_of(session, principal, task), member.client_id, after, limit)

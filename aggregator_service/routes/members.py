@@ -1,4 +1,4 @@
-"""Members and the keyring mailbox."""
+"""Members of a task, the task's public key, and keyring envelopes."""
 
 from __future__ import annotations
 
@@ -51,19 +51,22 @@ async def list_members(
     principal: PrincipalOf,
     task: TaskId,
     after: Annotated[
-        str, Query(description="`next` of the page before.", pattern=r"^[0-9]{1,9}$", examples=["100"])
+        str, Query(description="`next` of the last page.", pattern=r"^[0-9]{1,9}$", examples=["100"])
     ] = "0",
-    limit: Annotated[int, Query(description="Members a page.", ge=1, le=1000)] = 100,
-    unkeyed: Annotated[bool, Query(description="Only members whose envelope is missing.")] = False,
+    limit: Annotated[int, Query(description="Largest number of members in the page.", ge=1, le=1000)] = 100,
+    unkeyed: Annotated[bool, Query(description="Return only members without a keyring envelope.")] = False,
     wait: Wait = 0.0,
 ) -> MemberPage:
-    """Members in order of enrolment, for the key holder and operators. `unkeyed` and `wait`: until there is one."""
+    """Return members in order of enrolment, to the key holder and operators.
+
+    With `unkeyed` and `wait`, wait until there is a member without an envelope.
+    """
 
     def look() -> MemberPage | None:
         with services.database.read() as session:
             task_of(session, principal, task)
             if isinstance(principal, Enrolled) and principal.role != "holder":
-                raise Problem("forbidden", "only the key holder and operators see the members")
+                raise Problem("forbidden", "only the key holder and operators may list the members")
             page = member_page(session, task, int(after), limit, unkeyed)
             return page if page.members or not unkeyed else None
 
@@ -73,9 +76,9 @@ async def list_members(
 
 @router.delete("/members/{client}", summary="Revoke a membership", dependencies=[OperatorOnly], responses=guarded())
 def revoke(services: ServicesOf, task: TaskId, client: ClientId) -> Member:
-    """For good: its token is void, it is asked no more, and its identity cannot enrol again. Idempotent.
+    """Revoke a membership for good: the token is void, and the identity key cannot enrol again. Idempotent.
 
-    What it has contributed stays in the sums; keys that it was given it still has.
+    Sums that include the client's contributions stay as they are, and the client still has the keys that it received.
     """
     with services.database.write() as session:
         return revoke_member(session, task, client, services.clock.now())
@@ -86,17 +89,17 @@ def revoke(services: ServicesOf, task: TaskId, client: ClientId) -> Member:
     status_code=201,
     summary="Publish the public key",
     response_class=Response,
-    openapi_extra=binary_request("The public key, as the task's mechanism writes it; at most 4 KiB."),
+    openapi_extra=binary_request("The public key in the mechanism's format, at most 4 KiB."),
     responses={
         201: {"description": "Published."},
-        200: {"description": "The same key is published already."},
+        200: {"description": "The same key was published before."},
         **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
     },
 )
 async def put_public_key(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
-    """Where sums fold under a public key (paillier), the holder publishes it once, before it leaves any envelope."""
+    """The key holder publishes the public key under which the server sums (paillier), once, before any envelope."""
     if member_of(principal, task).role != "holder":
-        raise Problem("forbidden", "only the key holder publishes the public key")
+        raise Problem("forbidden", "only the key holder may publish the public key")
     length, digest = content_length(request, most=_PUBLIC_KEY_LIMIT), content_digest(request)
     public_key = await receive_small_body(services, request, length, digest)
 
@@ -115,17 +118,17 @@ async def put_public_key(services: ServicesOf, principal: PrincipalOf, request: 
     status_code=201,
     summary="Leave a keyring envelope",
     response_class=Response,
-    openapi_extra=binary_request("The envelope, sealed to the client's mailbox key; at most 256 KiB."),
+    openapi_extra=binary_request("The envelope, sealed to the member's mailbox key; at most 256 KiB."),
     responses={
         201: {"description": "Stored."},
-        200: {"description": "The same envelope is there already."},
+        200: {"description": "The same envelope was stored before."},
         **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
     },
 )
 async def put_envelope(
     services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId, client: ClientId
 ) -> Response:
-    """The key holder leaves the keys for a member; the server stores the envelope and cannot open it."""
+    """The key holder stores the keys for a member in a sealed envelope, which the server cannot open."""
     await run_in_threadpool(_check_recipient, services, principal, task, client)
     length = content_length(request, most=services.settings.envelope_limit)
     digest = content_digest(request)
@@ -139,7 +142,7 @@ async def put_envelope(
             stored = services.database.transact(
                 lambda session: store_envelope(session, task, client, key, digest, length)
             )
-        except Problem:  # nothing else: a commit may take effect and its answer be lost
+        except Problem:  # not for other errors: the commit may have succeeded although its answer was lost
             services.blobs.delete(key)
             raise
         if not stored:
@@ -152,13 +155,13 @@ async def put_envelope(
 def _check_recipient(services: Services, principal: PrincipalOf, task_id: str, client_id: str) -> None:
     holder = member_of(principal, task_id)
     if holder.role != "holder":
-        raise Problem("forbidden", "only the key holder leaves envelopes")
+        raise Problem("forbidden", "only the key holder may store envelopes")
     with services.database.read() as session:
         task = task_of(session, principal, task_id)
         if not task.needs_keyring:
-            raise Problem("conflict", "this task's mechanism needs no keys")
+            raise Problem("conflict", "the task's mechanism uses no keys")
         if awaits_key(task):
-            raise Problem("conflict", "the public key comes first: publish it, then leave envelopes")
+            raise Problem("conflict", "publish the public key before storing envelopes")
         client = session.get(ClientRow, client_id)
         if client is None or client.task_id != task_id or client.revoked_at is not None:
             raise Problem("not-found", "there is no such member")
@@ -178,7 +181,7 @@ async def get_envelope(
     wait: Wait = 0.0,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """The envelope that the key holder left for the asking client; 404 while there is none."""
+    """Return the envelope that the key holder stored for the asking client; 404 while there is none."""
     member = member_of(principal, task)
 
     def look() -> ClientRow | None:
@@ -188,7 +191,7 @@ async def get_envelope(
 
     row = await services.notifier.poll(task, mailbox_topic(member.client_id), wait_seconds(services, wait), look)
     if row is None or row.envelope_key is None or row.envelope_digest is None or row.envelope_bytes is None:
-        raise Problem("not-found", "the key holder has left no envelope for this client yet")
+        raise Problem("not-found", "the key holder has stored no envelope for this client yet")
     return await run_in_threadpool(
         blob_response, services, request, row.envelope_key, row.envelope_digest, row.envelope_bytes, if_none_match
     )

@@ -1,4 +1,4 @@
-"""Figures for Prometheus."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(tags=["health"])
 
 @router.get(
     "/metrics",
-    summary="Figures for Prometheus",
+    summary="Read the metrics",
     response_class=Response,
     responses={
         200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}},
@@ -27,10 +27,10 @@ router = APIRouter(tags=["health"])
     },
 )
 async def read(services: ServicesOf, request: Request, credentials: Bearer) -> Response:
-    """For any operator's token, unless the setting `metrics` opens it to everybody, or takes it away (404)."""
+    """Return the metrics. The setting `metrics` decides who may read them: operators, everyone, or nobody (404)."""
     if services.settings.metrics == "off":
-        raise Problem("not-found", "this server tells no figures")
+        raise Problem("not-found", "metrics are switched off on this server")
     if services.settings.metrics == "token":
         require_operator(await authenticate(services, request, credentials), "read-only")
-    text = await run_in_threadpool(services.metrics.text)  # it asks the database
+    text = await run_in_threadpool(services.metrics.text)  # it queries the database
     return Response(text, headers={"Content-Type": MEDIA_TYPE})

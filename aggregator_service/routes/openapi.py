@@ -1,4 +1,4 @@
-"""The OpenAPI document: committed as openapi/openapi.json, so that other languages can generate their client."""
+"""The OpenAPI document. It is committed as openapi/openapi.json for client generators in other languages."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from protocols.messages import (
 __all__ = ["describe", "document_text"]
 
 _DESCRIPTION: Final = """\
-Secure aggregation and homomorphic encryption for federated recommenders: clients keep their interactions, the server
-learns sums and nothing else.
+Secure aggregation and homomorphic encryption for federated recommenders: clients keep their interactions, and the
+server learns only sums.
 
-JSON for control, raw bytes for vectors. Bytes inside JSON are base64url without padding. Errors are problem documents
-(RFC 9457); `docs/problems.md` explains each type. Long polls take `wait` (seconds, up to 30).
+Control messages are JSON; vectors are raw bytes. Bytes inside JSON are base64url without padding. Errors are problem
+documents (RFC 9457); `docs/problems.md` explains each type. Long polls take `wait` (seconds, up to 30).
 """
 
 _TAGS: Final = [
-    {"name": "tasks", "description": "Long-lived agreements: recipe, mechanism, schedule."},
+    {"name": "tasks", "description": "Tasks: recipe, mechanism and schedule that operators and clients agree on."},
     {"name": "enrolment", "description": "How a client becomes a member of a task."},
-    {"name": "members", "description": "The roster and the keyring mailbox."},
-    {"name": "rounds", "description": "One sum each: cohort, state, aggregate."},
+    {"name": "members", "description": "Members of a task, and their keyring envelopes."},
+    {"name": "rounds", "description": "Rounds: each makes one sum. Cohort, state, aggregate."},
     {"name": "stages", "description": "The stages of masked rounds: keys, shares, survivors, confirmations."},
-    {"name": "contributions", "description": "What one client adds to a sum."},
-    {"name": "snapshots", "description": "Model states for those who join late."},
-    {"name": "ledger", "description": "Which sums were released, and which contain one's data."},
-    {"name": "operators", "description": "Named tokens with roles, for admins."},
+    {"name": "contributions", "description": "Uploads of one client's part of a sum."},
+    {"name": "snapshots", "description": "Model states for clients that join late."},
+    {"name": "ledger", "description": "Released sums, and those that contain a client's data."},
+    {"name": "operators", "description": "Operators' tokens with names and roles, for admins."},
     {"name": "health", "description": "For load balancers and monitoring."},
 ]
 
@@ -204,7 +204,7 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
 
 
 def describe(app: FastAPI) -> None:
-    """Give the application its document: title, tags, security, examples, and problems instead of FastAPI's errors."""
+    """Set title, version and OpenAPI document of `app`: tags, examples, links, and problem documents for errors."""
     app.title, app.version, app.description = "HushRec aggregator", "0.1.0", _DESCRIPTION
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
 
@@ -232,12 +232,12 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 def _drop_validation_errors(document: dict[str, Any]) -> None:
-    """FastAPI adds its own 422 beside ours: only the problem document is true."""
+    """Remove FastAPI's own body of the 422 responses; the service answers with a problem document."""
     for path in document["paths"].values():
         for operation in path.values():
             operation["responses"].get("422", {}).get("content", {}).pop("application/json", None)
 
 
 def document_text(app: FastAPI) -> str:
-    """The document as it is committed: the same text whenever the routes are the same."""
+    """Return the document as JSON text, in the form in which it is committed: sorted keys, indented."""
     return json.dumps(app.openapi(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"

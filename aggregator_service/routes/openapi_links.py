@@ -1,4 +1,4 @@
-"""What to call next, in the OpenAPI document: which values of an answer are parameters of which operation."""
+"""OpenAPI links: which values in a response are parameters of which other operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["add_links"]
 
 _TASK: Final = "/v1/tasks/{task}"
 _ROUND: Final = _TASK + "/rounds/{number}"
-_ASKED: Final = {"task": "$request.path.task"}
+_SAME_TASK: Final = {"task": "$request.path.task"}
 _HANDED_OUT: Final = tuple(f"GET {_ROUND}/{what}" for what in ("roster", "inbox", "survivors", "confirmations"))
 _OF_A_TASK: Final = (
     f"GET {_TASK}",
@@ -54,10 +54,14 @@ _LINKS: Final[tuple[tuple[str, dict[str, str], tuple[str, ...]], ...]] = (
     ("POST /v1/tasks 201", {"task": "$response.body#/task_id"}, _OF_A_TASK),
     ("GET /v1/tasks 200", {"task": "$response.body#/tasks/0/task_id"}, _OF_A_TASK),
     (f"POST {_TASK}/invitations 201", {}, ("POST /v1/enrolments",)),
-    (f"POST {_TASK}/invitations 201", {**_ASKED, "invitation": "$response.body#/invitation_id"}, _OF_AN_INVITATION),
+    (
+        f"POST {_TASK}/invitations 201",
+        {**_SAME_TASK, "invitation": "$response.body#/invitation_id"},
+        _OF_AN_INVITATION,
+    ),
     (
         f"GET {_TASK}/invitations 200",
-        {**_ASKED, "invitation": "$response.body#/invitations/0/invitation_id"},
+        {**_SAME_TASK, "invitation": "$response.body#/invitations/0/invitation_id"},
         _OF_AN_INVITATION,
     ),
     ("POST /v1/enrolments 201", {"task": "$response.body#/task_id"}, _OF_A_CLIENT),
@@ -65,35 +69,39 @@ _LINKS: Final[tuple[tuple[str, dict[str, str], tuple[str, ...]], ...]] = (
     ("POST /v1/enrolments 201", {"task": "$response.body#/task_id", "client": "$response.body#/client_id"}, _UPLOADS),
     (
         f"GET {_TASK}/members 200",
-        {**_ASKED, "client": "$response.body#/members/0/client_id"},
+        {**_SAME_TASK, "client": "$response.body#/members/0/client_id"},
         (f"PUT {_TASK}/keyring/{{client}}", f"DELETE {_TASK}/members/{{client}}"),
     ),
-    (f"PUT {_TASK}/public-key 201", _ASKED, (f"GET {_TASK}/members",)),
-    (f"PUT {_TASK}/keyring/{{client}} 201", _ASKED, (f"GET {_TASK}/members",)),
-    (f"GET {_TASK}/rounds 200", {**_ASKED, "number": "$response.body#/rounds/0/number"}, _OF_A_ROUND),
-    (f"GET {_TASK}/rounds/current 200", {**_ASKED, "number": "$response.body#/number"}, _OF_A_ROUND),
+    (f"PUT {_TASK}/public-key 201", _SAME_TASK, (f"GET {_TASK}/members",)),
+    (f"PUT {_TASK}/keyring/{{client}} 201", _SAME_TASK, (f"GET {_TASK}/members",)),
+    (f"GET {_TASK}/rounds 200", {**_SAME_TASK, "number": "$response.body#/rounds/0/number"}, _OF_A_ROUND),
+    (f"GET {_TASK}/rounds/current 200", {**_SAME_TASK, "number": "$response.body#/number"}, _OF_A_ROUND),
     (
         f"GET {_TASK}/rounds/current 200",
-        {**_ASKED, "header.if-none-match": "$response.header.ETag"},
+        {**_SAME_TASK, "header.if-none-match": "$response.header.ETag"},
         (f"GET {_TASK}/rounds/current",),
     ),
     (
         f"GET {_ROUND}/cohort 200",
-        {**_ASKED, "number": "$response.body#/round", "client": "$response.body#/clients/0"},
+        {**_SAME_TASK, "number": "$response.body#/round", "client": "$response.body#/clients/0"},
         _UPLOADS,
     ),
-    (f"PUT {_ROUND}/stages/{{stage}}/{{client}} 201", {**_ASKED, "number": "$request.path.number"}, _HANDED_OUT),
+    (
+        f"PUT {_ROUND}/stages/{{stage}}/{{client}} 201",
+        {**_SAME_TASK, "number": "$request.path.number"},
+        _HANDED_OUT,
+    ),
     (f"PUT {_ROUND}/contributions/{{client}} 201", _OF_AN_UPLOAD, _UPLOADS[:3]),
     (f"PATCH {_ROUND}/contributions/{{client}} 204", _OF_AN_UPLOAD, _UPLOADS[:3]),
     (f"HEAD {_ROUND}/contributions/{{client}} 200", _OF_AN_UPLOAD, _UPLOADS[:3]),
     (
         f"GET {_TASK}/snapshots/latest 200",
-        {**_ASKED, "number": "$response.body#/round"},
+        {**_SAME_TASK, "number": "$response.body#/round"},
         (f"GET {_TASK}/snapshots/{{number}}",),
     ),
     (
         f"PUT {_TASK}/snapshots/{{number}} 201",
-        {**_ASKED, "number": "$request.path.number"},
+        {**_SAME_TASK, "number": "$request.path.number"},
         (f"GET {_TASK}/snapshots/{{number}}", f"GET {_TASK}/snapshots/latest"),
     ),
     (
@@ -107,11 +115,11 @@ _LINKS: Final[tuple[tuple[str, dict[str, str], tuple[str, ...]], ...]] = (
         ("POST /v1/operators/{name}/rotation", "DELETE /v1/operators/{name}"),
     ),
 )
-"""(answer, parameters that it gives, operations that take them)."""
+"""(response as "METHOD path status", parameters and where the response has their values, target operations)."""
 
 
 def add_links(document: dict[str, Any]) -> None:
-    """Add the links to an OpenAPI document; KeyError when one names what the document does not have."""
+    """Add the links to an OpenAPI document. Raises KeyError if a link names an operation that the document lacks."""
     for answer, given, targets in _LINKS:
         method, path, status = answer.split(" ")
         response = document["paths"][path][method.lower()]["responses"][status]
@@ -134,5 +142,5 @@ def _takes(operation: dict[str, Any], name: str) -> bool:
 
 
 def _name(summary: str) -> str:
-    """A summary as a key: only letters, digits and dashes are allowed in it."""
+    """Return a summary as a component key, which may hold only letters, digits, dots and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", summary.lower()).strip("-")

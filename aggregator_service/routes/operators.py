@@ -1,4 +1,4 @@
-"""Operators' tokens, for admins."""
+"""Operators' tokens: create, list, rotate, revoke. Only admins may."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ OperatorName = Annotated[str, Path(description="Name of the token.", max_length=
 @router.post(
     "",
     status_code=201,
-    summary="Make an operator's token",
+    summary="Create an operator's token",
     responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
 )
 def create(services: ServicesOf, request: OperatorRequest) -> OperatorToken:
-    """A named token with a role and, if wanted, an end. It is shown once; the server keeps a hash."""
+    """Create a named token with a role and an optional lifetime. It is shown only here; the server keeps its hash."""
     with services.database.write() as session:
         return create_operator(session, request, services.clock.now())
 
 
 @router.get("", summary="List operators' tokens", responses=guarded())
 def list_all(services: ServicesOf) -> OperatorPage:
-    """Names, roles and ages; no token."""
+    """Return names, roles, ages and remaining lifetimes, without the tokens."""
     with services.database.read() as session:
         return list_operators(session, services.clock.now())
 
 
 @router.post("/{name}/rotation", summary="Rotate an operator's token", responses=guarded())
 def rotate(services: ServicesOf, name: OperatorName) -> OperatorToken:
-    """Another token under the same name and role, good for as long as the old one was at first, which is void."""
+    """Replace a token: the new one has the same name, role and full lifetime; the old one is void at once."""
     with services.database.write() as session:
         return rotate_operator(session, name, services.clock.now())
 
 
 @router.delete("/{name}", summary="Revoke an operator's token", responses=guarded())
 def revoke(services: ServicesOf, name: OperatorName) -> OperatorView:
-    """It is void at once."""
+    """Revoke a token. It is void at once."""
     with services.database.write() as session:
         return revoke_operator(session, name, services.clock.now())

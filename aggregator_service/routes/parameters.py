@@ -1,4 +1,4 @@
-"""What a masked sum would take, asked before a task is made."""
+"""Forecast of a masked round, for choosing parameters before a task is created."""
 
 from __future__ import annotations
 
@@ -20,24 +20,29 @@ router = APIRouter(prefix="/v1/parameters", tags=["tasks"])
 
 _DEFAULT: Final = MaskedParameters()
 _ENTRY_BYTES: Final = 1 + len(new_id("c")) + 3 * messages.KEY_BYTES + messages.ADVERTISEMENT_BYTES
-"""One member in a roster, with an id as this server gives them."""
+"""Bytes of one member in a roster; ids have the length of those that this server assigns."""
 
 
 @router.get("/masked", summary="Forecast a masked round", responses=guarded())
 def masked(
     _principal: PrincipalOf,
-    clients: Annotated[int, Query(description="Clients that take part.", ge=3, le=1_000_000, examples=[100])],
-    corrupt: Annotated[float, Query(description="Share that may collude with the server.", ge=0, lt=1)] = (
+    clients: Annotated[int, Query(description="Number of clients that take part.", ge=3, le=1_000_000, examples=[100])],
+    corrupt: Annotated[float, Query(description="Fraction of clients that may collude.", ge=0, lt=1)] = (
         _DEFAULT.corrupt
     ),
-    dropout: Annotated[float, Query(description="Share that may fall silent.", ge=0, lt=1)] = _DEFAULT.dropout,
-    mode: Annotated[Mode, Query(description="What the server is trusted with.")] = _DEFAULT.mode,
-    sigma: Annotated[int, Query(description="-log2 of the chance to lose privacy.", ge=20, le=80)] = _DEFAULT.sigma,
-    eta: Annotated[int, Query(description="-log2 of the chance that a round fails.", ge=10, le=80)] = _DEFAULT.eta,
-    values: Annotated[int, Query(description="Length of the vector.", ge=1, le=2**40)] = 1,
-    bits: Annotated[int, Query(description="Bits a value.", ge=16, le=64)] = _DEFAULT.bits,
+    dropout: Annotated[float, Query(description="Fraction of clients that drop out.", ge=0, lt=1)] = _DEFAULT.dropout,
+    mode: Annotated[Mode, Query(description="Trust in the server: curious or semi-malicious.")] = _DEFAULT.mode,
+    sigma: Annotated[
+        int, Query(description="-log2 of the chance of a privacy failure.", ge=20, le=80)
+    ] = _DEFAULT.sigma,
+    eta: Annotated[int, Query(description="-log2 of the chance of a failed round.", ge=10, le=80)] = _DEFAULT.eta,
+    values: Annotated[int, Query(description="Number of values in the vector.", ge=1, le=2**40)] = 1,
+    bits: Annotated[int, Query(description="Bits of each value.", ge=16, le=64)] = _DEFAULT.bits,
 ) -> MaskedForecast:
-    """Neighbours, threshold, probabilities and bytes; 422 with what would fit when no neighbourhood serves."""
+    """Return degree, threshold, failure probabilities and message sizes of a masked round.
+
+    422 if no number of neighbours meets the targets; the detail says which parameters would.
+    """
     found = choose_neighbourhood(clients, corrupt, dropout, mode, sigma, eta)
     facts, degree = found.describe(), found.degree
     confirms = mode == "semi-malicious"

@@ -1,4 +1,4 @@
-"""Rounds, their cohorts and their aggregates."""
+"""Rounds, their cohorts, their aggregates, and operators' interventions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _round(session: Session, task_id: str, number: int) -> RoundRow:
         200: {
             "headers": {
                 "ETag": {
-                    "description": "Send it back as If-None-Match with `wait` to be told of the next change.",
+                    "description": "Send it back in If-None-Match with `wait` to wait for the next change.",
                     "schema": {"type": "string"},
                 }
             }
@@ -77,7 +77,7 @@ async def current(
     wait: Wait = 0.0,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """The newest round; 404 while there is none. With If-None-Match and `wait`: as soon as it changes."""
+    """Return the newest round; 404 before the first. With If-None-Match and `wait`, return as soon as it changes."""
     newest: _Seen | None = None
 
     async def changed() -> _Seen | None:
@@ -128,11 +128,11 @@ def list_all(
     services: ServicesOf,
     principal: PrincipalOf,
     task: TaskId,
-    after: Annotated[int, Query(description="Only rounds numbered over this.", ge=0, le=2**31 - 1)] = 0,
-    limit: Annotated[int, Query(description="Rounds a page.", ge=1, le=1000)] = 100,
-    state: Annotated[RoundState | None, Query(description="Only rounds in this state.")] = None,
+    after: Annotated[int, Query(description="Return only rounds with a larger number.", ge=0, le=2**31 - 1)] = 0,
+    limit: Annotated[int, Query(description="Largest number of rounds in the page.", ge=1, le=1000)] = 100,
+    state: Annotated[RoundState | None, Query(description="Return only rounds in this state.")] = None,
 ) -> RoundPage:
-    """Rounds in order, compact: what a client needs to replay those it missed."""
+    """Return rounds in order, without the fields about the asking client; clients replay missed rounds from it."""
     with services.database.read() as session:
         task_of(session, principal, task)
         rows = list_rounds(session, task, after, limit + 1, state)
@@ -142,7 +142,7 @@ def list_all(
 
 @router.get("/{number}", summary="Show a round", responses=guarded())
 def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber) -> RoundView:
-    """One round, with what it asks of the client that looks."""
+    """Return one round, with the fields about the asking client."""
     with services.database.read() as session:
         row = task_of(session, principal, task)
         return round_view(session, row, _round(session, task, number), principal, services.clock.now())
@@ -150,7 +150,7 @@ def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: Rou
 
 @router.get("/{number}/cohort", summary="Show a cohort", responses=guarded())
 def cohort(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber) -> CohortView:
-    """Who is asked in a round; client ids are pseudonyms."""
+    """Return the ids of the clients in the round's cohort. Ids are pseudonyms."""
     with services.database.read() as session:
         task_of(session, principal, task)
         row = _round(session, task, number)
@@ -165,9 +165,9 @@ def cohort(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: R
 def extend(
     services: ServicesOf, operator: OperatorIs, task: TaskId, number: RoundNumber, request: Extension
 ) -> RoundView:
-    """Move the deadline of the stage that the round is in; `seconds_left` counts to the new one.
+    """Move the deadline of the round's current stage by `seconds`; `seconds_left` counts down to the new deadline.
 
-    409 when no stage waits for clients any more; 422 when more than a week would be left.
+    409 if the round no longer waits for clients; 422 if more than a week would be left.
     """
 
     def write(session: Session) -> RoundView:
@@ -180,9 +180,10 @@ def extend(
 
 @router.post("/{number}/abort", summary="Abort a round", responses=guarded("conflict"))
 def abort(services: ServicesOf, operator: OperatorIs, task: TaskId, number: RoundNumber) -> RoundView:
-    """End a round under way: it fails, what clients sent is deleted, and the task goes on with its next round.
+    """Abort an active round: it fails, its contributions are deleted, and the task continues with the next round.
 
-    It does not count towards the failures in a row that end a task. Idempotent; 409 when the round has ended otherwise.
+    An aborted round does not count as one of the consecutive failures that end a task. Idempotent. 409 if the round has
+    ended for another reason.
     """
 
     def write(session: Session) -> RoundView:
@@ -198,7 +199,7 @@ def abort(services: ServicesOf, operator: OperatorIs, task: TaskId, number: Roun
     summary="Fetch an aggregate",
     response_class=Response,
     responses={
-        **binary_response("The aggregate, as the mechanism releases it. It never changes."),
+        **binary_response("The aggregate in the mechanism's format. It never changes."),
         304: {"description": "Not modified."},
         **guarded(),
     },
@@ -211,10 +212,10 @@ def aggregate(
     number: RoundNumber,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """The sum of a completed round; 404 until it is released, and for ever when the round failed."""
+    """Return the sum of a completed round; 404 before its release, and if the round failed."""
     with services.database.read() as session:
         task_of(session, principal, task)
         row = _round(session, task, number)
     if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
-        raise Problem("not-found", "this round has released no aggregate")
+        raise Problem("not-found", "the round has released no aggregate")
     return blob_response(services, request, row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, if_none_match)

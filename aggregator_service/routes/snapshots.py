@@ -1,4 +1,4 @@
-"""Snapshots: how those who joined late, or cannot open sums, get the model state."""
+"""Snapshots of the model state, for clients that join late or cannot open sums."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = ["router"]
 
 Group = Annotated[
     int | None,
-    Query(description="Operators: as this group of clients sees it; the whole state by default.", ge=0, le=1_000_000),
+    Query(description="Operators: the state as this device group sees it; by default all of it.", ge=0, le=1_000_000),
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -57,11 +57,11 @@ async def latest(
     services: ServicesOf,
     principal: PrincipalOf,
     task: TaskId,
-    at_least: Annotated[int, Query(description="Of this round or a later one.", ge=0, le=2**31 - 1)] = 0,
+    at_least: Annotated[int, Query(description="Oldest round to return.", ge=0, le=2**31 - 1)] = 0,
     group: Group = None,
     wait: Wait = 0.0,
 ) -> SnapshotView:
-    """The newest snapshot that is kept, as the asking member's group sees it; 404 while there is none, after `wait`."""
+    """Return the newest snapshot as the asking member's device group sees it; wait up to `wait`, then 404."""
 
     def look() -> SnapshotView | None:
         with services.database.read() as session:
@@ -80,7 +80,7 @@ async def latest(
     summary="Fetch a snapshot",
     response_class=Response,
     responses={
-        **binary_response("The model state: sealed by a member, or in the clear where the server can open the sum."),
+        **binary_response("The model state: made by the server if it can open the sums, else sealed by a member."),
         304: {"description": "Not modified."},
         **guarded(),
     },
@@ -94,7 +94,7 @@ def fetch(
     group: Group = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """The model state after a round, as the asking member's group sees it; the newest two are kept."""
+    """Return the model state after a round as the asking member's device group sees it. The newest two are kept."""
     with services.database.read() as session:
         seen = _group_of(session, principal, task, group)
         kept = find_snapshot(session, task, number)
@@ -105,15 +105,18 @@ def fetch(
 
 
 def _group_of(session: Session, principal: Principal, task_id: str, asked: int | None) -> int | None:
-    """Whose view of a snapshot is wanted: a member's own group's, whatever an operator asks for."""
+    """Return the device group whose view to show, None for the whole state.
+
+    Members see the view of their own group; operators choose with `asked`.
+    """
     task = task_of(session, principal, task_id)
     if isinstance(principal, Enrolled):
         if asked not in (None, principal.device_group):
-            raise Problem("forbidden", "a member sees snapshots as its own group does")
+            raise Problem("forbidden", "a member may read the snapshots of its own device group only")
         return principal.device_group
     groups = plan_task(row_terms(task)).recipe.device_groups
     if asked is not None and asked >= groups:
-        raise Problem("invalid-parameters", f"the task has groups 0 to {groups - 1}")
+        raise Problem("invalid-parameters", f"the task has device groups 0 to {groups - 1}")
     return asked
 
 
@@ -125,7 +128,7 @@ def _group_of(session: Session, principal: Principal, task_id: str, asked: int |
     openapi_extra=binary_request("The model state after this round, sealed under the task's state key."),
     responses={
         201: {"description": "Stored."},
-        200: {"model": SnapshotView, "description": "The same snapshot is there already."},
+        200: {"model": SnapshotView, "description": "The same snapshot was stored before."},
         **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
     },
 )
@@ -137,7 +140,7 @@ async def put(
     task: TaskId,
     number: RoundNumber,
 ) -> SnapshotView:
-    """A member (the key holder, where only that one can open sums) leaves the state; the first one wins."""
+    """Store a snapshot made by a member, or by the key holder if only it can open sums. The first one stands."""
     content_length(request)
     digest = content_digest(request)
     known, expected = await run_in_threadpool(_admit, services, principal, task, number, digest)
@@ -153,7 +156,7 @@ async def put(
 def _admit(
     services: Services, principal: Principal, task_id: str, number: int, digest: str
 ) -> tuple[SnapshotView | None, int]:
-    """The snapshot that is there already, or None; and the length that a snapshot must have."""
+    """Return the stored snapshot of the round, if there is one, and the bytes that a new one must have."""
     member = member_of(principal, task_id)
     with services.database.read() as session:
         task = task_of(session, principal, task_id)
@@ -168,24 +171,24 @@ def _admit(
             return _same_or_conflict(known, digest), 0
         newest = newest_snapshot(session, task_id)
         if newest is not None and newest.round_number > number + KEPT_SNAPSHOTS:
-            raise Problem("conflict", "newer snapshots are there already")
+            raise Problem("conflict", "newer snapshots are stored already")
         return None, sealed_bytes(plan_task(row_terms(task)).recipe.state_bytes(round_.sum_index))
 
 
 def _check_author(session: Session, task: TaskRow, member: Enrolled) -> None:
     if task.opened_by == "anyone":
-        raise Problem("conflict", "the server makes this task's snapshots itself")
+        raise Problem("conflict", "the server itself makes the snapshots of this task")
     if member.role == "holder":
         return
     if task.opened_by == "holder":
-        raise Problem("forbidden", "only the key holder can open this task's sums, so only it makes snapshots")
+        raise Problem("forbidden", "only the key holder may store snapshots of this task")
     if not is_keyed(session.get_one(ClientRow, member.client_id)):
-        raise Problem("forbidden", "only members that were given the keys make snapshots")
+        raise Problem("forbidden", "only members that have received the keys may store snapshots")
 
 
 def _same_or_conflict(known: SnapshotRow, digest: str) -> SnapshotView:
     if known.digest != digest:
-        raise Problem("conflict", "another snapshot of this round is stored, and it stands")
+        raise Problem("conflict", "another snapshot of this round is stored already")
     return snapshot_view(known)
 
 
@@ -202,7 +205,7 @@ def _store(
         with services.database.write() as session:
             add_snapshot(session, row)
             announce(session, task_id, "snapshot", "round")
-    except IntegrityError:  # somebody was quicker: the first one stands
+    except IntegrityError:  # another client stored one first
         services.blobs.delete(key)
         with services.database.read() as session:
             known = find_snapshot(session, task_id, number)

@@ -1,4 +1,4 @@
-"""The stages of masked rounds: what clients send (PUT), and what they are handed after each of them."""
+"""The stages of masked rounds: clients send a message (PUT) and fetch what the stage before it produced (GET)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}", tags=["stages"])
 
-StageName = Annotated[StageMessage, Path(description="What is sent.", examples=["advertise"])]
+StageName = Annotated[StageMessage, Path(description="Kind of message.", examples=["advertise"])]
 _HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-cohort")}
 
 
@@ -42,10 +42,10 @@ _HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-c
     status_code=201,
     summary="Send the message of a stage",
     response_model=UploadReceipt,
-    openapi_extra=binary_request("The message, of exactly the length that the stage and the roster imply."),
+    openapi_extra=binary_request("The message, of exactly the length that the stage and the roster determine."),
     responses={
-        201: {"description": "The message is durable."},
-        200: {"model": UploadReceipt, "description": "The same message is stored already."},
+        201: {"description": "The message is stored durably."},
+        200: {"model": UploadReceipt, "description": "The same message was stored before."},
         **guarded(
             "bad-contribution",
             "bad-digest",
@@ -68,7 +68,7 @@ async def put(
     stage: StageName,
     client: ClientId,
 ) -> Response:
-    """Idempotent: the same bytes again are answered with the same receipt, other bytes with a conflict."""
+    """Send the message of a stage. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
     admission = await run_in_threadpool(admit_to_stage, services, principal, task, number, stage, client)
     content_length(request)
     digest = content_digest(request)
@@ -91,7 +91,10 @@ def _answer(
     "/roster",
     summary="Fetch the roster",
     response_class=Response,
-    responses={**binary_response("Who takes part, with which keys: the same bytes for everybody."), **_HANDED_OUT},
+    responses={
+        **binary_response("The clients that take part, with their keys."),
+        **_HANDED_OUT,
+    },
 )
 def roster(
     services: ServicesOf,
@@ -100,7 +103,7 @@ def roster(
     number: RoundNumber,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """From sharing on, for the clients in it."""
+    """Return the roster to the clients in it, from the state sharing on. All clients get the same bytes."""
     return _answer(services, principal, task, number, "roster", if_none_match)
 
 
@@ -108,7 +111,10 @@ def roster(
     "/inbox",
     summary="Fetch the neighbours' shares",
     response_class=Response,
-    responses={**binary_response("Who shared, and what the neighbours sealed for the asking client."), **_HANDED_OUT},
+    responses={
+        **binary_response("The clients that shared, and the shares sealed for the asking client."),
+        **_HANDED_OUT,
+    },
 )
 def inbox(
     services: ServicesOf,
@@ -117,7 +123,7 @@ def inbox(
     number: RoundNumber,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """From collecting on, for the clients that shared."""
+    """Return the sealed shares for the asking client, if it has shared, from the state collecting on."""
     return _answer(services, principal, task, number, "inbox", if_none_match)
 
 
@@ -125,7 +131,10 @@ def inbox(
     "/survivors",
     summary="Fetch the set of survivors",
     response_class=Response,
-    responses={**binary_response("Who contributed, one bit a member of the roster."), **_HANDED_OUT},
+    responses={
+        **binary_response("The survivors: one bit for each member of the roster."),
+        **_HANDED_OUT,
+    },
 )
 def survivors(
     services: ServicesOf,
@@ -134,7 +143,7 @@ def survivors(
     number: RoundNumber,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """From the end of collecting on."""
+    """Return the set of survivors, from the end of the state collecting on."""
     return _answer(services, principal, task, number, "survivors", if_none_match)
 
 
@@ -142,7 +151,7 @@ def survivors(
     "/confirmations",
     summary="Fetch the neighbours' confirmations",
     response_class=Response,
-    responses={**binary_response("What the asking client's neighbours signed."), **_HANDED_OUT},
+    responses={**binary_response("The signatures of the asking client's neighbours."), **_HANDED_OUT},
 )
 def confirmations(
     services: ServicesOf,
@@ -151,5 +160,5 @@ def confirmations(
     number: RoundNumber,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """From unmasking on, for the clients that confirmed; there are none where the server is trusted to keep to it."""
+    """Return the neighbours' signatures to clients that confirmed, from the state unmasking on; semi-malicious only."""
     return _answer(services, principal, task, number, "confirmations", if_none_match)

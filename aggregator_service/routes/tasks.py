@@ -1,8 +1,8 @@
-"""Tasks: made, listed, shown, closed."""
+"""Tasks: create, list, show, close."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from sqlalchemy.orm import Session
@@ -11,14 +11,12 @@ from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, Re
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.routes.common import TaskId, guarded
-from aggregator_service.services import Services, ServicesOf
+from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, task_view
 from protocols.messages import TaskPage, TaskRequest, TaskView
 
 __all__ = ["router"]
-
-_UNSIGNED: Final = "Requests need no signature here: whoever gets hold of a client's token can act as that client."
 
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
 
@@ -31,46 +29,40 @@ router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
     responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
 )
 def create(services: ServicesOf, request: TaskRequest) -> TaskView:
-    """Agree on recipe, mechanism and schedule. What cannot work is refused here, with the reason."""
+    """Create a task with a recipe, a mechanism and a schedule; 422 with the reason if they cannot work together."""
     plan = plan_request(request)
     with services.database.write() as session:
-        return _told(services, session, create_task(session, request, plan, services.clock.now()))
+        task = create_task(session, request, plan, services.clock.now())
+        return task_view(session, task, services.settings.signatures)
 
 
 @router.get("", summary="List tasks", dependencies=[ReaderOnly], responses=guarded())
 def list_all(
     services: ServicesOf,
-    name: Annotated[str | None, Query(description="Only the task of this name.", max_length=63)] = None,
+    name: Annotated[str | None, Query(description="Return only the task with this name.", max_length=63)] = None,
 ) -> TaskPage:
-    """Tasks, newest first."""
+    """Return all tasks, newest first."""
+    signatures = services.settings.signatures
     with services.database.read() as session:
-        return TaskPage(tasks=[_told(services, session, task) for task in list_tasks(session, name)])
+        return TaskPage(tasks=[task_view(session, task, signatures) for task in list_tasks(session, name)])
 
 
 @router.get("/{task}", summary="Show a task", responses=guarded())
 def show(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> TaskView:
-    """A task as its operators and members see it."""
+    """Return a task as operators and its members see it."""
     with services.database.read() as session:
-        return _told(services, session, task_of(session, principal, task))
+        return task_view(session, task_of(session, principal, task), services.settings.signatures)
 
 
 @router.post("/{task}/close", summary="Close a task", dependencies=[OperatorOnly], responses=guarded())
 def close(services: ServicesOf, task: TaskId) -> TaskView:
-    """End a task for good; a round under way fails and its contributions are scrubbed. Idempotent."""
+    """End a task for good. An active round fails and its contributions are deleted. Idempotent."""
 
     def write(session: Session) -> TaskView:
         row = session.get(TaskRow, task)
         if row is None:
             raise Problem("not-found", "there is no such task")
         close_task(session, row, services.clock.now())
-        return _told(services, session, row)
+        return task_view(session, row, services.settings.signatures)
 
     return services.database.transact(write)
-
-
-def _told(services: Services, session: Session, task: TaskRow) -> TaskView:
-    """A task, with what this server's settings mean for it."""
-    view = task_view(session, task)
-    if services.settings.signatures == "required":
-        return view
-    return view.model_copy(update={"warnings": [*view.warnings, _UNSIGNED]})

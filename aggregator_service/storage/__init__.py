@@ -1,1 +1,1 @@
-"""What the service keeps: rows (SQLAlchemy) and blobs."""
+"""Storage: rows in a database (SQLAlchemy), bytes in a blob store, and their clean-up."""

@@ -1,4 +1,4 @@
-"""One server a data directory, no orphans left of a crash, nothing kept that no row names any more."""
+"""Clean-up: lock the data directory, and delete received bodies and blobs that no row names (orphans)."""
 
 from __future__ import annotations
 
@@ -42,16 +42,19 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _SWEEP_SECONDS: Final = 1800.0
 _GRACE_SECONDS: Final = 6 * 3600.0
-"""Far longer than any blob waits for its row, and than clocks of servers and stores differ."""
+"""Far longer than the time between a blob and its row, and than the difference between two machines' clocks."""
 
 
 class DataDirectoryInUseError(RuntimeError):
-    """Another server runs on this data directory."""
+    """Another server uses this data directory."""
 
 
 @contextmanager
 def own_data_directory(path: Path) -> Iterator[None]:
-    """Hold the directory's lock; the kernel lets go of it when the process dies, however it dies."""
+    """Create the data directory and lock it for this process. The kernel releases the lock when the process ends.
+
+    Raises `DataDirectoryInUseError` when another process has the lock.
+    """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(path / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -59,8 +62,8 @@ def own_data_directory(path: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataDirectoryInUseError(
-                f"another server runs on {path}: each server needs a data directory of its own (--data-dir), "
-                f"also where several share a database"
+                f"another server runs on {path}: give each server its own data directory (--data-dir), "
+                f"also when several share a database"
             ) from None
         yield
     finally:
@@ -68,22 +71,22 @@ def own_data_directory(path: Path) -> Iterator[None]:
 
 
 def collect_bodies(upload_dir: Path) -> int:
-    """Delete what an earlier run had half received, before the first request is taken; how many bodies there were."""
+    """Delete the bodies that an earlier run did not finish receiving; return their number. Call it before serving."""
     upload_dir.mkdir(parents=True, exist_ok=True)
-    strays = list(upload_dir.iterdir())
-    for path in strays:
+    bodies = list(upload_dir.iterdir())
+    for path in bodies:
         path.unlink(missing_ok=True)
-    if strays:
-        _LOG.info("bodies of an interrupted run removed", extra=fields(bodies=len(strays)))
-    return len(strays)
+    if bodies:
+        _LOG.info("removed unfinished bodies of an earlier run", extra=fields(bodies=len(bodies)))
+    return len(bodies)
 
 
 def collect_orphans(database: Database, blobs: BlobStore, before: float | None = None) -> int:
-    """Delete blobs of this database's tasks that no row names; how many there were.
+    """Delete the blobs of this database's tasks that no row names; return their number.
 
-    A blob is always written before the row that names it, so a running server has nameless blobs that are no orphans:
-    without `before`, only the storage's one owner may do this, before it takes requests. With it, blobs written later
-    than that are left alone. Blobs of unknown tasks are another database's.
+    before: keep blobs that were written later (seconds since the epoch). A blob is written before the row that names
+    it, so a running server has blobs without rows: without `before`, call this only when no other process uses the
+    storage and before serving. Blobs of unknown tasks belong to another database and are kept.
     """
     with database.read() as session:
         named, tasks = _named_blobs(session), set(session.scalars(select(TaskRow.id)))
@@ -93,7 +96,7 @@ def collect_orphans(database: Database, blobs: BlobStore, before: float | None =
         blobs.delete(*batch)
         orphans += len(batch)
     if orphans:
-        _LOG.info("orphaned blobs removed", extra=fields(blobs=orphans))
+        _LOG.info("removed orphaned blobs", extra=fields(blobs=orphans))
     return orphans
 
 
@@ -103,26 +106,28 @@ def _batches(keys: Iterator[str]) -> Iterator[list[str]]:
 
 
 async def sweep(database: Database, blobs: BlobStore) -> None:
-    """Collect orphans every now and then, until cancelled: what a failed deletion or a dead server left behind."""
+    """Delete orphans of failed deletions and killed servers every half hour, until cancelled."""
     while True:
         await asyncio.sleep(_SWEEP_SECONDS)
         try:
-            # the machine's time, since that is what files and objects are dated by
+            # system time, not the service's clock: files and objects carry it
             await run_in_threadpool(collect_orphans, database, blobs, time.time() - _GRACE_SECONDS)
         except (BlobsUnavailableError, *DATABASE_GONE) as error:
-            _LOG.warning("orphans stay for now: the storage fails with %s", type(error).__name__)
+            _LOG.warning("cannot delete orphaned blobs: %s; trying again later", type(error).__name__)
         except Exception:
-            _LOG.exception("orphans stay for now")
+            _LOG.exception("failed to delete orphaned blobs; trying again later")
 
 
 def delete_orphans(effects: Effects, blobs: BlobStore) -> None:
-    """After a commit: delete what no row names any more. What cannot be deleted now is collected later."""
+    """Delete the blobs that a commit made orphans. When that fails, `sweep` deletes them later."""
     if not effects.orphans:
         return
     try:
         blobs.delete(*effects.orphans)
     except BlobsUnavailableError as error:
-        _LOG.warning("blobs are deleted later: %s", error, extra=fields(blobs=len(effects.orphans)))
+        _LOG.warning(
+            "cannot delete orphaned blobs: %s; they are deleted later", error, extra=fields(blobs=len(effects.orphans))
+        )
 
 
 def _named_blobs(session: Session) -> set[str]:

@@ -1,8 +1,7 @@
-"""The database: short transactions, and what may happen only after they are committed.
+"""The database: short transactions, and effects that happen only after their commit.
 
-A transaction collects *effects*: topics that waiting clients should hear of, and blobs that nothing names any more.
-They take place after the commit; a crash in between is harmless, since waiting clients ask again and orphaned blobs
-are collected at the next start.
+A transaction collects *effects*: announcements for waiting clients, blobs that no row names any more, counts for
+metrics. A crash between commit and effects is harmless: clients ask again, and orphaned blobs are deleted later.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ _LOG = logging.getLogger(__name__)
 _EFFECTS: Final = "effects"
 _ATTEMPTS: Final = 6
 _PAUSE: Final = 0.02
-_BROADCAST: Final = 3000
+_MAX_NOTIFICATION: Final = 3000
 
 DATABASE_GONE: Final = (OperationalError, InterfaceError, TimeoutError)
-"""What is raised when the database does not answer, or only too late: trying again later is right."""
+"""Raised when the database does not answer in time: try again later."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """Something about a task changed. `version` is null for mere progress, which only the round engine hears of."""
+    """A change of a task, and the topics that it concerns. version: None for progress that only the engine needs."""
 
     task_id: str
     topics: tuple[str, ...]
@@ -61,7 +60,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A client delivered its `part` of a round (`storage.stages.Part`)."""
+    """A client sent its `part` of a round (`storage.stages.Part`)."""
 
     task_id: str
     round_id: int
@@ -71,8 +70,10 @@ class Delivery:
 
 @dataclass
 class Effects:
-    """What follows a commit. voided: hashes of tokens that are good no more. Only counted: outcomes of rounds, and
-    (phase, clients that it waited for in vain).
+    """What follows a commit.
+
+    voided: hashes of tokens that are void. orphans: keys of blobs to delete. outcomes: of rounds that ended, for
+    metrics. dropouts: round state and number of clients whose message did not arrive, for metrics.
     """
 
     announcements: list[Announcement] = field(default_factory=list)
@@ -84,9 +85,10 @@ class Effects:
 
 
 class Database:
-    """One engine, sessions that read and sessions that write. Safe to share between threads.
+    """A database with sessions that read and sessions that write. Thread-safe.
 
-    `ParameterError` when the URL is of no database that is supported.
+    url: a SQLAlchemy URL; `ParameterError` unless it is of SQLite or PostgreSQL. connections: size of the pool.
+    listeners: called with the effects of each commit, in the committing thread.
     """
 
     def __init__(self, url: str, connections: int = 16) -> None:
@@ -94,7 +96,7 @@ class Database:
         self._engine = self._dialect.create(self._url, connections)
         self._reading = self._dialect.readers(self._engine)
         self._writing = self._dialect.writers(self._engine)
-        self._origin = secrets.token_hex(8)  # tells our own broadcasts from those of others
+        self._origin = secrets.token_hex(8)  # distinguishes our notifications from those of other processes
         self.listeners: list[Callable[[Effects], None]] = []
 
     @property
@@ -104,33 +106,33 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that sees one state of the database and changes nothing."""
+        """Return a read-only session that sees one state of the database."""
         with Session(self._reading, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction: committed (durably) when the block ends, rolled back when it raises.
+        """Return a session in a transaction: committed durably at the end of the block, rolled back when it raises.
 
-        For what locks no rows that others lock too; `transact` is for the rest. A listener that fails afterwards is
-        logged: to the caller it must not look as if the commit had failed.
+        Use `transact` for work that locks rows which others lock too. An exception of a listener is logged, not raised:
+        the transaction is committed.
         """
         with Session(self._writing, expire_on_commit=False) as session:
             effects = session.info[_EFFECTS] = Effects()
             with self._dialect.one_writer(), session.begin():
                 yield session
-                self._broadcast(session, effects)
+                self._notify_all(session, effects)
         for listener in self.listeners:
             try:
                 listener(effects)
             except Exception:
-                _LOG.exception("a transaction is committed, but what follows it failed")
+                _LOG.exception("a listener failed after a commit")
 
     def transact(self, work: Callable[[Session], Result]) -> Result:
-        """`work` in a transaction, and its result once that is committed.
+        """Call `work` in a transaction; return its result after the commit.
 
-        `work` is done again when the database rolled the transaction back for the sake of another one (a deadlock, a
-        serialization failure): it must do nothing but read and write rows, and make the rows it adds itself.
+        `work` is called again when the database rolled the transaction back because of another one (a deadlock, a
+        serialization failure). So it must only read and write rows, and create the rows that it adds.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -139,96 +141,100 @@ class Database:
             except DBAPIError as error:
                 if attempt == _ATTEMPTS or not self._dialect.is_transient(error):
                     raise
-                _LOG.info("a transaction gave way to another one and is done again (attempt %d)", attempt)
+                _LOG.info("transaction conflict (attempt %d of %d); trying again", attempt, _ATTEMPTS)
             time.sleep(_PAUSE * 2**attempt * (0.5 + secrets.randbelow(1000) / 1000))
         raise AssertionError("unreachable")
 
     def migrating(self, work: Callable[[Connection], None]) -> None:
-        """`work` on a connection, in a transaction during which no other process migrates."""
+        """Call `work` with a connection, in a transaction during which no other process migrates the schema."""
         with self._dialect.one_writer(), self._writing.begin() as connection:
-            self._dialect.hold_schema(connection)
+            self._dialect.lock_schema(connection)
             work(connection)
 
-    def listen(self, heard: Callable[[Announcement], None]) -> Callable[[], None]:
-        """Call `heard` in a thread with what other processes announce, as far as the database can tell; the answer
-        ends it. What is missed is found by looking (`longpoll.Notifier.watch`)."""
+    def listen(self, on_announcement: Callable[[Announcement], None]) -> Callable[[], None]:
+        """Call `on_announcement` in a thread with what other processes announce; return a function that stops it.
 
-        def hear(message: str) -> None:
+        SQLite sends nothing, and some may be lost: `polling.notifier.Notifier.watch` finds what is missing.
+        """
+
+        def receive(message: str) -> None:
             origin, task_id, topics, version = json.loads(message)
             if origin != self._origin:
-                heard(Announcement(task_id, tuple(topics), version))
+                on_announcement(Announcement(task_id, tuple(topics), version))
 
-        return self._dialect.listen(self._url, hear)
+        return self._dialect.listen(self._url, receive)
 
     def candidacy(self) -> Candidacy:
-        """This process as one of those that may drive this database's rounds."""
+        """Return this process's candidacy for the leadership over this database's rounds."""
         return self._dialect.candidacy(self._url)
 
-    def tell_progress(self, tasks: Iterable[str]) -> None:
-        """Let the round engine of another process look at these tasks, as far as the database can tell it."""
+    def notify_progress(self, tasks: Iterable[str]) -> None:
+        """Notify the round engine of another process of progress in these tasks. SQLite sends no notifications."""
         with self.write() as session:
             for task_id in tasks:
-                self._tell(session, Announcement(task_id, (), None))
+                self._notify(session, Announcement(task_id, (), None))
 
-    def _broadcast(self, session: Session, effects: Effects) -> None:
-        for told in effects.announcements:
-            if told.version is not None:  # of mere progress the leader is told afterwards (`rounds.herald`)
-                self._tell(session, told)
+    def _notify_all(self, session: Session, effects: Effects) -> None:
+        for announcement in effects.announcements:
+            if announcement.version is not None:  # `rounds.progress_relay` notifies of progress, after the commit
+                self._notify(session, announcement)
 
-    def _tell(self, session: Session, told: Announcement) -> None:
-        message = json.dumps([self._origin, told.task_id, told.topics, told.version])
-        if len(message) <= _BROADCAST:
-            self._dialect.tell(session, message)
+    def _notify(self, session: Session, announcement: Announcement) -> None:
+        content = [self._origin, announcement.task_id, announcement.topics, announcement.version]
+        message = json.dumps(content)
+        if len(message) <= _MAX_NOTIFICATION:
+            self._dialect.notify(session, message)
 
     def ping(self) -> None:
-        """Raise when the database does not answer or has no tables."""
+        """Raise a SQLAlchemy error when the database does not answer or has no tables."""
         with self.read() as session:
             session.execute(select(TaskRow.id).limit(1)).all()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close all connections."""
         self._engine.dispose()
 
 
 def announce(session: Session, task_id: str, *topics: str) -> None:
-    """After the commit, wake the clients that wait for `topics` of this task, here and in other processes."""
+    """Raise the task's version and, after the commit, wake those that wait for its `topics` in any process."""
     bump = update(TaskRow).where(TaskRow.id == task_id).values(version=TaskRow.version + 1).returning(TaskRow.version)
     version = session.execute(bump.execution_options(synchronize_session=False)).scalar_one()
     _effects(session).announcements.append(Announcement(task_id, topics, version))
 
 
 def progress(session: Session, delivery: Delivery) -> None:
-    """After the commit, let the round engine look at this task."""
+    """After the commit, notify the round engine that a client sent something."""
     effects = _effects(session)
     effects.announcements.append(Announcement(delivery.task_id, (), None))
     effects.deliveries.append(delivery)
 
 
 def void_token(session: Session, token_hash: str) -> None:
-    """After the commit, nobody in this process takes this token any more; announce "tokens" for the others."""
+    """After the commit, remove this token from the cache of this process. For others, announce "tokens"."""
     _effects(session).voided.append(token_hash)
 
 
 def discard(session: Session, key: str | None) -> None:
-    """After the commit, delete a blob that no row names any more."""
+    """After the commit, delete a blob that no row names any more. Does nothing for None."""
     if key is not None:
         _effects(session).orphans.append(key)
 
 
 def count_outcome(session: Session, outcome: str) -> None:
-    """After the commit, count a round that ended."""
+    """After the commit, count the outcome of a round in the metrics."""
     _effects(session).outcomes.append(outcome)
 
 
-def count_dropouts(session: Session, phase: str, clients: int) -> None:
-    """After the commit, count the clients that a phase waited for in vain."""
+def count_dropouts(session: Session, state: str, clients: int) -> None:
+    """After the commit, add the clients whose message did not arrive in a round state to the metrics."""
     if clients > 0:
-        _effects(session).dropouts.append((phase, clients))
+        _effects(session).dropouts.append((state, clients))
 
 
 def changed_rows(session: Session, statement: Executable, parameters: Mapping[str, Any] | None = None) -> int:
-    """Execute an INSERT, UPDATE or DELETE and say how many rows it met: the guard of every optimistic change."""
-    options = {"synchronize_session": False, "preserve_rowcount": True}  # which is else not kept of an INSERT
+    """Execute an INSERT, UPDATE or DELETE; return the number of rows that it changed."""
+    # SQLAlchemy drops the row count of an INSERT unless it is told to preserve it.
+    options = {"synchronize_session": False, "preserve_rowcount": True}
     result = session.execute(statement, parameters, execution_options=options)
     return cast("CursorResult[Any]", result).rowcount
 

@@ -1,6 +1,6 @@
-"""What differs between the databases, behind one interface: how transactions begin, what is tried again, who is told.
+"""The interface for what differs between databases: start of transactions, retries, notifications, leadership.
 
-`storage.database` is written against `Dialect`; `storage.sqlite` and `storage.postgres` are the two there are.
+`storage.database` uses `Dialect`; `storage.sqlite` and `storage.postgres` implement it.
 """
 
 from __future__ import annotations
@@ -21,58 +21,61 @@ __all__ = ["Candidacy", "Dialect", "dialect_of"]
 
 
 class Candidacy(Protocol):
-    """One process's candidacy to lead: to be the only one that drives rounds over a database. Its calls block."""
+    """A process's candidacy to be the leader: the only process that drives the rounds of a database. Calls block."""
 
     def leads(self, wait: float = 0.0) -> bool:
-        """Whether this process leads now: it takes the lead when that is free, or asks whether it still has it.
+        """Try to acquire the leader lock, or check that this process still has it; return whether it does.
 
-        It waits `wait` seconds first, or until its connection breaks. False when the database cannot be asked.
+        Waits `wait` seconds first, or until its connection breaks. False when the database does not answer.
         """
 
     def resign(self) -> None:
-        """Leave the lead to others at once; from any thread, also while `leads` waits for an answer."""
+        """Release the lock at once. May be called in any thread, also while `leads` waits for an answer."""
 
 
 class Dialect(Protocol):
-    """One kind of database."""
+    """A kind of database."""
 
     def create(self, url: URL, connections: int) -> Engine:
-        """An engine whose connections are durable and give up waiting in the end."""
+        """Return an engine whose commits are durable and whose waits have a time limit."""
 
     def readers(self, engine: Engine) -> Engine:
-        """The same engine for transactions that see one state of the database and change nothing."""
+        """Return the engine for read-only transactions that see one state of the database."""
 
     def writers(self, engine: Engine) -> Engine:
-        """The same engine for transactions that write."""
+        """Return the engine for transactions that write."""
 
     def one_writer(self) -> AbstractContextManager[object]:
-        """Held while this process writes; does nothing where the database takes several writers."""
+        """Return a lock to hold while this process writes; it does nothing when the database allows several writers."""
 
-    def hold_schema(self, connection: Connection) -> None:
-        """Until the transaction ends, no other process migrates this database."""
+    def lock_schema(self, connection: Connection) -> None:
+        """Prevent other processes from migrating this database until the transaction ends."""
 
     def is_transient(self, error: DBAPIError) -> bool:
-        """Whether the transaction was rolled back for the sake of another one: trying again is right."""
+        """Whether the transaction was rolled back because of another one, so that it can be tried again."""
 
-    def tell(self, session: Session, message: str) -> None:
-        """When the transaction is committed, other processes that listen hear `message` (at most 4,000 bytes)."""
+    def notify(self, session: Session, message: str) -> None:
+        """Send `message` (at most 4,000 bytes) to the processes that listen, when the transaction is committed."""
 
-    def listen(self, url: URL, heard: Callable[[str], None]) -> Callable[[], None]:
-        """Call `heard`, in a thread of its own, with what others tell; the answer ends it.
+    def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
+        """Call `on_message`, in a thread of its own, with each message; return a function that stops it.
 
-        Messages may be lost when the connection breaks, so listeners look for themselves every now and then.
+        Messages are lost while the connection is broken, so listeners must also query the database regularly.
         """
 
     def candidacy(self, url: URL) -> Candidacy:
-        """This process as one of those that may lead."""
+        """Return this process's candidacy for the leadership."""
 
 
 def dialect_of(url: str) -> tuple[Dialect, URL]:
-    """The dialect of a SQLAlchemy URL, and the URL with our driver; `ParameterError` for any other database."""
+    """Return the dialect of a SQLAlchemy URL, and the URL with our driver.
+
+    Raises `ParameterError` for an invalid URL and for a database that is not supported.
+    """
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise ParameterError("the database URL is none: it looks like postgresql://user@host/name") from None
+        raise ParameterError("not a valid database URL: expected postgresql://user@host/name") from None
     match parsed.get_backend_name():
         case "sqlite" if parsed.database in (None, "", ":memory:"):
             raise ParameterError("the SQLite database must be a file: sqlite:////path/to/file")
@@ -81,4 +84,4 @@ def dialect_of(url: str) -> tuple[Dialect, URL]:
         case "postgresql" | "postgres":
             return Postgres(), parsed.set(drivername="postgresql+psycopg")
         case other:
-            raise ParameterError(f"{other} is not a database that is supported: SQLite and PostgreSQL are")
+            raise ParameterError(f"the database {other} is not supported: use SQLite or PostgreSQL")

@@ -1,4 +1,4 @@
-"""Blobs as files of a directory: for one machine."""
+"""Blobs as files in a directory, for one machine."""
 
 from __future__ import annotations
 
@@ -20,53 +20,53 @@ __all__ = ["DirectoryBlobs"]
 
 _TEMPORARY: Final = ".tmp"
 _MARKER: Final = ".hushrec"
-"""Tells this directory from an empty place where it should be mounted, in which every blob would seem to be lost."""
-_LEAST_FREE: Final = 16 * 1024 * 1024
+"""File in the directory. An empty mount point lacks it, so that a missing mount does not look like lost blobs."""
+_MIN_FREE_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class DirectoryBlobs:
-    """Blobs as files below `root`: written beside, fsynced, renamed, directory fsynced."""
+    """Blobs as files below `root`: written to a temporary file, synced, renamed, and the directory synced."""
 
     root: Path
 
     def prepare(self) -> None:
         """See `BlobStore.prepare`."""
-        with self._working():
+        with self._reporting_errors():
             self.root.mkdir(parents=True, exist_ok=True)
             (self.root / _MARKER).touch()
 
     def put(self, key: str, body: bytes | memoryview) -> str:
         """See `BlobStore.put`."""
-        with self._working():
+        with self._reporting_errors():
             target = self._target(key)
-            beside = target.with_name(target.name + _TEMPORARY)
-            with beside.open("wb") as file:
+            temporary = target.with_name(target.name + _TEMPORARY)
+            with temporary.open("wb") as file:
                 file.write(body)
                 file.flush()
                 os.fsync(file.fileno())
-            _rename(beside, target)
+            _rename(temporary, target)
         return hashlib.sha256(body).hexdigest()
 
     def adopt(self, path: Path, key: str) -> None:
         """See `BlobStore.adopt`; a file on another file system is copied."""
         target = self._target(key)
-        with self._working():  # the directory may go between the look and the rename
+        with self._reporting_errors():  # the directory may be unmounted between check and rename
             try:
                 _rename(path, target)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-                beside = target.with_name(target.name + _TEMPORARY)
-                with path.open("rb") as source, beside.open("wb") as file:
+                temporary = target.with_name(target.name + _TEMPORARY)
+                with path.open("rb") as source, temporary.open("wb") as file:
                     shutil.copyfileobj(source, file, CHUNK)
                     file.flush()
                     os.fsync(file.fileno())
-                _rename(beside, target)
+                _rename(temporary, target)
                 path.unlink(missing_ok=True)
 
     def view(self, key: str, digest: str) -> memoryview:
-        """See `BlobStore.view`. The mapping lives as long as something refers to it."""
+        """See `BlobStore.view`. The mapping ends with its last reference."""
         with self._opened(key) as file:
             size = os.fstat(file.fileno()).st_size
             body = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
@@ -88,66 +88,66 @@ class DirectoryBlobs:
 
     def delete(self, *keys: str) -> None:
         """See `BlobStore.delete`."""
-        with self._working():
+        with self._reporting_errors():
             for key in keys:
                 self._path(key).unlink(missing_ok=True)
 
     def keys(self, before: float | None = None) -> Iterator[str]:
         """See `BlobStore.keys`."""
         for path in self.root.glob("*/*"):
-            if path.suffix != _TEMPORARY and _older(path, before):
+            if path.suffix != _TEMPORARY and _is_older(path, before):
                 yield f"{path.parent.name}/{path.name}"
 
     def clean(self, before: float | None = None) -> None:
         """See `BlobStore.clean`."""
         for path in self.root.glob(f"*/*{_TEMPORARY}"):
-            if _older(path, before):
+            if _is_older(path, before):
                 path.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """The directory is the one that was prepared, may be written, and has room left."""
-        with self._working():
+        """See `BlobStore.check`: the marker exists, the directory is writable and its file system has 16 MiB free."""
+        with self._reporting_errors():
             (self.root / _MARKER).stat()
             state = os.statvfs(self.root)
         if not os.access(self.root, os.W_OK | os.X_OK) or state.f_flag & os.ST_RDONLY:
-            raise BlobsUnavailableError("the directory of the blobs cannot be written")
-        if state.f_bavail * state.f_frsize < _LEAST_FREE:
-            raise BlobsUnavailableError("the file system of the blobs is full")
+            raise BlobsUnavailableError("the blob directory is not writable")
+        if state.f_bavail * state.f_frsize < _MIN_FREE_BYTES:
+            raise BlobsUnavailableError("the file system of the blob directory is full")
 
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)
 
     def _target(self, key: str) -> Path:
-        """Where a new blob goes, its directory made."""
+        """Return the path of a new blob; creates its directory."""
         target = self._path(key)
-        with self._working():
+        with self._reporting_errors():
             if not target.parent.is_dir():
-                (self.root / _MARKER).stat()  # never begin anew where the store should be mounted
+                (self.root / _MARKER).stat()  # do not create directories in an empty mount point
                 target.parent.mkdir(exist_ok=True)
         return target
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[BufferedReader]:
-        with self._working():
+        with self._reporting_errors():
             try:
                 file = self._path(key).open("rb")
             except FileNotFoundError:
-                (self.root / _MARKER).stat()  # when this is gone too, it is not the blob that is damaged
-                raise BlobDamagedError(f"the blob {key} is not there") from None
+                (self.root / _MARKER).stat()  # without the marker the store is missing, not only this blob
+                raise BlobDamagedError(f"the blob {key} does not exist") from None
             with file:
                 yield file
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
-        """What the system says of the directory or its disk is no fault of the blob."""
+    def _reporting_errors(self) -> Iterator[None]:
+        """Raise `BlobsUnavailableError` for errors of the operating system."""
         try:
             yield
         except OSError as error:
             reason = errno.errorcode.get(error.errno or 0, type(error).__name__)
-            raise BlobsUnavailableError(f"the directory of the blobs does not work ({reason})") from error
+            raise BlobsUnavailableError(f"the blob directory cannot be used ({reason})") from error
 
 
-def _older(path: Path, before: float | None) -> bool:
+def _is_older(path: Path, before: float | None) -> bool:
     if before is None:
         return True
     try:

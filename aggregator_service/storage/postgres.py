@@ -1,8 +1,8 @@
-"""PostgreSQL: several processes, on several machines, over one database. The only module that knows psycopg.
+"""PostgreSQL: one database for several processes on several machines. The only module that imports psycopg.
 
-Writers run at READ COMMITTED and lock the rows they decide on (`storage.rounds`), always in the order task, round,
-client, so that deadlocks are rare; one that happens all the same is tried again. Readers see one state (REPEATABLE
-READ), which PostgreSQL never refuses to a transaction that only reads.
+Writers run at READ COMMITTED and lock the rows they depend on (`storage.rounds`), always in the order task, round,
+client, so that deadlocks are rare; a transaction that meets one is tried again. Readers run at REPEATABLE READ and see
+one state; PostgreSQL never aborts a read-only transaction at this level.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = ["Postgres"]
 
 _LOG = logging.getLogger(__name__)
 _TRANSIENT: Final = frozenset({"40001", "40P01"})
-"""serialization_failure and deadlock_detected: the transaction is rolled back, and may be done again."""
+"""serialization_failure and deadlock_detected: the transaction is rolled back and can be tried again."""
 _CHANNEL: Final = "hushrec"
 _SCHEMA_LOCK: Final = 0x6875736872656301
-"""Key of the advisory lock that a migration holds ("hushrec" and a one)."""
+"""Key of the advisory lock of migrations: "hushrec" and a 1."""
 _LEADER_LOCK: Final = 0x68757368
-"""First half of the key of the leader's advisory lock ("hush"); the other one is made of the schema's name."""
+"""First half of the key of the leader's advisory lock: "hush". The second half is a hash of the schema's name."""
 _POOL_SECONDS: Final = 10
 _LISTEN_SECONDS: Final = 0.5
 _RECONNECT_SECONDS: Final = 1.0
-# A peer that is gone without a word is noticed within seconds, instead of the kernel's quarter of an hour.
+# Detect a peer that disappeared within seconds; the kernel's default is a quarter of an hour.
 _CONNECT: Final = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -47,15 +47,15 @@ _CONNECT: Final = {
     "tcp_user_timeout": 20_000,
     "application_name": "hushrec",
 }
-# What PRAGMA synchronous and busy_timeout are to SQLite: an acknowledged commit is durable even where the cluster's
-# default says otherwise, a lock is waited for so long and no longer, and a forgotten transaction holds up nobody.
+# As PRAGMA synchronous and busy_timeout for SQLite: commits are durable even when the cluster's default is not, waiting
+# for a lock has a time limit, and so has an idle transaction.
 _PREPARE: Final = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
     "SET lock_timeout = '15s'",
     "SET idle_in_transaction_session_timeout = '10min'",
 )
-# A leader's session ends within seconds when its machine has vanished, or when its process stands still and asks no
-# more (from PostgreSQL 14 on); with the session goes the lock. `rounds.leadership` gives up before that.
+# The session of a leader ends within seconds when its machine disappears, or when its process hangs and sends no query
+# (from PostgreSQL 14 on). The lock ends with the session. `rounds.leadership` stops leading before that.
 _LEADER: Final = (
     "SET tcp_keepalives_idle = 3",
     "SET tcp_keepalives_interval = 1",
@@ -63,9 +63,9 @@ _LEADER: Final = (
     "SET tcp_user_timeout = 6000",
     "SELECT set_config(name, '8s', false) FROM pg_settings WHERE name = 'idle_session_timeout'",
 )
-_TAKE: Final = "SELECT pg_try_advisory_lock(%(key)s, hashtext(coalesce(current_schema(), '')))"
-# Asked of the locks themselves: behind a pooler that changes sessions, a lock may be another one's.
-_STILL: Final = (
+_ACQUIRE: Final = "SELECT pg_try_advisory_lock(%(key)s, hashtext(coalesce(current_schema(), '')))"
+# Reads the table of locks: behind a pooler that changes sessions, another session may hold the lock.
+_IS_HELD: Final = (
     "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()"
     " AND classid = %(key)s AND objid = hashtext(coalesce(current_schema(), ''))::oid AND objsubid = 2)"
 )
@@ -75,7 +75,7 @@ class Postgres:
     """See `Dialect`."""
 
     def create(self, url: URL, connections: int) -> Engine:
-        """See `Dialect.create`; what the URL's query says wins over our defaults."""
+        """See `Dialect.create`. Parameters in the URL's query override our defaults."""
         arguments = {name: value for name, value in _CONNECT.items() if name not in url.query}
         try:
             engine = create_engine(
@@ -97,31 +97,31 @@ class Postgres:
         return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def writers(self, engine: Engine) -> Engine:
-        """See `Dialect.writers`. Whoever waited for a row must see what its holder committed: READ COMMITTED."""
+        """See `Dialect.writers`. At READ COMMITTED a transaction that waited for a row sees its committed change."""
         return engine.execution_options(isolation_level="READ COMMITTED")
 
     def one_writer(self) -> AbstractContextManager[object]:
         """See `Dialect.one_writer`."""
         return nullcontext()
 
-    def hold_schema(self, connection: Connection) -> None:
-        """See `Dialect.hold_schema`."""
+    def lock_schema(self, connection: Connection) -> None:
+        """See `Dialect.lock_schema`."""
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
 
     def is_transient(self, error: DBAPIError) -> bool:
         """See `Dialect.is_transient`."""
         return getattr(error.orig, "sqlstate", None) in _TRANSIENT
 
-    def tell(self, session: Session, message: str) -> None:
-        """See `Dialect.tell`: PostgreSQL delivers at the commit, or not at all.
+    def notify(self, session: Session, message: str) -> None:
+        """See `Dialect.notify`: PostgreSQL sends the message at the commit.
 
-        Commits that tell something wait for each other, so it is kept to changes that clients wait for.
+        It runs commits with notifications one after the other, so only changes that clients wait for are sent.
         """
         session.execute(text("SELECT pg_notify(:channel, :message)"), {"channel": _CHANNEL, "message": message})
 
-    def listen(self, url: URL, heard: Callable[[str], None]) -> Callable[[], None]:
+    def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
         """See `Dialect.listen`."""
-        listener = _Listener(url, heard)
+        listener = _Listener(url, on_message)
         listener.start()
         return listener.stop
 
@@ -131,80 +131,84 @@ class Postgres:
 
 
 class _Listener:
-    """One connection of its own that waits for notifications, and connects again when it breaks."""
+    """A thread with its own connection that receives notifications, and reconnects when it breaks."""
 
-    def __init__(self, url: URL, heard: Callable[[str], None]) -> None:
+    def __init__(self, url: URL, on_message: Callable[[str], None]) -> None:
         self._arguments = _arguments(url)
-        self._heard = heard
-        self._over = threading.Event()
+        self._on_message = on_message
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="database listener", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopped.set()
         self._thread.join()
 
     def _run(self) -> None:
         import psycopg
 
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             try:
                 with psycopg.connect(**self._arguments, autocommit=True) as connection:
                     connection.execute(f"LISTEN {_CHANNEL}")
-                    self._attend(connection)
+                    self._receive(connection)
             except psycopg.Error as error:
-                _LOG.warning("what other processes tell is not heard: %s; trying again", type(error).__name__)
-                self._over.wait(_RECONNECT_SECONDS)
+                _LOG.warning("cannot receive notifications of other processes: %s; reconnecting", type(error).__name__)
+                self._stopped.wait(_RECONNECT_SECONDS)
 
-    def _attend(self, connection: psycopg.Connection[Any]) -> None:
-        while not self._over.is_set():
+    def _receive(self, connection: psycopg.Connection[Any]) -> None:
+        while not self._stopped.is_set():
             for notice in connection.notifies(timeout=_LISTEN_SECONDS):
-                self._heard(notice.payload)
+                self._on_message(notice.payload)
 
 
 class _Candidate:
-    """See `Candidacy`: a session-level advisory lock on a connection of its own, which goes with its session."""
+    """See `Candidacy`: a session-level advisory lock on a connection of its own."""
 
     def __init__(self, url: URL) -> None:
         self._arguments = _arguments(url) | {"application_name": "hushrec leadership"}
         self._connection: psycopg.Connection[Any] | None = None
-        self._asking = threading.Lock()
-        self._wire = threading.Lock()  # a descriptor is not closed while it is being shut down
-        self._leads = self._silent = False
+        self._query_lock = threading.Lock()
+        self._close_lock = threading.Lock()  # do not close a descriptor while it is shut down
+        self._leads = self._failure_logged = False
 
     def leads(self, wait: float = 0.0) -> bool:
         """See `Candidacy.leads`."""
         import psycopg
 
-        with self._asking:
+        with self._query_lock:
             try:
                 connection = self._connected()
-                if wait:  # an idle connection has something to say only when it breaks
+                if wait:  # an idle connection becomes readable only when it breaks
                     select.select([connection.fileno()], [], [], wait)
-                answer = connection.execute(_STILL if self._leads else _TAKE, {"key": _LEADER_LOCK}).fetchone()
+                answer = connection.execute(_IS_HELD if self._leads else _ACQUIRE, {"key": _LEADER_LOCK}).fetchone()
                 self._leads = answer is not None and answer[0] is True
-                self._silent = False
-            except (psycopg.Error, OSError, ValueError) as error:  # ValueError: resigned while it waited
-                if not self._silent:
-                    _LOG.warning("who leads cannot be asked: %s; trying again", type(error).__name__)
-                self._silent = True
+                self._failure_logged = False
+            except (
+                psycopg.Error,
+                OSError,
+                ValueError,
+            ) as error:  # ValueError: `resign` closed the connection meanwhile
+                if not self._failure_logged:
+                    _LOG.warning("cannot query the leader lock: %s; trying again", type(error).__name__)
+                self._failure_logged = True
                 self._drop()
             return self._leads
 
     def resign(self) -> None:
-        """See `Candidacy.resign`. The server ends the session, and frees the lock, when the connection closes."""
-        self._silent = True
-        with self._wire, suppress(OSError, ValueError):
+        """See `Candidacy.resign`. Closing the connection ends the session, which releases the lock."""
+        self._failure_logged = True
+        with self._close_lock, suppress(OSError, ValueError):
             if self._connection is not None and not self._connection.closed:
-                with socket.socket(fileno=os.dup(self._connection.fileno())) as wire:
-                    wire.shutdown(socket.SHUT_RDWR)
-        if self._asking.acquire(blocking=False):  # otherwise whoever asks finds the connection broken, and drops it
+                with socket.socket(fileno=os.dup(self._connection.fileno())) as connection:
+                    connection.shutdown(socket.SHUT_RDWR)
+        if self._query_lock.acquire(blocking=False):  # otherwise the thread in `leads` finds the connection broken
             try:
                 self._drop()
             finally:
-                self._asking.release()
+                self._query_lock.release()
 
     def _connected(self) -> psycopg.Connection[Any]:
         import psycopg
@@ -217,14 +221,14 @@ class _Candidate:
 
     def _drop(self) -> None:
         self._leads = False
-        with self._wire:
+        with self._close_lock:
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
 
 
 def _arguments(url: URL) -> dict[str, Any]:
-    """What psycopg connects by; what the URL's query says wins over our defaults."""
+    """Return the connection arguments of psycopg. Parameters in the URL's query override our defaults."""
     arguments = {**_CONNECT, **{name: value for name, value in url.query.items() if isinstance(value, str)}}
     named = {"host": url.host, "port": url.port, "user": url.username, "password": url.password}
     named["dbname"] = url.database
@@ -232,7 +236,7 @@ def _arguments(url: URL) -> dict[str, Any]:
 
 
 def _prepare(connection: psycopg.Connection[Any], _record: object) -> None:
-    connection.autocommit = True  # a SET within a transaction would go with its rollback
+    connection.autocommit = True  # a rollback would undo a SET in its transaction
     for statement in _PREPARE:
         connection.execute(statement)
     connection.autocommit = False

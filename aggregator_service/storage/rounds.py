@@ -1,4 +1,4 @@
-"""Rounds, cohorts and contributions in the database."""
+"""Queries and locks of rounds, cohorts and contributions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import BindParameter, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ORDER
-from aggregator_service.storage.locks import hold_alone
+from aggregator_service.storage.locks import lock_name
 from aggregator_service.storage.schema import CohortRow, ContributionRow, RoundRow, RoundStateRow, SnapshotRow, TaskRow
 from protocols.messages.stages import RoundState
 
@@ -17,7 +17,7 @@ __all__ = [
     "cohort_clients",
     "find_contribution",
     "find_round",
-    "hold_data_set",
+    "lock_data_set",
     "lock_round_shared",
     "in_cohort",
     "last_completed",
@@ -34,87 +34,88 @@ __all__ = [
     "unfolded_count",
 ]
 
-# What each request and each step of the engine asks is put together once: building it costs as much as running it.
+# Frequent statements are built once: building one takes as long as executing it.
 _TASK: Final[BindParameter[str]] = bindparam("task")
 _ROUND: Final[BindParameter[int]] = bindparam("round")
 _CLIENT: Final[BindParameter[str]] = bindparam("client")
-_ANEW: Final = {"populate_existing": True}
+_REFRESH: Final = {"populate_existing": True}
 _FIND_ROUND: Final = select(RoundRow).where(RoundRow.task_id == _TASK, RoundRow.number == bindparam("number"))
 _LAST_ROUND: Final = select(RoundRow).where(RoundRow.task_id == _TASK).order_by(RoundRow.number.desc()).limit(1)
 _TASK_OF_ROUND: Final = select(RoundRow.task_id).where(RoundRow.id == _ROUND)
 _LOCK_TASK: Final = (
-    select(TaskRow).where(TaskRow.id == _TASK).with_for_update(key_share=True).execution_options(**_ANEW)
+    select(TaskRow).where(TaskRow.id == _TASK).with_for_update(key_share=True).execution_options(**_REFRESH)
 )
-_ONE_ROUND: Final = select(RoundRow).where(RoundRow.id == _ROUND).execution_options(**_ANEW)
+_ONE_ROUND: Final = select(RoundRow).where(RoundRow.id == _ROUND).execution_options(**_REFRESH)
 _LOCK_ROUND: Final = _ONE_ROUND.with_for_update(key_share=True)
-_HOLD_ROUND: Final = _ONE_ROUND.with_for_update(read=True)
-_HOLD_PLACE: Final = (
+_SHARE_ROUND: Final = _ONE_ROUND.with_for_update(read=True)
+_LOCK_PLACE: Final = (
     select(CohortRow.client_id).where(CohortRow.round_id == _ROUND, CohortRow.client_id == _CLIENT).with_for_update()
 )
 _RECEIVED: Final = select(func.count()).select_from(ContributionRow).where(ContributionRow.round_id == _ROUND)
-_LEFT: Final = ContributionRow.round_id == _ROUND, ContributionRow.folded.is_(False)
+_IS_UNFOLDED: Final = ContributionRow.round_id == _ROUND, ContributionRow.folded.is_(False)
 _UNFOLDED: Final = (
     select(ContributionRow.client_id, ContributionRow.blob_key, ContributionRow.digest)
-    .where(*_LEFT)
+    .where(*_IS_UNFOLDED)
     .order_by(ContributionRow.stored_at, ContributionRow.client_id)
     .limit(bindparam("most"))
 )
-_UNFOLDED_COUNT: Final = select(func.count()).select_from(ContributionRow).where(*_LEFT)
+_UNFOLDED_COUNT: Final = select(func.count()).select_from(ContributionRow).where(*_IS_UNFOLDED)
 
 
 def find_round(session: Session, task_id: str, number: int) -> RoundRow | None:
-    """Round `number` of a task."""
+    """Return round `number` of a task; None when there is no such round."""
     return session.scalars(_FIND_ROUND, {"task": task_id, "number": number}).one_or_none()
 
 
 def lock_task(session: Session, task_id: str) -> TaskRow:
-    """A task as it is now, held against other writers until the transaction ends (SQLite has only one anyway).
+    """Lock a task against other writers until the transaction ends; return its current row.
 
-    Rows are locked in the order task, round, client: whoever keeps to it deadlocks with nobody.
+    Lock rows in the order task, round, client, to avoid deadlocks. (SQLite has only one writer.)
     """
     return session.scalars(_LOCK_TASK, {"task": task_id}).one()
 
 
 def lock_round_exclusive(session: Session, round_id: int) -> RoundRow:
-    """A round as it is now, held against other writers, and against clients' messages, until the transaction ends.
+    """Lock a round against other writers and clients' messages until the transaction ends; return its current row.
 
-    Its task is held too: what moves a round counts it there, and wakes those who wait.
+    Locks its task too: a transaction that moves a round also changes the task's counters and version.
     """
     lock_task(session, session.scalars(_TASK_OF_ROUND, {"round": round_id}).one())
     return session.scalars(_LOCK_ROUND, {"round": round_id}).one()
 
 
 def lock_round_shared(session: Session, round_id: int, client_id: str) -> RoundRow:
-    """A round as it is now, that cannot move on until the transaction ends: for a message of one of its cohort.
+    """Lock a round in share mode for a message of one client of its cohort; return its current row.
 
-    Other clients may hold it at the same time; another request of this client waits.
+    Until the transaction ends the round does not change state, and another request of this client waits. Other clients
+    can hold the lock at the same time.
     """
-    round_ = session.scalars(_HOLD_ROUND, {"round": round_id}).one()
-    session.execute(_HOLD_PLACE, {"round": round_id, "client": client_id})
+    round_ = session.scalars(_SHARE_ROUND, {"round": round_id}).one()
+    session.execute(_LOCK_PLACE, {"round": round_id, "client": client_id})
     return round_
 
 
 def last_round(session: Session, task_id: str) -> RoundRow | None:
-    """The newest round of a task."""
+    """Return the newest round of a task; None when it has none."""
     return session.scalars(_LAST_ROUND, {"task": task_id}).one_or_none()
 
 
 def last_completed(session: Session, task_id: str) -> RoundRow | None:
-    """The newest round that released an aggregate."""
+    """Return the newest round that released an aggregate; None when there is none."""
     query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
     return session.scalars(query.order_by(RoundRow.number.desc()).limit(1)).one_or_none()
 
 
 def list_completed(session: Session, task_id: str) -> Sequence[RoundRow]:
-    """Every round that released an aggregate, in order."""
+    """Return all rounds that released an aggregate, by number."""
     query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
     return session.scalars(query.order_by(RoundRow.number)).all()
 
 
 def list_judged(session: Session, task_id: str) -> Sequence[RoundRow]:
-    """Rounds whose survivors are known and whose sum was released, or is about to be, one for each set of survivors.
+    """Return the rounds whose sum was released or is about to be, one for each set of survivors.
 
-    For jobs with a frozen cohort: their sets only shrink, so that the number of survivors tells them apart.
+    For tasks with a frozen cohort: their sets of survivors only shrink, so sets of equal size are equal.
     """
     settled = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING, RoundState.COMPLETE)
     query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state.in_(settled)).order_by(RoundRow.number)
@@ -122,13 +123,13 @@ def list_judged(session: Session, task_id: str) -> Sequence[RoundRow]:
     return list({row.survivors if row.state == RoundState.COMPLETE else -row.id: row for row in rows}.values())
 
 
-def hold_data_set(session: Session, label: str) -> None:
-    """Be alone with the jobs of one label until the transaction ends."""
-    hold_alone(session, f"data_set {label}")
+def lock_data_set(session: Session, label: str) -> None:
+    """Lock a data set label, and so the judging of sums over it, until the transaction ends."""
+    lock_name(session, f"data_set {label}")
 
 
 def list_rounds(session: Session, task_id: str, after: int, limit: int, state: str | None) -> Sequence[RoundRow]:
-    """Rounds numbered over `after`, in order."""
+    """Return at most `limit` rounds with a number above `after`, by number; only those in `state` if it is given."""
     query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.number > after)
     if state is not None:
         query = query.where(RoundRow.state == state)
@@ -136,45 +137,45 @@ def list_rounds(session: Session, task_id: str, after: int, limit: int, state: s
 
 
 def entered_states(session: Session, round_id: int) -> list[RoundStateRow]:
-    """The states that a round has been in, in order; the last one is that it is in."""
+    """Return the rows of the states that a round was in, in order. The last one is its current state."""
     rows = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id == round_id))
     return sorted(rows, key=lambda row: (row.entered_at, ORDER.index(row.state)))
 
 
 def cohort_clients(session: Session, round_id: int) -> list[str]:
-    """Client ids of a cohort, sorted."""
+    """Return the client ids of a cohort, sorted."""
     query = select(CohortRow.client_id).where(CohortRow.round_id == round_id).order_by(CohortRow.client_id)
     return list(session.scalars(query))
 
 
 def in_cohort(session: Session, round_id: int, client_id: str) -> bool:
-    """Whether a client is asked in this round."""
+    """Whether a client is in the cohort of a round."""
     return session.get(CohortRow, (round_id, client_id)) is not None
 
 
 def find_contribution(session: Session, round_id: int, client_id: str) -> ContributionRow | None:
-    """The stored contribution of a client, its bytes perhaps scrubbed."""
+    """Return the row of a client's contribution; None when there is none. Its blob may be deleted already."""
     return session.get(ContributionRow, (round_id, client_id))
 
 
 def received_count(session: Session, round_id: int) -> int:
-    """Contributions stored."""
+    """Number of contributions that are stored."""
     return session.execute(_RECEIVED, {"round": round_id}).scalar_one()
 
 
 def unfolded(session: Session, round_id: int, limit: int) -> Sequence[tuple[str, str | None, str]]:
-    """At most `limit` contributions that no partial holds yet, oldest first: client, blob and digest."""
+    """Return at most `limit` contributions that are not folded, oldest first: client id, blob key and digest."""
     rows = session.execute(_UNFOLDED, {"round": round_id, "most": limit}).all()
     return [(client, key, digest) for client, key, digest in rows]
 
 
 def unfolded_count(session: Session, round_id: int) -> int:
-    """Contributions that no partial holds yet."""
+    """Number of contributions that are not folded."""
     return session.execute(_UNFOLDED_COUNT, {"round": round_id}).scalar_one()
 
 
 def newest_snapshot(session: Session, task_id: str, at_least: int = 0) -> SnapshotRow | None:
-    """The newest snapshot that is kept, of round `at_least` or later."""
+    """Return the newest snapshot whose bytes are kept, of round `at_least` or later; None when there is none."""
     query = select(SnapshotRow).where(
         SnapshotRow.task_id == task_id, SnapshotRow.blob_key.is_not(None), SnapshotRow.round_number >= at_least
     )

@@ -1,8 +1,8 @@
-"""Blobs in an S3-compatible store, beyond one machine. The only module that knows obstore.
+"""Blobs in an S3-compatible store, for several machines. The only module that imports obstore.
 
 Endpoint, region and credentials come from the environment (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, or what the machine's role gives), so that the description of a store that
-travels to fold workers holds no secret. What the store answers is never logged: it may name the key.
+AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) or the machine's role, so that the pickled store contains no secret. Error
+texts of the store are never logged: they may contain the access key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aggregator_service.storage.blobs import CHUNK, BlobDamagedError, BlobsUnava
 __all__ = ["S3Blobs"]
 
 _MARKER: Final = "hushrec-store"
-"""Tells this store from an empty bucket or a wrong prefix, in which every blob would seem to be lost."""
+"""Object in the store. An empty bucket or a wrong prefix lacks it, so that it does not look like lost blobs."""
 _PART: Final = 8 * 1024 * 1024
 _PARTS_AT_ONCE: Final = 2
 _DELETED_AT_ONCE: Final = 1000
@@ -38,9 +38,10 @@ _STATUS: Final = re.compile(r"status code: (\d{3})")
 
 @dataclass(frozen=True)
 class S3Blobs:
-    """Objects below `prefix` of `bucket`. What is read lies in an unnamed file of the directory `scratch` meanwhile.
+    """Blobs as objects below `prefix` in `bucket`.
 
-    On a worker's machine that has no such directory, it lies in that machine's own for temporary files (TMPDIR).
+    scratch: directory for the unnamed temporary file of a blob that is being read. A machine without this directory
+    uses its own for temporary files (TMPDIR).
     """
 
     bucket: str
@@ -49,13 +50,13 @@ class S3Blobs:
 
     def prepare(self) -> None:
         """See `BlobStore.prepare`."""
-        with _working():
+        with _reporting_errors():
             self.scratch.mkdir(parents=True, exist_ok=True)
             obstore.put(self._store(), _MARKER, b"hushrec", use_multipart=False)
 
     def put(self, key: str, body: bytes | memoryview) -> str:
-        """See `BlobStore.put`; beyond 8 MiB in parts, two at a time."""
-        with _working():
+        """See `BlobStore.put`. More than 8 MiB are sent in parts, two at a time."""
+        with _reporting_errors():
             obstore.put(
                 self._store(),
                 check_key(key),
@@ -67,8 +68,8 @@ class S3Blobs:
         return hashlib.sha256(body).hexdigest()
 
     def adopt(self, path: Path, key: str) -> None:
-        """See `BlobStore.adopt`; the file is read in parts."""
-        with _working():
+        """See `BlobStore.adopt`. The file is uploaded in parts."""
+        with _reporting_errors():
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size > _PART:
                     obstore.put(self._store(), check_key(key), file, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE)
@@ -85,15 +86,15 @@ class S3Blobs:
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
         """See `BlobStore.chunks`."""
         with self._fetched(key, digest) as file:
-            again = os.fdopen(os.dup(file.fileno()), "rb")
-        return _stream(again)
+            duplicate = os.fdopen(os.dup(file.fileno()), "rb")
+        return _stream(duplicate)
 
     @contextmanager
     def _fetched(self, key: str, digest: str) -> Iterator[BinaryIO]:
-        """The checked bytes in a file that has no name and goes with its last descriptor or mapping."""
+        """Fetch and verify a blob in an unnamed file, which is removed with its last descriptor or mapping."""
         state = hashlib.sha256()
         with tempfile.TemporaryFile(dir=self.scratch if self.scratch.is_dir() else None) as file:
-            with _working():
+            with _reporting_errors():
                 for chunk in self._body(key):
                     state.update(chunk)
                     file.write(chunk)
@@ -106,31 +107,31 @@ class S3Blobs:
         try:
             found = obstore.get(self._store(), check_key(key))
         except FileNotFoundError:
-            obstore.head(self._store(), _MARKER)  # when this is gone too, it is not the blob that is damaged
-            raise BlobDamagedError(f"the blob {key} is not there") from None
+            obstore.head(self._store(), _MARKER)  # without the marker the store is missing, not only this blob
+            raise BlobDamagedError(f"the blob {key} does not exist") from None
         yield from found.stream(min_chunk_size=CHUNK)
 
     def delete(self, *keys: str) -> None:
-        """See `BlobStore.delete`; a thousand a request."""
-        with _working():
+        """See `BlobStore.delete`. One request deletes up to 1,000 objects."""
+        with _reporting_errors():
             for start in range(0, len(keys), _DELETED_AT_ONCE):
                 obstore.delete(self._store(), [check_key(key) for key in keys[start : start + _DELETED_AT_ONCE]])
 
     def keys(self, before: float | None = None) -> Iterator[str]:
-        """See `BlobStore.keys`; listed a thousand a request."""
-        with _working():
+        """See `BlobStore.keys`. One request lists up to 1,000 objects."""
+        with _reporting_errors():
             for page in obstore.list(self._store(), chunk_size=1000):
                 for entry in page:
                     if "/" in entry["path"] and (before is None or entry["last_modified"].timestamp() < before):
                         yield entry["path"]
 
     def clean(self, before: float | None = None) -> None:
-        """Nothing to see here: parts of interrupted uploads are the bucket's lifecycle rule's to remove."""
+        """Does nothing: a lifecycle rule of the bucket removes the parts of interrupted uploads."""
 
     def check(self) -> None:
-        """The marker is there, and the credentials still open it; answers within seconds."""
-        with _working():
-            obstore.head(_open(self.bucket, self.prefix, hurried=True), _MARKER)
+        """See `BlobStore.check`: the marker can be read with the credentials; answers within seconds."""
+        with _reporting_errors():
+            obstore.head(_open(self.bucket, self.prefix, fail_fast=True), _MARKER)
 
     def _store(self) -> S3Store:
         return _open(self.bucket, self.prefix)
@@ -144,8 +145,8 @@ def _stream(file: BinaryIO) -> Iterator[bytes]:
 
 
 @lru_cache(maxsize=8)
-def _open(bucket: str, prefix: str, hurried: bool = False) -> S3Store:
-    """One client a process. Requests are tried again for a while, those of `hurried` clients only once."""
+def _open(bucket: str, prefix: str, fail_fast: bool = False) -> S3Store:
+    """Return the client of this process. It retries requests for 20 seconds, or not at all with `fail_fast`."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     return S3Store(
         bucket,
@@ -153,19 +154,19 @@ def _open(bucket: str, prefix: str, hurried: bool = False) -> S3Store:
         client_options={
             "allow_http": endpoint.startswith("http://"),
             "connect_timeout": "3s",
-            "read_timeout": "3s" if hurried else "20s",
-            "timeout": "3s" if hurried else "15m",
+            "read_timeout": "3s" if fail_fast else "20s",
+            "timeout": "3s" if fail_fast else "15m",
         },
-        retry_config={"max_retries": 0 if hurried else 4, "retry_timeout": timedelta(seconds=20)},
+        retry_config={"max_retries": 0 if fail_fast else 4, "retry_timeout": timedelta(seconds=20)},
     )
 
 
 @contextmanager
-def _working() -> Iterator[None]:
-    """What the store says of itself is no fault of the blob; its words stay unsaid, since they may name the key."""
+def _reporting_errors() -> Iterator[None]:
+    """Raise `BlobsUnavailableError` for errors of the store, without their texts: they may contain the access key."""
     try:
         yield
     except (BaseError, OSError) as error:
         status = _STATUS.search(str(error))
         reason = f"status {status.group(1)}" if status else type(error).__name__
-        raise BlobsUnavailableError(f"the S3 store does not work ({reason})") from None
+        raise BlobsUnavailableError(f"the S3 store cannot be used ({reason})") from None

@@ -1,6 +1,7 @@
-"""The tables. Rows outlive the bytes they describe: `blob_key` is null once a blob is scrubbed.
+"""The tables. A row stays when the bytes that it describes are deleted: its `blob_key` is null then.
 
-The database alone says which blobs are alive: a blob that no row names is an orphan of a crash and is collected.
+The rows determine which blobs exist: a blob that no row names is an orphan of a crash and is deleted. Each change of a
+table needs a new migration (`migrations/versions/`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = [
 
 
 class Base(DeclarativeBase):
-    """Base of the tables; constraint names are fixed, so that migrations can name them."""
+    """Base class of the tables. Constraints have fixed names, so that migrations can refer to them."""
 
     metadata = MetaData(
         naming_convention={
@@ -56,7 +57,10 @@ class Base(DeclarativeBase):
 
 
 class OperatorRow(Base):
-    """An operator's token, hashed. `lifetime`: seconds that it, and each that replaces it, lasts; null: for ever."""
+    """An operator and the hash of its token.
+
+    lifetime: seconds after which this token, and each that replaces it, expires; null: never.
+    """
 
     __tablename__ = "operators"
 
@@ -69,8 +73,10 @@ class OperatorRow(Base):
 
 
 class SignInRow(Base):
-    """An operator who is signed in at the dashboard: what the browser holds, hashed, and the hash of the token that it
-    signed in with. It lasts no longer than that token does."""
+    """A browser session of an operator at the dashboard: the hashes of its secret and of the operator's token.
+
+    It expires with that token at the latest.
+    """
 
     __tablename__ = "sign_ins"
 
@@ -80,10 +86,11 @@ class SignInRow(Base):
 
 
 class TaskRow(Base):
-    """A task. `public_key` is what its holder published.
-    `organiser_key` and `organiser_scope` say who certifies its members, `revocations` is the organiser's newest signed
-    list. `version` counts changes that waiting clients may want to see,
-    across processes.
+    """A task.
+
+    public_key: published by the holder, for mechanisms that need one. organiser_key, organiser_scope: who certifies the
+    members; null for nobody. revocations: the organiser's newest signed list. version: raised by each change that long
+    polls wait for, in any process.
     """
 
     __tablename__ = "tasks"
@@ -113,7 +120,7 @@ class TaskRow(Base):
 
 
 class InvitationRow(Base):
-    """An invitation, hashed, and how often it was used. `revoked_at`: when an operator took it back."""
+    """An invitation: the hash of its token and how often it was used. revoked_at: when an operator revoked it."""
 
     __tablename__ = "invitations"
 
@@ -129,9 +136,12 @@ class InvitationRow(Base):
 
 
 class ClientRow(Base):
-    """An enrolled client. `sequence` is the order of enrolment, `turn` its place for round-robin, `retired_in` the
-    number of the round after which it left a job with a frozen cohort for good, `device_group` its group in the recipe,
-    `revoked_at` when an operator took its membership away."""
+    """An enrolled client.
+
+    sequence: order of enrolment. turn: place in the round-robin order. retired_in: number of the round after which it
+    left a task with a frozen cohort for good. device_group: its group in the recipe (column `group_number`).
+    revoked_at: when an operator revoked its membership.
+    """
 
     __tablename__ = "clients"
     __table_args__ = (
@@ -144,7 +154,7 @@ class ClientRow(Base):
             sqlite_where=text("role = 'holder'"),
             postgresql_where=text("role = 'holder'"),
         ),
-        # A newcomer looks for the least; without this its enrolment would read all that came before it.
+        # An enrolment reads the lowest count of its group; without this index it would read all rows of the task.
         Index("ix_clients_least_asked", "task_id", "group_number", "times_asked"),
     )
 
@@ -168,10 +178,13 @@ class ClientRow(Base):
 
 
 class RoundRow(Base):
-    """A round. `sum_index`: which of the task's sums it is for. `partial_key` is the pointer that a fold swings,
-    `folded` counts what the partial holds. `unfinished`: uploads that had begun and were not whole when the round
-    ended. `deadline` is that of the stage the round is in. `model_digest` is what a masked round binds its keys to,
-    null for others; `confirms` says that its survivors sign who survived."""
+    """A round.
+
+    sum_index: index of the sum among the task's sums (column `step`). partial_key, partial_digest: the partial sum,
+    which each fold replaces. folded: number of contributions in it. unfinished: uploads that were incomplete when the
+    round ended. deadline: of the current stage. model_digest: what the keys of a masked round are bound to; null for
+    other rounds. confirms: whether survivors sign the set of survivors.
+    """
 
     __tablename__ = "rounds"
     __table_args__ = (UniqueConstraint("task_id", "number"),)
@@ -202,8 +215,10 @@ class RoundRow(Base):
 
 
 class RoundStateRow(Base):
-    """When a round entered a state, and the bytes that were made then for clients to fetch (`handed_out`: for all of
-    them together). One row a state, kept when what it tells of is scrubbed."""
+    """When a round entered a state (one row for each state; it stays when the messages are deleted).
+
+    handed_out: bytes that the server made for clients to fetch at that moment, for all of them together.
+    """
 
     __tablename__ = "phases"
 
@@ -214,7 +229,7 @@ class RoundStateRow(Base):
 
 
 class CohortRow(Base):
-    """A client that is asked in a round."""
+    """A client in the cohort of a round."""
 
     __tablename__ = "cohorts"
 
@@ -223,7 +238,7 @@ class CohortRow(Base):
 
 
 class ContributionRow(Base):
-    """A durable contribution: unique by (round, client), so that nothing is ever counted twice."""
+    """A durable contribution. Its primary key is (round, client), so that none is counted twice."""
 
     __tablename__ = "contributions"
     __table_args__ = (Index("ix_contributions_unfolded", "round_id", "folded", "stored_at", "client_id"),)
@@ -238,7 +253,7 @@ class ContributionRow(Base):
 
 
 class StageMessageRow(Base):
-    """What a client sent in a stage of a masked round; `body` is null once the round is over."""
+    """The message of a client in a stage of a masked round. body: null once the round is over."""
 
     __tablename__ = "stage_messages"
 
@@ -252,7 +267,7 @@ class StageMessageRow(Base):
 
 
 class HandoutRow(Base):
-    """What a masked round hands out after a stage, made once: to one client, or to all of them (no `recipient`)."""
+    """What a masked round hands out after a stage. recipient: a client id, or empty for all clients of the roster."""
 
     __tablename__ = "handouts"
 
@@ -264,7 +279,7 @@ class HandoutRow(Base):
 
 
 class ChunkRow(Base):
-    """A durable chunk of a resumable upload that is not whole yet: bytes from `offset` on, in a blob of their own."""
+    """A durable chunk of an unfinished resumable upload: the bytes from `offset` on, in a blob of their own."""
 
     __tablename__ = "chunks"
 
@@ -277,7 +292,10 @@ class ChunkRow(Base):
 
 
 class SnapshotRow(Base):
-    """A model state after a round: sealed by a member, or plain by the server itself for tasks anyone can open."""
+    """A model state after a round.
+
+    The server makes it for plain and masked tasks, whose sums it can read. In other tasks a member uploads it, sealed.
+    """
 
     __tablename__ = "snapshots"
 
@@ -290,7 +308,7 @@ class SnapshotRow(Base):
 
 
 class ViewRow(Base):
-    """What the members of one group download of a snapshot that the server made, in tasks with several groups."""
+    """The part of a server's snapshot that the members of one device group download, in tasks with several groups."""
 
     __tablename__ = "views"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Snapshots: the newest few model states of a task, and what each group of clients downloads of them."""
+"""Snapshots: the newest model states of a task, and the view of them that each device group downloads."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from aggregator_service.storage.schema import SnapshotRow, ViewRow
 __all__ = ["KEPT_SNAPSHOTS", "SERVER_AUTHOR", "add_snapshot", "find_snapshot", "seen_by"]
 
 KEPT_SNAPSHOTS: Final = 2
+"""Snapshots of a task whose bytes are kept."""
 SERVER_AUTHOR: Final = "server"
+"""Author of the snapshots that the server computes."""
 
 
 def find_snapshot(session: Session, task_id: str, number: int) -> SnapshotRow | None:
-    """The snapshot of a round; its `blob_key` is null when it is no longer kept."""
+    """Return the snapshot of a round, None without one. Its `blob_key` is None when its bytes are no longer kept."""
     return session.get(SnapshotRow, (task_id, number))
 
 
 def seen_by(session: Session, snapshot: SnapshotRow, device_group: int | None) -> SnapshotRow | ViewRow:
-    """What the members of `device_group` download of a snapshot.
+    """Return what the members of `device_group` download of a snapshot: their view of it.
 
-    The snapshot itself where the groups have no views of it, or where `device_group` is None.
+    Returns the snapshot itself when it has no views, or when `device_group` is None.
     """
     view = (
         None if device_group is None else session.get(ViewRow, (snapshot.task_id, snapshot.round_number, device_group))
@@ -34,14 +36,17 @@ def seen_by(session: Session, snapshot: SnapshotRow, device_group: int | None) -
 
 
 def add_snapshot(session: Session, snapshot: SnapshotRow, views: Sequence[ViewRow] = ()) -> None:
-    """Store a snapshot with the groups' views of it, and let go of the bytes of those that are now too old."""
+    """Add a snapshot with the views of the device groups; after the commit, delete the bytes of older ones.
+
+    The newest `KEPT_SNAPSHOTS` are kept.
+    """
     session.add(snapshot)
     session.flush()
     session.add_all(views)
     session.flush()
     kept = select(SnapshotRow).where(SnapshotRow.task_id == snapshot.task_id, SnapshotRow.blob_key.is_not(None))
     for old in session.scalars(kept.order_by(SnapshotRow.round_number.desc()).offset(KEPT_SNAPSHOTS)).all():
-        of_it = ViewRow.task_id == old.task_id, ViewRow.round_number == old.round_number
-        for row in (old, *session.scalars(select(ViewRow).where(*of_it))):
+        its_views = ViewRow.task_id == old.task_id, ViewRow.round_number == old.round_number
+        for row in (old, *session.scalars(select(ViewRow).where(*its_views))):
             discard(session, row.blob_key)
             row.blob_key = None

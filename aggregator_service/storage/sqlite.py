@@ -1,4 +1,4 @@
-"""SQLite: one file, one machine. WAL, so that readers never wait; one writer at a time."""
+"""SQLite: one file on one machine. In WAL mode readers never wait; there is one writer at a time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sqlalchemy.orm import Session
 __all__ = ["SQLite"]
 
 _WRITES: Final = "hushrec_writes"
-# A small page cache, since each connection has its own and the system's holds the file anyway.
+# A small page cache: each connection has its own, and the operating system caches the file anyway.
 _PRAGMAS: Final = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=15000", "cache_size=-512")
 
 
 class SQLite:
-    """See `Dialect`. Row locks do not exist here: BEGIN IMMEDIATE locks the whole database, which is stronger."""
+    """See `Dialect`. There are no row locks: BEGIN IMMEDIATE locks the whole database."""
 
     def __init__(self) -> None:
-        # Waiting on a lock of our own is fair and quicker than SQLite's busy handler.
+        # A lock in the process is fair, and faster than SQLite's busy handler.
         self._lock = threading.Lock()
 
     def create(self, url: URL, connections: int) -> Engine:
@@ -36,7 +36,7 @@ class SQLite:
         return engine
 
     def readers(self, engine: Engine) -> Engine:
-        """A SQLite transaction sees one state from its first statement on."""
+        """See `Dialect.readers`: a SQLite transaction sees one state from its first statement on."""
         return engine
 
     def writers(self, engine: Engine) -> Engine:
@@ -47,19 +47,19 @@ class SQLite:
         """See `Dialect.one_writer`."""
         return self._lock
 
-    def hold_schema(self, connection: Connection) -> None:
-        """BEGIN IMMEDIATE has done it."""
+    def lock_schema(self, connection: Connection) -> None:
+        """Does nothing: BEGIN IMMEDIATE has locked the database."""
 
     def is_transient(self, error: DBAPIError) -> bool:
-        """Never: who may write is settled before a transaction begins."""
+        """Always false: a writer gets its lock before its transaction begins."""
         return False
 
-    def tell(self, session: Session, message: str) -> None:
-        """There is no channel: other processes (the command line) are noticed by looking at versions."""
+    def notify(self, session: Session, message: str) -> None:
+        """Does nothing: SQLite has no notifications. Processes compare the versions of tasks instead."""
 
-    def listen(self, url: URL, heard: Callable[[str], None]) -> Callable[[], None]:
-        """Nothing is ever heard."""
-        return _nothing
+    def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
+        """Does nothing: no message ever arrives."""
+        return _do_nothing
 
     def candidacy(self, url: URL) -> _Candidate:
         """See `Dialect.candidacy`."""
@@ -67,7 +67,7 @@ class SQLite:
 
 
 class _Candidate:
-    """See `Candidacy`: whoever holds the lock of a file beside the database leads, until its process ends."""
+    """See `Candidacy`: the leader is the process that holds the lock of a file beside the database."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -75,7 +75,7 @@ class _Candidate:
         self._resigned = threading.Event()
 
     def leads(self, wait: float = 0.0) -> bool:
-        """See `Candidacy.leads`. The kernel takes the lock from nobody who lives, so it need not be asked again."""
+        """See `Candidacy.leads`. A process keeps the lock until it ends, so the lock is not checked again."""
         self._resigned.clear()
         if wait and self._resigned.wait(wait):
             return False
@@ -98,12 +98,12 @@ class _Candidate:
             os.close(descriptor)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     return
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # BEGIN is ours: the driver's own would start no transaction for a SELECT
+    connection.isolation_level = None  # we send BEGIN ourselves: the driver starts no transaction for a SELECT
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
         cursor.execute(f"PRAGMA {pragma}")
@@ -111,6 +111,6 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    # A writer takes the lock at once: a reader that turns writer could meet SQLITE_BUSY with no way to retry.
+    # A writer locks at once: a reader that becomes a writer could get SQLITE_BUSY and could not retry.
     immediate = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

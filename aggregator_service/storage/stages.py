@@ -1,8 +1,8 @@
-"""What clients send in the stages of a round, who may send it, and what is handed out: all of it follows from rows.
+"""Messages that clients send in the stages of a round, who may send them, and what the server hands out.
 
-A stage takes messages from those who took part in the one before: the cohort advertises, the roster shares, sharers
-contribute, survivors confirm and unmask. Rows are added only while the round is in the stage, so that a set is fixed
-as soon as its stage is over.
+A stage takes messages from the clients that took part in the one before: the cohort advertises, the roster shares,
+sharers contribute, survivors confirm and unmask. Rows are added only while the round is in the stage, so the set of
+clients is final when its stage is over.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ __all__ = [
 ]
 
 Part = Literal["asked", "advertise", "share", "contribute", "confirm", "unmask"]
-"""What a client did in a round: it was asked, or sent one of the messages."""
+"""What a client did in a round: it was asked (is in the cohort), or sent one of the messages."""
 Handout = Literal["roster", "inbox", "survivors", "confirmations"]
+"""What the server hands out after a stage."""
 
 
 def awaited_message(round_: RoundRow) -> MaskedMessage | None:
-    """The message that clients send in the round's state; None when the round takes nothing any more."""
+    """Return the message that clients send in the round's current state; None when it takes no messages."""
     return MESSAGE_IN.get(round_.state)
 
 
 def prerequisite(round_: RoundRow) -> Part | None:
-    """What a client must have done to take part in the current stage; None when nothing is taken any more."""
+    """Return what a client must have done to take part in the current stage; None when it takes no messages."""
     message = awaited_message(round_)
     if message is None:
         return None
-    if round_.model_digest is None:  # not a masked round: it has no stage before this one
+    if round_.model_digest is None:  # not a masked round: it has only one stage
         return "asked"
     return prerequisite_of(message, confirms=round_.confirms) or "asked"
 
@@ -63,22 +64,22 @@ def _clients_with(part: Part) -> Select[str]:
     return select(row.client_id).where(row.round_id == round_id, row.stage == part)
 
 
-# Put together once, since the engine counts at each of its steps.
+# Built once, since the engine counts before each of its actions.
 _COUNTS: Final = {part: select(func.count()).select_from(_clients_with(part).subquery()) for part in get_args(Part)}
 
 
 def clients_with(round_id: int, part: Part) -> Select[str]:
-    """The ids of the clients that did this."""
+    """Return a query of the ids of the clients that did `part`."""
     return _clients_with(part).params(round=round_id)
 
 
 def count_of(session: Session, round_id: int, part: Part) -> int:
-    """How many clients did this."""
+    """Number of clients that did `part`."""
     return session.execute(_COUNTS[part], {"round": round_id}).scalar_one()
 
 
 def takes_part(session: Session, round_id: int, part: Part, client_id: str) -> bool:
-    """Whether this client did this."""
+    """Whether a client did `part`."""
     if part == "asked":
         return session.get(CohortRow, (round_id, client_id)) is not None
     if part == "contribute":
@@ -89,19 +90,19 @@ def takes_part(session: Session, round_id: int, part: Part, client_id: str) -> b
 
 
 def find_message(session: Session, round_id: int, stage: StageMessage, client_id: str) -> StageMessageRow | None:
-    """What a client sent in a stage, its bytes perhaps scrubbed."""
+    """Return the row of a client's message; None when there is none. Its body is None once the round is over."""
     return session.get(StageMessageRow, (round_id, stage, client_id))
 
 
 def message_bodies(session: Session, round_id: int, stage: StageMessage) -> dict[str, bytes]:
-    """The bodies of a stage by client id; only while the round is under way."""
+    """Return the messages of a stage by client id. Empty once the round is over."""
     row = StageMessageRow
     query = select(row.client_id, row.body).where(row.round_id == round_id, row.stage == stage)
     return {client: body for client, body in session.execute(query) if body is not None}
 
 
 def add_handouts(session: Session, round_id: int, kind: Handout, bodies: Mapping[str, bytes]) -> None:
-    """Store what is handed out after a stage, by recipient; the recipient "" is everybody in the roster."""
+    """Add what is handed out after a stage, by recipient. The recipient "" stands for everybody in the roster."""
     rows = [
         {
             "round_id": round_id,
@@ -116,15 +117,16 @@ def add_handouts(session: Session, round_id: int, kind: Handout, bodies: Mapping
 
 
 def find_handout(session: Session, round_id: int, kind: Handout, recipient: str = "") -> HandoutRow | None:
-    """What is handed out, once it is there and until the round is over."""
+    """Return what is handed out to a recipient; None before it exists and once the round is over."""
     return session.get(HandoutRow, (round_id, kind, recipient))
 
 
 def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:
-    """Bytes that the clients of the present stage fetch of what is handed out, if each of them does."""
-    held = HandoutRow.round_id == round_.id, HandoutRow.kind == kind
-    to_everybody = HandoutRow.recipient == literal_column("''")  # no parameter: PostgreSQL could not tell two apart
-    lengths = select(to_everybody, func.sum(func.length(HandoutRow.body))).where(*held)
+    """Return the bytes of a handout that the clients of the current stage fetch, if all of them do."""
+    selected = HandoutRow.round_id == round_.id, HandoutRow.kind == kind
+    # A literal, no parameter: PostgreSQL must recognise the expression of GROUP BY in the select list.
+    to_everybody = HandoutRow.recipient == literal_column("''")
+    lengths = select(to_everybody, func.sum(func.length(HandoutRow.body))).where(*selected)
     asked = prerequisite(round_)
     clients = 0 if asked is None else count_of(session, round_.id, asked)
     rows = session.execute(lengths.group_by(to_everybody))
@@ -132,8 +134,8 @@ def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:
 
 
 def scrub_stages(session: Session, round_id: int) -> None:
-    """Let go of all bytes; who sent what (length, digest) stays, so that retries are still answered."""
+    """Delete the message bodies and handouts of a round. Lengths and digests stay, so that retries get receipts."""
     unsynchronised = {"synchronize_session": False}
-    held = update(StageMessageRow).where(StageMessageRow.round_id == round_id).values(body=None)
-    session.execute(held, execution_options=unsynchronised)
+    clear_bodies = update(StageMessageRow).where(StageMessageRow.round_id == round_id).values(body=None)
+    session.execute(clear_bodies, execution_options=unsynchronised)
     session.execute(delete(HandoutRow).where(HandoutRow.round_id == round_id), execution_options=unsynchronised)

@@ -1,4 +1,4 @@
-"""Which blob store a setting means."""
+"""Open the blob store that the setting HUSHREC_BLOBS names."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ _S3: Final = re.compile(r"^s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-
 
 
 def open_store(location: str, scratch: Path) -> BlobStore:
-    """The store at `dir:/path` or `s3://bucket/prefix`; `ParameterError` for anything else.
+    """Return the store at `dir:/path` or `s3://bucket/prefix`.
 
-    `scratch`: a local directory for what is read from afar.
+    scratch: a local directory for blobs that are read from S3.
+
+    Raises `ParameterError` for another location, and when the extra `s3` is needed and not installed.
     """
     kind, _, path = location.partition(":")
     if kind == "dir" and path:
         return DirectoryBlobs(Path(path).resolve())
     found = _S3.match(location)
     if found is None:
-        raise ParameterError("HUSHREC_BLOBS is dir:/path or s3://bucket/prefix")
+        raise ParameterError("HUSHREC_BLOBS must be dir:/path or s3://bucket/prefix")
     try:
         from aggregator_service.storage.s3 import S3Blobs
     except ModuleNotFoundError:

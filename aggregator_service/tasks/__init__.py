@@ -1,1 +1,1 @@
-"""Tasks and what belongs to them: plans, members, invitations, the ledger, eligibility."""
+"""Tasks: their plans, checks and warnings, members, invitations, eligibility, and the ledger of released sums."""

@@ -1,4 +1,4 @@
-"""Which members of a task can contribute."""
+"""Eligibility: which members of a task can contribute."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = [
 
 
 def eligible_clause(task: TaskRow) -> ColumnElement[bool]:
-    """Which members can contribute: all, or the keyed ones; nobody who was revoked or has left a frozen job.
+    """Return the condition for members that can contribute: not revoked, not retired, and keyed where that is needed.
 
-    A holder that only serves keys is not asked; one that takes part leaves itself an envelope like any other.
+    A holder that takes part stores an envelope for itself; one that only gives out keys has none, and is not asked.
     """
     member = and_(ClientRow.revoked_at.is_(None), ClientRow.retired_in.is_(None))
     return and_(member, ClientRow.envelope_key.is_not(None)) if task.needs_keyring else member
 
 
 def able_members(session: Session, task: TaskRow, device_groups: int) -> list[int]:
-    """How many members of each group can contribute."""
+    """Return the number of members that can contribute, by device group."""
     able = select(ClientRow.device_group, func.count()).where(ClientRow.task_id == task.id, eligible_clause(task))
     counts = {row[0]: row[1] for row in session.execute(able.group_by(ClientRow.device_group))}
     return [counts.get(device_group, 0) for device_group in range(device_groups)]

@@ -1,4 +1,4 @@
-"""Invitations: listed and revoked, never shown again. The same functions serve the routes and the command line."""
+"""List and revoke invitations, for the routes and the command line. Their tokens are shown only once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def invitation_view(row: InvitationRow, now: float) -> InvitationView:
-    """An invitation as operators see it: what it allowed, and what is left of it."""
+    """Return the view of an invitation for operators; now: seconds since the epoch."""
     return InvitationView.model_validate(
         {
             "invitation_id": row.id,
@@ -41,7 +41,10 @@ def _state(row: InvitationRow, now: float) -> str:
 
 
 def invitation_page(session: Session, task_id: str, after: str | None, limit: int, now: float) -> InvitationPage:
-    """Invitations of a task in the order they were made; after: the id of the last one of the page before."""
+    """Return a page of a task's invitations in order of creation.
+
+    after: id of the last invitation of the previous page. Raises `Problem` not-found when it does not exist.
+    """
     order = InvitationRow.created_at, InvitationRow.id
     query = select(InvitationRow).where(InvitationRow.task_id == task_id)
     if after is not None:
@@ -53,7 +56,10 @@ def invitation_page(session: Session, task_id: str, after: str | None, limit: in
 
 
 def revoke_invitation(session: Session, task_id: str, invitation_id: str, now: float) -> InvitationView:
-    """Nobody enrols with it any more; those who have remain members. Revoking twice does nothing more."""
+    """Revoke an invitation; clients that enrolled with it remain members. A second call changes nothing.
+
+    Raises `Problem` not-found (404) for an unknown invitation.
+    """
     row = _find(session, task_id, invitation_id, lock=True)
     if row.revoked_at is None:
         row.revoked_at = now

@@ -1,4 +1,4 @@
-"""The ledger of released sums: rows of completed rounds, and who contributed to them. They are never deleted."""
+"""The ledger of released sums: completed rounds and their contributors. Its rows are never deleted."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["client_ledger", "survivors_digest", "task_ledger"]
 
 
 def task_ledger(session: Session, task: TaskRow, after: int, limit: int) -> LedgerPage:
-    """A task's released sums after round `after`."""
+    """Return at most `limit` released sums of a task after round `after`."""
     query = select(RoundRow).where(RoundRow.task_id == task.id, RoundRow.state == "complete", RoundRow.number > after)
     rows = session.scalars(query.order_by(RoundRow.number).limit(limit + 1)).all()
     return LedgerPage(entries=[_entry(task, row, None) for row in rows[:limit]], more=len(rows) > limit)
 
 
 def client_ledger(session: Session, task: TaskRow, client_id: str, after: int, limit: int) -> LedgerPage:
-    """The released sums after round `after` that contain a contribution of this client."""
+    """Return at most `limit` released sums after round `after` that contain a contribution of this client."""
     query = select(RoundRow, ContributionRow.digest).join(ContributionRow, ContributionRow.round_id == RoundRow.id)
     query = query.where(RoundRow.task_id == task.id, RoundRow.state == "complete", RoundRow.number > after)
     query = query.where(ContributionRow.client_id == client_id)
@@ -31,7 +31,7 @@ def client_ledger(session: Session, task: TaskRow, client_id: str, after: int, l
 
 
 def survivors_digest(session: Session, round_id: int) -> str:
-    """SHA-256 (hex) over the identity keys of a round's survivors, in order of the keys."""
+    """Return the SHA-256 (hex) of the concatenated, sorted identity keys of a round's survivors."""
     keys = select(ClientRow.identity_key).where(ClientRow.id.in_(clients_with(round_id, "contribute")))
     return hashlib.sha256(b"".join(sorted(session.scalars(keys)))).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Enrolment and the keyring mailbox: who takes part, and the sealed envelopes that wait for them."""
+"""Members: enrolment, revocation, and the mailbox in which sealed keyring envelopes wait for them."""
 
 from __future__ import annotations
 
@@ -42,13 +42,20 @@ _LOG = logging.getLogger(__name__)
 
 
 def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enrolment, bool]:
-    """A client's enrolment, and whether it is new (else: the same client, with a fresh token)."""
+    """Enrol a client with its invitation.
+
+    Returns the enrolment and whether the client is new; an identity that is enrolled already gets a new token.
+
+    Raises `Problem`: 403 for an unknown invitation, a wrong signature or a revoked identity, 409 conflict when the task
+    is over or the keys differ from those of the first enrolment, 410 gone for an invitation that is revoked, expired or
+    used up, 422 invalid-parameters for a missing membership proof or a wrong group.
+    """
     identity_key, mailbox_key = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
     token_hash = hash_token(request.invitation)
     query = select(InvitationRow).where(InvitationRow.token_hash == token_hash).with_for_update()
     invitation = session.scalars(query).one_or_none()
     if invitation is None or not matches(token_hash, invitation.token_hash):
-        raise Problem("forbidden", "the invitation is not known")
+        raise Problem("forbidden", "the invitation is unknown")
     _check_signature(request, identity_key, mailbox_key)
     task = lock_task(session, invitation.task_id)
     known = session.scalars(
@@ -59,7 +66,7 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
     if known is not None:
         return _enrol_again(session, task, known, request, mailbox_key, now), False
     if task.state != "open":
-        raise Problem("conflict", "the task is over: nobody can join it any more")
+        raise Problem("conflict", "the task is over: no client can enrol any more")
     if invitation.revoked_at is not None:
         raise Problem("gone", "the invitation was revoked; ask the operator for another")
     if invitation.expires_at <= now or invitation.used >= invitation.uses:
@@ -76,19 +83,19 @@ def _check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key
     try:
         Ed25519PublicKey.from_public_bytes(identity_key).verify(b64decode(request.signature, 64), message)
     except (InvalidSignature, ValueError):
-        raise Problem("forbidden", "the signature was not made with this identity key over these keys") from None
+        raise Problem("forbidden", "the signature is not valid for this identity key and these keys") from None
 
 
 def _group(task: TaskRow, request: EnrolmentRequest) -> int:
-    """The group that the client states; where there is only one it need not."""
+    """The device group that the client states; 0 when the task has only one group and none is stated."""
     device_groups = plan_task(row_terms(task)).recipe.device_groups
     if request.group is None and device_groups > 1:
         raise Problem(
             "invalid-parameters",
-            f"this task has groups 0 to {device_groups - 1}, asked in turn: state which the client is in",
+            f"this task has device groups 0 to {device_groups - 1}: state the group of the client",
         )
     if request.group is not None and request.group >= device_groups:
-        has = f"groups 0 to {device_groups - 1}" if device_groups > 1 else "one group of clients, 0"
+        has = f"device groups 0 to {device_groups - 1}" if device_groups > 1 else "one device group, 0"
         raise Problem("invalid-parameters", f"this task has {has}: there is no group {request.group}")
     return request.group or 0
 
@@ -98,10 +105,12 @@ def _enrol_again(
 ) -> Enrolment:
     if client.mailbox_key != mailbox_key:
         raise Problem(
-            "conflict", "this identity is enrolled with another mailbox key; envelopes are sealed to that one"
+            "conflict", "this identity is enrolled with another mailbox key, to which its envelopes are sealed"
         )
     if request.group not in (None, client.device_group):
-        raise Problem("conflict", f"this identity is enrolled in group {client.device_group}, and stays there")
+        raise Problem(
+            "conflict", f"this identity is enrolled in group {client.device_group}; a client cannot change its group"
+        )
     certificate = certified(task, request, client.role, now)
     token = new_token("hrc")
     void_token(session, client.token_hash)
@@ -114,9 +123,9 @@ def _enrol_again(
 
 
 def _turn(task: TaskRow, request: EnrolmentRequest) -> int:
-    """A place in the round-robin: random, or, in a task made to be repeated, from its seed and the client's key.
+    """A place in the round-robin order: random, or, in a repeatable task, derived from its seed and the client's key.
 
-    In the latter a client could try keys until it likes its place, and so its company: for experiments only.
+    In a repeatable task a client could try keys until it likes its place: for experiments only.
     """
     if not task.repeatable:
         return secrets.randbelow(1 << 62)
@@ -134,9 +143,9 @@ def _enrol_first(
     now: float,
 ) -> Enrolment:
     newest = select(func.coalesce(func.max(ClientRow.sequence), 0)).where(ClientRow.task_id == task.id)
-    # A newcomer takes its place in the current turn of a round-robin instead of making up for all it missed.
-    alike = ClientRow.task_id == task.id, ClientRow.device_group == device_group
-    turns = select(func.coalesce(func.min(ClientRow.times_asked), 0)).where(*alike)
+    # A new client starts with the lowest count of its group: it does not catch up on the rounds before.
+    same_group = ClientRow.task_id == task.id, ClientRow.device_group == device_group
+    turns = select(func.coalesce(func.min(ClientRow.times_asked), 0)).where(*same_group)
     token = new_token("hrc")
     client = ClientRow(
         id=new_id("c"),
@@ -156,7 +165,7 @@ def _enrol_first(
     try:
         session.flush()
     except IntegrityError:
-        raise Problem("conflict", "the task has a key holder already") from None
+        raise Problem("conflict", "the task already has a key holder") from None
     announce(session, task.id, "members")
     _LOG.info("client enrolled", extra=fields(task=task.id, client=client.id, role=client.role))
     return _enrolment(client, token)
@@ -175,12 +184,15 @@ def _enrolment(client: ClientRow, token: str) -> Enrolment:
 
 
 def is_keyed(client: ClientRow) -> bool:
-    """Whether an envelope lies in the client's mailbox: only then is it asked in keyed rounds."""
+    """Whether an envelope is stored for the client: only then is it asked in rounds of a task with a keyring."""
     return client.envelope_key is not None
 
 
 def member_page(session: Session, task_id: str, after: int, limit: int, unkeyed: bool) -> MemberPage:
-    """Members in order of enrolment."""
+    """Return a page of members in order of enrolment.
+
+    after: sequence number of the last member of the previous page. unkeyed: only members that wait for an envelope.
+    """
     query = select(ClientRow).where(ClientRow.task_id == task_id, ClientRow.sequence > after)
     if unkeyed:
         query = query.where(
@@ -209,9 +221,10 @@ def _member(row: ClientRow) -> Member:
 
 
 def revoke_member(session: Session, task_id: str, client_id: str, now: float) -> Member:
-    """Void a membership for good: its token, its place in later cohorts, its envelope. 404 for unknown clients.
+    """Revoke a membership for good: void its token, delete its envelope, keep it out of later cohorts.
 
-    What it has contributed stays in the sums, and a keyring that it has opened stays known to it.
+    Its contributions stay in the sums, and it keeps a keyring that it has opened. Raises `Problem` not-found (404) for
+    an unknown client.
     """
     query = select(ClientRow).where(ClientRow.id == client_id, ClientRow.task_id == task_id).with_for_update()
     client = session.scalars(query).one_or_none()
@@ -220,7 +233,7 @@ def revoke_member(session: Session, task_id: str, client_id: str, now: float) ->
     if client.revoked_at is None:
         client.revoked_at = now
         void_token(session, client.token_hash)
-        client.token_hash = hash_token(new_token("hrc"))  # nobody has seen this one
+        client.token_hash = hash_token(new_token("hrc"))  # a new token that nobody gets
         discard(session, client.envelope_key)
         client.envelope_key = client.envelope_digest = client.envelope_bytes = None
         session.flush()
@@ -230,16 +243,17 @@ def revoke_member(session: Session, task_id: str, client_id: str, now: float) ->
 
 
 def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
-    """Keep what the holder's contributions are folded under; False when it is there already, 409 when another is.
+    """Store the public key under which contributions are summed; return whether it is new.
 
-    `ParameterError` for a key that the task's mechanism cannot use.
+    Raises `Problem` conflict (409) when another key is stored or the mechanism needs none, `ParameterError` for a key
+    that the mechanism cannot use.
     """
     task = lock_task(session, task_id)
     how = mechanism(task.mechanism_name)
     if not isinstance(how, NamesPublicKey):
         raise Problem("conflict", "this task's mechanism needs no public key")
     if task.public_key is not None and task.public_key != public_key:
-        raise Problem("conflict", "another public key was published, and it stands")
+        raise Problem("conflict", "another public key was published and stays")
     how.name_public_key(task.mechanism_parameters, public_key)
     is_new = task.public_key is None
     task.public_key = public_key
@@ -249,17 +263,20 @@ def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
 
 
 def awaits_key(task: TaskRow) -> bool:
-    """Whether the holder must publish its public key before anybody is given keys, and so asked in a round."""
+    """Whether the holder must publish its public key before members get keys, and rounds can open."""
     return task.public_key is None and isinstance(mechanism(task.mechanism_name), NamesPublicKey)
 
 
 def mailbox_topic(client_id: str) -> str:
-    """What a client waits for until its envelope is there."""
+    """Return the topic of the long poll in which a client waits for its envelope."""
     return f"keyring {client_id}"
 
 
 def store_envelope(session: Session, task_id: str, client_id: str, key: str, digest: str, length: int) -> bool:
-    """Name a durable envelope; False when the same one is there already, 409 when another is."""
+    """Store the blob key of an envelope; return False when the same envelope is stored already.
+
+    digest: SHA-256 (hex). Raises `Problem` conflict (409) when another one is stored.
+    """
     lock_task(session, task_id)
     empty = (
         update(ClientRow)
@@ -273,5 +290,5 @@ def store_envelope(session: Session, task_id: str, client_id: str, key: str, dig
         return True
     client = session.get_one(ClientRow, client_id)
     if client.envelope_digest != digest:
-        raise Problem("conflict", "another envelope lies in this client's mailbox")
+        raise Problem("conflict", "another envelope is stored in this client's mailbox")
     return False

@@ -1,4 +1,7 @@
-"""Recipe, mechanism and sum plans of a task, rebuilt from its parameters and kept: lengths never come from the wire."""
+"""Plans: recipe, mechanism and sum plan of a task, rebuilt from its parameters and cached.
+
+Exact lengths follow from the plan, never from a request.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ __all__ = ["TaskPlan", "TaskTerms", "plan_round", "plan_task", "round_spec", "ro
 
 @dataclass(frozen=True)
 class TaskTerms:
-    """What fixes a plan, as plain values that travel to a fold worker; parameters are canonical JSON."""
+    """The values that determine a plan, picklable for worker processes. Parameters are canonical JSON."""
 
     recipe_name: str
     recipe_parameters: str
@@ -32,18 +35,18 @@ class TaskTerms:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What is summed, how, and with which lengths."""
+    """What a task sums (recipe), how (mechanism), and with which lengths (sum plan)."""
 
     recipe: Recipe
     mechanism: Mechanism
     sum_plan: SumPlan
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """The blocks that this client feeds in this round."""
+        """Return the blocks to which this client contributes in a round."""
         return self.recipe.route(spec, client_id)
 
     def contribution_bytes(self, spec: RoundSpec, client_id: str) -> int:
-        """Exact length of this client's contribution in this round."""
+        """Return the exact length in bytes of this client's contribution in a round."""
         return self.sum_plan.contribution_bytes(self.route(spec, client_id))
 
 
@@ -58,7 +61,7 @@ def task_terms(
     mechanism_parameters: Mapping[str, Any],
     schedule: Schedule,
 ) -> TaskTerms:
-    """The terms of a task; equal terms share one plan."""
+    """Return the terms of a task. Equal terms share one cached plan."""
     return TaskTerms(
         recipe_name,
         _canonical(recipe_parameters),
@@ -69,7 +72,7 @@ def task_terms(
 
 
 def row_terms(task: TaskRow) -> TaskTerms:
-    """The terms of a stored task, the public key that its holder published among them."""
+    """Return the terms of a stored task, with the public key that its holder published, if any."""
     schedule = Schedule.model_validate(task.schedule)
     parameters: Mapping[str, Any] = task.mechanism_parameters
     how = mechanism(task.mechanism_name)
@@ -79,15 +82,15 @@ def row_terms(task: TaskRow) -> TaskTerms:
 
 
 def plan_task(terms: TaskTerms, sum_index: int = 1) -> TaskPlan:
-    """What sum `sum_index` of a task is: equal layouts share one plan.
+    """Return the plan of sum `sum_index` of a task. Sums with equal layouts share one cached plan.
 
-    `ParameterError`, `BudgetError` or `CombinationError` says what cannot work.
+    Raises `ParameterError`, `BudgetError` or `CombinationError` when the terms cannot work.
     """
     return _plan(terms, _recipe(terms.recipe_name, terms.recipe_parameters).layout(sum_index))
 
 
 def plan_round(task: TaskRow, round_: RoundRow) -> TaskPlan:
-    """What a stored round sums."""
+    """Return the plan of a stored round."""
     return plan_task(row_terms(task), round_.sum_index)
 
 
@@ -98,11 +101,11 @@ def _recipe(name: str, parameters: str) -> Recipe:
 
 @lru_cache(maxsize=64)
 def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
-    what, how = _recipe(terms.recipe_name, terms.recipe_parameters), mechanism(terms.mechanism_name)
-    check_combination(what, how.name)
-    return TaskPlan(what, how, how.plan(json.loads(terms.mechanism_parameters), layout, terms.cohort_size))
+    summed, how = _recipe(terms.recipe_name, terms.recipe_parameters), mechanism(terms.mechanism_name)
+    check_combination(summed, how.name)
+    return TaskPlan(summed, how, how.plan(json.loads(terms.mechanism_parameters), layout, terms.cohort_size))
 
 
 def round_spec(round_: RoundRow) -> RoundSpec:
-    """The broadcast of a stored round."""
+    """Return the specification of a stored round: number, seed and sum index."""
     return RoundSpec(round_.number, round_.seed, round_.sum_index)

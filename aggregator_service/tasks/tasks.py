@@ -1,4 +1,4 @@
-"""Tasks: made, shown and closed. The same functions serve the routes and the command line."""
+"""Create, list and show tasks, for the routes and the command line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.access.tokens import hash_token, new_id, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
+from aggregator_service.settings import Signatures
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
 from aggregator_service.storage.snapshots import find_snapshot, seen_by
 from aggregator_service.tasks.checks import check_sums, task_warnings
@@ -37,9 +38,10 @@ _LOG = logging.getLogger(__name__)
 
 
 def plan_request(request: TaskRequest) -> TaskPlan:
-    """What is asked for, laid out; `ParameterError` and its kin when recipe, mechanism and numbers do not go together.
+    """Check a request and return the plan of its first sum.
 
-    It may take a second, so it comes before the transaction: a database with one writer would stand still meanwhile.
+    Raises `ParameterError`, `BudgetError` or `CombinationError` when recipe, mechanism and schedule do not fit
+    together. Call it before the transaction: it may take a second, during which a SQLite database could not be written.
     """
     recipe, mechanism = request.recipe, request.mechanism
     terms = task_terms(recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule)
@@ -49,7 +51,7 @@ def plan_request(request: TaskRequest) -> TaskPlan:
 
 
 def create_task(session: Session, request: TaskRequest, plan: TaskPlan, now: float) -> TaskRow:
-    """A new, open task by the plan of its request (`plan_request`); 409 conflict when its name is taken."""
+    """Add an open task; plan: that of `plan_request`. Raises `Problem` conflict (409) when the name is taken."""
     recipe, mechanism = request.recipe, request.mechanism
     task = TaskRow(
         id=new_id("t"),
@@ -77,19 +79,22 @@ def create_task(session: Session, request: TaskRequest, plan: TaskPlan, now: flo
     try:
         session.flush()
     except IntegrityError:
-        raise Problem("conflict", "there is a task of this name already") from None
+        raise Problem("conflict", "a task with this name exists already") from None
     _LOG.info("task created", extra=fields(task=task.id, recipe=recipe.name, mechanism=mechanism.name))
     return task
 
 
 def list_tasks(session: Session, name: str | None = None) -> Sequence[TaskRow]:
-    """Tasks, newest first; only the one called `name` when it is given."""
+    """Return all tasks, newest first; only the one called `name` if it is given."""
     query = select(TaskRow).order_by(TaskRow.created_at.desc(), TaskRow.id)
     return session.scalars(query if name is None else query.where(TaskRow.name == name)).all()
 
 
-def task_view(session: Session, task: TaskRow) -> TaskView:
-    """A task as everyone may see it."""
+def task_view(session: Session, task: TaskRow, signatures: Signatures = "required") -> TaskView:
+    """Return a task as operators and members see it, with its plan, counts and warnings.
+
+    signatures: whether this server requires signed requests; "off" adds a warning.
+    """
     schedule = Schedule.model_validate(task.schedule)
     plan = plan_task(row_terms(task))
     counted = (
@@ -115,7 +120,7 @@ def task_view(session: Session, task: TaskRow) -> TaskView:
             "able_members": able,
             "completed_rounds": task.completed_rounds,
             "failed_rounds": task.failed_rounds,
-            "warnings": task_warnings(plan, schedule, task.repeatable),
+            "warnings": task_warnings(plan, schedule, task.repeatable, signatures),
         }
     )
 
@@ -127,9 +132,10 @@ def _organiser(task: TaskRow) -> OrganiserPin | None:
 
 
 def agreed_digest(session: Session, task: TaskRow, sum_index: int, completed: RoundRow | None) -> bytes:
-    """What a masked round of sum `sum_index` binds its keys to; `completed` is the newest round that released a sum.
+    """Return the digest to which the keys of a masked round of sum `sum_index` are bound.
 
-    The model in it is what those who are asked train on: their group's view of it.
+    It covers the task and the model that the cohort trains on: their device group's view of the snapshot of
+    `completed`, the newest round that released a sum.
     """
     device_group = plan_task(row_terms(task), sum_index).recipe.device_group_of(sum_index)
     state = None if completed is None else find_snapshot(session, task.id, completed.number)
@@ -138,9 +144,12 @@ def agreed_digest(session: Session, task: TaskRow, sum_index: int, completed: Ro
 
 
 def create_invitation(session: Session, task: TaskRow, request: InvitationRequest, now: float) -> Invitation:
-    """An invitation, to be shown once; only its hash is kept."""
+    """Add an invitation; the result contains its token, of which only the hash is stored.
+
+    Raises `Problem` conflict (409) when the task is over.
+    """
     if task.state != "open":
-        raise Problem("conflict", "the task is over: nobody can join it any more")
+        raise Problem("conflict", "the task is over: no client can enrol any more")
     token = new_token("hri")
     invitation_id = new_id("i")
     session.add(

@@ -1,1 +1,1 @@
-"""The parts of `bench/overhead.py`: the published table, what is measured for each of its rows, tables and plots."""
+"""Parts of bench/overhead.py: the published table, the measurement of each of its rows, tables and plots."""

@@ -1,8 +1,8 @@
-"""CKKS: TenSEAL's usual pipeline, and ours with the shared secret key and with a public key.
+"""Measure CKKS: TenSEAL's usual pipeline, and ours with the shared secret key and with a public key.
 
-Sealing does both steps of a client in one pass, so they are taken apart by measuring the encryption alone, with the
-same calls into SEAL, and the whole; the difference is the serialising. A seeded contribution is deserialised by
-expanding its seeds, so that is measured alone too, and what is left of the fold is the adding.
+Sealing encrypts and serialises in one pass. So encryption is measured alone, with the same calls to SEAL, and the
+difference to the whole is the time of serialising. A seeded contribution is deserialised by expanding its seeds, which
+is measured alone too; the rest of the fold is addition.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ __all__ = ["layout_of", "ours", "public", "tenseal_usual", "vector_of"]
 
 CLIP: Final = 0.1
 AT_ONCE: Final = 8
-"""Contributions whose seeds are expanded in one go, so that what a fold sets up once weighs as little as there."""
+"""Contributions whose seeds are expanded at once, so that the set-up of a fold counts as little as in a real fold."""
 
 
 def layout_of(values: int) -> VectorLayout:
-    """One block of values: the paper's vector, without touch counts."""
+    """A layout of one block of `values` values: the paper's vector, without touch counts."""
     return VectorLayout((Block("update", (Segment("values", values, CLIP),)),))
 
 
 def vector_of(values: int) -> NDArray[np.float64]:
-    """Values like those of an update: normal, clipped."""
+    """float64 (values,), distributed like an update: normal, clipped to CLIP."""
     return np.clip(np.random.default_rng(20240513).normal(0.0, CLIP / 2, values), -CLIP, CLIP)
 
 
 def tenseal_usual(row: Row, _clients: int, repetitions: int) -> Steps:
-    """`ts.ckks_vector` with N=8192, moduli of 60-40-40-60 bits, scale 2^40; its warnings are kept off the screen."""
+    """`ts.ckks_vector` with N=8192, moduli of 60-40-40-60 bits, scale 2^40; its warnings are suppressed."""
     context = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40, 60])
     context.global_scale = 2**40
     vector = vector_of(row.values)
@@ -68,12 +68,12 @@ def tenseal_usual(row: Row, _clients: int, repetitions: int) -> Steps:
 
 
 def ours(row: Row, clients: int, repetitions: int) -> Steps:
-    """The default of a task: shared secret key, set `standard`, seeded."""
+    """The defaults of a task: shared secret key, set `standard`, seeded."""
     return _measure(CKKS.plan({}, layout_of(row.values), clients), repetitions)
 
 
 def public(row: Row, clients: int, repetitions: int) -> Steps:
-    """Public-key mode: only the key holder opens sums, and floods them with noise (counted as decryption)."""
+    """Public-key mode: only the key holder opens sums; flooding them with noise counts as decryption."""
     return _measure(CKKS.plan({"mode": "public"}, layout_of(row.values), clients), repetitions)
 
 
@@ -107,7 +107,7 @@ def _measure(plan: CkksPlan, repetitions: int) -> Steps:
 
 
 def _encrypt(plan: CkksPlan, vector: NDArray[np.float64], keyring: Keyring) -> None:
-    """What sealing does up to the ciphertexts, which are dropped."""
+    """Encrypt as sealing does, and discard the ciphertexts."""
     context = seal_context(plan.parameters.set, plan.degree)
     slots = pack_blocks(plan.layout.blocks, [vector], plan.degree)
     plaintext = sealapi.Plaintext()
@@ -126,17 +126,17 @@ def _encrypt(plan: CkksPlan, vector: NDArray[np.float64], keyring: Keyring) -> N
 
 
 def _expand(plan: CkksPlan, body: bytes) -> None:
-    """SEAL making the second polynomials of AT_ONCE contributions from their seeds; nothing to do in expanded form."""
+    """Let SEAL expand the seeds of AT_ONCE contributions; the expanded form has no seeds, so nothing is done."""
     if not plan.seeded:
         return
     seeds = _SeedSum(plan)
     try:
-        for contribution in range(AT_ONCE):  # each into a place of its own, where nothing is added yet
+        for contribution in range(AT_ONCE):  # each into a slot of its own, to which nothing was added yet
             seeds.add(contribution * plan.ciphertexts, memoryview(body)[-plan.ciphertexts * SEED_BYTES :])
     finally:
         seeds.close()
 
 
 def _calls(values: int) -> int:
-    """Moves on short vectors are called several times, so that they last about as long as on long ones."""
+    """Calls per repetition: more for short vectors, so that a step lasts about as long as for long ones."""
     return max(1, 2**16 // values)

@@ -1,4 +1,4 @@
-"""The table on a terminal."""
+"""Print the table on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["shown"]
 
 
 def shown(figures: Mapping[str, Figure]) -> None:
-    """Print the comparisons and the notes; the steps are in the files."""
+    """Print the comparisons and the notes; the single steps are only in the files."""
     console = Console()
     for what, title in COMPARISONS.items():
         headings, rows = comparison(figures, what)

@@ -1,7 +1,7 @@
-"""Masked sums: a whole round of all clients in one process, without dropouts, every step of every party timed.
+"""Measure masked sums: a whole round of all clients in one process, without dropouts.
 
-A round has no ciphertexts, but it has handshakes: a client's time and bytes hold its part of all five stages, the
-server's time the unmasking too, divided by the clients.
+A masked round has no ciphertexts but several messages. A client's time and bytes include its part of all five stages.
+The server's time includes unmasking and is divided by the number of clients.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from protocols.sums.masked.roster import RosterEntry, make_roster
 __all__ = ["masked"]
 
 _MOST_ROUNDS: Final = 3
-"""A round is a mean over its clients already, so fewer repetitions do."""
+"""A round is already a mean over its clients, so few repetitions suffice."""
 
 T = TypeVar("T")
 
 
 def masked(row: Row, clients: int, repetitions: int) -> Steps:
-    """The default of a task: a ring of 32 bits, a server that may lie, 5 % corrupt clients, 10 % dropouts."""
+    """The defaults of a task: a 32-bit ring, semi-malicious mode, 5 % corrupt clients, 10 % dropouts."""
     plan = MASKED.plan({}, layout_of(row.values), clients)
     rounds = [_round(plan, clients) for _ in range(max(1, min(repetitions // 3, _MOST_ROUNDS)))]
     return Steps(
@@ -51,20 +51,20 @@ def masked(row: Row, clients: int, repetitions: int) -> Steps:
 
 
 class _Clock:
-    """Seconds spent, by who spent them."""
+    """Processor seconds by label. Calling it runs a function and adds its time to a label."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
-    def __call__(self, who: str, move: Callable[[], T]) -> T:
+    def __call__(self, label: str, function: Callable[[], T]) -> T:
         start = process_time()
-        result = move()
-        self.seconds[who] = self.seconds.get(who, 0.0) + process_time() - start
+        result = function()
+        self.seconds[label] = self.seconds.get(label, 0.0) + process_time() - start
         return result
 
 
 def _round(plan: MaskedPlan, clients: int) -> Steps:
-    """One round of clients that all stay; mean seconds a client, and the bytes that one client sends in all stages."""
+    """Play one round without dropouts: mean seconds per client, and the bytes that one client sends in all stages."""
     clock, route, vector = _Clock(), whole_route(plan.layout), vector_of(plan.layout.length)
     context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
     policy = ClientPolicy(modes=frozenset({plan.mode}))
@@ -72,18 +72,18 @@ def _round(plan: MaskedPlan, clients: int) -> Steps:
     keys = {name: identity.public_key().public_bytes_raw() for name, identity in identities.items()}
 
     at_start = clock("client", lambda: {n: client.advertise(context, n, k, policy) for n, k in identities.items()})
-    states, advertised = _apart(at_start)
+    states, advertised = _separate(at_start)
     clock("server", lambda: [server.check_advertisement(context, n, keys[n], b) for n, b in advertised.items()])
     entries = [RosterEntry(name, keys[name], bytes(32), NO_CERTIFICATE, body) for name, body in advertised.items()]
     roster = clock("server", lambda: make_roster(context, entries))
 
-    states, shares = _apart(
+    states, shares = _separate(
         clock("client", lambda: {n: client.share(state, roster.body, lambda _: True) for n, state in states.items()})
     )
     inboxes = clock("server", lambda: server.inboxes(roster, shares))
 
     elements = [clock("client", lambda: encode(plan, route, [vector])) for _ in states][0]
-    states, bodies = _apart(
+    states, bodies = _separate(
         clock("client", lambda: {n: client.contribute(state, inboxes[n], elements) for n, state in states.items()})
     )
     clock("serialise", lambda: [pack(elements, plan.bits) for _ in bodies])
@@ -91,11 +91,11 @@ def _round(plan: MaskedPlan, clients: int) -> Steps:
     partial = clock("server", lambda: MASKED.fold(plan, None, ((route, body) for body in bodies.values())))
     survivors = roster.encode_set(bodies)
 
-    states, confirmed = _apart(
+    states, confirmed = _separate(
         clock("client", lambda: {n: client.confirm(state, survivors) for n, state in states.items()})
     )
     signed = clock("server", lambda: server.confirmations(roster, confirmed))
-    _, replies = _apart(clock("client", lambda: {n: client.unmask(state, signed[n]) for n, state in states.items()}))
+    _, replies = _separate(clock("client", lambda: {n: client.unmask(state, signed[n]) for n, state in states.items()}))
     found = clock("server", lambda: server.unmask(roster, shares, bodies, replies))
     aggregate = clock("server", lambda: MASKED.release(plan, MASKED.correct(plan, partial, found.correction)))
     clock("decrypt", lambda: MASKED.open(plan, aggregate, clients, None))
@@ -111,6 +111,6 @@ def _round(plan: MaskedPlan, clients: int) -> Steps:
     )
 
 
-def _apart(made: dict[str, tuple[Any, bytes]]) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """States and messages, each by client."""
+def _separate(made: dict[str, tuple[Any, bytes]]) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Split (state, message) by client into states by client and messages by client."""
     return {name: state for name, (state, _) in made.items()}, {name: body for name, (_, body) in made.items()}

@@ -1,4 +1,4 @@
-"""Top-K over our Paillier sums: values packed into plaintexts, keys as large as the ordinary way is measured with."""
+"""Measure Top-K over packed Paillier sums, with the key size of the usual way."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from protocols.sums.paillier.wire import read_sum, write_sum
 __all__ = ["Paillier"]
 
 _MOST_WORK = 4
-"""Repetitions times sixty-fourths: a long vector's time hardly varies, and takes seconds."""
+"""Limit of repetitions times sixty-fourths: a long vector takes seconds, and its time hardly varies."""
 
 
 class Paillier:
-    """Measures rows in one mode; the holder's keys are made once.
+    """Measures rows in one mode. The holder's keys are made once.
 
-    shared: every client holds the secret key and makes randomisers by the Chinese remainder theorem. public: clients
-    hold the public key and its table of fixed-base powers, which is made before the clock starts (bench/paillier.py
-    shows its time).
+    In mode `shared` every client holds the secret key and makes randomisers by the Chinese remainder theorem. In mode
+    `public` clients hold the public key and its table of fixed-base powers, which is made before the measurement
+    (bench/paillier.py measures its time).
     """
 
     def __init__(self, mode: str) -> None:
@@ -30,7 +30,7 @@ class Paillier:
         self._keyring: Keyring | None = None
 
     def __call__(self, row: Row, clients: int, repetitions: int) -> Steps:
-        """Steps of a row."""
+        """Measure the steps of `row` for a sum over `clients` contributions."""
         plan = PAILLIER.plan(self._parameters, layout_of(row.values), clients)
         if self._keyring is None:
             self._keyring = PAILLIER.generate_keyring(plan)

@@ -1,4 +1,4 @@
-"""Top-K the ordinary way: phe, one floating-point value a ciphertext, as the paper did it."""
+"""Measure Top-K the usual way: phe with one floating-point value per ciphertext, as in the paper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.overhead_parts.steps import Steps, medians
 __all__ = ["KEY_BITS", "PheUsual"]
 
 KEY_BITS: Final = 3072
-"""The paper does not say; its 837 bytes a value fit this key (768 bytes) and a serialiser's overhead."""
+"""The paper does not state the key size; its 837 bytes per value fit this key (768 bytes) plus serialisation."""
 
 _EXPONENT: Final = struct.Struct("<i")
 _CIPHERTEXT_BYTES: Final = 2 * KEY_BITS // 8
@@ -29,10 +29,10 @@ def _keys() -> tuple[PaillierPublicKey, PaillierPrivateKey]:
 
 
 class PheUsual:
-    """Measures `sample` values and multiplies; every value of a row where `sample` is None.
+    """Measures `sample` values and multiplies the result; measures every value of a row if `sample` is None.
 
-    What is sent is as short as it can be without changing what phe does: each ciphertext at the modulus's width and its
-    exponent in 4 bytes (phe's own documentation sends decimal digits in JSON, 2.4 times as long).
+    The encoding is the shortest that leaves phe unchanged: each ciphertext at the width of the modulus and its exponent
+    in 4 bytes. (phe's documentation sends decimal digits in JSON, 2.4 times as long.)
     """
 
     def __init__(self, sample: int | None) -> None:
@@ -40,7 +40,7 @@ class PheUsual:
         self._per_value: dict[int, Steps] = {}
 
     def __call__(self, row: Row, _clients: int, repetitions: int) -> Steps:
-        """Steps of a row; the sample itself is measured once."""
+        """Measure the steps of `row`. A sample is measured once and reused for all rows."""
         count = row.values if self._sample is None else min(self._sample, row.values)
         if count not in self._per_value:
             self._per_value[count] = _measure(count, 0 if self._sample is None else repetitions)
@@ -58,20 +58,20 @@ class PheUsual:
 
 
 def _measure(count: int, repetitions: int) -> Steps:
-    """Medians of `repetitions`; with none, every step once and nothing before it, which takes long enough."""
+    """Medians of `repetitions`; with 0, measure every step once, without a warm-up."""
     public, private = _keys()
     values = [float(value) for value in vector_of(count)]
     made = [public.encrypt(value) for value in values]
     bodies = [_to_bytes(number) for number in made]
     sums = [number + number for number in made]
-    moves: dict[str, Callable[[], object]] = {
+    functions: dict[str, Callable[[], object]] = {
         "encrypt": lambda: [public.encrypt(value) for value in values],
         "serialise": lambda: [_to_bytes(number) for number in made],
         "decrypt": lambda: [private.decrypt(number) for number in sums],
         "deserialise": lambda: [_from_bytes(public, body) for body in bodies],
         "fold": lambda: [total + number for total, number in zip(sums, made, strict=True)],
     }
-    times = medians(moves, max(1, repetitions), warm=repetitions > 0)
+    times = medians(functions, max(1, repetitions), warm=repetitions > 0)
     return Steps(**times, ciphertext_bytes=sum(len(body) for body in bodies))
 
 

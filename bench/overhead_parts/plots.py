@@ -1,4 +1,4 @@
-"""The plots: what is sent, and what it takes, against the rank and against K; log scales, plaintext drawn in."""
+"""Plots of upload size and time against the rank and against K, on log scales, with the plaintext size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTHS: Final = {"ours": 2.6}
 
 @dataclass(frozen=True)
 class Panel:
-    """One family of rows along the x axis, with the names of its lines."""
+    """One family of rows along the x axis, and the labels of its lines by way."""
 
     key: str
     title: str
@@ -35,7 +35,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Metric:
-    """What stands on the y axis: from the paper's row, and from a measured one."""
+    """The quantity on the y axis: how to get it from a published row, and the name of the measured figure."""
 
     key: str
     title: str
@@ -59,14 +59,14 @@ PANELS: Final = (
 )  # fmt: skip
 
 METRICS: Final = (
-    Metric("size", "upload, KB a client", lambda row: row.published.ciphertext_kb, "ciphertext_kb", plaintext=True),
-    Metric("client", "a client's time in a round", lambda row: row.published.client_seconds, "client_seconds"),
-    Metric("server", "the server's time for one client", lambda row: row.published.server_seconds, "server_seconds"),
+    Metric("size", "upload per client, KB", lambda row: row.published.ciphertext_kb, "ciphertext_kb", plaintext=True),
+    Metric("client", "client time per round", lambda row: row.published.client_seconds, "client_seconds"),
+    Metric("server", "server time per client", lambda row: row.published.server_seconds, "server_seconds"),
 )
 
 
 def write_plots(figures: Mapping[str, Figure], stem: Path) -> list[Path]:
-    """`<stem>-<metric>.png`, both panels side by side on one scale; returns what was written."""
+    """Write `<stem>-<metric>.png` for every metric, with both panels side by side on one scale; return the paths."""
     written = []
     for metric in METRICS:
         made = figure(12.0, 4.5)
@@ -87,7 +87,7 @@ def write_plots(figures: Mapping[str, Figure], stem: Path) -> list[Path]:
 
 
 def page_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
-    """(caption, inline SVG) of every panel on its own, as wide as a phone shows well."""
+    """(caption, inline SVG) of every single panel, narrow enough for a phone."""
     made = []
     for metric in METRICS:
         for panel in PANELS:
@@ -103,7 +103,7 @@ def page_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
 
 
 def series(panel: Panel, metric: Metric, figures: Mapping[str, Figure]) -> dict[str, list[tuple[int, float]]]:
-    """(place on the x axis, value) of every line that has points."""
+    """(position on the x axis, value) by way, for every line that has points."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for way in panel.lines:
         for place, row in enumerate(panel.rows):
@@ -116,7 +116,7 @@ def series(panel: Panel, metric: Metric, figures: Mapping[str, Figure]) -> dict[
 
 
 def draw(axes: Axes, panel: Panel, metric: Metric, figures: Mapping[str, Figure]) -> None:
-    """Lines, ticks and titles; the labels come when the limits are final."""
+    """Draw lines, ticks and axis titles; call `label_lines` after the axis limits are final."""
     axes.set_yscale("log")
     for way, points in series(panel, metric, figures).items():
         axes.plot(
@@ -145,7 +145,7 @@ def _seconds(value: float, _place: int) -> str:
 
 
 def label_lines(axes: Axes, panel: Panel, metric: Metric, figures: Mapping[str, Figure]) -> None:
-    """Each line's name and last value at its end."""
+    """Write each line's name and last value at its end."""
     labels = [
         EndLabel(f"{panel.lines[way]}  {_amount(points[-1][1], metric)}", *points[-1], COLOURS[way])
         for way, points in series(panel, metric, figures).items()

@@ -1,4 +1,4 @@
-"""The rows of the table and what the paper printed in them.
+"""The rows of the table and their published values.
 
 Nguyen et al., "Towards Efficient Communication and Secure Federated Recommendation System via Low-rank Training"
 (WWW 2024), Table 3: MovieLens-1M, item factors of 3706 x 64 values.
@@ -18,7 +18,7 @@ SOURCE: Final = "Nguyen et al., WWW 2024, Table 3"
 
 @dataclass(frozen=True)
 class Published:
-    """One line of the paper's table: overheads in seconds, sizes in KB of 1,024 bytes."""
+    """One row of the paper's table: overheads in seconds, sizes in KB of 1,024 bytes."""
 
     client_seconds: float
     server_seconds: float
@@ -29,7 +29,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Row:
-    """One line: `share` sixty-fourths of the item factors, as low-rank rows (CoLR) or as single entries (Top-K)."""
+    """One row: `share` sixty-fourths of the item factors, as low-rank rows (CoLR) or as single entries (Top-K)."""
 
     key: str
     label: str
@@ -39,12 +39,12 @@ class Row:
 
     @property
     def values(self) -> int:
-        """Values of one contribution, as the paper counts them: no touch counts."""
+        """Number of values of one contribution, as the paper counts them: without touch counts."""
         return ITEMS * self.share
 
     @property
     def plaintext_bytes(self) -> int:
-        """Float32 values; an entry of Top-K comes with its index."""
+        """Size in bytes: 4 per value, 8 per entry of Top-K (value and index)."""
         return self.values * (8 if self.family == "topk" else 4)
 
 

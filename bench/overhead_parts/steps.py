@@ -1,7 +1,7 @@
-"""What is measured of one row done one way: the steps of a client and of the server, and what goes over the wire.
+"""The measured values of one row and one way: the steps of a client and of the server, and the size on the wire.
 
-Seconds are the processor's, not the wall's: every step runs in one thread and waits for nothing, so on an idle machine
-both are the same, and on a busy one the table still says what the steps take.
+Times are processor seconds. Every step runs in one thread and never waits, so on an idle machine they equal wall time,
+and on a busy machine they are still correct.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ KB: Final = 1024
 
 @dataclass(frozen=True)
 class Steps:
-    """Seconds of a client's steps a round, of the server's a client, and bytes of one contribution.
+    """Seconds of a client's steps in a round, of the server's steps for one client, and bytes of one contribution.
 
     encrypt: from the float64 vector to ciphertexts in memory. serialise: from those to bytes. decrypt: from the bytes
-    of the sum to its values. deserialise: from a contribution's bytes to what can be added, checks included.
+    of the sum to its values. deserialise: from a contribution's bytes to summands, checks included.
     fold: adding. scaled: measured on a sample of the values and multiplied.
     """
 
@@ -39,28 +39,29 @@ class Steps:
 
     @property
     def client(self) -> float:
-        """All of a client's steps."""
+        """Sum of the client's steps in seconds."""
         return self.encrypt + self.serialise + self.decrypt
 
     @property
     def server(self) -> float:
-        """All of the server's steps for one client."""
+        """Sum of the server's steps for one client in seconds."""
         return self.deserialise + self.fold
 
 
 def medians(
-    moves: Mapping[str, Callable[[], object]], repetitions: int, calls: int = 1, warm: bool = True
+    steps: Mapping[str, Callable[[], object]], repetitions: int, calls: int = 1, warm: bool = True
 ) -> dict[str, float]:
-    """Median processor seconds of every move, one repetition of each after the other, `calls` times each.
+    """Median processor seconds of one call of every step.
 
-    `warm`: one repetition more goes first and is not counted.
+    All steps take turns in every repetition, each called `calls` times. warm: run one repetition first that does not
+    count.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in moves}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
     for repetition in range(repetitions + warm):
-        for name, move in moves.items():
+        for name, step in steps.items():
             start = process_time()
             for _ in range(calls):
-                move()
+                step()
             elapsed = process_time() - start
             if repetition >= warm:
                 seconds[name].append(elapsed / calls)
@@ -68,14 +69,14 @@ def medians(
 
 
 class Measure(Protocol):
-    """Measures a row; called once a row with how many clients a sum has and how often to repeat."""
+    """Measures a row for a sum over `clients` contributions; called once per row."""
 
     def __call__(self, row: Row, clients: int, repetitions: int, /) -> Steps: ...
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way of making the sums; `key` stands in the JSON's keys."""
+    """One way of making the sums: its name in the JSON keys, the families it can carry, and its measurement."""
 
     key: str
     families: frozenset[str]
@@ -86,7 +87,7 @@ _SECONDS: Final = ("encrypt", "serialise", "decrypt", "deserialise", "fold")
 
 
 def figures_of(row: Row, way: str, steps: Steps) -> dict[str, Figure]:
-    """Flat figures `<row>.<way>.<figure>`; sizes in KB of 1,024 bytes, as the paper's."""
+    """Flat figures `<row>.<way>.<figure>`; sizes in KB of 1,024 bytes, as in the paper."""
     prefix = f"{row.key}.{way}"
     return {
         **{f"{prefix}.{_side(name)}_{name}_seconds": getattr(steps, name) for name in _SECONDS},
@@ -113,7 +114,7 @@ def published_figures(rows: Iterable[Row]) -> dict[str, Figure]:
 
 
 def steps_in(figures: Mapping[str, Figure], row: Row, way: str) -> Steps | None:
-    """The way back from flat figures; None where this way did not measure this row."""
+    """The inverse of `figures_of`; None if this row was not measured in this way."""
     prefix = f"{row.key}.{way}"
     if f"{prefix}.client_seconds" not in figures:
         return None

@@ -1,4 +1,4 @@
-"""The table as people read it: the paper's columns side by side, then every step of every way, in Markdown."""
+"""The readable form of the table: comparisons with the paper, then every step of every way, in Markdown."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from bench.overhead_parts.steps import KB, Steps, steps_in
 
 __all__ = ["COMPARISONS", "WAYS", "comparison", "in_detail", "markdown", "notes"]
 
-WAYS: Final = {"usual": "ordinary", "ours": "HushRec", "public": "public key", "masked": "masked"}
-"""Key in the figures -> heading, in the order of the tables."""
+WAYS: Final = {"usual": "usual", "ours": "HushRec", "public": "public key", "masked": "masked"}
+"""Column heading by way, in the order of the tables."""
 
 COMPARISONS: Final = {
     "size": "One contribution, KB",
-    "ratio": "One contribution, times the plaintext",
-    "client": "A client's time a round, seconds",
-    "server": "The server's time a client, seconds",
+    "ratio": "One contribution / plaintext",
+    "client": "Client time per round, seconds",
+    "server": "Server time per client, seconds",
 }
-"""What is compared -> title."""
+"""Title by compared quantity."""
 
 _DETAIL = (
     "row",
@@ -37,7 +37,7 @@ _DETAIL = (
 
 
 def comparison(figures: Mapping[str, Figure], what: str) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of one of COMPARISONS: a line a row, a column a way, the paper's figure first."""
+    """Headings and rows of one of COMPARISONS, with one column per way after the paper's figure."""
     ways = [way for way in WAYS if any(f"{row.key}.{way}.client_seconds" in figures for row in ROWS)]
     headings = ["", *(["plaintext"] if what == "size" else []), "paper", *(WAYS[way] for way in ways)]
     rows = []
@@ -70,7 +70,7 @@ def _cell(row: Row, steps: Steps | None, what: str) -> str:
 
 
 def in_detail(figures: Mapping[str, Figure]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: every step of every way that was measured, a line each."""
+    """Headings and rows of the single steps, with one row per measured row and way."""
     rows = []
     for row in ROWS:
         for way, words in WAYS.items():
@@ -86,40 +86,40 @@ def in_detail(figures: Mapping[str, Figure]) -> tuple[list[str], list[list[str]]
 
 
 def notes(figures: Mapping[str, Figure]) -> list[str]:
-    """What a reader must know, one sentence or two each."""
+    """Notes that explain the tables, one or two sentences each."""
     found = [
-        f"Paper: {SOURCE}. It does not say what machine or parameters it used, or how many clients a figure covers.",
-        "Ordinary: TenSEAL with N=8192, moduli of 60-40-40-60 bits and scale 2^40 for FedMF and CoLR; phe with one "
-        f"value a ciphertext and a key of {figures.get('phe_key_bits')} bits for Top-K.",
+        f"Paper: {SOURCE}. It states neither its machine and parameters nor the number of clients of a figure.",
+        "Usual: TenSEAL with N=8192, moduli of 60-40-40-60 bits and scale 2^40 for FedMF and CoLR; phe with one "
+        f"value per ciphertext and a key of {figures.get('phe_key_bits')} bits for Top-K.",
         f"Client: encrypt + serialise + decrypt. Server: deserialise (checks included) + fold, for one of "
         f"{figures.get('clients')} clients. KB are 1,024 bytes. An entry of Top-K is a value and its index, 8 bytes of "
-        "plaintext. Seconds are the processor's, of one core.",
-        "HushRec: as a task has it by default, clients sharing the secret key: CKKS set `standard`, seeded, for FedMF "
-        "and CoLR; Paillier with packed values and the key size of the ordinary way for Top-K, over a shared support, "
-        "so that no index travels.",
-        "Public key: only one holder opens the sum. CKKS set `precise`, flooded with noise when it is opened; Paillier "
-        "with a table of fixed-base powers, made beforehand.",
-        "Masked: a ring of 32 bits and a server that may lie; a client's and the server's part of all five stages of a "
+        "plaintext. Times are processor seconds of one core.",
+        "HushRec: the defaults of a task, with a secret key that clients share: CKKS set `standard`, seeded, for FedMF "
+        "and CoLR; for Top-K packed Paillier with the key size of the usual way, over a shared support, so that no "
+        "indices are sent.",
+        "Public key: only one holder can open the sum. CKKS set `precise`, flooded with noise when it is opened; "
+        "Paillier with a table of fixed-base powers, made beforehand.",
+        "Masked: a 32-bit ring in semi-malicious mode; the client's and the server's work in all five stages of a "
         "round without dropouts.",
-        "All ways sum the paper's vector. A task sums how many clients touched each item as well: 3,706 values more.",
+        "All ways sum the paper's vector. A real task also sums how many clients touched each item, 3,706 more values.",
     ]
     if "repetitions" in figures:
-        found.append(f"Medians of {figures['repetitions']} repetitions; of fewer where one takes seconds.")
+        found.append(f"Medians of {figures['repetitions']} repetitions; fewer if one repetition takes seconds.")
     if any(name.endswith(".scaled") and value for name, value in figures.items()):
         found.append(f"* measured on {figures.get('phe_sample')} values and multiplied; `--full` measures every value.")
     return found
 
 
 def markdown(figures: Mapping[str, Figure], plots: Iterable[str] = ()) -> str:
-    """The whole page: comparison, plots by file name, steps, notes, machine."""
-    parts = ["# What encryption costs: the CoLR paper's HE table, MovieLens-1M", ""]
+    """The whole Markdown page: comparisons, plots by file name, notes, steps, machine."""
+    parts = ["# The cost of encryption: the CoLR paper's HE table, MovieLens-1M", ""]
     for what, title in COMPARISONS.items():
         parts += [f"## {title}", "", *(f"![{title}]({name})\n" for name in plots if name.endswith(f"-{what}.png"))]
         parts += [_table(*comparison(figures, what)), ""]
-    parts += ["## How to read it", "", *(f"- {note}" for note in notes(figures)), ""]
+    parts += ["## Notes", "", *(f"- {note}" for note in notes(figures)), ""]
     parts += ["## Step by step, seconds", "", _table(*in_detail(figures)), ""]
     machine = {name: value for name, value in figures.items() if name.startswith(("machine.", "version."))}
-    parts += ["## Where it ran", "", "; ".join(f"{name} {value}" for name, value in sorted(machine.items())) + ".", ""]
+    parts += ["## Machine", "", "; ".join(f"{name} {value}" for name, value in sorted(machine.items())) + ".", ""]
     return "\n".join(parts)
 
 
@@ -130,7 +130,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Three digits that count, never in powers of ten."""
+    """Three significant digits, without an exponent."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.{max(0, 2 - _magnitude(value))}f}" if value > 0 else "0"

@@ -1,4 +1,4 @@
-"""Which ways there are to make the sums of a row. A mechanism adds a line here."""
+"""The ways of making the sums of a row. A new mechanism adds an entry here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOPK = frozenset({"topk"})
 
 
 def ways(phe_sample: int | None) -> tuple[Way, ...]:
-    """Every way, in the order of the tables. `phe_sample`: values that phe is measured on, None for all."""
+    """All ways, in the order of the tables. phe_sample: number of values that phe is measured on, None for all."""
     return (
         Way("usual", _DENSE, ckks.tenseal_usual),
         Way("usual", _TOPK, PheUsual(phe_sample)),

@@ -1,1 +1,1 @@
-"""The parts of bench/service.py: a load generator, the bare server to compare with, and what is measured."""
+"""Parts of bench/service.py: a load generator, the bare server to compare with, and the measurements."""

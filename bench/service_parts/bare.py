@@ -1,9 +1,9 @@
-"""The peer: what the same uvicorn and FastAPI do without a service behind them.
+"""The peer of bench/service.py: the same uvicorn and FastAPI without the service.
 
     python -m bench.service_parts.bare PORT
 
 Same protocol (httptools), same loop (uvloop), one process, no access log. `GET /bare` answers with a small pydantic
-model, `PUT /discard` reads a body and throws it away.
+model, `PUT /discard` reads a body and discards it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Bare", "Small", "app"]
 
 
 class Small(BaseModel):
-    """About what a client wants to know of a round."""
+    """A model of about the size of a client's view of a round."""
 
     number: int = 1
     state: str = "collecting"
@@ -40,20 +40,23 @@ app = FastAPI()
 
 @app.get("/bare")
 async def bare() -> Small:
-    """A small control answer."""
+    """Answer with the model's defaults."""
     return Small()
 
 
 @app.put("/discard", status_code=201)
 async def discard(request: Request) -> Small:
-    """Read a body to its end."""
+    """Read the request body, discard it, and answer with the model's defaults."""
     async for _ in request.stream():
         pass
     return Small()
 
 
 class Bare:
-    """The bare server in a process of its own; ready when the constructor returns."""
+    """The bare server in its own process. It is ready when the constructor returns.
+
+    Raises `SystemExit` if it does not accept connections within 60 s.
+    """
 
     def __init__(self) -> None:
         with socket.socket() as probe:
@@ -66,7 +69,7 @@ class Bare:
                 return
             time.sleep(0.05)
         self.close()
-        raise SystemExit("the bare server did not start")
+        raise SystemExit("the bare server did not accept connections within 60 s")
 
     def __enter__(self) -> Self:
         return self
@@ -75,12 +78,12 @@ class Bare:
         self.close()
 
     def cpu(self) -> float:
-        """Processor seconds so far."""
+        """User and system time of the process so far, in seconds."""
         times = psutil.Process(self._process.pid).cpu_times()
         return times.user + times.system
 
     def close(self) -> None:
-        """End the process."""
+        """Terminate the process and wait for its end."""
         self._process.terminate()
         self._process.wait(timeout=30)
 

@@ -1,4 +1,4 @@
-"""Small control requests that clients make, each beside a bare FastAPI route on the same uvicorn, and their latency."""
+"""Measure clients' small control requests, compared with a bare FastAPI route on the same uvicorn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PERCENTILES = ((50, 0.5), (95, 0.95), (99, 0.99))
 
 @dataclass
 class _Kind:
-    """A kind of request: how to make it, and what each repetition took."""
+    """A kind of request: how to make it, the expected status, and the measurements of all repetitions."""
 
     name: str
     status: int
@@ -35,9 +35,11 @@ class _Kind:
     cpu_seconds: float = 0.0
 
     def calls(self, count: int) -> list[Call]:
+        """`count` requests of this kind."""
         return [self.make(index) for index in range(count)]
 
     def play(self, count: int, counts: bool) -> None:
+        """Send `count` requests in a closed loop; record the measurements if `counts`."""
         calls, before = self.calls(count), self.cpu()
         run = closed_loop(self.port, calls, CONNECTIONS).expect(self.status)
         if counts:
@@ -59,7 +61,7 @@ def _latencies(name: str, run: Run) -> dict[str, Figure]:
 
 
 def _kinds(federation: Federation) -> list[_Kind]:
-    """What a member asks for between rounds, each time another member."""
+    """The requests of a member between rounds; successive requests come from different members."""
     current, port, cpu = f"{federation.path}/rounds/current", federation.port, federation.cpu
     etags: dict[int, str] = {}
 
@@ -85,9 +87,9 @@ def _kinds(federation: Federation) -> list[_Kind]:
 
 
 def measure_control(quick: bool, tick: Callable[[], object] = lambda: None) -> dict[str, Figure]:
-    """Every kind of request in turn with the bare route, over the same few kept connections.
+    """Figures of every kind of request, in turn with the bare route, over a few persistent connections.
 
-    `control_fraction` is that of a poll whose round has not changed: what clients send most.
+    `control_fraction` is the fraction of a poll whose round has not changed, the most frequent request of a client.
     """
     count, repetitions = (300, 3) if quick else (CALLS, REPETITIONS)
     with (
@@ -96,11 +98,11 @@ def measure_control(quick: bool, tick: Callable[[], object] = lambda: None) -> d
         Bare() as bare,
     ):
         federation.enrol(MEMBERS)
-        federation.leave_envelopes()
+        federation.upload_envelopes()
         federation.wait_round("collecting")
         kinds = _kinds(federation)
         peer = _Kind("bare", 200, bare.port, bare.cpu, lambda _: request_bytes("GET", "/bare", {}))
-        for repetition in range(repetitions + 1):  # the first one warms up and is not counted
+        for repetition in range(repetitions + 1):  # the first is a warm-up
             for kind in (peer, *kinds):
                 kind.play(count, counts=repetition > 0)
             tick()

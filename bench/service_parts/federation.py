@@ -1,7 +1,7 @@
-"""One real server, one encrypted task and its enrolled, keyed members, as a load generator needs them.
+"""One real server with one encrypted task and its enrolled members, as input of the load generator.
 
-Members share this process and one keyring; each has identity, mailbox key, membership proof and token of its own, and
-everything the server checks is real: signatures, invitations, envelopes sealed for the member.
+Members share this process and one keyring. Each has its own identity, mailbox key, membership proof and token.
+Everything that the server checks is real: signatures, invitations, and envelopes sealed for the member.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _JSON = {"content-type": "application/json"}
 
 
 def digest_of(body: bytes) -> str:
-    """Content-Digest (RFC 9530)."""
+    """The value of the field Content-Digest (RFC 9530) for `body`, with SHA-256."""
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far, its children's not."""
+    """User and system time of a process so far in seconds, without its children."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
 
 
-class _Newcomer:
-    """Keys of a client that is not enrolled yet."""
+class _NewClient:
+    """The keys and the membership proof of a client that is not enrolled yet."""
 
     def __init__(self, organiser: Ed25519PrivateKey, role: CertifiedRole, serial: int) -> None:
         self.identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
@@ -67,7 +67,7 @@ class _Newcomer:
         self.certificate = made.encode()
 
     def request(self, invitation: str) -> Call:
-        """Its enrolment."""
+        """The request that enrols the client with `invitation`."""
         message = enrolment_message(invitation, self.identity_key, self.mailbox_key, None, self.certificate)
         body = {
             "invitation": invitation,
@@ -81,7 +81,7 @@ class _Newcomer:
 
 @dataclass(frozen=True)
 class Member:
-    """An enrolled client."""
+    """An enrolled client: its id, token, identity key and mailbox key."""
 
     client_id: str
     token: str
@@ -90,7 +90,7 @@ class Member:
     certificate: bytes
 
     def call(self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Call:
-        """One of its requests, signed now: it is good for a minute."""
+        """A request of this client, signed now; the server accepts it for a minute."""
         path, _, query = target.partition("?")
         own = {"authorization": f"Bearer {self.token}", **(headers or {})}
         signature = sign_request(
@@ -99,12 +99,15 @@ class Member:
         return request_bytes(method, target, own | signature, body)
 
     def put(self, target: str, body: bytes, digest: str = "") -> Call:
-        """An upload; `digest`: that of the body, when it is known already."""
+        """An upload of `body` to `target`. digest: the body's Content-Digest, if it is known already."""
         return self.call("PUT", target, {"content-digest": digest or digest_of(body)}, body)
 
 
 class Federation:
-    """A server with its rates off, and one CKKS task (FedMF, shared secret) of one round over `cohort` members."""
+    """A server without rate limits, and one CKKS task (FedMF, shared secret) of one round over `cohort` members.
+
+    settings: further environment variables of the server.
+    """
 
     def __init__(self, root: Path, *, items: int, dim: int, cohort: int, **settings: str) -> None:
         rates = {f"HUSHREC_{who}_RATE": "0" for who in ("CLIENT", "OPERATOR", "FAILURE")}
@@ -136,25 +139,28 @@ class Federation:
 
     @property
     def path(self) -> str:
-        """The task's path."""
+        """The path of the task's resource."""
         return f"/v1/tasks/{self.task}"
 
     def operator(self, method: str, path: str, body: Any = None) -> Any:
-        """An operator's request and its answer."""
+        """The JSON answer to an operator's request; `httpx.HTTPStatusError` for an error status."""
         answer = self._http.request(method, path, json=body)
         answer.raise_for_status()
         return answer.json()
 
     def cpu(self) -> float:
-        """Processor seconds of the API process so far."""
+        """User and system time of the API process so far, in seconds."""
         return cpu_seconds(self.server.pid)
 
     def load(self, calls: Sequence[Call] | Iterator[Call], *statuses: int, **how: Any) -> Run:
-        """A closed loop over `CONNECTIONS` connections; anything but `statuses` ends the benchmark."""
+        """Send `calls` in a closed loop over `CONNECTIONS` connections; `SystemExit` for a status not in `statuses`."""
         return closed_loop(self.port, calls, CONNECTIONS, **how).expect(*statuses)
 
     def enrol(self, wanted: int) -> Run:
-        """Enrol the holder, who takes part, and `wanted` - 1 members. Keys and signatures are made before the clock."""
+        """Enrol the holder, who takes part, and `wanted` - 1 members; the load of the members.
+
+        Keys and signatures are made before the measurement.
+        """
         self._enrol("holder", 1)
         return self._enrol("member", wanted - 1)
 
@@ -162,18 +168,18 @@ class Federation:
         wanted = {"role": role, "uses": count}
         invitation = self.operator("POST", f"{self.path}/invitations", wanted)["invitation"]
         first = len(self.members)
-        newcomers = [_Newcomer(self._organiser, role, first + index) for index in range(count)]
+        clients = [_NewClient(self._organiser, role, first + index) for index in range(count)]
         answers: list[Answer] = []
-        run = self.load([newcomer.request(invitation) for newcomer in newcomers], 201, keep=answers.append)
+        run = self.load([client.request(invitation) for client in clients], 201, keep=answers.append)
         for answer in sorted(answers, key=lambda answer: answer.index):
-            body, newcomer = json.loads(answer.body), newcomers[answer.index]
+            body, client = json.loads(answer.body), clients[answer.index]
             self.members.append(
-                Member(body["client_id"], body["token"], newcomer.identity, newcomer.mailbox_key, newcomer.certificate)
+                Member(body["client_id"], body["token"], client.identity, client.mailbox_key, client.certificate)
             )
         return run
 
-    def leave_envelopes(self) -> Run:
-        """The holder seals the keys for every member, itself included, and leaves them in the mailboxes."""
+    def upload_envelopes(self) -> Run:
+        """Upload one envelope with the keyring per member, the holder included."""
         keyring, holder = encode_keyring(self.keyring), self.members[0]
         sender = EnvelopeSender(holder.identity, holder.mailbox_key, holder.certificate)
         sealed = [seal_envelope(keyring, member.mailbox_key, self.task, sender) for member in self.members]
@@ -184,7 +190,7 @@ class Federation:
         return self.load(calls, 201)
 
     def wait_round(self, *states: str) -> dict[str, Any]:
-        """Round 1 as soon as it is in one of `states`."""
+        """The JSON view of round 1 as soon as it is in one of `states`."""
         while True:
             answer = self._http.get(f"{self.path}/rounds/1")
             if answer.status_code == 200 and answer.json()["state"] in states:
@@ -192,14 +198,14 @@ class Federation:
             time.sleep(0.05)
 
     def uploads(self, members: Sequence[Member], bodies: Sequence[bytes]) -> Iterator[Call]:
-        """One contribution of each of `members`; they take turns with `bodies`, which nobody can tell apart."""
+        """One contribution per member; `bodies` are used in turn, which the server does not detect."""
         digests = [digest_of(body) for body in bodies]
         for index, member in enumerate(members):
             target, turn = f"{self.path}/rounds/1/contributions/{member.client_id}", index % len(bodies)
             yield member.put(target, bodies[turn], digests[turn])
 
     def aggregate(self) -> bytes:
-        """The sum of round 1, as released."""
+        """The released aggregate of round 1."""
         answer = self._http.get(f"{self.path}/rounds/1/aggregate")
         answer.raise_for_status()
         return answer.content

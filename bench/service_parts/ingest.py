@@ -1,4 +1,4 @@
-"""Ingest: contributions of 4 MB until they are durable, beside a bare server that throws the same bodies away."""
+"""Measure ingest: contributions of 4 MB until they are durable, compared with a bare server that discards them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from protocols.sums.ckks.mechanism import CKKS
 __all__ = ["measure_ingest", "sealed"]
 
 ITEMS, DIM = 12_900, 64
-"""FedMF of this size, in CKKS `standard`, seeded, is 4.2 MB."""
+"""A seeded FedMF contribution of this size in CKKS `standard` has 4.2 MB."""
 BATCH, REPETITIONS = 32, 9
 _MB = 1e6
 _BODIES = 4
@@ -30,7 +30,7 @@ _BODIES = 4
 
 @dataclass
 class _Side:
-    """One of the two servers: what each repetition took."""
+    """One of the two servers: how to load it, and the measurements of all repetitions."""
 
     load: Callable[[list[Call]], Run]
     cpu: Callable[[], float]
@@ -42,7 +42,7 @@ class _Side:
     bodies: int = 0
 
     def play(self, repetition: int, bytes_each: int, counts: bool) -> None:
-        """Send one batch; MB a second."""
+        """Send one batch of bodies; record the measurements if `counts`."""
         calls, before, own = self.calls(repetition), self.cpu(), time.process_time()
         run = self.load(calls)
         if counts:
@@ -53,7 +53,7 @@ class _Side:
             self.bodies += len(calls)
 
     def figures(self, name: str) -> dict[str, Figure]:
-        """Rates, and milliseconds of processor time a body."""
+        """Figures `ingest.<name>_*`: rates, processor time per body, and latencies."""
         whole = Run(latencies=self.latencies)
         return {
             f"ingest.{name}_mb_s": median(self.rates),
@@ -68,7 +68,7 @@ class _Side:
 
 
 def sealed(federation: Federation, count: int) -> tuple[list[bytes], list[NDArray[np.float64]]]:
-    """`count` contributions and the vectors in them."""
+    """`count` sealed contributions, and the vectors in them."""
     random = np.random.default_rng(1)
     block = federation.plan.layout.blocks[0]
     bounds, counts = block.bounds(), block.integral_mask()
@@ -78,10 +78,10 @@ def sealed(federation: Federation, count: int) -> tuple[list[bytes], list[NDArra
 
 
 def measure_ingest(quick: bool, tick: Callable[[], object] = lambda: None) -> dict[str, Figure]:
-    """Both servers in turn, one batch of bodies a repetition; then how long the fold of all of them takes.
+    """Figures of both servers, loaded in turn with one batch per repetition, and of the fold of all contributions.
 
-    The server folds only when everything is there (`HUSHREC_FOLD_BATCH`): what a fold costs depends on the mechanism,
-    and is told apart from what taking in a body costs.
+    The server folds only after all contributions have arrived (`HUSHREC_FOLD_BATCH`), because the cost of a fold
+    depends on the mechanism and is measured separately from the cost of a body.
     """
     batch, repetitions = (8, 3) if quick else (BATCH, REPETITIONS)
     cohort = batch * (repetitions + 1)
@@ -91,10 +91,10 @@ def measure_ingest(quick: bool, tick: Callable[[], object] = lambda: None) -> di
         Bare() as bare,
     ):
         federation.enrol(cohort)
-        federation.leave_envelopes()
+        federation.upload_envelopes()
         bodies, _ = sealed(federation, _BODIES)
         federation.wait_round("collecting")
-        thrown = [request_bytes("PUT", "/discard", {"content-digest": digest_of(body)}, body) for body in bodies]
+        discarded = [request_bytes("PUT", "/discard", {"content-digest": digest_of(body)}, body) for body in bodies]
         sides = (
             _Side(
                 lambda calls: federation.load(calls, 201),
@@ -104,10 +104,10 @@ def measure_ingest(quick: bool, tick: Callable[[], object] = lambda: None) -> di
             _Side(
                 lambda calls: closed_loop(bare.port, calls, CONNECTIONS).expect(201),
                 bare.cpu,
-                lambda _: thrown * (batch // len(thrown)),
+                lambda _: discarded * (batch // len(discarded)),
             ),
         )
-        for repetition in range(repetitions + 1):  # the first one warms up and is not counted
+        for repetition in range(repetitions + 1):  # the first is a warm-up
             for side in sides if repetition % 2 else sides[::-1]:
                 side.play(repetition, len(bodies[0]), counts=repetition > 0)
             tick()

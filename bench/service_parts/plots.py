@@ -1,4 +1,4 @@
-"""The page's plots of bench/service.py: shares of the bare server's rates, latencies, memory, and a round's time."""
+"""The page's plots of bench/service.py: rates relative to the bare server, latencies, memory, and a round's time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["service_plots"]
 
 _KINDS = {
     "ingest_fraction": "4 MB contribution, durable",
-    "control.poll_fraction": "poll, nothing new (304)",
+    "control.poll_fraction": "poll, not modified (304)",
     "control.round_fraction": "poll, the round (200)",
     "control.task_fraction": "the task",
     "control.ledger_fraction": "a client's ledger",
 }
-_WANTED = {"ingest_fraction": 0.6, "control.poll_fraction": 0.5}
-_STEPS = {"enrol_s": "enrol", "envelopes_s": "give keys", "poll_s": "poll", "upload_s": "upload", "fold_rest_s": "end"}
+_TARGETS = {"ingest_fraction": 0.6, "control.poll_fraction": 0.5}
+_STEPS = {"enrol_s": "enrol", "envelopes_s": "envelopes", "poll_s": "poll", "upload_s": "upload", "fold_rest_s": "end"}
 _SHADES = ("paper", "public", "usual", "ours", "masked")
 
 
 def service_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
-    """(caption, inline SVG) of what was measured."""
+    """(caption, inline SVG) of every plot whose figures were measured."""
     return [*_fractions(figures), *_latencies(figures), *_round(figures), *_memory(figures)]
 
 
@@ -36,15 +36,15 @@ def _fractions(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
     shown = [(key, label, value) for key, label in _KINDS.items() if (value := _number(figures, key)) is not None]
     if not shown:
         return []
-    title = "Rate / that of a bare server (dotted: what is wanted)"
+    title = "Rate / bare server's rate (dotted: target)"
     height = 0.9 + 0.36 * len(shown)
     drawing = figure(5.6, height)
     axes = drawing.subplots()
     for place, (key, _, value) in enumerate(shown):
         axes.barh(place, value, 0.5, color=COLOURS["ours"])
         axes.text(value + 0.015, place, f"{value:.2f}", va="center", fontsize=9, color=COLOURS["ink"])
-        if key in _WANTED:
-            axes.plot([_WANTED[key]] * 2, [place - 0.38, place + 0.38], color=COLOURS["ink"], lw=1.4, ls=(0, (1, 1.4)))
+        if key in _TARGETS:
+            axes.plot([_TARGETS[key]] * 2, [place - 0.38, place + 0.38], color=COLOURS["ink"], lw=1.4, ls=(0, (1, 1.4)))
     _named(axes, [label for _, label, _ in shown], title)
     axes.set_xlim(0, max(1.0, *(value for *_, value in shown)) * 1.1)
     drawing.subplots_adjust(left=0.36, right=0.97, top=1 - 0.5 / height, bottom=0.05)
@@ -61,7 +61,7 @@ def _latencies(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
     if not rows:
         return []
     rate = _number(figures, "latency.rate_per_s") or 0.0
-    title = f"Latency at {rate:.0f} requests a second, ms: p50, p95, p99 (log scale)"
+    title = f"Latency at {rate:.0f} requests per second, ms: p50, p95, p99 (log scale)"
     height = 0.9 + 0.4 * len(rows)
     drawing = figure(5.6, height)
     axes = drawing.subplots()
@@ -127,7 +127,7 @@ def _memory(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
 
 
 def _named(axes: object, names: list[str], title: str) -> None:
-    """A name a line, no scale: every value stands beside its mark."""
+    """Style axes with one name per row and without a scale; every value is printed beside its mark."""
     from matplotlib.axes import Axes
 
     assert isinstance(axes, Axes)

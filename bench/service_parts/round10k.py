@@ -1,4 +1,4 @@
-"""10,000 clients in one encrypted round of small vectors, to the end, and 1,000 beside it for the server's memory."""
+"""Measure a whole encrypted round of 10,000 clients with small vectors, and one of 1,000 to compare memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MIB = 2**20
 
 
 def measure_rounds(quick: bool, tick: Callable[[], object] = lambda: None) -> dict[str, Figure]:
-    """Both rounds, the small one first; figures of the large one under `round10k`, whatever its size."""
+    """Figures of both rounds, the small one first. The prefixes are `round1k` and `round10k` for quick runs too."""
     figures: dict[str, Figure] = {}
     for name, cohort in zip(("round1k", "round10k"), QUICK_SIZES if quick else SIZES, strict=True):
         figures |= {f"{name}.{key}": value for key, value in one_round(cohort).items()}
@@ -36,16 +36,16 @@ def measure_rounds(quick: bool, tick: Callable[[], object] = lambda: None) -> di
 
 
 def one_round(cohort: int) -> dict[str, Figure]:
-    """Enrolment, envelopes, then a poll and a contribution of everybody, fold and release; with a server of its own."""
+    """Figures of one round on a fresh server: enrolment, envelopes, a poll and a contribution per client, release."""
     with TemporaryDirectory() as root, Federation(Path(root), items=ITEMS, dim=DIM, cohort=cohort) as federation:
         with Watch(federation.server.pid) as watch:
             started = time.perf_counter()
-            enrolled, envelopes = federation.enrol(cohort), federation.leave_envelopes()
+            enrolled, envelopes = federation.enrol(cohort), federation.upload_envelopes()
             federation.wait_round("collecting")
             opened = time.perf_counter()
             current = f"{federation.path}/rounds/current"
             polls = federation.load((member.call("GET", current) for member in federation.members), 200)
-            sealing = time.perf_counter()  # the clients' own time
+            sealing = time.perf_counter()  # the clients' time is not part of the round's
             bodies, total = _contributions(federation)
             opened += time.perf_counter() - sealing
             uploads = federation.load(federation.uploads(federation.members, bodies), 201)
@@ -79,7 +79,7 @@ def one_round(cohort: int) -> dict[str, Figure]:
 
 
 def _contributions(federation: Federation) -> tuple[list[bytes], NDArray[np.float64]]:
-    """Everybody's own contribution, and the sum of what is in them."""
+    """One contribution per client, and the sum of their vectors."""
     random = np.random.default_rng(1)
     block, route = federation.plan.layout.blocks[0], whole_route(federation.plan.layout)
     bounds, counts = block.bounds(), block.integral_mask()
@@ -93,7 +93,7 @@ def _contributions(federation: Federation) -> tuple[list[bytes], NDArray[np.floa
 
 
 def _error(federation: Federation, expected: NDArray[np.float64]) -> tuple[float, float]:
-    """Largest error of the sum's values, and what the plan predicts at most; infinite when a count is wrong."""
+    """Largest error of the sum's values (infinite if a count is wrong), and the bound that the plan predicts."""
     opened = CKKS.open(federation.plan, federation.aggregate(), federation.cohort, federation.keyring)
     counts = federation.plan.layout.blocks[0].integral_mask()
     if not np.array_equal(np.rint(opened[counts]), expected[counts]):

@@ -1,7 +1,7 @@
-"""A load generator that costs little: requests that were made beforehand, over a bounded number of kept connections.
+"""A cheap load generator: requests that were made beforehand, over a fixed number of persistent connections.
 
-HTTP/1.1 as far as it is needed against our own servers: every answer has a Content-Length (or none at all, as 204 and
-304 have). What a client library would do for each request (dozens of objects) would measure the library.
+It implements the part of HTTP/1.1 that our own servers use: every answer has a Content-Length, or no body (204, 304). A
+client library creates dozens of objects per request, so the measurement would include the library's cost.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["Answer", "Call", "Run", "at_rate", "closed_loop", "request_bytes"]
 
 _END: Final = b"\r\n\r\n"
 _NO_BODY: Final = (204, 304)
-_PATIENCE: Final = 900.0
+_TIMEOUT_SECONDS: Final = 900.0
 
 
 @dataclass(frozen=True)
 class Call:
-    """A request as it goes over the wire. `body` is apart, so that several requests may share one."""
+    """The bytes of a request. `body` is separate, so that several requests can share it."""
 
     head: bytes
     body: bytes = b""
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back for request `index`; seconds from the moment it should have been sent."""
+    """The answer to request `index`. seconds: time since the request was due."""
 
     index: int
     status: int
@@ -43,7 +43,11 @@ class Answer:
 
 @dataclass
 class Run:
-    """What a load did: seconds on the wall from the first request to the last answer, and each answer's latency."""
+    """The result of a load.
+
+    seconds: wall time from the first request to the last answer. latencies: seconds of every answer. statuses: number
+    of answers by status code.
+    """
 
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
@@ -51,42 +55,45 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Answers per second."""
         return len(self.latencies) / self.seconds
 
     def percentile(self, share: float) -> float:
-        """Latency that `share` of the answers kept, seconds."""
+        """The latency in seconds that a share of `share` of the answers does not exceed."""
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
     def expect(self, *statuses: int) -> Self:
-        """Itself; the benchmark ends when anything else was answered."""
+        """Return self; raise `SystemExit` if an answer had a status not in `statuses`."""
         if set(self.statuses) - set(statuses):
             raise SystemExit(f"the server answered {dict(self.statuses)}, expected {statuses}")
         return self
 
 
 def request_bytes(method: str, target: str, headers: dict[str, str], body: bytes = b"") -> Call:
-    """A request for a server on the loopback address."""
+    """The bytes of a request to a server on the loopback address."""
     lines = [f"{method} {target} HTTP/1.1", "host: 127.0.0.1", *(f"{name}: {text}" for name, text in headers.items())]
     if body or method in ("POST", "PUT"):
         lines.append(f"content-length: {len(body)}")
     return Call("\r\n".join(lines).encode() + _END, body)
 
 
-class _Lane(asyncio.Protocol):
-    """One connection: sends a call when it is told to, and tells of its answer."""
+class _Connection(asyncio.Protocol):
+    """One connection with at most one open request. answered: called with every answer. broken: called on a failure."""
 
-    def __init__(self, answered: Callable[[_Lane, Answer], None], broken: Callable[[str], None]) -> None:
+    def __init__(self, answered: Callable[[_Connection, Answer], None], broken: Callable[[str], None]) -> None:
         self._answered, self._broken = answered, broken
         self._taken = bytearray()
         self._index, self._due = -1, 0.0
         self.closing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is none by its bases
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's transport does not inherit from asyncio.Transport
 
     def send(self, index: int, call: Call, due: float) -> None:
+        """Send request `index`; its latency counts from `due`."""
         self._index, self._due = index, due
         self._transport.write(call.head)
         if call.body:
@@ -115,12 +122,13 @@ class _Lane(asyncio.Protocol):
             self._broken(f"the server closed a connection ({exc})")
 
     def close(self) -> None:
+        """Close the connection without reporting a failure."""
         self.closing = True
         self._transport.close()
 
 
 class _Load:
-    """One run over its connections."""
+    """A closed loop: every connection sends its next request when it has an answer."""
 
     def __init__(self, calls: Iterator[Call], keep: Callable[[Answer], object] | None) -> None:
         self.run = Run()
@@ -129,41 +137,45 @@ class _Load:
         self._sent = self._back = 0
         self._all_sent = False
 
-    def start(self, lanes: Sequence[_Lane]) -> None:
-        for lane in lanes:
-            self._next(lane)
+    def start(self, connections: Sequence[_Connection]) -> None:
+        """Send the first request of every connection."""
+        for connection in connections:
+            self._next(connection)
 
-    def answered(self, lane: _Lane, answer: Answer) -> None:
+    def answered(self, connection: _Connection, answer: Answer) -> None:
+        """Record an answer and send the next request of its connection."""
         self._back += 1
         self.run.latencies.append(answer.seconds)
         self.run.statuses[answer.status] += 1
         if self._keep is not None:
             self._keep(answer)
-        self._next(lane)
+        self._next(connection)
 
-    def _next(self, lane: _Lane) -> None:
+    def _next(self, connection: _Connection) -> None:
         if (found := next(self._numbered, None)) is not None:
             self._sent += 1
-            lane.send(*found, time.perf_counter())
+            connection.send(*found, time.perf_counter())
         elif self._back == self._sent and not self.done.done():
             self.done.set_result(None)
 
     def broken(self, why: str) -> None:
+        """Fail the run with `ConnectionError`."""
         if not self.done.done():
             self.done.set_exception(ConnectionError(why))
 
 
 class _Paced(_Load):
-    """Requests at fixed times, whatever the server does: a slow answer makes those behind it late, and that counts."""
+    """Requests at fixed times. The latency of a request includes its wait for a free connection."""
 
     def __init__(self, calls: Sequence[Call], rate: float, keep: Callable[[Answer], object] | None) -> None:
         super().__init__(iter(calls), keep)
         self._calls, self._rate = calls, rate
         self._due: deque[tuple[int, float]] = deque()
-        self._free: list[_Lane] = []
+        self._free: list[_Connection] = []
 
-    def start(self, lanes: Sequence[_Lane]) -> None:
-        self._free, self._origin = list(lanes), time.perf_counter()
+    def start(self, connections: Sequence[_Connection]) -> None:
+        """Start the schedule now."""
+        self._free, self._origin = list(connections), time.perf_counter()
         self._tick(0)
 
     def _tick(self, index: int) -> None:
@@ -181,47 +193,54 @@ class _Paced(_Load):
             index, due = self._due.popleft()
             self._free.pop().send(index, self._calls[index], due)
 
-    def _next(self, lane: _Lane) -> None:
-        self._free.append(lane)
+    def _next(self, connection: _Connection) -> None:
+        self._free.append(connection)
         self._flush()
         if self._back == len(self._calls):
             self.done.set_result(None)
 
 
-async def _over(port: int, connections: int, load: _Load) -> Run:
+async def _run(port: int, count: int, load: _Load) -> Run:
     loop = asyncio.get_running_loop()
     opened = [
-        await loop.create_connection(lambda: _Lane(load.answered, load.broken), "127.0.0.1", port)
-        for _ in range(connections)
+        await loop.create_connection(lambda: _Connection(load.answered, load.broken), "127.0.0.1", port)
+        for _ in range(count)
     ]
-    lanes = [protocol for _, protocol in opened]
+    connections = [protocol for _, protocol in opened]
     try:
         started = time.perf_counter()
-        load.start(lanes)
-        async with asyncio.timeout(_PATIENCE):
+        load.start(connections)
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             await load.done
         load.run.seconds = time.perf_counter() - started
     finally:
-        for lane in lanes:
-            lane.close()
+        for connection in connections:
+            connection.close()
     return load.run
 
 
 def closed_loop(
     port: int, calls: Iterable[Call], connections: int, keep: Callable[[Answer], object] | None = None
 ) -> Run:
-    """Every connection sends its next request as soon as it has an answer. `keep` is called with each answer."""
+    """Send `calls` over `connections` connections; each sends its next request as soon as it has an answer.
+
+    keep: called with each answer. Raises `ConnectionError` if the server closes a connection, and `TimeoutError` after
+    900 s.
+    """
 
     async def run() -> Run:
-        return await _over(port, connections, _Load(iter(calls), keep))
+        return await _run(port, connections, _Load(iter(calls), keep))
 
     return uvloop.run(run())
 
 
 def at_rate(port: int, calls: Sequence[Call], connections: int, rate: float) -> Run:
-    """`rate` requests a second at even intervals; latencies count from when a request was due."""
+    """Send `rate` requests per second at even intervals; latencies count from when a request was due.
+
+    Raises `ConnectionError` if the server closes a connection, `TimeoutError` after 900 s.
+    """
 
     async def run() -> Run:
-        return await _over(port, connections, _Paced(calls, rate, None))
+        return await _run(port, connections, _Paced(calls, rate, None))
 
     return uvloop.run(run())

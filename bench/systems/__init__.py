@@ -1,4 +1,4 @@
-"""The published systems whose tables `bench.fidelity` regenerates."""
+"""The published systems whose tables `bench.fidelity` regenerates: `SYSTEMS`, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the systems' tables share, and their commonest run: a federation trained to the end, measured and kept."""
+"""Shared by the systems: jobs, results, tables, and the usual run, a federation that is trained and measured."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from client_sdk.training.base import TrainingConfig
 __all__ = ["Job", "JobResult", "Run", "System", "exclusions", "flat", "keep", "path_of", "table"]
 
 Ticks = MutableMapping[str, int]
-"""Of its `rounds`, how many each run has done, by the run's key."""
+"""Number of finished rounds by the run's key, for the progress bars."""
 
 
 class Job(Protocol):
-    """One run of a system's table; its figures are kept as a JSON file, and it is not repeated."""
+    """One run of a system's table. Its figures are kept as a JSON file, and a finished run is not repeated."""
 
     @property
     def key(self) -> str:
-        """Its name, which its file has too."""
+        """The name of the run and of its file."""
         ...
 
     @property
     def dataset(self) -> str:
-        """What `load_dataset` has to find."""
+        """The name of the data set for `load_dataset`."""
         ...
 
     @property
     def rounds(self) -> int:
-        """What its ticks count up to."""
+        """The number of ticks of the whole run."""
         ...
 
     def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
-        """Do it, and keep the figures at `path_of(self, folder)`."""
+        """Run, report progress in `ticks[self.key]`, and write the figures to `path_of(self, folder)`."""
         ...
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """A run and its figures."""
+    """A finished run and its figures."""
 
     run: Any
     figures: dict[str, Any]
@@ -59,20 +59,20 @@ class JobResult:
 
 @dataclass(frozen=True)
 class System:
-    """A published system: the runs of its table, and how their results are shown and written."""
+    """A published system: the runs of its table, and functions that format their results."""
 
     runs: Callable[..., Sequence[Job]]
-    """Called with `quick`, `protocol` and `seed`."""
+    """runs(quick=, protocol=, seed=): the runs of the table."""
     table: Callable[[list[JobResult]], Table]
     flat: Callable[[list[JobResult]], dict[str, Any]]
-    """The results as one flat object."""
+    """The results as one flat object for JSON."""
     controls: Measure = leave_one_out_controls
-    """What controls reach on a data set of its runs, by the same metrics; shown beneath its table."""
+    """The controls on a data set of its runs, by the same metrics; printed below the table."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What to train and for how long. `published` holds the paper's figures by the same names as ours."""
+    """A federation to train. published: the paper's figures, with the same names as ours."""
 
     key: str
     dataset: str
@@ -84,13 +84,13 @@ class Run:
     cohort_size: int
     rounds: int
     protocol: str
-    """As `exclusions` takes it."""
+    """A protocol name of `exclusions`."""
     seed: int = 0
     evaluate_every: int = 100
     published: Mapping[str, float] = field(default_factory=dict)
 
     def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
-        """Train, evaluate every `evaluate_every` rounds and at the end, and keep the figures; the last round counts."""
+        """Train, evaluate every `evaluate_every` rounds and at the end, and write the figures of the last round."""
         started = perf_counter()
         data = load_dataset(self.dataset, data_dir)
         candidates, replaced = candidates_of(data, np.random.default_rng(self.seed))
@@ -119,16 +119,16 @@ class Run:
 
 
 def path_of(job: Job, folder: Path) -> Path:
-    """Where a run's figures are kept."""
+    """The file of a run's figures."""
     return folder / f"{job.key}.json"
 
 
 def exclusions(protocol: str, data: LeaveOneOut, candidates: np.ndarray) -> np.ndarray | None:
-    """What `Federation(excluded=...)` takes under a run's `protocol`.
+    """The items never drawn as training negatives, for `Federation(excluded=...)`: int32 (users, items) or None.
 
-    clean: nothing but the training items is left out. paper: the released CoLR code's way, which draws no training
-    negative from a user's 100 test candidates (symmetric, no leak). paper_protocol: that of PFedCLR and its siblings,
-    which leaks. Raises `ValueError` for any other name.
+    clean: None; negatives are drawn from all items outside the training items. paper: as in the released CoLR code, a
+    user's 100 test candidates are excluded, which is symmetric and no leak. paper_protocol: as in PFedCLR and similar
+    code, only the held-out item is excluded, which leaks. Raises `ValueError` for any other name.
     """
     if protocol == "clean":
         return None
@@ -136,11 +136,11 @@ def exclusions(protocol: str, data: LeaveOneOut, candidates: np.ndarray) -> np.n
         return np.hstack([data.test_items[:, None], candidates]).astype(np.int32)
     if protocol == "paper_protocol":
         return paper_protocol(data).excluded
-    raise ValueError(f"no protocol is called {protocol!r}")
+    raise ValueError(f"unknown protocol {protocol!r}; expected clean, paper or paper_protocol")
 
 
 def summary(federation: Federation, rounds: list[SimulatedRound]) -> dict[str, Any]:
-    """Costs over all rounds: bytes of a mean contribution, milliseconds a client, clipped values in all."""
+    """Costs over all rounds: mean bytes of a contribution, milliseconds per client, number of clipped values."""
     clients = sum(r.survivors for r in rounds)
     return {
         "rounds": len(rounds),
@@ -156,14 +156,14 @@ def summary(federation: Federation, rounds: list[SimulatedRound]) -> dict[str, A
 
 
 def keep(path: Path, figures: dict[str, Any]) -> None:
-    """Write whole or not at all, so that an interrupted table never resumes from half a file."""
+    """Write `figures` atomically as JSON, so that an interrupted run leaves no partial file."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(figures, indent=1))
     partial.replace(path)
 
 
 def table(results: list[JobResult]) -> Table:
-    """The paper's figures beside ours."""
+    """A table of our figures and the paper's, one row per run."""
     made = Table(title="Fidelity: last round, leave-one-out with 99 negatives")
     for heading in ("run", "HR@10", "paper", "diff", "NDCG@10", "paper", "diff", "KiB up", "clipped", "minutes"):
         made.add_column(heading, justify="left" if heading == "run" else "right")
@@ -180,7 +180,7 @@ def table(results: list[JobResult]) -> Table:
 
 
 def flat(results: list[JobResult]) -> dict[str, Any]:
-    """`<run key>.<figure>`, the published figures under `.paper.`; curves stay in the work folder."""
+    """`<run key>.<figure>`, and published figures as `<run key>.paper.<figure>`; without curves."""
     figures: dict[str, Any] = {}
     for result in results:
         figures |= {f"{result.run.key}.{name}": value for name, value in result.figures.items() if name != "curve"}

@@ -1,7 +1,7 @@
-"""Several BSPM filters over one sequence R P, R P^2, ...: for 30,000 users, products with P are nearly all the time.
+"""Several BSPM filters over one sequence R P, R P^2, ..., because products with P take most of the time.
 
-By linearity, sharpening(y + beta L) = sharpening(y) + beta sharpening(L), and the ideal part L = A (V^T D_i^1/2) is low
-rank: it is sharpened once, on K rows instead of on every user. The same numbers as `BSPM.scores`, shared among filters.
+By linearity, sharpening(y + beta L) = sharpening(y) + beta sharpening(L), and the ideal part L = A (V^T D_i^1/2) has
+low rank: it is sharpened once, on K rows instead of on every user. The scores equal those of `BSPM.scores`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["BspmPass"]
 
 @dataclass(eq=False)
 class BspmPass:
-    """`filters` by name, each with its V; `smooth` takes (m, n) to P times it, in the dtype that all is computed in."""
+    """`filters` by name, each with its V. smooth: multiplies (m, n) by P and sets the dtype of the computation."""
 
     filters: Mapping[str, tuple[BSPM, np.ndarray]]
     smooth: Callable[[np.ndarray], np.ndarray]
     linear: Callable[[csr_array], np.ndarray]
-    """Rows (users, m) to R P, dense."""
+    """Maps rows (users, m) to R P, dense."""
     item_degrees: np.ndarray
 
     def __post_init__(self) -> None:
@@ -33,7 +33,7 @@ class BspmPass:
         self._ideals = {name: self._ideal(*chosen) for name, chosen in self.filters.items()}
 
     def _ideal(self, bspm: BSPM, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(m, K) and (K, m), whose product takes R to its ideal part, sharpened where it was merged early."""
+        """(m, K) and (K, m), whose product maps R to its ideal part, sharpened if the filter merges early."""
         kept = vectors[:, : bspm.ideal_dims]
         inverse = np.divide(1, self._roots, out=np.zeros_like(self._roots), where=self._roots > 0)
         left, right = inverse[:, None] * kept, (kept * self._roots[:, None]).astype(vectors.dtype)
@@ -55,7 +55,7 @@ class BspmPass:
         )
 
     def scores(self, rows: csr_array) -> Iterator[tuple[str, np.ndarray]]:
-        """Every filter's scores (users, m) of `rows`, one filter after the other."""
+        """(name, scores (users, m)) of every filter for `rows`."""
         length = max(len(bspm.step_coefficients) for bspm, _ in self.filters.values())
         sequence = list(self._sequence(np.ascontiguousarray(self.linear(rows).T), length))
         for name, (bspm, vectors) in self.filters.items():

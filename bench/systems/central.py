@@ -1,4 +1,4 @@
-"""The same filters with all data in one place: float64, from R itself, no code shared with `client_sdk.filters`."""
+"""The filters with all data in one place: float64, from R itself, without code of `client_sdk.filters`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def exact_vectors(train: Interactions, columns: int) -> np.ndarray:
 
 
 class Central:
-    """Scores of users, float64 (users, m), from the interaction matrix itself."""
+    """Parts of the users' scores, float64 (users, m), from the interaction matrix itself."""
 
     def __init__(self, train: Interactions) -> None:
         self.rows = interaction_rows(train).astype(np.float64)
@@ -29,20 +29,20 @@ class Central:
         self.roots = np.sqrt(train.item_degrees().astype(np.float64))
 
     def product(self, vectors: np.ndarray) -> np.ndarray:
-        """P Q of (m, K), P = R~^T R~ never formed."""
+        """P Q for Q (m, K), without forming P = R~^T R~."""
         return self.r.T @ (self.r @ vectors)
 
     def linear(self, users: np.ndarray) -> np.ndarray:
-        """R P."""
+        """The linear part R P of `users`, dense (users, m)."""
         return (self.rows[users] @ self.r.T @ self.r).toarray()
 
     def ideal(self, users: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-        """R D_i^-1/2 V V^T D_i^1/2."""
+        """The ideal part R D_i^-1/2 V V^T D_i^1/2 of `users`, (users, m)."""
         inverse = np.divide(1, self.roots, out=np.zeros_like(self.roots), where=self.roots > 0)
         return (self.rows[users] @ (inverse[:, None] * vectors)) @ (vectors.T * self.roots)
 
     def powered(self, turbo: TurboCF, train: Interactions) -> csr_array:
-        """P with every entry raised to s; the filter's linear form, S = R P^s, is all that the data sets here use."""
+        """P with every entry raised to s. Only the filter's linear form, S = R P^s, is supported."""
         assert turbo.filter == 1
         r = normalised(train, turbo.user_exponent)
         gram = csr_array(r.T @ r)

@@ -1,4 +1,4 @@
-"""Controls beside every fidelity table: measured once for a data set, kept in the work folder, never trained."""
+"""Controls of the fidelity tables: measured once per data set without training, and kept in the work folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Measure = Callable[[str, Path], ControlTable]
-"""measure(dataset, data_dir): what the controls of a system reach on the split that its runs use with seed 0."""
+"""measure(dataset, data_dir): a system's controls on the split that its runs use with seed 0."""
 
 
 def leave_one_out_controls(dataset: str, data_dir: Path) -> ControlTable:
@@ -36,12 +36,12 @@ def leave_one_out_controls(dataset: str, data_dir: Path) -> ControlTable:
 
 
 def split_controls(data: LeaveOneOut) -> ControlTable:
-    """The same on any split, for systems that make their own."""
+    """HR@10 and NDCG@10 on a given split, for systems that make their own."""
     return controls(data, candidates_of(data, np.random.default_rng(0)).negatives, np.random.default_rng(0))
 
 
 def full_ranking_controls(dataset: str, data_dir: Path) -> ControlTable:
-    """Recall@20 and NDCG@20 on the published split, or where there is none on a random fifth of every user's items."""
+    """Recall@20 and NDCG@20 on the published split, or without one on a random fifth of every user's items."""
     if dataset in LIGHTGCN_SETS:
         train, test = load_train_test(dataset, data_dir)
     else:
@@ -50,12 +50,12 @@ def full_ranking_controls(dataset: str, data_dir: Path) -> ControlTable:
 
 
 def rating_mean_controls(dataset: str, data_dir: Path) -> ControlTable:
-    """MAE and RMSE of means on a random fifth of the rows."""
+    """MAE and RMSE of means (global, item, user and item) on a random fifth of the rows."""
     return rating_controls(*split_rows(load_interactions(dataset, data_dir), 0.2, 0))
 
 
 def measured(measure: Measure, datasets: Iterable[str], data_dir: Path, folder: Path) -> dict[str, ControlTable]:
-    """Each data set's controls, from `folder` where they are kept already."""
+    """The controls by data set; read from `folder` if they are kept there, else measured and kept."""
     found = {}
     for dataset in sorted(set(datasets)):
         path = folder / f"{measure.__name__}.{dataset}.json"
@@ -69,8 +69,8 @@ def measured(measure: Measure, datasets: Iterable[str], data_dir: Path, folder: 
 
 
 def controls_table(found: dict[str, ControlTable]) -> Table:
-    """All data sets' controls in one table."""
-    made = Table(title="Controls on the same data: what needs no training at all")
+    """One table of the controls of all data sets."""
+    made = Table(title="Controls on the same data, without training")
     first = next(iter(found.values()))
     for place, heading in enumerate(("data", "control", *first.headings[1:])):
         made.add_column(heading, justify="left" if place < 2 else "right")
@@ -81,7 +81,7 @@ def controls_table(found: dict[str, ControlTable]) -> Table:
 
 
 def flat_controls(found: dict[str, ControlTable]) -> dict[str, Any]:
-    """`controls.<data set>.<control>.<against>.<metric>`."""
+    """Flat figures `controls.<data set>.<control>.<candidates>.<metric>`."""
     return {
         f"controls.{dataset}.{name}": value
         for dataset, table in found.items()

@@ -1,4 +1,4 @@
-"""FAIR on Goodreads-100 (Desai et al., tables 2 and 3), with what it is compared with there."""
+"""FAIR and its baselines on Goodreads-100 (Desai et al., tables 2 and 3)."""
 
 from __future__ import annotations
 
@@ -28,31 +28,36 @@ DATASET: Final = "goodreads-100"
 TURNS: Final = 20
 QUICK_TURNS: Final = 6
 CLIENTS: Final = 10
-"""K: devices a turn, of all groups together."""
+"""K: devices per turn, in all groups together."""
 TRAINING: Final = FairConfig(learning_rate=2e-3, epochs=5, batch_size=512)
 MAX_INTERACTIONS: Final = 5_000
-"""About the mean. The paper's weights have no cap: one user of 99 has 27,218 interactions and 0.42 of the weight of a
-turn of ten, and NDCG@20 swings by 0.03 within ten turns (measured at 2e-3: 0.260, 0.236, 0.266 after 10, 15, 20)."""
+"""Cap of the weight, about the mean. The paper's weights have no cap: one user of 99 has 27,218 interactions and 0.42
+of the weight of a turn of ten, and NDCG@20 varies by 0.03 within ten turns (at 2e-3: 0.260, 0.236, 0.266 after 10, 15,
+20)."""
 UNCAPPED: Final = 30_000
-"""More than any user has: weights are |D_u| / sum, as in the paper."""
+"""A cap that no user reaches, so weights are |D_u| / sum, as in the paper."""
 LAST_TURNS: Final = 10
-"""In as many everyone takes part once. Figures are means over them, as a single turn's depend on who came last."""
+"""Turns in which every user takes part once. Figures are means over them; one turn depends on its last clients."""
 
 FEDAVG_PAPER: Final = 0.278
 TABLE_2: Final = {2: (0.276, 0.269, 0.274), 4: (0.276, 0.254, 0.275), 8: (0.274, 0.246, None), 16: (0.276, 0.208, None)}
-"""FAIR-HET, FAIR-HOM and FedHM by the smaller capacity of the scheme; None where FedHM cannot be run."""
+"""FAIR-HET, FAIR-HOM and FedHM by the smaller capacity of the scheme; None if FedHM cannot be run."""
 TABLE_3: Final = {1: (0.037, 0.271), 20: (0.247, 0.258), 30: (0.238, 0.27), 50: (0.261, 0.258)}
 """FULL-TRN and FAIR-HET by percent of full devices, the others at half the memory."""
 
 COMPARED: Final = ("fedavg", "het", "hom")
-"""What is run with the paper's weights, too."""
+"""Kinds that are run with the paper's weights too."""
 
 Kind = Literal["fedavg", "het", "het_add", "hom", "fedhm", "full_trn", "het_share"]
 
 
 @dataclass(frozen=True)
 class FairRow:
-    """One federation, trained for `rounds` turns. compression: the small devices', 1/2, 1/4, .. of the tables."""
+    """One federation, trained for `rounds` turns.
+
+    compression: small devices hold 1/compression of the tables. full_percent: percent of full devices, 0 for a capacity
+    scheme. most: cap of the weight.
+    """
 
     kind: Kind
     compression: int = 1
@@ -64,23 +69,23 @@ class FairRow:
 
     @property
     def key(self) -> str:
-        """Like fair.1x-2x.het."""
+        """The name of the run, for example fair.1x-2x.het."""
         scheme = f"{self.full_percent}pct" if self.full_percent else f"1x-{self.compression}x"
         name = "fair.fedavg" if self.kind == "fedavg" else f"fair.{scheme}.{self.kind}"
         return name + (".uncapped" if self.most == UNCAPPED else "") + (f".seed{self.seed}" if self.seed else "")
 
     @property
     def dataset(self) -> str:
-        """Goodreads-100."""
+        """The name of the data set."""
         return DATASET
 
     @property
     def halvings(self) -> int:
-        """p of the small devices."""
+        """p of the small devices: log2 of their compression."""
         return int(log2(self.compression))
 
     def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
-        """Train, rank after every second one of the last turns, and keep the figures and their means."""
+        """Train, rank after every second of the last turns, and write the means and the curve."""
         started = perf_counter()
         train, test = load_train_test(DATASET, data_dir)
         federation, device_groups = self.federation(train)
@@ -104,7 +109,7 @@ class FairRow:
         keep(path_of(self, folder), figures | {"curve": curve, "seconds": perf_counter() - started})
 
     def federation(self, train: Interactions) -> tuple[FairFederation, np.ndarray]:
-        """Who trains what: the users' groups too, int (users,)."""
+        """The federation of this row, and the device group of every user, int (users,)."""
         users, both = train.n_users, (CLIENTS // 2, CLIENTS // 2)
         halves, together = equal_groups(users, 2), np.zeros(users, dtype=np.int64)
         some = self._full_devices(users)
@@ -128,7 +133,7 @@ class FairRow:
                 return self._of(train, (0, 1), device_groups, (full, CLIENTS - full)), device_groups
 
     def _full_devices(self, users: int) -> np.ndarray:
-        """bool (users,): drawn as the released code does, by numpy's old generator with seed 101."""
+        """Users with full devices, bool (users,); drawn as in the released code, with numpy's legacy generator."""
         chosen = np.zeros(users, dtype=bool)
         order = np.random.RandomState(101).permutation(users)
         chosen[order[: round(users * self.full_percent / 100)]] = True
@@ -152,14 +157,15 @@ def parameters(
     most: int = MAX_INTERACTIONS,
     mixing: Literal["replace", "add"] = "replace",
 ) -> FairParameters:
-    """Of a task on this data."""
+    """The recipe's parameters for a task on this data."""
     return FairParameters(items=train.n_items, capacities=capacities, max_interactions=most, mixing=mixing)
 
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """Peak memory of one client's round by capacity: from the bytes of its view to its contribution, all allocations
-    of Python and numpy counted, for the user with the median number of items.
+    """Measures the peak memory of one client's round by capacity, for the user with the median number of items.
+
+    The round goes from the bytes of the view to the contribution; all allocations of Python and numpy count.
     """
 
     compressions: tuple[int, ...] = (1, 2, 4, 8, 16, 64)
@@ -167,21 +173,21 @@ class MemoryRow:
 
     @property
     def key(self) -> str:
-        """One row for all capacities."""
+        """The name of the run."""
         return "fair.memory"
 
     @property
     def dataset(self) -> str:
-        """Goodreads-100."""
+        """The name of the data set."""
         return DATASET
 
     @property
     def rounds(self) -> int:
-        """A tick a capacity."""
+        """The number of ticks: one per capacity."""
         return len(self.compressions)
 
     def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
-        """Measure every capacity, and keep the figures by the scheme whose small devices have it."""
+        """Measure every capacity and write the figures, named by the scheme whose small devices have it."""
         started = perf_counter()
         train, _ = load_train_test(DATASET, data_dir)
         user = int(np.argsort(train.user_degrees(), kind="stable")[train.n_users // 2])
@@ -196,7 +202,7 @@ class MemoryRow:
 
 
 def client_peak(recipe: Fair, train: Interactions, user: int) -> int:
-    """Bytes at most in use during a round of `user`, a client of the recipe's only group, beside what it began with."""
+    """Peak bytes allocated during a round of `user`, a client of the recipe's only device group."""
     half, rng = FairHalf(recipe, TRAINING), np.random.default_rng(0)
     seed = derive_seed(b"memory", "simulation task")
     body = recipe.encode_view(recipe.initial_view(seed, 0), 0)
@@ -211,7 +217,7 @@ def client_peak(recipe: Fair, train: Interactions, user: int) -> int:
 
 
 def fair_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[FairRow | MemoryRow]:  # noqa: ARG001
-    """Table 2 with a scheme more, the baselines of table 3, and the memory; negatives are the clean ones anyhow."""
+    """Rows of table 2 with one more scheme, of table 3, and of memory. Negatives are always the clean ones."""
     turns = QUICK_TURNS if quick else TURNS
 
     def row(kind: Kind, published: float | None = None, **chosen: int) -> FairRow:
@@ -223,12 +229,12 @@ def fair_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[FairRow | Me
     for compression in (4,) if quick else (2, 4, 8, 16, 64):
         het, hom, fedhm = TABLE_2.get(compression, (None, None, None))
         rows += [row("het", het, compression=compression), row("hom", hom, compression=compression)]
-        rows.append(row("het_add", compression=compression))  # ours: the paper has no such rule
+        rows.append(row("het_add", compression=compression))  # our own rule, not in the paper
         if fedhm is not None:
             rows.append(row("fedhm", fedhm, compression=compression))
     for percent, (full_trn, het) in {} if quick else TABLE_3.items():
         rows.append(row("full_trn", full_trn, full_percent=percent))
-        if percent > 1:  # a group of one device has no sum to hide in
+        if percent > 1:  # 1 % would be a group of one device, which cannot have a secure sum
             rows.append(row("het_share", het, full_percent=percent))
     if not quick:
         rows += [replace(run, most=UNCAPPED) for run in rows if isinstance(run, FairRow) and run.kind in COMPARED]
@@ -236,7 +242,7 @@ def fair_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[FairRow | Me
 
 
 def fair_table(results: list[JobResult]) -> Table:
-    """NDCG@20 of every run, the paper's beside it; what a client takes at most in a caption."""
+    """A table of NDCG@20 with the paper's figures; the caption has the peak memory of a client."""
     made = Table(title="Fidelity: FAIR on Goodreads-100, full ranking, mean over the last ten turns")
     for heading in ("run", "NDCG@20", "paper", "diff", "last", "minutes"):
         made.add_column(heading, justify="left" if heading == "run" else "right", no_wrap=True)
@@ -254,12 +260,12 @@ def fair_table(results: list[JobResult]) -> Table:
             "" if theirs is None else f"{ours - theirs:+.4f}", f"{result.figures['last_turn']:.4f}",
             f"{result.figures['seconds'] / 60:.1f}",
         )  # fmt: skip
-    made.caption = f"a client's round takes at most {', '.join(peaks)}" if peaks else None
+    made.caption = f"peak memory of a client's round: {', '.join(peaks)}" if peaks else None
     return made
 
 
 def fair_flat(results: list[JobResult]) -> dict[str, Any]:
-    """`<run key>.<figure>`, `fair.<scheme>.client_peak_mb`, and the published figures under `.paper.`."""
+    """`<run key>.<figure>`, `fair.<scheme>.client_peak_mb`, and published figures as `<run key>.paper.<figure>`."""
     figures: dict[str, Any] = {}
     for result in results:
         prefix = "fair" if isinstance(result.run, MemoryRow) else result.run.key

@@ -1,9 +1,9 @@
-"""A federation of FAIR in one process, many users' model ranked at once: what FAIR's table is measured with.
+"""A federation of FAIR in one process, and the ranking of all users at once, for FAIR's table.
 
-Training, weighting, views and the move of the model are the recipe's and the client half's own. The buckets that a
-client touched are added to the sum as they are: laying out, sealing, checking and folding 5.7 million values a client
-would take longer than training does. That this is the sum of contributions, and that hidden sums give the same model,
-is tested on small data.
+Training, weighting, views and the update of the model are the code of the recipe and of the client half. The buckets
+that a client touched are added to the sum directly, because laying out, sealing, checking and folding 5.7 million
+values per client would take longer than training. Tests on small data show that this equals the sum of contributions,
+and that secure sums give the same model.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ SCORE_ITEMS = 16_384
 
 
 def equal_groups(users: int, device_groups: int) -> np.ndarray:
-    """Users in the order of their ids, split into groups of the same size (the paper's capacity schemes)."""
+    """The device group of every user, int (users,): ids in order, in groups of equal size, as in the paper."""
     return np.repeat(np.arange(device_groups), [part.size for part in np.array_split(np.arange(users), device_groups)])
 
 
 class FairFederation:
     """One model, trained by devices of the recipe's capacities.
 
-    groups (users,): the group of each user, -1 for one that takes no part. cohorts: clients a sum, by group. Each
-    group's members take part in the order of one shuffle, so that nobody has two turns before everyone has had one;
-    the released code draws all of a round's clients with replacement, whatever their capacity.
+    device_groups (users,): the group of each user, -1 for a user that takes no part. cohorts: clients per sum, by
+    group. Each group's members take part in the order of one shuffle, so nobody has a second turn before everyone had
+    the first. The released code draws a round's clients with replacement, whatever their capacity.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FairFederation:
         self.loss = float("nan")
 
     def run(self, turns: int) -> Iterator[int]:
-        """Turns, numbered from 1: one sum of each group, after the last of which the model moves."""
+        """Run turns and yield their numbers from 1: one sum of each group; the model is updated after the last sum."""
         for turn in range(1, turns + 1):
             losses = [self._sum(turn) for _ in range(self.recipe.device_groups)]
             self.loss = float(np.mean(losses))
@@ -91,7 +91,7 @@ class FairFederation:
     def add(
         self, total: np.ndarray, places: np.ndarray, changes: np.ndarray, dense: np.ndarray, interactions: int
     ) -> None:
-        """Add a contribution to a sum, as `Fair.contribute` lays it out."""
+        """Add a contribution to `total`, in the layout of `Fair.contribute`."""
         clip = self.recipe.parameters.clip
         weight = weight_of(interactions, self.recipe.parameters.max_interactions)
         layers = slice(-1 - dense.size, -1)
@@ -102,7 +102,7 @@ class FairFederation:
 
     @property
     def users(self) -> np.ndarray:
-        """Every user's own vectors, float32 (users, 2, dim)."""
+        """The users' own vectors, float32 (users, 2, dim)."""
         return np.stack([client_state[USER_VECTORS] for client_state in self.client_states])
 
     def rank(self, test: Interactions) -> RankingResult:
@@ -110,7 +110,7 @@ class FairFederation:
         return rank_model(self.users, self.state.tables, self.state.dense, self.train, test)
 
     def rank_on_devices(self, test: Interactions, device_groups: np.ndarray) -> dict[str, float]:
-        """NDCG@20 by group, of what its devices can score with: their view, and no more."""
+        """NDCG@20 by device group, scored with the view that its devices hold."""
         found = {}
         for device_group in range(self.recipe.device_groups):
             view = self.recipe.view(self.state, device_group)
@@ -121,7 +121,7 @@ class FairFederation:
 
 
 def whole_tables(recipe: Fair, view: FairView) -> np.ndarray:
-    """S psi of a view, float32 (2, n): what a device never makes, but a benchmark may."""
+    """The recovered tables S psi of a view, float32 (2, n). A device never holds them; the benchmark does."""
     elements = recipe.parameters.elements
     spaces = spaces_of(view.seed, elements, view.tables.shape[1])
     sum_index = 2**18
@@ -143,8 +143,9 @@ def rank_model(
     test: Interactions,
     members: np.ndarray | None = None,
 ) -> RankingResult:
-    """Full ranking outside the training items, the mean over users: the released code's mean over batches of ten users
-    weighs its last batch, of nine, as much as the others.
+    """Full ranking outside the training items, as a mean over users.
+
+    (The released code takes the mean over batches of ten users, so its last batch, of nine, has the same weight.)
     """
     dim = users.shape[2]
     layers = layers_of(dense, dim)

@@ -1,10 +1,10 @@
-"""FedHM on item tables, a baseline over plain sums alone: low memory by low rank instead of hashing.
+"""FedHM on item tables, a baseline that needs plain sums: low memory by low rank instead of hashing.
 
 Yao et al., "FedHM: Efficient Federated Learning for Heterogeneous Models via Low-rank Factorization" (2021), as the
 FAIR paper applies it: a device that can hold a share alpha of a table (n, d) gets its best factors A (n, r), B (r, d)
-of rank r = int(n d alpha / (n + d)), trains them, and the server multiplies them out and averages. Every round the
-server factorises the new tables: exactly, by the d x d Gram matrix, where the released code takes a randomised SVD. A
-product of two sums is not the sum of products, so that no secure sum over factors gives this mean.
+of rank r = int(n d alpha / (n + d)) and trains them; the server multiplies them and averages. Every round the server
+factorises the new tables, exactly, by the d x d Gram matrix; the released code uses a randomised SVD. A product of two
+sums is not the sum of products, so no secure sum over factors gives this mean.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["FedHMFederation", "factors", "rank_of"]
 
 
 def rank_of(items: int, dim: int, halvings: int) -> int:
-    """r for alpha = 1 / 2^halvings; `ParameterError` where not even rank 1 fits: the paper's N/A."""
+    """r for alpha = 1 / 2^halvings; `ParameterError` if rank 1 does not fit (N/A in the paper)."""
     rank = int(items * dim / 2**halvings / (items + dim))
     if not rank:
         raise ParameterError(f"FedHM cannot hold a table of width {dim} in 1/{2**halvings} of its memory")
@@ -44,7 +44,7 @@ def factors(table: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class _Factored:
-    """What a low-rank device trained: user vectors, layers, and the two tables multiplied out."""
+    """The result of a low-rank device: user vectors, layers, and the two tables as products."""
 
     user: np.ndarray
     dense: np.ndarray
@@ -53,7 +53,7 @@ class _Factored:
 
 
 class FedHMFederation(FairFederation):
-    """Group 0 trains whole tables, group 1 factors of the rank that fits `halvings`; both in every turn."""
+    """Device group 0 trains full tables, group 1 factors of the rank for `halvings`; both in every turn."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class FedHMFederation(FairFederation):
         self.shares, self.rank_kept = cohorts, rank_of(parameters.items, parameters.dim, halvings)
 
     def run(self, turns: int) -> Iterator[int]:
-        """Turns, numbered from 1."""
+        """Run turns and yield their numbers from 1."""
         for turn in range(1, turns + 1):
             self.loss = self._turn(turn)
             yield turn
@@ -109,7 +109,7 @@ class FedHMFederation(FairFederation):
         user: np.ndarray,
         rng: np.random.Generator,
     ) -> _Factored:
-        """As `FairHalf` trains, with a row of a table being a row of A times B."""
+        """Train as `FairHalf` does, where a row of a table is a row of A times B."""
         p, config, rank = self.recipe.parameters, self.half.training, self.rank_kept
         user, dense = user.copy(), dense.copy()
         right = np.stack([b for _, b in parts])

@@ -1,12 +1,13 @@
-"""PFedCLR on MovieLens-100K and FilmTrust: the figures of its own protocol, and the same runs without the leak.
+"""PFedCLR on MovieLens-100K and FilmTrust, under its own protocol and without the leak.
 
-Every run comes twice: under `paper_protocol`, whose held-out items are never drawn as training negatives, and with
-negatives from everything outside the training items. Full ranking stands beside the 99 sampled negatives. Settings are
-the paper's (appendix C.3): 100 rounds, 60 % of the clients drawn anew in each, 10 local epochs, Adam, users with ten
-interactions or more. FilmTrust has no time; held out is the item introduced last, as in the authors' FedEM code.
+Every run comes twice: under `paper_protocol`, in which held-out items are never drawn as training negatives, and with
+negatives from all items outside the training items. Both the 99 sampled negatives and full ranking are evaluated.
+Settings are the paper's (appendix C.3): 100 rounds, 60 % of the clients drawn anew in each, 10 local epochs, Adam,
+users with ten interactions or more. FilmTrust has no timestamps; the item introduced last is held out, as in the
+authors' FedEM code.
 
-Not in the paper, and tried here (docs/pfedclr.md has what each gives): the rank (the megabytes of its Table 6 imply 2;
-1 reaches its FilmTrust row), and that all clients begin with the same p and B (`own` has each draw its own).
+The paper leaves two settings open (docs/pfedclr.md has their effect): the rank (the sizes in its Table 6 imply 2; 1
+gives its FilmTrust row), and whether all clients start with the same p and B (`own`: each draws its own).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ PUBLISHED: Final = {
 
 @dataclass(frozen=True)
 class PFedCLRRun:
-    """One variant on one data set under one protocol. `published` has the paper's figures by the same names as ours."""
+    """One variant on one data set under one protocol. published: the paper's figures, with the same names as ours."""
 
     key: str
     dataset: str
@@ -70,7 +71,7 @@ class PFedCLRRun:
     evaluate_every: int = 10
 
     def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
-        """Train and keep the figures of the last round, with a curve against the sampled negatives."""
+        """Train and write the figures of the last round, with a curve against the sampled negatives."""
         started = perf_counter()
         data = pfedclr_split(self.dataset, data_dir)
         candidates, _ = candidates_of(data, np.random.default_rng(self.seed))
@@ -104,12 +105,12 @@ class PFedCLRRun:
 
 
 def pfedclr_split(dataset: str, data_dir: Path) -> LeaveOneOut:
-    """The paper's data: users with ten interactions or more, the last of each held out."""
+    """The paper's data: users with ten interactions or more; the last one of each user is held out."""
     return leave_one_out(users_with_at_least(load_interactions(dataset, data_dir), LEAST), 0, HELD_OUT[dataset])
 
 
 def pfedclr_controls(dataset: str, data_dir: Path) -> ControlTable:
-    """Popularity, random and drawn as a negative on the same split, against the candidates of seed 0 and all items."""
+    """Controls on the same split, against the candidates of seed 0 and against all items."""
     data = pfedclr_split(dataset, data_dir)
     rng = np.random.default_rng(0)
     negatives = candidates_of(data, rng).negatives
@@ -117,7 +118,7 @@ def pfedclr_controls(dataset: str, data_dir: Path) -> ControlTable:
 
 
 def scorer(federation: Federation) -> FullScorer:
-    """Every user's scores of all items, from what its client keeps."""
+    """A function users -> scores of all items, from the clients' stored state."""
 
     def scores(users: NDArray[np.intp]) -> NDArray[np.floating]:
         return np.stack(
@@ -140,16 +141,18 @@ def sampled(federation: Federation, data: LeaveOneOut, candidates: NDArray[np.in
 
 
 def pfedclr_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[PFedCLRRun]:  # noqa: ARG001
-    """Both protocols whatever `protocol` is, as neither says anything without the other; the most telling runs first.
+    """All runs, the most informative first. Both protocols are run whatever `protocol` is, to compare them.
 
-    `quick`: FilmTrust alone, PFedCLR and its backbone, 40 rounds.
+    quick: PFedCLR and its backbone on FilmTrust for 40 rounds.
     """
     pairs: list[tuple[str, str, str, dict[str, Any]]] = []
     both = ("ml-100k", "filmtrust")
     pairs += [(dataset, "clr", "clr", {"rank": RANKS[dataset]}) for dataset in both]
     pairs += [(dataset, "fedmf", "fedmf", {"variant": "fedmf"}) for dataset in both]
     pairs += [("ml-100k", variant, variant, {"variant": variant}) for variant in ("cf", "af")]
-    made = [_run(*pair, shown, seed) for pair in pairs for shown in ("paper_protocol", "clean")]  # side by side
+    made = [
+        _run(*pair, shown, seed) for pair in pairs for shown in ("paper_protocol", "clean")
+    ]  # each leaky run is followed by its clean one
     if quick:
         return [_shortened(run, 40) for run in made if run.dataset == "filmtrust"]
     only_leaky: list[tuple[str, str, str, dict[str, Any]]] = [
@@ -173,12 +176,12 @@ def _run(dataset: str, name: str, row: str, parameters: dict[str, Any], protocol
 
 
 def _shortened(run: PFedCLRRun, rounds: int) -> PFedCLRRun:
-    """The same run for fewer rounds, with no published figure to compare with."""
+    """The same run for fewer rounds, without published figures."""
     return PFedCLRRun(f"{run.key}.rounds{rounds}", run.dataset, run.protocol, run.parameters, rounds, run.seed)
 
 
 def pfedclr_table(results: list[JobResult]) -> Table:
-    """The paper's figures beside ours; below a leaky row, the same run under the clean protocol."""
+    """A table of our figures and the paper's; the clean run follows each leaky one."""
     made = Table(title="PFedCLR: last round, HR@10 above NDCG@10", show_lines=True)
     for heading in ("run", "99 neg.", "paper", "diff", "all items", "clipped", "minutes"):
         made.add_column(heading, justify="left" if heading == "run" else "right", overflow="fold")
@@ -197,7 +200,7 @@ def pfedclr_table(results: list[JobResult]) -> Table:
 
 
 def pfedclr_flat(results: list[JobResult]) -> dict[str, Any]:
-    """`<run key>.<figure>`, curves as `<run key>.round<n>.hr10`, the published figures under `.paper.`."""
+    """`<run key>.<figure>`, curves as `<run key>.round<n>.hr10`, published figures as `<run key>.paper.<figure>`."""
     figures: dict[str, Any] = {}
     for result in results:
         key = result.run.key

@@ -1,4 +1,4 @@
-"""PriviRec and PriviRec-k (Nicolas et al.) on Gowalla and, quickly, on MovieLens-100K."""
+"""PriviRec and PriviRec-k (Nicolas et al.) on Gowalla, and on MovieLens-100K as a quick run."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ QUICK: Final = Setting("ml-100k", "ml100k", 256, 256, (64, 128, 256, 512))
 
 @dataclass(frozen=True)
 class PriviRecJob:
-    """One or more rows of the table that share their components. `part` names what `MEASURES` does."""
+    """One or more rows of the table that share their components. part: a key of `MEASURES`."""
 
     part: str
     setting: Setting
     seed: int = 0
     rounds: int = 100
-    """Ticks are percent of the users that are ranked."""
+    """Number of ticks; one tick is a percent of the users."""
 
     @property
     def key(self) -> str:
-        """Like gowalla.gf_cf.secure."""
+        """The name of the run, for example gowalla.gf_cf.secure."""
         return f"{self.setting.prefix}.{self.part}" + (f".seed{self.seed}" if self.seed else "")
 
     @property
     def dataset(self) -> str:
-        """Whose files have to be there."""
+        """The name of the data set."""
         return self.setting.dataset
 
     def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
-        """Compute the components, rank every user, keep the figures by their full keys."""
+        """Compute the components, rank the users, and write the figures with their full keys."""
         started = perf_counter()
         split = Split(self.setting, data_dir, self.seed)
 
@@ -57,13 +57,13 @@ class PriviRecJob:
 
 
 def privirec_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[PriviRecJob]:  # noqa: ARG001
-    """All of `MEASURES` on MovieLens-100K, and unless `quick` on Gowalla too; no negatives, so no `protocol`."""
+    """All of `MEASURES` on MovieLens-100K and, unless `quick`, on Gowalla. `protocol` has no effect."""
     settings = (QUICK,) if quick else (QUICK, GOWALLA)
     return [PriviRecJob(part, setting, seed) for setting in settings for part in MEASURES]
 
 
 def privirec_table(results: list[JobResult]) -> Table:
-    """Every row with its NDCG@20, the paper's beside it."""
+    """A table of Recall@20 and NDCG@20 with the paper's figures."""
     made = Table(title="Fidelity: full ranking, training items left out")
     for heading in ("components", "Recall@20", "NDCG@20", "paper", "diff", "MB up"):
         made.add_column(heading, justify="left" if heading == "components" else "right")
@@ -78,7 +78,7 @@ def privirec_table(results: list[JobResult]) -> Table:
 
 
 def privirec_flat(results: list[JobResult]) -> Figures:
-    """Figures by their full keys, like gowalla.gf_cf.secure.ndcg20; every run's seconds."""
+    """Figures by their full keys, such as gowalla.gf_cf.secure.ndcg20, and every run's seconds."""
     figures: Figures = {}
     for result in results:
         seed = f".seed{result.run.seed}" if result.run.seed else ""

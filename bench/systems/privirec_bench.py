@@ -1,4 +1,4 @@
-"""What PriviRec's measures share: settings and splits, components from ring sums, and ranking block by block."""
+"""Shared by PriviRec's measures: settings and splits, components from ring sums, and ranking by blocks of users."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ K: Final = 20
 BLOCK_VALUES: Final = 16_000_000  # scores at a time: 128 MB of float64
 Figures = dict[str, Any]
 Scorer = Callable[[np.ndarray], Iterable[tuple[str, np.ndarray]]]
-"""Users (u,) to names and their scores (u, m)."""
+"""Maps users (u,) to pairs of a name and scores (u, m)."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Setting:
     sharp: int
     """Columns for BSPM."""
     low_ranks: tuple[int, ...]
-    """PriviRec-k's numbers of factors."""
+    """Numbers of factors for PriviRec-k."""
     iterations: int = 5
     low_rank_iterations: int = 3
     oversampling: int = 64
     bits: int = 32
     sample: int | None = None
-    """Users, drawn at random, that settings are compared on where all of them would take hours; None: all."""
+    """Number of random users on which settings are compared if all would take hours; None: all users."""
 
 
 PUBLISHED: Final = {
@@ -56,7 +56,7 @@ PUBLISHED: Final = {
 
 
 class Split:
-    """Train and test interactions of a setting, and the users that are measured."""
+    """Train and test interactions of a setting, and the users with test items in random order."""
 
     def __init__(self, setting: Setting, data_dir: Path, seed: int) -> None:
         if setting.dataset == "gowalla":
@@ -66,10 +66,13 @@ class Split:
         self.rows = interaction_rows(self.train)
         self.degrees = self.train.item_degrees().astype(np.float64)
         tested = np.flatnonzero(self.test.user_degrees())
-        self.tested = np.random.default_rng(seed).permutation(tested)  # so that any first part of it is a sample
+        self.tested = np.random.default_rng(seed).permutation(tested)  # so that any prefix is a random sample
 
     def blocks(self, shares: int, most: int | None) -> Iterator[tuple[int, np.ndarray]]:
-        """Where each block of users starts and its users; `shares` blocks' scores fit where one's does otherwise."""
+        """(start, users) of every block of users.
+
+        shares: how many arrays of scores must fit in memory at a time. most: the number of users, None for all.
+        """
         size = max(1, BLOCK_VALUES // self.train.n_items // shares)
         for start in range(0, self.tested.size if most is None else min(most, self.tested.size), size):
             yield start, self.tested[start : start + size]
@@ -77,7 +80,7 @@ class Split:
 
 @dataclass(eq=False)
 class Bench:
-    """What a measure works with."""
+    """The inputs of a measure: setting, split, seed, work folder, run name, and a callback for progress in [0, 1]."""
 
     setting: Setting
     split: Split
@@ -91,7 +94,7 @@ class Bench:
         return power_iteration(product, self.split.train.n_items, columns, iterations, self.seed)
 
     def exact(self) -> np.ndarray:
-        """ARPACK's vectors, kept in the work folder for the other runs."""
+        """ARPACK's singular vectors, cached in the work folder for the other runs."""
         path = self.folder / f"{self.setting.prefix}.exact.npy"
         if not path.exists():
             partial = path.with_suffix(".partial.npy")
@@ -100,7 +103,7 @@ class Bench:
         return np.load(path)
 
     def secure(self, bits: int, columns: int) -> tuple[Components, Figures]:
-        """Gram matrix and subspace from ring sums, their upload and their errors."""
+        """Components from ring sums, and figures of their upload and errors."""
         sums = RingSums(self.split.train, bits)
         subspace = self.power(sums.product, columns, self.setting.iterations)
         components = Components(*factors(sums, subspace, columns), sums.gram())
@@ -119,9 +122,9 @@ class Bench:
         return float(abs(csr_array(r.T @ r) - gram).max())
 
     def ranked(self, scorer: Scorer, shares: int = 1, most: int | None = None) -> dict[str, Figures]:
-        """Recall@20 and NDCG@20 of everything that `scorer` yields, over all users or the first `most` of the draw.
+        """Recall@20 and NDCG@20 of every name that `scorer` yields, over all users or the first `most`.
 
-        Sums are kept block by block, so that a long run goes on where it was interrupted.
+        Partial sums are written after every block, so an interrupted run resumes.
         """
         path = self.folder / f"{self.name}.blocks"
         done = json.loads(path.read_text()) if path.exists() else {}
@@ -141,7 +144,7 @@ class Bench:
         return {n: {"recall20": float(r), "ndcg20": float(g), "users": count} for n, (r, g) in totals.items()}
 
     def ranked_twice(self, scorer: Scorer, shares: int = 1) -> dict[str, Figures]:
-        """Over all users, and with `.sample` behind the name over the sample."""
+        """`ranked` over all users, and over the sample with `.sample` appended to the name."""
         found = self.ranked(scorer, shares)
         if self.setting.sample is not None:
             sample = self.ranked(scorer, shares, self.setting.sample)
@@ -149,7 +152,7 @@ class Bench:
         return found
 
     def filtering(self, *named: tuple[str, Any, Components]) -> Scorer:
-        """Filters' scores, each with its name and components."""
+        """A scorer of several filters, each given as (name, filter, components)."""
 
         def scorer(users: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
             for name, graph_filter, components in named:
@@ -158,22 +161,22 @@ class Bench:
         return scorer
 
     def published(self, name: str, secure: bool) -> Figures:
-        """The paper's NDCG@20, where there is one."""
+        """The published NDCG@20 as a figure; empty if there is none."""
         pair = PUBLISHED.get(f"{self.setting.prefix}.{name}")
         return {} if pair is None else {"paper.ndcg20": pair[secure]}
 
 
 def factors(sums: RingSums, subspace: Subspace, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Degrees, the first vectors and their singular values, as `Components` has them."""
+    """Degrees, the first `columns` vectors and their singular values, as arguments of `Components`."""
     values = np.sqrt(subspace.eigenvalues[:columns]).astype(np.float32)
     return sums.degrees(), np.ascontiguousarray(subspace.vectors[:, :columns], dtype=np.float32), values
 
 
 def upload(values: int, bits: int) -> int:
-    """Bytes of so many values, bit-packed."""
+    """Bytes of `values` bit-packed values of `bits` bits."""
     return -(-values * bits // 8)
 
 
 def captured(vectors: np.ndarray, exact: np.ndarray) -> float:
-    """||V^T Q||_F^2 / K: the share of the exact subspace that the iteration's holds."""
+    """||V^T Q||_F^2 / K: the share of the exact subspace that the iteration has found."""
     return float(np.sum((exact[:, : vectors.shape[1]].T @ vectors) ** 2) / vectors.shape[1])

@@ -1,8 +1,8 @@
-"""What is measured of PriviRec: filters from ring sums beside the same with the data in one place.
+"""PriviRec's measures: filters from ring sums, compared with the same filters with the data in one place.
 
 Full ranking over the users with test items, training items left out: Recall@20 and NDCG@20. "secure" components are
 sums of all users' quantised contributions modulo 2^bits (`ring_sums`); "central" is the same algorithm with the data in
-one place and float64 throughout (`central`); "exact_svd" has ARPACK's singular vectors in place of the iteration's.
+one place and float64 throughout (`central`); "exact_svd" uses ARPACK's singular vectors instead of the iteration's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def gf_cf_secure(bench: Bench) -> dict[str, Figures]:
 
 
 def rings(bench: Bench) -> dict[str, Figures]:
-    """GF-CF from rings of several sizes."""
+    """GF-CF from ring sums with 16, 24 and 32 bits."""
     made = {f"ring{bits}": bench.secure(bits, bench.setting.ideal) for bits in RINGS}
     chosen = preset("gf-cf", bench.setting.dataset)
     scorer = bench.filtering(*((name, chosen, components) for name, (components, _) in made.items()))
@@ -45,7 +45,7 @@ def rings(bench: Bench) -> dict[str, Figures]:
 
 
 def gf_cf_central(bench: Bench) -> dict[str, Figures]:
-    """GF-CF with the data in one place: the iteration's vectors and the exact ones over the same linear part."""
+    """GF-CF with the data in one place, with the iteration's vectors and with exact ones."""
     central, dims = Central(bench.split.train), bench.setting.ideal
     alpha = preset("gf-cf", bench.setting.dataset).alpha
 
@@ -65,7 +65,7 @@ def gf_cf_central(bench: Bench) -> dict[str, Figures]:
 
 
 def gf_cf_ritz(bench: Bench) -> dict[str, Figures]:
-    """GF-CF from an oversampled subspace with a Rayleigh-Ritz step at its end: nearer to the exact vectors."""
+    """GF-CF from an oversampled subspace with a final Rayleigh-Ritz step, closer to the exact vectors."""
     sums = RingSums(bench.split.train, bench.setting.bits)
     columns = bench.setting.ideal + bench.setting.oversampling
     subspace = bench.power(sums.product, columns, bench.setting.iterations)
@@ -80,7 +80,7 @@ def gf_cf_ritz(bench: Bench) -> dict[str, Figures]:
 
 
 def turbo_cf_secure(bench: Bench) -> dict[str, Figures]:
-    """Turbo-CF from a Gram matrix of its own user exponent; no subspace is needed."""
+    """Turbo-CF from ring sums, with its own user exponent; it needs no subspace."""
     turbo = preset("turbo-cf", bench.setting.dataset)
     sums = RingSums(bench.split.train, bench.setting.bits, turbo.user_exponent)
     items = bench.split.train.n_items
@@ -100,7 +100,7 @@ def turbo_cf_central(bench: Bench) -> dict[str, Figures]:
 
 
 def bspm_secure(bench: Bench) -> dict[str, Figures]:
-    """BSPM, early and late merge, from ring sums. Every product with P reads all of its entries: half an hour."""
+    """BSPM with early and late merge from ring sums; takes half an hour, because every product reads all of P."""
     items, setting = bench.split.train.n_items, bench.setting
 
     @cache
@@ -124,7 +124,7 @@ def bspm_secure(bench: Bench) -> dict[str, Figures]:
 
 
 def bspm_central(bench: Bench) -> dict[str, Figures]:
-    """BSPM with the data in one place; also with exact vectors."""
+    """BSPM with the data in one place, with the iteration's vectors and with exact ones."""
     central, setting = Central(bench.split.train), bench.setting
     transposed = csr_array(central.r.T)
 
@@ -149,12 +149,12 @@ def bspm_central(bench: Bench) -> dict[str, Figures]:
 
 
 def bspm_filters(bench: Bench) -> dict[str, Any]:
-    """Early and late merge by the names of their keys."""
+    """The BSPM filters with early and late merge, by name in the keys."""
     return {name.replace("-", "_"): preset(name, bench.setting.dataset) for name in ("bspm-em", "bspm-lm")}
 
 
 def low_rank(bench: Bench, bits: int) -> dict[str, Figures]:
-    """PriviRec-k with GF-CF. One iteration with the most columns serves all: the first k are those of k columns."""
+    """PriviRec-k with GF-CF. One iteration with the most columns serves all k: its first k columns are the same."""
     sums, setting = RingSums(bench.split.train, bits), bench.setting
     subspace = bench.power(sums.product, max(setting.low_ranks), setting.low_rank_iterations)
     name = "privirec_k" if bits == setting.bits else f"privirec_k.ring{bits}"
@@ -171,7 +171,7 @@ def low_rank(bench: Bench, bits: int) -> dict[str, Figures]:
 
 
 def gram_leak(bench: Bench) -> dict[str, Figures]:
-    """How many item pairs of the released Gram matrix belong to one user alone, and how many users own such a pair."""
+    """The share of item pairs in the Gram matrix that come from one user alone, and of users with such a pair."""
     sums = RingSums(bench.split.train, bench.setting.bits)
     pairs, alone = 0, 0
     exposed = np.zeros(bench.split.train.n_users, dtype=bool)
@@ -204,4 +204,4 @@ MEASURES: Final[dict[str, Callable[[Bench], dict[str, Figures]]]] = {
     "rings": rings,
     "gf_cf.rayleigh_ritz": gf_cf_ritz,
 }
-"""What each run of the table measures."""
+"""Measures by name of the run; each returns figures by row."""

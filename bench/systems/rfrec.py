@@ -1,14 +1,14 @@
-"""RFRec and RFRecF (Liu et al., CIKM 2024) on MovieLens: errors of predicted ratings, the paper's beside ours.
+"""RFRec and RFRecF (Liu et al., CIKM 2024) on MovieLens: errors of predicted ratings, compared with the paper's.
 
 80% of the rating rows train, 20% are predicted, drawn at random as in the released code, with the run's seed. The last
-round counts. Predictions are not held to 1..5: the paper does not say that it does, and a sigmoid needs none.
+round counts. Predictions are not clipped to 1..5: the paper does not mention it, and with a sigmoid it has no effect.
 
 A run is named by its variant and its devices. "blocks200" are the released notebook's: 200 devices, each with the
-ratings of users/200 consecutive users; "users" is one user a device, which is what the service runs. The paper does not
-say what a dropped device misses. "dropped" ones miss all of the round: they train on with the average that they last
-knew, as the service's clients do. "unheard" ones get every average, and only what they send is lost.
+ratings of users/200 consecutive users; "users" is one user per device, as in the service. The paper does not state what
+a dropped device misses. "dropped" devices miss the whole round and continue to train with the last average that they
+know, as the service's clients do. "unheard" devices receive every average, and only their contribution is lost.
 
-RFRecF's "squared" has the paper's penalty on |u|^2 in place of the released code's on |u|, under which it overfits.
+RFRecF's "squared" uses the paper's penalty on |u|^2 instead of the released code's on |u|, with which it overfits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from protocols.recipes.rfrec.recipe import RFRec
 __all__ = ["RFRecRun", "rfrec_flat", "rfrec_runs", "rfrec_table", "rfrecf_runs"]
 
 BLOCKS: Final = 200
-"""Devices of the released notebook."""
+"""Number of devices in the released notebook."""
 DROPPED: Final = (20, 50, 80, 90)
 """Percent of the devices that are absent, anew in every round (the paper's Table 3)."""
 MAIN: Final = {
@@ -44,17 +44,17 @@ MAIN: Final = {
     ("rfrecf", "ml-100k"): (0.7317, 0.9385),
     ("rfrecf", "ml-1m"): (0.6906, 0.8840),
 }
-"""Table 2: MAE and RMSE."""
+"""(MAE, RMSE) of the paper's Table 2."""
 ROBUST: Final = {
     "rfrec": (0.8870, 0.8956, 0.8966, 0.9001),
     "rfrecf": (0.8891, 0.9005, 0.9048, 0.9057),
 }
-"""Table 3: RMSE on ML-1M at `DROPPED`."""
+"""RMSE on ML-1M at the shares `DROPPED`, from the paper's Table 3."""
 NOISE: Final = {"rfrec": {"clip": 0.2, "scale": 0.04}, "rfrecf": {"clip": 0.2, "scale": 0.06}}
-"""Section 4.7."""
+"""Laplace noise of the paper's section 4.7."""
 CHOSEN: Final = {"variant": "released", "user_penalty": 0.3, "penalty": 5.0}
 CHOSEN_BLOCKS: Final = 100
-"""For RFRec on ML-100K, best of 18 settings on an eighth of the training rows; the paper leaves these open there."""
+"""For RFRec on ML-100K: best of 18 settings on an eighth of the training rows; the paper does not state them."""
 ITERATIONS: Final = {"paper": 100, "released": 200}
 """Of RFRecF: the paper's K, and the steps of its notebook."""
 ROUNDS: Final = 100
@@ -63,9 +63,9 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class RFRecRun:
-    """A federation trained to the end. dropped: percent of its devices absent in each round.
+    """A federation to train. dropped: percent of its devices that are absent in each round.
 
-    all_hear: those get the average all the same, and only what they send is lost.
+    all_receive: absent devices receive the average, and only their contribution is lost.
     """
 
     name: str
@@ -75,20 +75,20 @@ class RFRecRun:
     rounds: int
     blocks: int | None = None
     dropped: int = 0
-    all_hear: bool = False
+    all_receive: bool = False
     seed: int = 0
     published: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """Like ml1m.rfrec.released.blocks200.dropped20, or .unheard20 where only what is sent is lost."""
+        """The name, such as ml1m.rfrec.released.blocks200.dropped20; .unheard20 if only contributions are lost."""
         prefix, seed = self.dataset.replace("-", ""), f".seed{self.seed}" if self.seed else ""
         devices = "users" if self.blocks is None else f"blocks{self.blocks}"
-        lost = f".{'unheard' if self.all_hear else 'dropped'}{self.dropped}" if self.dropped else ""
+        lost = f".{'unheard' if self.all_receive else 'dropped'}{self.dropped}" if self.dropped else ""
         return f"{prefix}.{self.system}.{self.name}.{devices}{lost}{seed}"
 
     def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
-        """Train, and keep the errors every tenth sum and at the end; or when it diverged."""
+        """Train and write the errors after every tenth sum and at the end, or the sum in which training diverged."""
         started = perf_counter()
         train, test = split_rows(load_interactions(self.dataset, data_dir), rng=self.seed)
         made = recipe(self.system, {"items": train.n_items, **self.parameters})
@@ -103,7 +103,7 @@ class RFRecRun:
             present = np.sort(draws.choice(able, kept, replace=False))
             try:
                 with np.errstate(over="ignore", invalid="ignore"):
-                    devices.round(present, self.all_hear)
+                    devices.round(present, self.all_receive)
             except ParameterError:
                 figures["diverged_at"] = devices.state.sum_index + 1
                 break
@@ -127,7 +127,7 @@ class RFRecRun:
 
 
 def errors(devices: Devices, test: Any) -> Figures:
-    """MAE and RMSE of the test rows, and those of predictions held to the range of ratings."""
+    """MAE and RMSE of the test rows, also with predictions clipped to the range of ratings (`_held`)."""
     predicted, p = devices.predictions(test.users, test.items), devices.recipe.parameters
     found = rating_errors(predicted, test.ratings)
     held = rating_errors(np.clip(predicted, p.rating_min, p.rating_max), test.ratings)
@@ -135,7 +135,7 @@ def errors(devices: Devices, test: Any) -> Figures:
 
 
 def privacy(made: RFRec, sums: int) -> Figures:
-    """The privacy cost of one device that is in every sum; what the paper states is that of one value in one round."""
+    """Privacy cost of a device that takes part in every sum. The paper states the cost of one value in one round."""
     noise = made.parameters.ldp
     assert noise is not None
     cost = laplace_cost(noise, made.layout().length, sums)
@@ -177,25 +177,25 @@ def _runs(system: str, *, quick: bool, seed: int) -> list[RFRecRun]:
         for dataset in ("ml-100k", "ml-1m"):
             runs.append(run(steady, dataset, steadier, BLOCKS, **table(dataset)))
     for dropped, rmse in zip(DROPPED, ROBUST[system], strict=True):
-        for all_hear in (False, True):
-            lost: dict[str, Any] = {"dropped": dropped, "all_hear": all_hear, "published": {"rmse": rmse}}
+        for all_receive in (False, True):
+            lost: dict[str, Any] = {"dropped": dropped, "all_receive": all_receive, "published": {"rmse": rmse}}
             runs.append(run(steady, "ml-1m", steadier, BLOCKS, **lost))
     runs.append(run(f"{steady}.noise", "ml-1m", steadier | {"ldp": NOISE[system]}, BLOCKS))
     return runs
 
 
 def rfrec_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[RFRecRun]:  # noqa: ARG001
-    """Both variants on both sets; on ML-1M with absent devices and with noise. No negatives here."""
+    """Runs of RFRec: both variants on both sets; on ML-1M with absent devices and noise. Ignores `protocol`."""
     return _runs("rfrec", quick=quick, seed=seed)
 
 
 def rfrecf_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[RFRecRun]:  # noqa: ARG001
-    """As `rfrec_runs`."""
+    """Runs of RFRecF, as in `rfrec_runs`."""
     return _runs("rfrecf", quick=quick, seed=seed)
 
 
 def rfrec_table(results: list[JobResult]) -> Table:
-    """Errors with the paper's beside them."""
+    """A table of our errors and the paper's."""
     made = Table(title="Fidelity: 80/20 split of the rating rows, last round")
     for heading in ("run", "MAE", "paper", "diff", "RMSE", "paper", "diff", "sums", "clipped", "minutes"):
         made.add_column(heading, justify="left" if heading == "run" else "right")
@@ -213,7 +213,7 @@ def rfrec_table(results: list[JobResult]) -> Table:
 
 
 def rfrec_flat(results: list[JobResult]) -> Figures:
-    """`<run key>.<figure>`, the published under `.paper.`; curves stay in the work folder."""
+    """`<run key>.<figure>`, and published figures as `<run key>.paper.<figure>`; without curves."""
     flat: Figures = {}
     for result in results:
         key = result.run.key

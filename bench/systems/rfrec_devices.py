@@ -1,8 +1,8 @@
-"""All devices of an RFRec federation in one process, trained by the client half's own steps, nothing sealed.
+"""All devices of an RFRec federation in one process, trained with the client half's steps, without sealing.
 
-One user a device gives what `Federation` gives with the recipe and its half: a test says so, drop-outs included.
-Devices of several users, as the released notebook has them, exist here only. Devices that are absent train on at once
-instead of when they come back; nothing else is in these steps, so it is the same.
+With one user per device the result equals that of `Federation`; a test checks this, including dropouts. Devices with
+several users, as in the released notebook, exist only here. Absent devices take their training steps at once instead of
+when they come back, which gives the same result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ __all__ = ["Devices"]
 
 
 class Devices:
-    """The devices of everyone in `train`: one each, or `blocks` of consecutive users, as near in size as can be.
+    """The devices of all users in `train`: one per user, or `blocks` of consecutive users of about equal size.
 
-    Devices without ratings take no part. A device begins when it is first present, with the average it finds.
+    Devices without ratings take no part. A device starts in the round in which it is first present, with the average of
+    that round. Raises `ParameterError` if the data has no ratings.
     """
 
     def __init__(self, train: Interactions, recipe: RFRec, seed: int, blocks: int | None = None) -> None:
         if train.ratings is None:
-            raise ParameterError("the data has no ratings")
+            raise ParameterError("RFRec needs ratings, and the data set has none")
         self.recipe, self._rule = recipe, recipe.parameters.rule
         self.task_seed = derive_seed(str(seed).encode(), "simulation task")
         self.state = recipe.initial_state(self.task_seed)
@@ -48,33 +49,36 @@ class Devices:
 
     @cached_property
     def able(self) -> NDArray[np.intp]:
-        """The devices that have ratings."""
+        """Numbers of the devices that have ratings, ascending."""
         return np.array([number for number, ratings in enumerate(self._ratings) if ratings.items.size])
 
-    def round(self, present: NDArray[np.intp], all_hear: bool = False) -> None:
-        """One sum, over the `present` devices, each of which has ratings; those that began before train on.
+    def round(self, present: NDArray[np.intp], all_receive: bool = False) -> None:
+        """Run one sum over the `present` devices, which must have ratings. Absent devices train if they have started.
 
-        all_hear: the others get the average, too, and train on it; only what they send is lost.
+        all_receive: absent devices receive the average too; only their contribution is lost.
         """
         spec = self.recipe.round_spec(self.task_seed, self.state.round_number + 1)
         total = np.zeros(self.recipe.layout().length)
-        sending, hearing = set(present.tolist()), set((self.able if all_hear else present).tolist())
+        sending, receiving = set(present.tolist()), set((self.able if all_receive else present).tolist())
         for number in self.able.tolist():
-            model = self._train(number, spec, number in hearing)
+            model = self._train(number, spec, number in receiving)
             if model is not None and number in sending:
                 blocks, clipped = self.recipe.contribute(self.state, model.items)
                 total += blocks[0]
                 self.clipped += clipped
         self.state = self.recipe.absorb(self.state, spec, total, present.size)
 
-    def _train(self, number: int, spec: RoundSpec, hears: bool) -> LocalModel | None:
-        """Take the steps of the round's sum, with the newest average if it hears it; None where it never began."""
+    def _train(self, number: int, spec: RoundSpec, receives: bool) -> LocalModel | None:
+        """Take a device's steps for the round's sum, with the newest average if it `receives` it.
+
+        Returns its model, or None if the device has not started.
+        """
         model = self._models[number]
         if model is None:
-            if not hears:
+            if not receives:
                 return None
             model = self._models[number] = self._begin(number)
-        if hears:
+        if receives:
             self._known[number] = self.state.item_factors
         known, stretch = self._known[number], self.recipe.stretch(self.state, spec.sum_index)
         if spec.sum_index > 1:
@@ -90,13 +94,13 @@ class Devices:
         return model
 
     def predictions(self, users: NDArray[np.int32], items: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Predicted ratings of pairs, float32 (k,), each user's own factor with the average."""
+        """Predicted ratings of k pairs, float32 (k,), from each user's own factor and the average."""
         products = np.einsum("kd,kd->k", self.users[users], self.state.item_factors[items])
         return predicted_ratings(products, self.recipe.parameters)
 
 
 def _ratings(train: Interactions, owned: slice, recipe: RFRec) -> Ratings:
-    """The ratings of the users in `owned`, whose rows on their device are numbered from 0."""
+    """The ratings of the users in `owned`, with users numbered from 0 on their device."""
     rows = slice(int(train.indptr[owned.start]), int(train.indptr[owned.stop]))
     count = owned.stop - owned.start
     users = np.repeat(np.arange(count), train.user_degrees()[owned])

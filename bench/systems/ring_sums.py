@@ -1,8 +1,8 @@
-"""PriviRec's three sums as a masked round computes them, all clients at once: exact, and modulo 2^bits.
+"""PriviRec's three sums as a masked round computes them, modulo 2^bits, for all clients at once.
 
-Every client's contribution is quantised by itself, as its device would, and the ring elements are added with
-wrap-around. Masks cancel in such a sum, so leaving them out changes no bit of it. What is the same for many clients is
-done on whole arrays: 30,000 clients take seconds.
+Every client's contribution is quantised by itself, as on its device, and the ring elements are added with wrap-around.
+Masks cancel in such a sum, so leaving them out changes no bit. Work that is the same for many clients is done on whole
+arrays: 30,000 clients take seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS: Final = 32  # of Q at a time
 
 @dataclass(frozen=True, eq=False)
 class Subspace:
-    """What a power iteration ends with."""
+    """The result of a power iteration."""
 
     vectors: np.ndarray
     """(m, K), orthonormal columns in the order of the QR: the first k are those of an iteration with k columns."""
@@ -41,7 +41,7 @@ class Subspace:
 def normalised(interactions: Interactions, user_exponent: float = 0.5) -> csr_array:
     """R~ = D_u^-a R D_i^(a-1), float64 CSR (n_users, n_items)."""
     rows = interaction_rows(interactions).astype(np.float64)
-    with np.errstate(divide="ignore"):  # rows and columns without an entry scale nothing
+    with np.errstate(divide="ignore"):  # rows and columns without an entry are not scaled
         by_user = interactions.user_degrees().astype(np.float64) ** -user_exponent
         by_item = interactions.item_degrees().astype(np.float64) ** (user_exponent - 1)
     rows.data *= np.repeat(by_user, np.diff(rows.indptr)) * by_item[rows.indices]
@@ -60,7 +60,7 @@ def start_vectors(n_items: int, columns: int, seed: int) -> np.ndarray:
 def power_iteration(
     product: Callable[[np.ndarray], np.ndarray], n_items: int, columns: int, iterations: int, seed: int
 ) -> Subspace:
-    """Q <- QR(P Q), `iterations` >= 1 times (PriviRec, algorithm 1); `product` takes Q to P Q."""
+    """Q <- QR(P Q), `iterations` >= 1 times (PriviRec, algorithm 1). product: maps Q to P Q."""
     vectors = start_vectors(n_items, columns, seed)
     for _ in range(iterations - 1):
         vectors, _ = np.linalg.qr(product(vectors))
@@ -70,9 +70,9 @@ def power_iteration(
 
 
 def rayleigh_ritz(subspace: Subspace, keep: int) -> tuple[np.ndarray, np.ndarray]:
-    """The best `keep` eigenvectors (m, keep) and eigenvalues of P within the last Q: they cost no further sum.
+    """The best `keep` eigenvectors (m, keep) and eigenvalues of P within the last Q, without another sum.
 
-    Q^T P Q = U L U^T is at hand, because P Q is the last sum; the vectors are Q U.
+    Q^T P Q = U L U^T follows from the last sum P Q; the vectors are Q U.
     """
     small = subspace.before.T @ subspace.product
     values, rotation = np.linalg.eigh((small + small.T) / 2)
@@ -82,13 +82,13 @@ def rayleigh_ritz(subspace: Subspace, keep: int) -> tuple[np.ndarray, np.ndarray
 
 @dataclass(eq=False)
 class RingSums:
-    """Sums of all users' contributions in a ring of `bits` bits; `bound` is proven, see `gram_bound`."""
+    """Sums of all users' contributions in a ring of `bits` bits, scaled by proven bounds (see `gram_bound`)."""
 
     interactions: Interactions
     bits: int
     user_exponent: float = 0.5
     clipped: int = 0
-    """Values that a contribution had to clip: none, where the bound holds."""
+    """Number of clipped values; 0 if the bound holds."""
     max_error: float = 0.0
     """Largest error of an entry of P Q against float64 with the same Q, over all calls of `product`."""
     _rows: csr_array = field(init=False, repr=False)
@@ -96,17 +96,17 @@ class RingSums:
 
     def __post_init__(self) -> None:
         self._rows = normalised(self.interactions, self.user_exponent)
-        self._columns = csr_array(self._rows.T)  # item by item, the users that have it
+        self._columns = csr_array(self._rows.T)  # by item, the users that have it
 
     def degrees(self) -> np.ndarray:
-        """Item degrees, float64 (m,): whole numbers, so their sum is exact in any ring that holds n_users."""
+        """Item degrees, float64 (m,); integers, so their sum is exact in any ring that holds n_users."""
         counted = np.bincount(self.interactions.items, minlength=self.interactions.n_items)
         assert counted.max() < 2 ** (self.bits - 1)
         return counted.astype(np.float64)
 
     @property
     def most_contributors(self) -> int:
-        """Largest item degree: only users that have item i round anything in row i, the others add an exact 0."""
+        """The largest item degree: only users that have item i round values of row i; all others add an exact 0."""
         return int(self.interactions.item_degrees().max())
 
     def product(self, vectors: np.ndarray) -> np.ndarray:
@@ -120,7 +120,7 @@ class RingSums:
         for start in range(0, vectors.shape[1], COLUMNS):
             part = slice(start, start + COLUMNS)
             sent = vectors[:, part].astype(np.float32).astype(np.float64)
-            profiles = self._rows @ sent  # r_u Q: what every device computes of its own
+            profiles = self._rows @ sent  # r_u Q, which every device computes itself
             for items in blocks(self.interactions.item_degrees() * sent.shape[1]):
                 block = self._columns[items]
                 values = block.data[:, None] * profiles[block.indices]
@@ -130,7 +130,7 @@ class RingSums:
         return total
 
     def _added(self, ring: FixedPoint, values: np.ndarray, indptr: np.ndarray) -> np.ndarray:
-        """Every row of `values` quantised, then added up per item: ring elements (items, width)."""
+        """Quantise every row of `values` and add them by item: ring elements (items, width)."""
         elements, clipped = ring.encode(values, 1.0)
         self.clipped += clipped
         ones = np.ones(elements.shape[0], dtype=ring.dtype)
@@ -138,14 +138,14 @@ class RingSums:
         return ring.reduce(owner @ elements)
 
     def gram_bound(self) -> float:
-        """No entry of P is larger: d^(2a-1) of the largest item degree, 1 for a = 1/2.
+        """An upper bound of the entries of P: d^(2a-1) with the largest item degree d; 1 for a = 1/2.
 
         An entry is the sum of d_u^-2a (d_i d_j)^(a-1) over the at most min(d_i, d_j) users that have both.
         """
         return float(max(1.0, self.most_contributors ** (2 * self.user_exponent - 1)))
 
     def gram(self) -> csr_array:
-        """P, float32 CSR (m, m): the sum of r_u^T r_u over the pairs i <= j that contributions hold, mirrored."""
+        """P, float32 CSR (m, m): the sum of r_u^T r_u over pairs i <= j, mirrored."""
         ring = FixedPoint.widest(self.bits, self.gram_bound())
         ring.require(self.most_contributors)
         upper = vstack([self._upper(ring, items) for items in self.pair_blocks()], format="csr")
@@ -159,14 +159,14 @@ class RingSums:
         elements, clipped = ring.encode(values, self.gram_bound())
         self.clipped += clipped
         shape = (items.stop - items.start, self.interactions.n_items)
-        added = csr_array((elements, (rows, columns)), shape=shape)  # repeated places are added, modulo 2^bits
+        added = csr_array((elements, (rows, columns)), shape=shape)  # repeated positions are added, modulo 2^bits
         decoded = ring.decode(ring.reduce(added.data)).astype(np.float32)
         made = csr_array((decoded, added.indices, added.indptr), shape=shape)
         made.eliminate_zeros()
         return made
 
     def pair_blocks(self) -> Iterator[slice]:
-        """Runs of items whose pairs fit in memory, for `pairs`."""
+        """Slices of items whose pairs fit in memory, for `pairs`."""
         return blocks((self._columns != 0).astype(np.int64) @ self.interactions.user_degrees())
 
     def pairs(self, items: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -184,7 +184,7 @@ class RingSums:
 
 
 def blocks(sizes: np.ndarray) -> Iterator[slice]:
-    """Runs of items with about CHUNK_VALUES values between them, at least one item each; `sizes` values an item."""
+    """Slices of items with about CHUNK_VALUES values each, at least one item. sizes: number of values by item."""
     ends = np.cumsum(sizes)
     start = 0
     while start < sizes.size:

@@ -1,9 +1,9 @@
-"""Top-K and SVD compression on MovieLens: what the CoLR paper compares with, and what a shared support costs.
+"""Top-K and SVD compression on MovieLens: the baselines of the CoLR paper, and the cost of a shared support.
 
-Shares of the N*d entries as in the paper (1/64 to 16/64), the settings of its released code otherwise, on two sets. On
-ML-1M for fewer rounds than its 1,000: the paper prints no figure for these baselines there, only curves, so the runs
-compare with each other, and with FedMF and CoLR after as many rounds. On ML-100K for so many rounds that every client
-takes part about ten times, as it does in the paper's 1,000 on ML-1M: error feedback needs clients that come back.
+Shares of the N*d entries are those of the paper (1/64 to 16/64); other settings are those of its released code. ML-1M
+runs for fewer rounds than the paper's 1,000: the paper prints only curves for these baselines, so the runs are compared
+with each other, and with FedMF and CoLR after as many rounds. ML-100K runs until every client took part about ten
+times, as in 1,000 rounds on ML-1M: error feedback needs clients that come back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.systems.colr import CLIP, DIM, TRAINING
 __all__ = ["topk_runs"]
 
 DATASETS: Final = {"ml-1m": 300, "ml-100k": 160}
-"""Name -> rounds."""
+"""Number of rounds by data set."""
 SIXTY_FOURTHS: Final = (1, 2, 4, 8, 16)
 SVD_RANKS: Final = (1, 4, 16)
 OWN: Final = {"support": "own", "reveal_indices": True}
@@ -25,7 +25,7 @@ OWN: Final = {"support": "own", "reveal_indices": True}
 
 @dataclass(frozen=True)
 class Setting:
-    """What the runs of one table have in common."""
+    """The common settings of the runs of one table."""
 
     dataset: str
     rounds: int
@@ -52,9 +52,9 @@ class Setting:
 
 
 def topk_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[Run]:
-    """Own and shared support at every share with and without error feedback, SVD, and FedMF and CoLR beside them.
+    """Runs of own and shared support at every share with and without error feedback, SVD, FedMF and CoLR.
 
-    Shared supports are made from the last sum, at one share from a vote, too. `quick`: 30 rounds of ML-100K, one share.
+    Shared supports come from the last sum; at one share also from a vote. quick: 30 rounds of ML-100K, one share.
     """
     if quick:
         return _runs(Setting("ml-100k", 30, protocol, seed), (4,), (4,))

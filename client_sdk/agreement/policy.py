@@ -1,4 +1,4 @@
-"""What this client agrees to, whatever the server says."""
+"""A client's policy: the conditions under which it takes part, whatever the server says."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ __all__ = ["Policy"]
 
 @dataclass(frozen=True)
 class Policy:
-    """A client's own conditions.
+    """The conditions under which a client takes part. Raises `ParameterError` for values out of range.
 
-    min_cohort: a sum of fewer clients says too much about each of them.
-    mechanisms: `plain` shows every contribution to the server, so it must be allowed by name:
-    `Policy(mechanisms=frozenset({"ckks", "plain"}))`.
-    masked_modes: `curious` trusts the server to follow the protocol of masked sums, so it must be allowed by name.
-    min_neighbours, min_threshold, min_ring_bits: below these a masked round is refused, whatever the server says.
-    trust_roster: without a membership secret nobody but the server says who the other clients are, and it could
-    invent them all; semi-malicious masked tasks are then refused unless this is set.
-    reveal_indices: Top-K with own support tells the server which entries this client sends, and so which items it
-    touched, however the values are hidden; so it must be allowed by name where the sum hides them.
-    max_clip_share: share of an update's values that may be clipped before progress is told with a warning.
-    snapshot_every: this client offers a sealed snapshot after rounds whose number is a multiple of it; 0: never.
+    min_cohort: smallest number of clients in a sum, at least 2. A sum of few clients reveals too much about each.
+    mechanisms: mechanisms that the client accepts. `plain` shows every contribution to the server, so it must be
+    allowed explicitly: `Policy(mechanisms=frozenset({"ckks", "plain"}))`.
+    masked_modes: modes of masked sums that the client accepts. `curious` trusts the server to follow the protocol, so
+    it must be allowed explicitly.
+    min_neighbours, min_threshold, min_ring_bits: smallest parameters of a masked round that the client accepts.
+    trust_roster: whether to accept semi-malicious masked tasks without a membership secret. Only the server then says
+    who the other clients are, and it could invent all of them.
+    reveal_indices: whether to accept Top-K with own support in tasks that hide the values. The server then learns which
+    entries this client sends, and so which items it touched.
+    max_clip_share: share of an update's values, 0 to 1, that may be clipped before `ClipWarning` is reported.
+    snapshot_every: this client publishes a sealed snapshot when the newest is at least so many rounds old; 0: never.
     """
 
     min_cohort: int = 3
@@ -44,42 +45,44 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.min_cohort < 2:
-            raise ParameterError(f"min_cohort must be at least 2: a sum of one is that one; got {self.min_cohort}")
+            raise ParameterError(
+                f"min_cohort must be at least 2, got {self.min_cohort}: a sum of one client reveals its data"
+            )
         if self.snapshot_every < 0 or not 0 <= self.max_clip_share <= 1:
-            raise ParameterError("snapshot_every must not be negative, and max_clip_share lies in 0..1")
+            raise ParameterError("snapshot_every must not be negative, and max_clip_share must be in 0..1")
 
     def check_task(self, terms: TaskTerms) -> None:
-        """Raise `PolicyRefused` unless this client may take part in the task at all."""
+        """Raise `PolicyRefused` unless the policy allows the task."""
         if terms.mechanism.name not in self.mechanisms:
             allowed = ", ".join(sorted(self.mechanisms)) or "nothing"
             raise PolicyRefused(
-                f"task {terms.name!r} sums with {terms.mechanism.name!r}; this client's policy allows {allowed} "
-                f"(Policy(mechanisms=...) changes that)"
+                f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}; this client's policy allows "
+                f"{allowed} (change it with Policy(mechanisms=...))"
             )
         if terms.sum_plan.layout.chosen and terms.mechanism.name != "plain" and not self.reveal_indices:
             raise PolicyRefused(
-                f"in task {terms.name!r} every client tells the server which entries it sends, and so which items it "
-                "touched; this client's policy forbids that (Policy(reveal_indices=True) changes that)"
+                f"in task {terms.name!r} the server learns which entries a client sends, and so which items it "
+                "touched; this client's policy forbids that (allow it with Policy(reveal_indices=True))"
             )
         if terms.schedule.min_clients < self.min_cohort:
             raise PolicyRefused(
                 f"task {terms.name!r} releases sums of {terms.schedule.min_clients} clients; "
-                f"this client's policy wants at least {self.min_cohort}"
+                f"this client's policy requires at least {self.min_cohort}"
             )
 
     def check_round(self, view: RoundView) -> None:
-        """Raise `PolicyRefused` unless this client may contribute to the round."""
+        """Raise `PolicyRefused` unless the policy allows the round."""
         if view.cohort < self.min_cohort:
             raise PolicyRefused(
-                f"round {view.number} asks {view.cohort} clients; this client's policy wants at least {self.min_cohort}"
+                f"round {view.number} has {view.cohort} clients; this client's policy requires {self.min_cohort}"
             )
 
     def for_masked_rounds(self) -> ClientPolicy:
-        """The part of it that a masked round checks at each of its stages."""
+        """Return the part of the policy that is checked in each stage of a masked round."""
         return ClientPolicy(
             self.min_cohort, self.min_neighbours, self.min_threshold, self.min_ring_bits, self.masked_modes
         )
 
     def too_much_clipped(self, clipped: int, values: int) -> bool:
-        """Whether `clipped` of `values` uploaded values is worth a warning."""
+        """Return whether `clipped` of `values` uploaded values exceed `max_clip_share`."""
         return clipped > self.max_clip_share * values

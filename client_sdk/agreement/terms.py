@@ -1,4 +1,4 @@
-"""A task as the client understands it: recipe, mechanism and plan computed here, never taken from the server."""
+"""The terms of a task: recipe, mechanism and plan, computed by the client from the task's parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AgreedTerms", "TaskTerms"]
 
 
 class AgreedTerms(Message):
-    """What a task may never change once a client has joined it: the same words, kept from the first time on."""
+    """The terms that a task must not change after a client has joined it. The client stores them when it joins."""
 
     recipe: RecipeChoice
     mechanism: MechanismChoice
@@ -30,7 +30,7 @@ class AgreedTerms(Message):
 
     @classmethod
     def of(cls, view: TaskView) -> AgreedTerms:
-        """The terms that a `TaskView` states."""
+        """Return the terms that `view` states."""
         return cls(
             recipe=view.recipe,
             mechanism=view.mechanism,
@@ -40,19 +40,20 @@ class AgreedTerms(Message):
         )
 
     def require(self, view: TaskView) -> None:
-        """`ContractBroken` when `view` states others: a server may not weaken a task that is under way."""
+        """Raise `ContractBroken` when `view` states other terms: a server must not weaken a task that has members."""
         now = AgreedTerms.of(view)
         changed = [name for name in type(self).model_fields if getattr(self, name) != getattr(now, name)]
         if changed:
-            detail = f"the task's {' and '.join(changed)} changed since this client joined it, which no task may do"
+            detail = f"the task's {' and '.join(changed)} changed after this client joined it, which is not allowed"
             raise ContractBroken("GET", f"/v1/tasks/{view.task_id}", 200, detail)
 
 
 @dataclass(frozen=True)
 class TaskTerms:
-    """What was agreed on. `seed`: 32 public bytes that the initial state and every round's seed follow from.
+    """The terms of one task.
 
-    `view` is the task as the server stated it when this client joined.
+    seed: 32 public bytes that determine the initial state and the seed of every round. sum_plan: the plan of the first
+    sum. view: the task as the server stated it when this client joined.
     """
 
     task_id: str
@@ -67,23 +68,25 @@ class TaskTerms:
 
     @classmethod
     def of(cls, view: TaskView) -> TaskTerms:
-        """The terms behind a `TaskView`.
+        """Return the terms of the task that `view` states.
 
-        Raises `ParameterError` for a recipe or mechanism that is not known here or does not fit, and
-        `ContractBroken` when the server claims another opener than the parameters imply.
+        Raises `ParameterError` for an unknown recipe or mechanism and for two that do not fit each other, and
+        `ContractBroken` when the server states another `opened_by` than the parameters imply.
         """
         recipe = make_recipe(view.recipe.name, view.recipe.parameters)
         check_combination(recipe, view.mechanism.name)
         mechanism = find_mechanism(view.mechanism.name)
         plan = mechanism.plan(view.mechanism.parameters, recipe.layout(), view.schedule.cohort_size)
         if plan.opened_by != view.opened_by:
-            detail = f"the server says that {view.opened_by} can open the sum, the parameters say {plan.opened_by}"
+            detail = (
+                f"the server says that {view.opened_by} can open the sum, but the parameters imply {plan.opened_by}"
+            )
             raise ContractBroken("GET", f"/v1/tasks/{view.task_id}", 200, detail)
         seed = b64decode(view.seed, 32)
         return cls(view.task_id, view.name, seed, view.schedule, recipe, mechanism, plan, view)
 
     def sum_plan_at(self, sum_index: int) -> SumPlan:
-        """The plan of sum `sum_index`; `sum_plan` is that of the first, and for most recipes of all."""
+        """Return the plan of sum `sum_index`. Most recipes have the same plan for all sums."""
         layout = self.recipe.layout(sum_index)
         if layout == self.sum_plan.layout:
             return self.sum_plan
@@ -94,38 +97,41 @@ class TaskTerms:
 
     @property
     def by_snapshot(self) -> bool:
-        """Whether the server's snapshots are the model, never replayed from aggregates.
+        """Whether clients download the server's snapshots instead of replaying aggregates.
 
-        In masked tasks so, too: every client's masks are bound to the same bytes. With several groups each downloads
-        its own view of the state and nobody holds the whole. Where the server cannot open the sums it has no state to
-        give: there members replay, whatever the recipe would rather have.
+        True where anyone can open the sums and one of these holds: the recipe demands it; the task is masked, so that
+        every client binds its masks to the same bytes; or the recipe has several device groups, each of which downloads
+        its own view of the state. Where the server cannot open the sums it has no state, and members replay.
         """
         wanted = self.recipe.by_snapshot or self.recipe.device_groups > 1 or self.mechanism.interactive
         return wanted and self.opened_by == "anyone"
 
     @property
     def n_items(self) -> int:
-        """Number of items."""
+        """Number of items of the model."""
         return self.recipe.parameters.items
 
     @property
     def opened_by(self) -> OpenedBy:
-        """Who can open the aggregates."""
+        """Who can open the aggregates: "anyone", "members" or "holder"."""
         return self.sum_plan.opened_by
 
     @property
     def snapshot_bytes(self) -> int:
-        """Length of a snapshot as it is downloaded: raw when anyone can open the sum, else sealed."""
+        """Length in bytes of a downloaded snapshot: raw when anyone can open the sums, else sealed."""
         raw = self.recipe.state_bytes(1)
         return raw if self.opened_by == "anyone" else sealed_bytes(raw)
 
     def round_spec(self, view: RoundView) -> RoundSpec:
-        """The broadcast of a round, computed here; `ContractBroken` when the server announces another seed."""
+        """Return the specification of a round, computed from the task's seed.
+
+        Raises `ContractBroken` when the server announces another seed, or a sum ahead of the round.
+        """
         if view.step > view.number:
-            detail = f"round {view.number} is announced as sum {view.step}, which is ahead of it"
+            detail = f"round {view.number} is announced as sum {view.step}, which is greater than the round's number"
             raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail)
         spec = self.recipe.round_spec(self.seed, view.number, view.step)
         if b64encode(spec.seed) != view.seed:
-            detail = f"round {view.number} is announced with a seed that does not follow from the task's"
+            detail = f"round {view.number} is announced with a seed that does not follow from the task's seed"
             raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail)
         return spec

@@ -1,4 +1,4 @@
-"""Every call of the HTTP API as a program that returns a typed message, or raises the error its problem has."""
+"""Every call of the HTTP API, as a program that returns a typed message or raises the error of the problem document."""
 
 from __future__ import annotations
 
@@ -41,39 +41,44 @@ from protocols.messages import (
 )
 from protocols.messages.stages import StageMessage
 
-__all__ = ["ApiCalls", "Fresh", "Handout", "base_url"]
+__all__ = ["LONGEST_WAIT", "ApiCalls", "CurrentRound", "Handout", "base_url"]
 
 Handout = Literal["roster", "inbox", "survivors", "confirmations"]
 M = TypeVar("M", bound=BaseModel)
 LONGEST_WAIT: Final = 30.0
-"""The longest `wait` that the API takes, in seconds."""
+"""Longest `wait` of a long poll that the API accepts, in seconds."""
 
 
 @dataclass(frozen=True)
-class Fresh:
-    """The answer to a conditional GET: a round and the ETag it had."""
+class CurrentRound:
+    """The newest round and the ETag that identifies this version of it."""
 
     round: RoundView
     etag: str | None
 
 
 def base_url(url: str) -> str:
-    """`url` without a trailing slash; `ParameterError` unless it is http(s) and holds neither credentials nor query."""
+    """Return `url` without a trailing slash; `ParameterError` unless it is http(s) without credentials and query."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ParameterError("the server's address must look like https://host[:port][/path]")
+        raise ParameterError("the server's address must have the form https://host[:port][/path]")
     if parts.username is not None or parts.password is not None:
-        raise ParameterError("the server's address must hold no credentials: tokens are passed apart from it")
+        raise ParameterError("the server's address must not contain credentials; pass the token separately")
     if parts.query or parts.fragment:
-        raise ParameterError("the server's address must hold no query and no fragment")
+        raise ParameterError("the server's address must not contain a query or a fragment")
     return url.rstrip("/")
 
 
 @dataclass(frozen=True, repr=False)
 class ApiCalls:
-    """The API as one bearer of a token sees it; `token` is None before enrolment.
+    """The calls of one client or operator. Each method returns a program; see `client_sdk.api.effects`.
 
-    signer: signs the requests of enrolled clients; operators have none.
+    url: address of the server. token: bearer token; None before enrolment. retry: when a failed request is repeated.
+    chunk_bytes: contributions longer than this are uploaded in chunks. signer: signs the requests of an enrolled
+    client; None for operators. time: the server's clock, shared with every `signer` made by `enrolled`.
+
+    Calls raise the `ApiError` of the problem document, `ContractBroken` for an answer that the API does not allow,
+    `ConnectionFailed` without an answer, and `GaveUp` after the last retry.
     """
 
     url: str
@@ -92,78 +97,81 @@ class ApiCalls:
         return f"<ApiCalls {self.url}>"
 
     def enrolled(self, client_id: str, token: str, key: Ed25519PrivateKey) -> ApiCalls:
-        """The same API as this enrolled client sees it: its requests carry its token and its signature."""
+        """Return the calls of an enrolled client, with its `token` and signed with its Ed25519 `key`."""
         return replace(self, token=token, signer=Signer(client_id, key, self.time))
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
     def create_task(self, request: TaskRequest) -> Program[TaskView]:
-        """Create a task (operators)."""
+        """Create a task (operators); raises `InvalidParameters` when `request` cannot work."""
         return self._post("/v1/tasks", request, TaskView)
 
     def tasks(self, name: str | None = None) -> Program[TaskPage]:
-        """Tasks, newest first, those called `name` only when given (operators)."""
+        """List tasks, newest first; with `name`, only the tasks of that name (operators)."""
         return self._get(_path("/v1/tasks", name=name), TaskPage)
 
     def task(self, task_id: str) -> Program[TaskView]:
-        """One task."""
+        """Return one task; `NotFound` when there is none with that id."""
         return self._get(_task(task_id), TaskView)
 
     def close_task(self, task_id: str) -> Program[TaskView]:
-        """Close a task; closing twice does nothing more (operators)."""
+        """Close a task (operators). Closing it again changes nothing."""
         return self._post(_task(task_id, "close"), None, TaskView, idempotent=True)
 
     def extend_round(self, task_id: str, number: int, seconds: float) -> Program[RoundView]:
-        """Move the deadline of a round's stage; each call moves it again (operators)."""
+        """Extend the deadline of the current stage of a round by `seconds` (operators). Each call extends it again."""
         return self._post(_task(task_id, "rounds", number, "extend"), Extension(seconds=seconds), RoundView)
 
     def abort_round(self, task_id: str, number: int) -> Program[RoundView]:
-        """End a round under way; doing so twice does nothing more (operators)."""
+        """End a round as failed (operators). Aborting it again changes nothing."""
         return self._post(_task(task_id, "rounds", number, "abort"), None, RoundView, idempotent=True)
 
     # --- members -------------------------------------------------------------------------------------------------
 
     def invite(self, task_id: str, request: InvitationRequest) -> Program[Invitation]:
-        """Make an invitation (operators)."""
+        """Create an invitation (operators). Its code is only in this answer."""
         return self._post(_task(task_id, "invitations"), request, Invitation)
 
     def invitations(self, task_id: str, after: str | None = None) -> Program[InvitationPage]:
-        """A page of a task's invitations, in the order they were made (operators)."""
+        """Return a page of a task's invitations in order of creation; `after` is the last page's `next` (operators)."""
         return self._get(_path(_task(task_id, "invitations"), after=after), InvitationPage)
 
     def revoke_invitation(self, task_id: str, invitation_id: str) -> Program[InvitationView]:
-        """Take an invitation back; doing so twice does nothing more (operators)."""
+        """Revoke an invitation (operators). Revoking it again changes nothing."""
         request = self._request("DELETE", _task(task_id, "invitations", invitation_id))
         response = yield from send(request, self.retry)
         return _parse(request, response, InvitationView)
 
     def enrol(self, request: EnrolmentRequest) -> Program[Enrolment]:
-        """Enrol; doing so again with the same identity key is safe, and gives a new token."""
+        """Enrol a client. Enrolling again with the same identity key returns the same client id and a new token."""
         return self._post("/v1/enrolments", request, Enrolment, idempotent=True)
 
     def members(
         self, task_id: str, after: str | None = None, unkeyed: bool = False, wait: float = 0.0
     ) -> Program[MemberPage]:
-        """A page of members; with `unkeyed` those without an envelope only, waiting for one (holder, operators)."""
+        """Return a page of members (key holder, operators).
+
+        unkeyed: only members without a keyring envelope. wait: seconds to wait for one.
+        """
         path = _path(_task(task_id, "members"), after=after, unkeyed="true" if unkeyed else None, wait=_wait(wait))
         return self._get(path, MemberPage, wait)
 
     def revoke_member(self, task_id: str, client_id: str) -> Program[Member]:
-        """Void a membership for good; doing so twice does nothing more (operators)."""
+        """Revoke a membership permanently (operators). Revoking it again changes nothing."""
         request = self._request("DELETE", _task(task_id, "members", client_id))
         response = yield from send(request, self.retry)
         return _parse(request, response, Member)
 
     def put_public_key(self, task_id: str, public_key: bytes) -> Program[None]:
-        """Publish what contributions are folded under, where the mechanism folds under a public key (holder)."""
+        """Publish the public key that contributions are folded under, where the mechanism has one (key holder)."""
         yield from self._put(_task(task_id, "public-key"), public_key)
 
     def put_envelope(self, task_id: str, client_id: str, envelope: bytes) -> Program[None]:
-        """Put a member's keyring envelope into its mailbox (holder)."""
+        """Store a member's keyring envelope (key holder); `Conflict` when it has one."""
         yield from self._put(_task(task_id, "keyring", client_id), envelope)
 
     def envelope(self, task_id: str, wait: float = 0.0) -> Program[bytes | None]:
-        """One's own keyring envelope; None while there is none."""
+        """Return this client's keyring envelope; None if there is none within `wait` seconds."""
         return self._bytes_or_none(_path(_task(task_id, "keyring"), wait=_wait(wait)), wait)
 
     # --- certificates --------------------------------------------------------------------------------------------
@@ -186,8 +194,8 @@ class ApiCalls:
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
-    def current_round(self, task_id: str, etag: str | None = None, wait: float = 0.0) -> Program[Fresh | None]:
-        """The newest round; None when nothing changed since `etag`, or when there is no round, within `wait`."""
+    def current_round(self, task_id: str, etag: str | None = None, wait: float = 0.0) -> Program[CurrentRound | None]:
+        """Return the newest round; None if it is unchanged since `etag`, or there is none, within `wait` seconds."""
         headers = {"if-none-match": etag} if etag else {}
         request = self._request("GET", _path(_task(task_id, "rounds", "current"), wait=_wait(wait)), headers, wait=wait)
         try:
@@ -196,47 +204,47 @@ class ApiCalls:
             return None
         if response.status == 304:
             return None
-        return Fresh(_parse(request, response, RoundView), response.headers.get("etag"))
+        return CurrentRound(_parse(request, response, RoundView), response.headers.get("etag"))
 
     def rounds(self, task_id: str, after: int = 0, limit: int = 100, state: str | None = None) -> Program[RoundPage]:
-        """Rounds after number `after`, in order, in one `state` only when given."""
+        """Return a page of at most `limit` rounds after number `after`, in order; with `state`, only those in it."""
         return self._get(_path(_task(task_id, "rounds"), after=after, limit=limit, state=state), RoundPage)
 
     def round(self, task_id: str, number: int) -> Program[RoundView]:
-        """One round."""
+        """Return one round; `NotFound` before it has opened."""
         return self._get(_task(task_id, "rounds", number), RoundView)
 
     def cohort(self, task_id: str, number: int) -> Program[CohortView]:
-        """Who is asked in a round."""
+        """Return the ids of the clients in a round's cohort."""
         return self._get(_task(task_id, "rounds", number, "cohort"), CohortView)
 
     def contribute(self, task_id: str, number: int, client_id: str, body: bytes) -> Program[UploadReceipt]:
-        """Upload a contribution, resumed where a connection broke."""
+        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.upload.upload`."""
         url = self.url + _task(task_id, "rounds", number, "contributions", client_id)
         return upload(url, self._authorization(), body, self.retry, self.chunk_bytes, self.signer)
 
     def ledger(self, task_id: str, after: int = 0) -> Program[LedgerPage]:
-        """A page of a task's released sums (operators)."""
+        """Return a page of a task's released sums after round `after` (operators)."""
         return self._get(_path(_task(task_id, "ledger"), after=after), LedgerPage)
 
     def own_ledger(self, task_id: str, after: int = 0) -> Program[LedgerPage]:
-        """A page of the released sums that this client's contributions are in."""
+        """Return a page of the released sums after round `after` that contain this client's contributions."""
         return self._get(_path(_task(task_id, "members", "me", "ledger"), after=after), LedgerPage)
 
     # --- masked rounds -------------------------------------------------------------------------------------------
 
     def put_stage(self, task_id: str, number: int, stage: StageMessage, client_id: str, body: bytes) -> Program[None]:
-        """Store this client's message of one stage; the same bytes again are as good."""
+        """Store this client's message of one stage of a masked round. Sending the same bytes again is allowed."""
         yield from self._put(_task(task_id, "rounds", number, "stages", stage, client_id), body)
 
     def stage_body(self, task_id: str, number: int, what: Handout, length: int | None = None) -> Program[bytes]:
-        """What the server hands out for a stage, of exactly `length` bytes where that is known."""
+        """Download what the server provides for a stage of a masked round, checked to have `length` bytes if given."""
         request = self._request("GET", _task(task_id, "rounds", number, what))
         response = yield from send(request, self.retry)
         return _checked(request, response, length, None)
 
     def aggregate(self, task_id: str, number: int, length: int, digest: str | None) -> Program[bytes]:
-        """A released aggregate of exactly `length` bytes, checked against `digest` (hex) and its Content-Digest."""
+        """Download a released aggregate of `length` bytes, checked against its Content-Digest and `digest` (hex)."""
         request = self._request("GET", _task(task_id, "rounds", number, "aggregate"))
         response = yield from send(request, self.retry)
         return _checked(request, response, length, digest)
@@ -244,7 +252,7 @@ class ApiCalls:
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def latest_snapshot(self, task_id: str, at_least: int = 0, wait: float = 0.0) -> Program[SnapshotView | None]:
-        """The newest snapshot of round `at_least` or later; None while there is none."""
+        """Return the newest snapshot of round `at_least` or later; None if there is none within `wait` seconds."""
         path = _path(_task(task_id, "snapshots", "latest"), at_least=at_least or None, wait=_wait(wait))
         request = self._request("GET", path, wait=wait)
         try:
@@ -254,7 +262,7 @@ class ApiCalls:
         return _parse(request, response, SnapshotView)
 
     def snapshot(self, task_id: str, view: SnapshotView) -> Program[bytes | None]:
-        """The body of a snapshot; None when it is no longer kept."""
+        """Download the snapshot that `view` announces; None when the server no longer keeps it."""
         request = self._request("GET", _task(task_id, "snapshots", view.round))
         try:
             response = yield from send(request, self.retry)
@@ -263,10 +271,10 @@ class ApiCalls:
         return _checked(request, response, view.bytes, view.digest)
 
     def put_snapshot(self, task_id: str, number: int, sealed: bytes) -> Program[None]:
-        """Publish a sealed snapshot; `Conflict` when somebody was first."""
+        """Publish the sealed snapshot of round `number`; `Conflict` when that round has one."""
         yield from self._put(_task(task_id, "snapshots", number), sealed)
 
-    # --- plumbing ------------------------------------------------------------------------------------------------
+    # --- helpers -------------------------------------------------------------------------------------------------
 
     def _authorization(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.token}"} if self.token else {}
@@ -279,8 +287,8 @@ class ApiCalls:
         body: bytes = b"",
         wait: float = 0.0,
     ) -> Request:
-        every = {**self._authorization(), **(headers or {})}
-        return Request(method, self.url + path, every, body, wait, self.signer)
+        all_headers = {**self._authorization(), **(headers or {})}
+        return Request(method, self.url + path, all_headers, body, wait, self.signer)
 
     def _get(self, path: str, model: type[M], wait: float = 0.0) -> Program[M]:
         request = self._request("GET", path, wait=wait)
@@ -320,7 +328,7 @@ def _path(path: str, **query: str | int | float | None) -> str:
 
 def _wait(seconds: float) -> float | None:
     if not 0.0 <= seconds <= LONGEST_WAIT:
-        raise ParameterError(f"a long poll waits 0 to {LONGEST_WAIT:g} seconds, not {seconds}")
+        raise ParameterError(f"a long poll must wait 0 to {LONGEST_WAIT:g} seconds, got {seconds}")
     return seconds or None
 
 
@@ -330,29 +338,29 @@ def _parse(request: Request, response: Response, model: type[M]) -> M:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "body"
-        detail = f"the answer is no {model.__name__} ({where}: {first['msg']}): is this server of the same version?"
+        detail = f"the answer is not a valid {model.__name__} ({where}: {first['msg']}); check the server's version"
         raise ContractBroken(request.method, request.url, response.status, detail) from None
 
 
 def _checked(request: Request, response: Response, length: int | None, digest: str | None) -> bytes:
-    """The body, after its length, its Content-Digest and the digest it was announced by were compared."""
+    """Return the body; raise `ContractBroken` or `DigestMismatch` unless it has the given length and digests."""
     where = (request.method, request.url, response.status)
     if length is not None and len(response.body) != length:
-        raise ContractBroken(*where, f"{length} bytes were expected, {len(response.body)} came")
+        raise ContractBroken(*where, f"expected {length} bytes, got {len(response.body)}")
     try:
         carried = parse_digest(response.headers.get("content-digest", ""))
     except CodecError as error:
         raise ContractBroken(*where, str(error)) from error
     if carried is None and digest is None:
-        raise ContractBroken(*where, "the download came without a sha-256 digest")
+        raise ContractBroken(*where, "the download has no sha-256 digest")
     if carried is not None and not digest_matches(response.body, carried):
         raise DigestMismatch(*where, "the body does not match its Content-Digest")
-    if digest is not None and not _announced(response.body, digest):
-        raise DigestMismatch(*where, "the body does not match the digest it was announced by")
+    if digest is not None and not _matches_hex(response.body, digest):
+        raise DigestMismatch(*where, "the body does not match the announced digest")
     return response.body
 
 
-def _announced(body: bytes, digest: str) -> bool:
+def _matches_hex(body: bytes, digest: str) -> bool:
     try:
         return digest_matches(body, bytes.fromhex(digest))
     except ValueError:

@@ -1,7 +1,7 @@
-"""The only module that touches httpx: two drivers that run the core's programs, and plain downloads.
+"""The only module that uses httpx: a sync and an async driver that run programs, and plain downloads.
 
-One driver is one connection pool. A fleet uses several small sync drivers (one a thread) rather than one large async
-pool: against one server process that is the faster way.
+Each driver has one connection pool. A fleet uses several small sync drivers, one per thread: against one server
+process this is faster than one large async pool.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ _CHUNK: Final = 1 << 16
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds: to connect, without a byte read (long polls add their wait), without a byte written."""
+    """Timeouts in seconds.
+
+    connect: to open a connection. read: without a byte received; a long poll adds its wait. write: without a byte sent.
+    """
 
     connect: float = 10.0
     read: float = 60.0
     write: float = 60.0
 
     def of(self, request: Request) -> httpx.Timeout:
-        """What httpx is told for `request`."""
+        """Return the httpx timeouts for `request`."""
         return httpx.Timeout(
             connect=self.connect, read=self.read + request.read_seconds, write=self.write, pool=self.connect
         )
@@ -46,9 +49,9 @@ class Timeouts:
 
 @cache
 def _tls(certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
-    """One TLS context for all drivers: loading the certificates costs more than a request.
+    """Return a TLS context, the same for all drivers: loading the certificates takes longer than a request.
 
-    Servers are checked against the public authorities, or those of SSL_CERT_FILE.
+    Servers are verified against the public authorities, or those in the file SSL_CERT_FILE.
     """
     context = httpx.create_ssl_context()
     if certificate is not None:
@@ -57,13 +60,13 @@ def _tls(certificate: str | None = None, key: str | None = None) -> ssl.SSLConte
 
 
 def _own_tls() -> ssl.SSLContext:
-    """The context for aggregators: it shows HUSHREC_CLIENT_CERT, with HUSHREC_CLIENT_KEY, to those that ask for one."""
+    """The context for aggregators, with the client certificate of HUSHREC_CLIENT_CERT and HUSHREC_CLIENT_KEY."""
     return _tls(os.environ.get("HUSHREC_CLIENT_CERT"), os.environ.get("HUSHREC_CLIENT_KEY"))
 
 
 @contextmanager
 def _translated(request: Request) -> Iterator[None]:
-    """httpx's own errors as `ConnectionFailed`, which names method and url but no header."""
+    """Raise httpx's errors as `ConnectionFailed`, which names the method and the URL but no header."""
     try:
         yield
     except (httpx.TransportError, httpx.StreamError, httpx.InvalidURL, httpx.DecodingError) as error:
@@ -76,7 +79,7 @@ def _body(request: Request) -> bytes | None:
 
 
 def _built(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: Timeouts) -> httpx.Request:
-    """What goes over the wire, signed for what httpx makes of the url, and for this moment."""
+    """The httpx request, signed now and for the URL as httpx encodes it."""
     built = http.build_request(
         request.method,
         request.url,
@@ -99,11 +102,14 @@ def _headers(headers: httpx.Headers) -> Mapping[str, str]:
 
 
 _ENCODING: Final = {"accept-encoding": "identity"}
-"""Bodies are ciphertexts, which do not shrink, and their digests are of the bytes as sent."""
+"""Bodies are ciphertexts, which do not compress, and their digests cover the bytes as sent."""
 
 
 class SyncDriver:
-    """Runs programs on the calling thread. One thread at a time; `traffic` counts its bodies' bytes."""
+    """Runs programs on the calling thread, one thread at a time. `traffic` counts the bytes of all bodies.
+
+    connections: size of the connection pool. transport: replaces the network, for tests.
+    """
 
     def __init__(
         self,
@@ -117,13 +123,13 @@ class SyncDriver:
         self._http = httpx.Client(verify=_own_tls(), limits=limits, transport=transport, headers=_ENCODING)
 
     def run(self, program: Program[T]) -> T:
-        """Drive `program` to its end and return what it returns."""
+        """Run `program` to its end and return its result. Raises what the program raises."""
         try:
             effect = next(program)
             while True:
                 try:
                     reply = self._perform(effect)
-                except Exception as error:  # handed to the program, which raises what it does not expect
+                except Exception as error:  # thrown into the program, which re-raises what it does not handle
                     effect = program.throw(error)
                 else:
                     effect = program.send(reply)
@@ -150,7 +156,7 @@ class SyncDriver:
         return _response(answer)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -161,7 +167,10 @@ class SyncDriver:
 
 
 class AsyncDriver:
-    """Runs programs on an event loop; heavy work goes to a thread."""
+    """Runs programs on an event loop, with `Work` in threads. `traffic` counts the bytes of all bodies.
+
+    connections: size of the connection pool. transport: replaces the network, for tests.
+    """
 
     def __init__(
         self,
@@ -175,13 +184,13 @@ class AsyncDriver:
         self._http = httpx.AsyncClient(verify=_own_tls(), limits=limits, transport=transport, headers=_ENCODING)
 
     async def run(self, program: Program[T]) -> T:
-        """Drive `program` to its end and return what it returns."""
+        """Run `program` to its end and return its result. Raises what the program raises."""
         try:
             effect = next(program)
             while True:
                 try:
                     reply = await self._perform(effect)
-                except Exception as error:  # handed to the program, which raises what it does not expect
+                except Exception as error:  # thrown into the program, which re-raises what it does not handle
                     effect = program.throw(error)
                 else:
                     effect = program.send(reply)
@@ -208,7 +217,7 @@ class AsyncDriver:
         return _response(answer)
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -221,9 +230,9 @@ class AsyncDriver:
 
 
 def download(url: str, timeouts: Timeouts | None = None) -> Iterator[bytes]:
-    """The body behind a public `url`, in pieces as they arrive, redirects followed: for data sets.
+    """Yield the body of a public `url` in pieces of at most 64 KiB, following redirects. For data sets.
 
-    Raises `ConnectionFailed` when the connection fails, and for any final status but 200. The caller checks the digest.
+    Raises `ConnectionFailed` when the connection fails or the final status is not 200. The caller checks the digest.
     """
     request = Request("GET", url)
     with (

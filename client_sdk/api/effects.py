@@ -1,8 +1,8 @@
-"""What the core yields and receives: requests, pauses and work out, responses in.
+"""Effects: what a program of the SDK asks its driver to do.
 
-A *program* is a generator. It yields a `Request`, a `Pause` or a `Work`, and is sent a `Response`, None or the work's
-result; a request that got no answer is thrown into it as `ConnectionFailed`. The drivers in `client_sdk.api.drivers`
-are all that differs between the sync and the async SDK.
+A *program* is a generator. It yields a `Request`, a `Pause` or a `Work`, and receives a `Response`, None or the result
+of the work. The driver throws `ConnectionFailed` into it when a request gets no answer. The sync and the async SDK run
+the same programs and differ only in the driver (`client_sdk.api.drivers`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Method = Literal["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
 
 @dataclass(frozen=True, repr=False)
 class Request:
-    """One HTTP request. `headers` may hold a token, so it has no repr of them.
+    """One HTTP request. Its repr omits the headers, which may hold a token.
 
-    read_seconds: how long to wait for the answer beyond the driver's own timeout (long polls). signer: who signs it
-    whenever it is sent, so that a later try carries its own time; None where the server asks for no signature.
+    read_seconds: seconds to wait for the answer in addition to the driver's read timeout (long polls). signer: signs
+    the request each time it is sent, so that every attempt has its own time; None for no signature.
     """
 
     method: Method
@@ -57,7 +57,7 @@ class Request:
 
 @dataclass(frozen=True, repr=False)
 class Response:
-    """One HTTP answer, its body read to the end; header names are lower case."""
+    """One HTTP answer with its whole body. Header names are lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -69,46 +69,46 @@ class Response:
 
 @dataclass(frozen=True)
 class Pause:
-    """Wait for `seconds`."""
+    """Asks the driver to wait for `seconds`."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Work:
-    """Heavy computation: the async driver runs it in a thread, so that the event loop stays free."""
+    """Asks the driver to call `call`. The async driver does so in a thread, which keeps the event loop free."""
 
     call: Callable[[], Any]
 
 
 Effect = Request | Pause | Work
 Program = Generator[Effect, Any, T]
-"""What every call of the core is; `T` is what it returns."""
+"""A program that returns a `T`."""
 
 
 def pause(seconds: float) -> Program[None]:
-    """A program that only waits."""
+    """Return a program that waits for `seconds`."""
     yield Pause(seconds)
 
 
 def work(call: Callable[[], T]) -> Program[T]:
-    """A program that only computes."""
+    """Return a program that runs `call` as `Work` and returns its result."""
     return cast(T, (yield Work(call)))
 
 
 def content_digest(body: bytes | memoryview) -> str:
-    """The value of a Content-Digest or Repr-Digest field (RFC 9530): sha-256 as a structured-field byte sequence."""
+    """Return the value of a Content-Digest or Repr-Digest field for `body` (RFC 9530), with its SHA-256."""
     return format_digest(hashlib.sha256(body).digest())
 
 
 def digest_matches(body: bytes, expected: bytes) -> bool:
-    """Whether sha-256 of `body` is `expected`, compared in constant time."""
+    """Return whether the SHA-256 of `body` is `expected` (32 bytes), compared in constant time."""
     return hmac.compare_digest(hashlib.sha256(body).digest(), expected)
 
 
 @dataclass
 class Traffic:
-    """Bytes of bodies, as they were sent and received; headers are not counted. Failed tries are."""
+    """Bytes of request bodies (`up`) and response bodies (`down`), failed attempts included, headers not."""
 
     up: int = 0
     down: int = 0
@@ -117,12 +117,12 @@ class Traffic:
         return Traffic(self.up - earlier.up, self.down - earlier.down)
 
     def copy(self) -> Traffic:
-        """The figures as they are now."""
+        """Return a copy of the current figures."""
         return Traffic(self.up, self.down)
 
 
 def metered(program: Program[T], traffic: Traffic) -> Program[T]:
-    """`program`, with the bytes of its requests and answers added to `traffic`."""
+    """Run `program` and add the bytes of its request and response bodies to `traffic`."""
     try:
         effect = next(program)
         while True:

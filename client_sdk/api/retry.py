@@ -1,7 +1,8 @@
-"""When a failed request is sent again, and after how long.
+"""When a failed request is repeated, and after how long.
 
-Back-off is exponential with full jitter (Brooker, "Exponential Backoff And Jitter", AWS 2015), so that a fleet that
-was cut off together does not come back together. A server's Retry-After (RFC 9110, section 10.2.3) is a floor.
+The back-off is exponential with full jitter (Brooker, "Exponential Backoff And Jitter", AWS 2015), so that clients that
+lost their connections together do not reconnect together. A Retry-After field (RFC 9110, section 10.2.3) is the
+minimum pause.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ __all__ = [
 UNAUTHORIZED: Final = 401
 IDEMPOTENT: Final = frozenset({"DELETE", "GET", "HEAD", "PUT"})
 RETRIED_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
-"""Retried for idempotent requests."""
-_REFUSED_UNTOUCHED: Final = frozenset({429, 503})
-"""The server says that it did nothing: retried for every request."""
+"""Statuses after which an idempotent request is repeated."""
+_NOT_PROCESSED: Final = frozenset({429, 503})
+"""Statuses that say that the server did not process the request: any request is repeated."""
 
 
 def _uniform() -> float:
@@ -44,10 +45,11 @@ def _uniform() -> float:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how patiently.
+    """How often a request is attempted, and how long the pauses between the attempts are.
 
-    attempts: tries in all. base_seconds: upper end of the first pause, doubled each time up to `cap_seconds`.
-    longest_wait: a Retry-After beyond it is not waited for. jitter: uniform in [0, 1).
+    attempts: attempts in total, at least 1. base_seconds: upper bound of the first pause, doubled after each attempt up
+    to `cap_seconds`. longest_wait: a Retry-After of more seconds ends the attempts. jitter: returns a number uniform in
+    [0, 1) that the bound is multiplied by.
     """
 
     attempts: int = 6
@@ -58,16 +60,16 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.base_seconds < 0 or self.cap_seconds < 0:
-            raise ParameterError("a retry policy needs at least one attempt and pauses that are not negative")
+            raise ParameterError("attempts must be at least 1, and base_seconds and cap_seconds must not be negative")
 
     def pause(self, attempt: int, floor: float | None = None) -> float:
-        """Seconds to wait after failed attempt number `attempt` (from 1)."""
+        """Return the seconds to wait after failed attempt number `attempt` (from 1), at least `floor`."""
         backoff = self.jitter() * min(self.cap_seconds, self.base_seconds * 2.0 ** (attempt - 1))
         return backoff if floor is None else floor + backoff
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a Retry-After field asks for: a number, or a date counted from the answer's own Date."""
+    """Return the seconds of a Retry-After field, None without a valid one. A date counts from the answer's own Date."""
     text = headers.get("retry-after", "").strip()
     if not text:
         return None
@@ -80,7 +82,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _slug_of_status(status: int) -> str:
-    """A problem type for answers that are no problem document, such as a proxy's error page."""
+    """The problem type for an answer without a problem document, such as a proxy's error page."""
     if status >= 500:
         return "unavailable" if status in (502, 503, 504) else "internal-error"
     return next((slug for slug, (known, _) in PROBLEM_TYPES.items() if known == status), "bad-request")
@@ -88,14 +90,14 @@ def _slug_of_status(status: int) -> str:
 
 def _problem_of(response: Response) -> ProblemDocument:
     if "problem+json" in response.headers.get("content-type", ""):
-        with suppress(ValueError):  # pydantic's ValidationError: like any other page that is no problem document
+        with suppress(ValueError):  # an invalid document (pydantic's ValidationError) is treated like none
             return ProblemDocument.model_validate_json(response.body)
     slug = _slug_of_status(response.status)
     return ProblemDocument(type=problem_uri(slug), title=PROBLEM_TYPES[slug][1], status=response.status)
 
 
 def raise_problem(request: Request, response: Response) -> None:
-    """Raise the typed error for an answer of 400 and more; nothing happens for others."""
+    """Raise the `ApiError` of the problem document when the status of `response` is 400 or more."""
     if response.status < 400:
         return
     problem = _problem_of(response)
@@ -109,43 +111,44 @@ def raise_problem(request: Request, response: Response) -> None:
 
 
 def is_transient(error: ConnectionFailed | ApiError, idempotent: bool) -> bool:
-    """Whether trying again may help and can do no harm."""
+    """Return whether repeating the request may succeed and is safe."""
     if isinstance(error, ConnectionFailed):
         return idempotent or not error.sent
-    return error.status in (RETRIED_STATUSES if idempotent else _REFUSED_UNTOUCHED)
+    return error.status in (RETRIED_STATUSES if idempotent else _NOT_PROCESSED)
 
 
 def send_once(request: Request) -> Program[Response]:
-    """One try: the answer, or the error it stands for."""
+    """Send `request` once and return the answer; raises the `ApiError` of a problem document."""
     response = yield from exchange(request)
     raise_problem(request, response)
     return response
 
 
 def exchange(request: Request) -> Program[Response]:
-    """The answer to `request`; one that the server finds signed at another time is signed anew by its clock, once.
+    """Send `request` and return the answer of any status.
 
-    Clocks of devices are often wrong: what they are wrong by is kept with the signer.
+    When the server finds the signature stale, the request is signed with the server's time and sent once more: the
+    clocks of devices are often wrong. The signer keeps the difference.
     """
     response: Response = yield request
     if not isinstance(response, Response):
         raise TypeError(f"the driver answered a request with {type(response).__name__}")
     if request.signer is None or response.status != UNAUTHORIZED:
         return response
-    told = _server_time(response)
-    if told is not None and request.signer.time.learn(told):
+    server_time = _server_time(response)
+    if server_time is not None and request.signer.time.learn(server_time):
         response = yield request
     return response
 
 
 def _server_time(response: Response) -> int | None:
-    """What time it is by the clock that found a signature stale (seconds since the epoch), if that is the problem."""
+    """The server's time in seconds since the epoch if `response` says that a signature is stale, else None."""
     problem = _problem_of(response)
     if problem.slug != "stale-signature":
         return None
-    told = (problem.model_extra or {}).get("server_time")
-    if isinstance(told, int):
-        return told
+    server_time = (problem.model_extra or {}).get("server_time")
+    if isinstance(server_time, int):
+        return server_time
     try:
         return round(parsedate_to_datetime(response.headers["date"]).timestamp())
     except (KeyError, TypeError, ValueError):
@@ -153,10 +156,10 @@ def _server_time(response: Response) -> int | None:
 
 
 def send(request: Request, policy: RetryPolicy, idempotent: bool | None = None) -> Program[Response]:
-    """The answer to `request`, tried again after transient failures.
+    """Send `request`, repeated after transient failures, and return the answer.
 
-    Raises the typed error at once when trying again cannot help, `GaveUp` when it did not. `idempotent` overrides
-    what the method says.
+    idempotent: whether repeating it is safe; None decides by the method. Raises the `ApiError` or `ConnectionFailed` at
+    once when repeating cannot help, and `GaveUp` after the last attempt.
     """
     safe = request.method in IDEMPOTENT if idempotent is None else idempotent
     attempt = 1
@@ -169,7 +172,7 @@ def send(request: Request, policy: RetryPolicy, idempotent: bool | None = None) 
 
 
 def back_off(error: ConnectionFailed | ApiError, attempt: int, policy: RetryPolicy, idempotent: bool) -> Program[None]:
-    """Wait before the next try, or raise: the error itself when it is final, `GaveUp` when tries are used up."""
+    """Pause before the next attempt. Raises `error` when repeating cannot help, `GaveUp` after the last attempt."""
     if not is_transient(error, idempotent):
         raise error
     asked = error.retry_after if isinstance(error, ApiError) else None

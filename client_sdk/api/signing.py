@@ -1,4 +1,4 @@
-"""Signing requests as an enrolled client, by the server's clock. The driver tells the time; nothing here looks."""
+"""Signing the requests of an enrolled client with the server's time. The driver passes the local time in."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from protocols.crypto.http_signature import SIGNED_FIELDS, SignedRequest, sign_r
 __all__ = ["LARGEST_OFFSET", "ServerTime", "Signer"]
 
 LARGEST_OFFSET: Final = 26 * 3600
-"""Seconds that a server may move this client's time by: what a wrong time zone is off at most. Whoever is handed a
-signature for a far day could keep it until then."""
+"""Largest correction of this client's clock in seconds: the largest error of a wrong time zone. A server that could
+move the clock further could obtain signatures for a later day."""
 
 
 class ServerTime:
-    """The time at the server, as far as it has told: by so many seconds it is ahead of this machine's clock."""
+    """The server's clock: `offset` is the number of seconds that it is ahead of this machine's clock, 0 at first."""
 
     def __init__(self) -> None:
         self.offset = 0
-        self._looked = 0.0
+        self._last_now = 0.0
 
     def at(self, now: float) -> int:
-        """The server's time when this machine's clock says `now`; both in seconds since the epoch."""
-        self._looked = now
+        """Return the server's time for the local time `now`, both in seconds since the epoch."""
+        self._last_now = now
         return max(0, round(now) + self.offset)
 
     def learn(self, server_time: int) -> bool:
-        """Take the server's time of the last request; False when that changes nothing, or goes too far."""
-        offset = server_time - round(self._looked)
+        """Set the offset from the server's time at the last request.
+
+        Returns False, and changes nothing, when the offset is the same or exceeds `LARGEST_OFFSET`.
+        """
+        offset = server_time - round(self._last_now)
         if offset == self.offset or abs(offset) > LARGEST_OFFSET:
             return False
         self.offset = offset
@@ -40,7 +43,7 @@ class ServerTime:
 
 @dataclass(frozen=True, repr=False)
 class Signer:
-    """Signs as one client of one task. It never shows its key."""
+    """Signs requests as one client of one task. Its repr omits the key."""
 
     client_id: str
     key: Ed25519PrivateKey
@@ -50,7 +53,11 @@ class Signer:
         return f"<Signer {self.client_id}>"
 
     def fields(self, method: str, target: str, headers: Mapping[str, str], now: float) -> dict[str, str]:
-        """The headers to add. target: path and query as they go over the wire; headers: by lower case name."""
+        """Return the headers to add to a request.
+
+        target: path and query as sent. headers: the request's headers by lower-case name. now: local time in seconds
+        since the epoch.
+        """
         path, _, query = target.partition("?")
         covered = {name: headers[name] for name in SIGNED_FIELDS if name in headers}
         request = SignedRequest(method, path, query, covered)

@@ -70,7 +70,8 @@ class CostOptions:
 def cost(options: CostOptions) -> None:
     """Estimate the network traffic of one client over a whole task, in bytes and minutes.
 
-    Prints three countings side by side: the CoLR paper's (its Table 2), plain sums, and the chosen mechanism.
+    Prints three countings side by side: the CoLR paper's (its Table 2), plain
+    sums, and the chosen mechanism.
 
     Example: hushrec cost --recipe colr --rank 4 --mechanism ckks --clients 60 --rounds 1000 --up 0.25 --down 0.75
     """

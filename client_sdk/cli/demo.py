@@ -62,8 +62,9 @@ class DemoOptions:
 def demo(options: DemoOptions) -> None:
     """Train a recommender from encrypted sums: start a server, run many clients, write a report.
 
-    Compares four runs: encrypted training, the same in plain, full FedMF in ciphertexts, and popularity. With
-    privirec-k it runs masked sums, shows the spectrum as it converges and compares a graph filter with central data.
+    Compares four runs: encrypted training, the same in plain, full FedMF in
+    ciphertexts, and popularity. With privirec-k it runs masked sums, shows the
+    spectrum as it converges and compares a graph filter with central data.
 
     Example: hushrec demo --dataset ml-100k --data-dir data
     """

@@ -26,7 +26,7 @@ __all__ = ["Finding", "doctor", "examine"]
 
 _PACKAGES: Final = (
     ("numpy", True, "arithmetic of all sums", "pip install hushrec"),
-    ("scipy", True, "sparse recommenders", "pip install hushrec"),
+    ("scipy", True, "sparse matrices", "pip install hushrec"),
     ("tenseal", True, "CKKS sums (Microsoft SEAL)", "pip install hushrec"),
     ("cryptography", True, "keys and encryption", "pip install hushrec"),
     ("httpx", True, "HTTP client", "pip install hushrec"),

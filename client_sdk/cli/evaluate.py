@@ -58,8 +58,9 @@ def evaluate(
 ) -> None:
     """Rank your held-out items with the newest model, or evaluate simple controls on a data set.
 
-    Each held-out item is ranked against 99 random items and against all items that you do not have. It must not be
-    among your interactions, because the model was trained on those. Nothing is sent to the server.
+    Each held-out item is ranked against 99 random items and against all items
+    that you do not have. It must not be among your interactions, because the
+    model was trained on those. Nothing is sent to the server.
 
     Example: hushrec evaluate --task movies --held-out 17 --held-out 256
 

@@ -68,8 +68,9 @@ def create(
 def serve(task: TaskName = None, identity: IdentityFile = None) -> None:
     """Seal the keys for each new member until the task ends; with mode=public, also open each sum.
 
-    Keep it running while members join, and with mode=public for the whole task. This command does not contribute data:
-    to take part as well, run hushrec join with the same identity in another terminal.
+    Keep it running while members join, and with mode=public for the whole task.
+    This command does not contribute data: to take part as well, run hushrec join
+    with the same identity in another terminal.
 
     Example: hushrec keyring serve --task movies
     """

@@ -93,7 +93,8 @@ class JoinOptions:
 def join(options: JoinOptions) -> None:
     """Enrol in a task and take part in its rounds until it ends. Training data stays on this device.
 
-    After an interruption run the same command again; the invitation is needed the first time only.
+    After an interruption run the same command again; the invitation is needed
+    the first time only.
 
     Example: hushrec join https://recs.example.org --invitation hri_... --interactions items.txt
     """

@@ -99,8 +99,9 @@ class PrivacyOptions:
 def privacy(options: PrivacyOptions) -> None:
     """Compute the privacy cost (epsilon) of clipped values with Laplace noise: per coordinate, per round and in total.
 
-    Papers state the cost of one coordinate in one round. A user sends thousands of coordinates in every round, and all
-    of them count. With --recipe the paper's claim is shown too, and its clip and scale are the defaults.
+    Papers state the cost of one coordinate in one round. A user sends thousands
+    of coordinates in every round, and all of them count. With --recipe the
+    paper's claim is shown too, and its clip and scale are the defaults.
 
     Example: hushrec privacy --recipe rfrec --items 3706 --dim 20 --clip 0.2 --scale 0.04 --rounds 100
     """

@@ -1,4 +1,4 @@
-"""How good a model is: leave-one-out, full ranking or rating errors, and the controls to compare with."""
+"""Evaluation of models: leave-one-out, full ranking and rating errors, and controls to compare them with."""
 
 from __future__ import annotations
 

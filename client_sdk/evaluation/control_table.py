@@ -1,4 +1,4 @@
-"""The small table of controls that stands beside every result, and the flat figures of it."""
+"""The table of controls that is shown next to a result, and its figures by name."""
 
 from __future__ import annotations
 
@@ -11,40 +11,43 @@ __all__ = ["ControlRow", "ControlTable"]
 
 @dataclass(frozen=True)
 class ControlRow:
-    """One control under one protocol."""
+    """The figures of one control under one protocol."""
 
     name: str
-    """Like popularity or random; one name may stand once for each `against`."""
+    """For example popularity or random. Rows with the same name differ in `against`."""
     against: str
-    """What was ranked against, in words; empty where nothing is ranked."""
+    """What the test items were ranked against, in words; "" if nothing was ranked."""
     tested: int
-    """Users that were measured, or ratings."""
+    """Number of users, or of ratings, that were evaluated."""
     values: tuple[float, ...]
-    """One for each of the table's metrics."""
+    """One value for each metric of the table."""
 
 
 @dataclass(frozen=True)
 class ControlTable:
-    """Controls that were measured by the same metrics on the same data."""
+    """Controls that were evaluated by the same metrics on the same data."""
 
     metrics: tuple[str, ...]
-    """Like HR@10."""
+    """Names of the metrics, for example HR@10."""
     rows: tuple[ControlRow, ...]
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """For printing, as many as a row of `cells` has."""
+        """Headings of the columns of `cells`."""
         return ("", "ranked against", "tested", *self.metrics)
 
     @property
     def cells(self) -> list[tuple[str, ...]]:
-        """For printing, four decimals."""
+        """Rows of text, values with four decimals."""
         return [
             (row.name, row.against, f"{row.tested:,}", *(f"{value:.4f}" for value in row.values)) for row in self.rows
         ]
 
     def figures(self) -> dict[str, float]:
-        """Values under `<name>.<against>.<metric>` with underlines for spaces, like popularity.full_ranking.hr10."""
+        """Return the values by `<name>.<against>.<metric>`, for example popularity.full_ranking.hr10.
+
+        Spaces in names are replaced by underscores.
+        """
         found = {}
         for row in self.rows:
             path = [part.replace(" ", "_") for part in (row.name, row.against) if part]
@@ -53,11 +56,11 @@ class ControlTable:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """What `from_json` reads."""
+        """Return a JSON object from which `from_json` restores the table."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> ControlTable:
-        """The table that `as_json` gave, after any trip through JSON."""
+        """Return the table from the result of `as_json`, before or after encoding as JSON text."""
         rows = (ControlRow(**{**row, "values": tuple(row["values"])}) for row in kept["rows"])
         return cls(tuple(kept["metrics"]), tuple(rows))

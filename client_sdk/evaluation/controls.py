@@ -1,8 +1,8 @@
-"""Controls that no model should lose to. A figure without them says little.
+"""Controls: rankings without a model, which every model should exceed.
 
-Popularity and chance need no word. The third ranks items by how seldom they would be drawn as a training negative and
-learns nothing: under the clean protocol it is chance once more, and how far it rises above that under `paper_protocol`
-is how far that protocol leaks (`client_sdk.evaluation.drawn`).
+There are three: popularity, random scores, and items ranked by how seldom training would draw them as a negative. The
+third is no better than random under the clean protocol. The amount by which it is better under `paper_protocol` is the
+size of that protocol's leak (`client_sdk.evaluation.drawn`).
 """
 
 from __future__ import annotations
@@ -27,26 +27,29 @@ __all__ = [
 
 
 def popularity_control(data: LeaveOneOut, candidates: NDArray[np.int32], k: int = 10) -> EvaluationResult:
-    """Every user gets the items that most training users have; ties go against the held-out item."""
+    """Evaluate ranking by popularity, the number of training users of an item, against `candidates`.
+
+    candidates: int32 (n_users, n), from `candidates_of`. A tie counts against the held-out item.
+    """
     degrees = data.train.item_degrees().astype(np.float64)
     return evaluate_scores(lambda _, items: degrees[items], data, candidates, k)
 
 
 def popularity_full_control(data: LeaveOneOut, k: int = 10) -> EvaluationResult:
-    """The same against all items outside the user's training items."""
+    """Evaluate ranking by popularity against all items outside the user's training items."""
     return evaluate_full_scores(_popularity(data.train), data, k)
 
 
 def random_control(
     data: LeaveOneOut, candidates: NDArray[np.int32], rng: np.random.Generator, k: int = 10
 ) -> EvaluationResult:
-    """Scores by lot: HR@k is about k / (negatives + 1)."""
+    """Evaluate random scores against `candidates`, int32 (n_users, n). HR@k is about k / (n + 1)."""
     return evaluate_scores(lambda _, items: rng.random(items.shape), data, candidates, k)
 
 
 def random_full_control(data: LeaveOneOut, rng: np.random.Generator, k: int = 10) -> EvaluationResult:
-    """The same against all items outside the user's training items."""
-    return evaluate_full_scores(_chance(data.train, rng), data, k)
+    """Evaluate random scores against all items outside the user's training items."""
+    return evaluate_full_scores(_random(data.train, rng), data, k)
 
 
 def controls(
@@ -57,10 +60,11 @@ def controls(
     *,
     draws: NegativeDraws | None = None,
 ) -> ControlTable:
-    """Popularity, random, and drawn as a negative under the clean and under the leaky protocol; each against the
-    candidates and against all items.
+    """Return all controls, each against `candidates` and against all items.
 
-    draws: how the training that is compared with draws negatives; PFedCLR's 100 rounds when None.
+    The controls are popularity, random, and drawn as a negative under the clean and under the leaky protocol.
+    candidates: int32 (n_users, n), from `candidates_of`. draws: how the training to compare with draws negatives; by
+    default PFedCLR's 100 rounds.
     """
     held_out = data.test_items[:, None]
     clean = drawn_as_negative_control(data, candidates, rng, k, draws=draws)
@@ -88,13 +92,13 @@ def ranking_controls(
     draws: NegativeDraws | None = None,
     users: NDArray[np.intp] | None = None,
 ) -> ControlTable:
-    """Popularity, random and drawn as a negative (clean) for splits with several test items, by full ranking.
+    """Return the controls popularity, random and drawn as a negative (clean) for splits with several test items.
 
-    users: only these are ranked, as in `rank_all`.
+    All are evaluated by full ranking. draws: as in `controls`. users: evaluate only these, as in `rank_all`.
     """
     scorers: dict[str, FullScorer] = {
         "popularity": _popularity(train),
-        "random": _chance(train, rng),
+        "random": _random(train, rng),
         "drawn as a negative": DrawnScores(train, draws or NegativeDraws(), rng),
     }
     rows = []
@@ -109,5 +113,5 @@ def _popularity(train: Interactions) -> FullScorer:
     return lambda users: np.broadcast_to(degrees, (users.size, degrees.size))
 
 
-def _chance(train: Interactions, rng: np.random.Generator) -> FullScorer:
+def _random(train: Interactions, rng: np.random.Generator) -> FullScorer:
     return lambda users: rng.random((users.size, train.n_items))

@@ -1,8 +1,8 @@
-"""The control that shows a leak: rank items by how seldom they were drawn as a training negative. Nothing is learned.
+"""The control that measures a leak: it ranks items by how seldom training would draw them as a negative.
 
-Where negatives are drawn from everything outside the training items, the held-out item is drawn as often as any other,
-and this control does no better than chance. Where the held-out item is spared (`paper_protocol`), it wins. A model that
-stays below it there has shown nothing.
+If negatives are drawn from all items outside the training items, the held-out item is drawn as often as any other,
+and the control is no better than random. If the held-out item is never drawn (`paper_protocol`), the control ranks it
+first. A model whose figure is below that of the control there may have learned nothing but the leak.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["DrawnControl", "DrawnScores", "NegativeDraws", "drawn_as_negative_co
 
 @dataclass(frozen=True)
 class NegativeDraws:
-    """How training would draw negatives; the defaults are PFedCLR's."""
+    """How training draws negatives. The defaults are PFedCLR's. Raises `ParameterError` for values out of range."""
 
     rounds: int = 100
-    """Rounds of training."""
+    """Number of training rounds."""
     participation: float = 0.6
-    """Share of the users that take part in each round, drawn anew every time."""
+    """Share of the users in each round, in (0, 1]; the users are drawn anew in each round."""
     negatives: int = 4
-    """Negatives a positive at each participation."""
+    """Negatives drawn for each positive in each round that a user takes part in."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.negatives < 1 or not 0 < self.participation <= 1:
@@ -41,11 +41,11 @@ class NegativeDraws:
 
 
 class DrawnScores:
-    """Minus the number of times that each user drew each item, with less than 1 by lot to break ties.
+    """A scorer: minus the number of times that a user draws an item, plus a random value below 1 to break ties.
 
-    Every single draw is made, all rounds of a user at once: each round a random share of the users draws, uniformly
-    and with repetition, from the pool that training draws from. A user's draws follow from `rng`'s state and the user
-    alone. excluded: int32 (n_users, k) as `Federation` takes it.
+    All draws are simulated. In each round a random share of the users draws, uniformly and with repetition, from the
+    same pool as training. The draws of a user depend only on the state of `rng` and the user, not on the order of
+    calls. excluded: int32 (n_users, k), items that are never drawn, as in `Federation`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class DrawnScores:
             self.participations[rng.permutation(train.n_users)[:asked]] += 1
 
     def __call__(self, users: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Scores of all items, float64 (u, n_items); a `FullScorer`."""
+        """Return the scores of all items for `users` (u,), float64 (u, n_items)."""
         return np.stack([self._of_user(int(user)) for user in users])
 
     def _of_user(self, user: int) -> NDArray[np.float64]:
@@ -76,12 +76,12 @@ class DrawnScores:
 
 
 class DrawnControl(NamedTuple):
-    """The control's figures from one simulation."""
+    """Figures of the control, both from the same simulated draws."""
 
     sampled: EvaluationResult
-    """Against the candidates."""
+    """Ranked against the candidates."""
     full: EvaluationResult
-    """Against all items outside the user's training items."""
+    """Ranked against all items outside the user's training items."""
 
 
 def drawn_as_negative_control(
@@ -93,7 +93,11 @@ def drawn_as_negative_control(
     draws: NegativeDraws | None = None,
     excluded: NDArray[np.int32] | None = None,
 ) -> DrawnControl:
-    """Rank by how seldom an item was drawn. `excluded` tells which protocol drew; None is the clean one."""
+    """Evaluate the ranking by how seldom an item is drawn as a negative.
+
+    candidates: int32 (n_users, n), from `candidates_of`. draws: PFedCLR's by default. excluded: int32 (n_users, m),
+    items that are never drawn besides the training items; None is the clean protocol.
+    """
     scores = DrawnScores(data.train, draws or NegativeDraws(), rng, excluded)
     listed = np.column_stack([data.test_items, candidates]).astype(np.int64)
     kept = np.zeros(listed.shape)

@@ -1,7 +1,7 @@
-"""Recall@k and NDCG@k against every item, with any number of test items a user (the NGCF and LightGCN protocol).
+"""Recall@k and NDCG@k over all items, with any number of test items per user (the NGCF and LightGCN protocol).
 
-A user's training items are left out of the ranking; users without a test item are not measured. A tie never favours a
-test item: it ranks below every other item of the same score. NaN is the lowest score there is.
+A user's training items are left out of the ranking, and users without a test item are left out of the means. A test
+item ranks below all other items with the same score. NaN is lower than any other score.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ CHUNK_VALUES: Final = 32_000_000  # scores of a chunk: 128 MB of float32
 
 @dataclass(frozen=True)
 class RankingResult:
-    """Means over the users that have a test item."""
+    """Means over the users with a test item."""
 
     recall: float
-    """Recall@k: test items among the first k / all test items of the user."""
+    """Recall@k: test items among the first k, divided by all test items of the user."""
     ndcg: float
-    """NDCG@k; the ideal ranking has min(k, test items) hits in front."""
+    """NDCG@k. The ideal ranking begins with min(k, test items) hits."""
     k: int
     users: int
-    """How many users were measured."""
+    """Number of users in the means."""
 
 
 def rank_all(
@@ -42,10 +42,11 @@ def rank_all(
     *,
     users: NDArray[np.intp] | None = None,
 ) -> RankingResult:
-    """Rank all items outside the training items for every user with a test item, or only for those of `users`.
+    """Rank all items outside the training items for each user with a test item; return the means of Recall and NDCG.
 
-    `scores(users (u,)) -> (u, n_items)` is called in chunks of users. Raises `ParameterError` when train and test are
-    not of the same users and items, or nobody is left to measure.
+    scores: called as `scores(users)` with chunks of users (u,), returns (u, n_items), higher is better. users: evaluate
+    only these. Raises `ParameterError` if train and test differ in their numbers of users or items, if k is out of
+    range, if scores have the wrong shape, or if no user has a test item.
     """
     if (train.n_users, train.n_items) != (test.n_users, test.n_items):
         raise ParameterError(
@@ -56,7 +57,7 @@ def rank_all(
     asked = np.arange(train.n_users) if users is None else users
     tested = asked[test.user_degrees()[asked] > 0]
     if not tested.size:
-        raise ParameterError("no user has a test item: there is nothing to measure")
+        raise ParameterError("no user has a test item, so there is nothing to evaluate")
     step = max(1, CHUNK_VALUES // train.n_items)
     recall, ndcg = np.zeros(tested.size), np.zeros(tested.size)
     for start in range(0, tested.size, step):
@@ -68,10 +69,10 @@ def rank_all(
 def _chunk_metrics(
     scores: FullScorer, train: Interactions, test: Interactions, users: NDArray[np.intp], k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Recall and NDCG of every user of a chunk."""
+    """Return Recall and NDCG of each of `users`, float64 (u,)."""
     found = np.array(scores(users))
     if found.shape != (users.size, train.n_items):
-        raise ParameterError(f"scores of shape {(users.size, train.n_items)} were expected, got {found.shape}")
+        raise ParameterError(f"scores must have shape {(users.size, train.n_items)}, got {found.shape}")
     found[np.isnan(found)] = -np.inf
     found[_pairs(train, users)] = -np.inf
     owners, items = _pairs(test, users)
@@ -85,7 +86,7 @@ def _chunk_metrics(
 
 
 def _pairs(interactions: Interactions, users: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Position in `users` and item of every interaction of theirs."""
+    """Return, for each interaction of `users`, the index of its user in `users` and its item."""
     starts, lengths = interactions.indptr[users], interactions.user_degrees()[users]
     owners = np.repeat(np.arange(users.size), lengths)
     within = np.arange(owners.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -95,34 +96,41 @@ def _pairs(interactions: Interactions, users: NDArray[np.intp]) -> tuple[NDArray
 def _ranks(
     found: NDArray[np.floating[Any]], owners: NDArray[np.int64], values: NDArray[np.floating[Any]], k: int
 ) -> NDArray[np.int64]:
-    """Rank from 1 of every test item (its user in `owners`, its score in `values`); k + 1 stands for any beyond k.
+    """Return the rank from 1 of each test item, int64; k + 1 stands for any rank beyond k.
 
-    How many items score at least as high is read from the sorted best k; only a score equal to the k-th needs a look
-    at the whole row. Test items that tie with each other share the last places of their tie, one each.
+    found: scores (u, n_items). owners: row of each test item's user. values: score of each test item. The number of
+    items that score at least as high is counted in the k best scores of the row. Only for a score equal to the k-th
+    best the whole row is counted. Test items with equal scores take the last ranks of the tie, one each.
     """
     width = found.shape[1]
     best = np.sort(np.partition(found, width - k, axis=1)[:, width - k :], axis=1)
-    last = best[:, 0]
-    at_least = k - _below(best, owners, values)
-    tied = values == last[owners]
+    kth_best = best[:, 0]
+    at_least = k - _below(best, owners, values)  # items of the row that score at least as high
+    tied = values == kth_best[owners]
     rows = np.unique(owners[tied])
-    reach = np.zeros(found.shape[0], dtype=np.int64)
-    reach[rows] = np.count_nonzero(found[rows] >= last[rows, None], axis=1)
-    at_least = np.where(tied, reach[owners], np.where(values < last[owners], k + 1, at_least))
+    in_row = np.zeros(found.shape[0], dtype=np.int64)
+    in_row[rows] = np.count_nonzero(found[rows] >= kth_best[rows, None], axis=1)
+    at_least = np.where(tied, in_row[owners], np.where(values < kth_best[owners], k + 1, at_least))
+    ranks = at_least - _earlier_ties(owners, values)
+    return np.asarray(np.where((values == -np.inf) | (values < kth_best[owners]), k + 1, ranks))
+
+
+def _earlier_ties(owners: NDArray[np.int64], values: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
+    """Number the test items of each user with equal scores from 0; return the numbers in the order of `owners`."""
     order = np.lexsort((values, owners))
-    whose, what = owners[order], values[order]
-    first = np.ones(order.size, dtype=bool)
-    first[1:] = (whose[1:] != whose[:-1]) | (what[1:] != what[:-1])
-    place = np.arange(order.size)
-    ranks = np.empty(order.size, dtype=np.int64)
-    ranks[order] = at_least[order] - (place - np.maximum.accumulate(np.where(first, place, 0)))
-    return np.asarray(np.where((values == -np.inf) | (values < last[owners]), k + 1, ranks))
+    sorted_owners, sorted_values = owners[order], values[order]
+    starts_tie = np.ones(order.size, dtype=bool)
+    starts_tie[1:] = (sorted_owners[1:] != sorted_owners[:-1]) | (sorted_values[1:] != sorted_values[:-1])
+    position = np.arange(order.size)
+    numbers = np.empty(order.size, dtype=np.int64)
+    numbers[order] = position - np.maximum.accumulate(np.where(starts_tie, position, 0))
+    return numbers
 
 
 def _below(
     best: NDArray[np.floating[Any]], owners: NDArray[np.int64], values: NDArray[np.floating[Any]]
 ) -> NDArray[np.int64]:
-    """How many of the best k of its user score below every test item."""
+    """Return, for each test item, how many of the k best scores of its user are lower."""
     below = np.zeros(values.size, dtype=np.int64)
     for column in best.T:
         below += column[owners] < values

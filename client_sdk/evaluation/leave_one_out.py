@@ -1,7 +1,7 @@
-"""Leave-one-out evaluation: the held-out item against sampled negatives, or against every item.
+"""Leave-one-out evaluation: the held-out item is ranked against sampled negatives, or against all items.
 
-Sampled ranks flatter; full ranking does not, so both are here. Which items were drawn as TRAINING negatives must not
-depend on the held-out item (see `client_sdk.training.negatives`): no evaluation can see such a leak.
+Ranks among sampled negatives overestimate a model; full ranking does not. The items drawn as TRAINING negatives must
+not depend on the held-out item (see `client_sdk.training.negatives`): an evaluation cannot detect such a leak.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ NEGATIVES: Final = 99
 CHUNK_VALUES: Final = 4_000_000  # values of the largest array of a chunk: 16 MB of float32
 
 Scorer = Callable[[NDArray[np.intp], NDArray[np.int32]], NDArray[np.floating]]
-"""scores(users (u,), items (u, m)) -> (u, m): higher is better."""
+"""A function `scores(users (u,), items (u, m))` that returns (u, m); higher is better."""
 
 FullScorer = Callable[[NDArray[np.intp]], NDArray[np.floating]]
-"""scores(users (u,)) -> (u, n_items): higher is better."""
+"""A function `scores(users (u,))` that returns (u, n_items); higher is better."""
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Metrics over the users that have a held-out item."""
+    """Mean metrics over the users with a held-out item."""
 
     hr: float
     """HR@k."""
@@ -48,69 +48,71 @@ class EvaluationResult:
     """NDCG@k."""
     k: int
     users: int
-    """How many users were measured."""
+    """Number of users in the means."""
     protocol: str
-    """What the held-out item was ranked against, in words."""
+    """What the held-out item was ranked against: "full ranking" or "99 sampled negatives"."""
 
 
 class Candidates(NamedTuple):
-    """Negatives for every user, and how many of a file's entries had to be replaced."""
+    """Negatives of each user, and how many entries of the data set's file were replaced."""
 
     negatives: NDArray[np.int32]
-    """int32 (n_users, n); a user without a held-out item has -1 throughout."""
+    """int32 (n_users, n); -1 for users without a held-out item."""
     replaced: int
 
 
 def sample_candidates(data: LeaveOneOut, rng: np.random.Generator, n: int = NEGATIVES) -> NDArray[np.int32]:
-    """`n` distinct negatives for every tested user, uniform over the items outside its training and test items.
+    """Draw `n` distinct negatives for each tested user, uniformly from the items outside its training and test items.
 
-    int32 (n_users, n), -1 throughout for the others. Raises `ParameterError` when a user has fewer than `n` items left.
+    Returns int32 (n_users, n), -1 for the other users. Raises `ParameterError` if a user has fewer than `n` such items.
     """
     negatives = np.full((data.train.n_users, n), -1, dtype=np.int32)
     for user in data.tested_users:
         pool = _pool(data, int(user))
         if pool.size < n:
-            raise ParameterError(f"user {user} has {pool.size} items to draw {n} negatives from; use full ranking")
+            raise ParameterError(f"user {user} has only {pool.size} items to draw {n} negatives from; use full ranking")
         negatives[user] = rng.choice(pool, n, replace=False)
     return negatives
 
 
 def candidates_of(data: LeaveOneOut, rng: np.random.Generator, n: int = NEGATIVES) -> Candidates:
-    """The negatives of the data's own file where it has one, fresh ones otherwise.
+    """Return the negatives of the data set's file if it has one, otherwise `n` sampled ones per user.
 
-    An entry of a file that is the user's held-out item (the public ML-1M file lists it for 156 users), one of its
-    training items or a repetition is replaced by a fresh draw from the items outside training, test and the user's
-    other negatives, so that every held-out item meets the same number of true negatives. `n` is for fresh ones only.
-    Raises `ParameterError` when a user has too few items left.
+    An entry of the file is invalid if it is the user's held-out item (the public ML-1M file has it for 156 users), one
+    of its training items, or a repetition. It is replaced by a random item outside the user's training and test items
+    and other negatives, so that every held-out item is ranked against the same number of true negatives. Raises
+    `ParameterError` if a user has too few items.
     """
     if data.test_negatives is None:
         return Candidates(sample_candidates(data, rng, n), 0)
     negatives = np.where(data.test_items[:, None] >= 0, data.test_negatives, np.int32(-1)).astype(np.int32)
-    faulty = _faulty(data, negatives)
-    for user in np.flatnonzero(faulty.any(axis=1)):
-        bad = faulty[user]
+    invalid = _invalid(data, negatives)
+    for user in np.flatnonzero(invalid.any(axis=1)):
+        bad = invalid[user]
         pool = np.setdiff1d(_pool(data, int(user)), negatives[user, ~bad])
         if pool.size < np.count_nonzero(bad):
-            raise ParameterError(f"user {user} has {pool.size} items left to replace {np.count_nonzero(bad)} negatives")
+            raise ParameterError(
+                f"user {user} has only {pool.size} items to replace {np.count_nonzero(bad)} invalid negatives"
+            )
         negatives[user, bad] = rng.choice(pool, np.count_nonzero(bad), replace=False)
-    return Candidates(negatives, int(np.count_nonzero(faulty)))
+    return Candidates(negatives, int(np.count_nonzero(invalid)))
 
 
-def _faulty(data: LeaveOneOut, negatives: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """True for entries of tested users that are held out, in training or stood earlier in the row; (n_users, n)."""
+def _invalid(data: LeaveOneOut, negatives: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return which entries of tested users are held out, in training, or repeated in the row; bool (n_users, n)."""
     train = data.train
     keys = np.arange(train.n_users)[:, None] * train.n_items + negatives
-    faulty = np.isin(keys, train.users.astype(np.int64) * train.n_items + train.items)
-    faulty |= negatives == data.test_items[:, None]
+    invalid = np.isin(keys, train.users.astype(np.int64) * train.n_items + train.items)
+    invalid |= negatives == data.test_items[:, None]
     order = np.argsort(negatives, axis=1, kind="stable")
     ordered = np.take_along_axis(negatives, order, axis=1)
-    repeated = np.zeros_like(faulty)
+    repeated = np.zeros_like(invalid)
     np.put_along_axis(repeated, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
-    return np.asarray((faulty | repeated) & (data.test_items >= 0)[:, None])
+    return np.asarray((invalid | repeated) & (data.test_items >= 0)[:, None])
 
 
 def _pool(data: LeaveOneOut, user: int) -> NDArray[np.intp]:
-    """Items outside the user's training and test items, ascending."""
+    """Return the items outside the user's training and test items, ascending."""
     free = np.ones(data.train.n_items, dtype=bool)
     free[data.train.positives(user)] = False
     free[data.test_items[user]] = False
@@ -126,14 +128,15 @@ def evaluate_scores(
     users: NDArray[np.intp] | None = None,
     width: int = 1,
 ) -> EvaluationResult:
-    """HR@k and NDCG@k of any scorer, for all users or only `users`; `negatives` (n_users, n) from `candidates_of`.
+    """Rank the held-out items against `negatives` by the scores of `scores`; return HR@k and NDCG@k.
 
-    Users come in chunks that keep users * (n + 1) * `width` values small. The held-out item is scored in the same call
-    as its negatives, so that equal items get equal scores.
+    negatives: int32 (n_users, n), from `candidates_of`. users: evaluate only these. width: values that the scorer needs
+    for each item, which limits the number of users in one call. The held-out item is scored in the same call as its
+    negatives, so that equal items get equal scores. Raises `ParameterError` for wrong shapes and missing negatives.
     """
     tested = _tested(data, users)
     if negatives.shape[:1] != data.test_items.shape or negatives.ndim != 2:
-        raise ParameterError(f"negatives of {data.test_items.size} users were expected, got shape {negatives.shape}")
+        raise ParameterError(f"negatives must have {data.test_items.size} rows, got shape {negatives.shape}")
     if tested.size and negatives[tested].min(initial=0) < 0:
         raise ParameterError("a user with a held-out item has no negatives")
     step = max(1, CHUNK_VALUES // ((negatives.shape[1] + 1) * width))
@@ -143,7 +146,7 @@ def evaluate_scores(
         items = np.column_stack([data.test_items[chunk], negatives[chunk]])
         found = np.asarray(scores(chunk, items))
         if found.shape != items.shape:
-            raise ParameterError(f"scores of shape {items.shape} were expected, got {found.shape}")
+            raise ParameterError(f"scores must have shape {items.shape}, got {found.shape}")
         ranks.append(ranks_of(found[:, 0], found[:, 1:]))
     return _result(np.concatenate(ranks), k, f"{negatives.shape[1]} sampled negatives")
 
@@ -155,7 +158,11 @@ def evaluate(
     candidates: NDArray[np.int32],
     k: int = 10,
 ) -> EvaluationResult:
-    """Matrix factorisation against sampled negatives: user_factors (n_users, d), item_factors (n_items, d)."""
+    """Evaluate matrix factorisation against sampled negatives.
+
+    user_factors: (n_users, d). item_factors: (n_items, d). candidates: int32 (n_users, n), from `candidates_of`. Raises
+    `ParameterError` for wrong shapes.
+    """
     _check_factors(user_factors, item_factors, data)
 
     def scores(users: NDArray[np.intp], items: NDArray[np.int32]) -> NDArray[np.floating]:
@@ -167,15 +174,20 @@ def evaluate(
 def evaluate_full_scores(
     scores: FullScorer, data: LeaveOneOut, k: int = 10, *, users: NDArray[np.intp] | None = None
 ) -> EvaluationResult:
-    """HR@k and NDCG@k of any scorer with the held-out item ranked among all items outside the user's training."""
+    """Rank the held-out items among all items outside the user's training items; return HR@k and NDCG@k.
+
+    scores: called with chunks of users. users: evaluate only these. Raises `ParameterError` for wrong shapes.
+    """
     tested, train = _tested(data, users), data.train
     step = max(1, CHUNK_VALUES // train.n_items)
     ranks = [np.zeros(0, dtype=np.int64)]
     for start in range(0, tested.size, step):
         chunk = tested[start : start + step]
-        found = np.array(scores(chunk), dtype=np.float64)  # a copy to write in; float64 keeps float32's order
+        found = np.array(
+            scores(chunk), dtype=np.float64
+        )  # a copy, because it is written to; float64 keeps the order of float32
         if found.shape != (chunk.size, train.n_items):
-            raise ParameterError(f"scores of shape {(chunk.size, train.n_items)} were expected, got {found.shape}")
+            raise ParameterError(f"scores must have shape {(chunk.size, train.n_items)}, got {found.shape}")
         rows = np.arange(chunk.size)
         target = found[rows, data.test_items[chunk]]
         known = [train.positives(int(user)) for user in chunk]
@@ -188,13 +200,16 @@ def evaluate_full_scores(
 def evaluate_full(
     user_factors: NDArray[np.float32], item_factors: NDArray[np.float32], data: LeaveOneOut, k: int = 10
 ) -> EvaluationResult:
-    """Matrix factorisation with the held-out item ranked among all items outside the user's training items."""
+    """Evaluate matrix factorisation by full ranking: among all items outside the user's training items.
+
+    user_factors: (n_users, d). item_factors: (n_items, d). Raises `ParameterError` for wrong shapes.
+    """
     _check_factors(user_factors, item_factors, data)
     return evaluate_full_scores(lambda users: user_factors[users] @ item_factors.T, data, k)
 
 
 def _tested(data: LeaveOneOut, users: NDArray[np.intp] | None) -> NDArray[np.intp]:
-    """Those of `users` (all when None) that have a held-out item."""
+    """Return those of `users`, or of all users if None, that have a held-out item."""
     if users is None:
         return data.tested_users
     if users.size and not (users.min() >= 0 and users.max() < data.train.n_users):
@@ -206,7 +221,7 @@ def _check_factors(user_factors: NDArray[np.float32], item_factors: NDArray[np.f
     users, items = (data.train.n_users, user_factors.shape[-1]), (data.train.n_items, user_factors.shape[-1])
     if user_factors.shape != users or item_factors.shape != items:
         raise ParameterError(
-            f"factors of {users[0]} users and {items[0]} items were expected, got {user_factors.shape} and "
+            f"factors must be those of {users[0]} users and {items[0]} items, got {user_factors.shape} and "
             f"{item_factors.shape}"
         )
 

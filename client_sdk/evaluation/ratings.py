@@ -1,4 +1,4 @@
-"""Errors of predicted ratings, and the controls that know no more than means."""
+"""Errors of predicted ratings, and controls that predict means."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ __all__ = ["RatingErrors", "rating_controls", "rating_errors"]
 
 @dataclass(frozen=True)
 class RatingErrors:
-    """Errors over all test ratings alike (micro-averaged: a user with many counts as often), in the ratings' scale."""
+    """Errors over all test ratings (micro-averaged: each rating counts once), on the scale of the ratings."""
 
     mae: float
     """Mean absolute error."""
     rmse: float
-    """Root of the mean squared error."""
+    """Root mean squared error."""
     count: int
-    """Ratings that were predicted."""
+    """Number of predicted ratings."""
 
 
 def rating_errors(predictions: NDArray[np.floating], truth: NDArray[np.floating]) -> RatingErrors:
-    """MAE and RMSE of `predictions` (k,) against `truth` (k,), summed in float64.
+    """Return MAE and RMSE of `predictions` (k,) against `truth` (k,), summed in float64.
 
-    Raises `ParameterError` when the shapes do not fit, there is nothing to compare, or a value is not finite: a NaN
-    would otherwise hide how wrong the rest is.
+    Raises `ParameterError` if the shapes differ, if they are empty, or if a value is not finite.
     """
     if predictions.ndim != 1 or predictions.shape != truth.shape:
-        raise ParameterError(f"predictions of shape {predictions.shape} and ratings of {truth.shape} do not fit")
+        raise ParameterError(f"predictions of shape {predictions.shape} do not match ratings of shape {truth.shape}")
     if not predictions.size:
-        raise ParameterError("no rating to predict: there is nothing to measure")
+        raise ParameterError("there are no ratings, so there is nothing to evaluate")
     errors = predictions.astype(np.float64) - truth.astype(np.float64)
     if not np.isfinite(errors).all():
         raise ParameterError(f"{np.count_nonzero(~np.isfinite(errors))} predictions or ratings are not finite")
@@ -43,13 +42,14 @@ def rating_errors(predictions: NDArray[np.floating], truth: NDArray[np.floating]
 
 
 def rating_controls(train: Interactions, test: Interactions) -> ControlTable:
-    """What means alone reach on the ratings of `test`: "mean", "item mean", and "user and item mean".
+    """Return the errors of three predictions on the ratings of `test`: "mean", "item mean" and "user and item mean".
 
-    The last adds up the overall mean and the two deviations from it. Users and items without training ratings get the
-    overall mean. Raises `ParameterError` when a side has no ratings or the two are not of the same users and items.
+    The last is the overall mean plus the deviations of the user's and the item's mean from it. A user or item without
+    training ratings has deviation 0. Raises `ParameterError` if ratings are missing or if train and test differ in
+    their numbers of users or items.
     """
     if (train.n_users, train.n_items) != (test.n_users, test.n_items):
-        raise ParameterError("train and test are not of the same users and items")
+        raise ParameterError("train and test must have the same users and items")
     if train.ratings is None or test.ratings is None or not train.size:
         raise ParameterError("training and test ratings are needed")
     overall = float(train.ratings.mean(dtype=np.float64))
@@ -70,7 +70,7 @@ def rating_controls(train: Interactions, test: Interactions) -> ControlTable:
 def _deviations(
     owners: NDArray[np.int32], ratings: NDArray[np.float32], overall: float, length: int
 ) -> NDArray[np.float64]:
-    """Each owner's mean rating minus `overall`, float64 (length,); 0 without ratings."""
+    """Return the mean rating of each owner (user or item) minus `overall`, float64 (length,); 0 without ratings."""
     counts = np.bincount(owners, minlength=length)
     sums = np.bincount(owners, weights=ratings.astype(np.float64) - overall, minlength=length)
     return np.asarray(sums / np.maximum(counts, 1))

@@ -1,4 +1,4 @@
-"""Graph filters on the device: aggregated components and the user's own row in, scores out (GF-CF, Turbo-CF, BSPM)."""
+"""Graph filters (GF-CF, Turbo-CF, BSPM): scores from aggregated components and the user's row, on the device."""
 
 from __future__ import annotations
 

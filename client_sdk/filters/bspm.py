@@ -1,4 +1,4 @@
-"""BSPM (Choi et al., SIGIR 2023): blur a user's row with the graph, then sharpen it again by an ODE."""
+"""BSPM (Choi et al., SIGIR 2023): blurs a user's row with the graph, then sharpens it by an ODE."""
 
 from __future__ import annotations
 
@@ -20,61 +20,61 @@ from protocols.errors import ParameterError
 __all__ = ["BSPM", "BSPM_EM_PRESETS", "BSPM_LM_PRESETS"]
 
 ORDERS: Final[Mapping[str, int]] = {"euler": 1, "rk4": 4}
-"""A solver's order: on dy/dt = -y P a step h is the Taylor polynomial of exp(-h P) up to it."""
+"""Order of each solver. On dy/dt = -y P a step h is the Taylor polynomial of exp(-h P) of that order."""
 
 
 @dataclass(frozen=True)
 class BSPM:
-    """Blur y = R P, ideal part L = R D_i^-1/2 V V^T D_i^1/2, sharpening dy/dt = -y P over `sharpening_time`.
+    """Blurring y = R P, ideal part L = R D_i^-1/2 V V^T D_i^1/2, and sharpening dy/dt = -y P for `sharpening_time`.
 
-    Early merge starts from y + beta L and ends with the sharpened signal; late merge starts from y and adds beta L at
-    the end. Blurring and the ideal part are one Euler step of length 1, as in the released code.
+    Early merge (EM) sharpens y + beta L. Late merge (LM) sharpens y and adds beta L to the result. Blurring and the
+    ideal part are one Euler step of length 1, as in the released code. Raises `ParameterError` for values out of range.
     """
 
     early_merge: bool
-    """EM, or LM."""
+    """True for EM, False for LM."""
     solver: Literal["euler", "rk4"] = "euler"
-    """Of the sharpening ODE."""
+    """Solver of the sharpening ODE."""
     sharpening_time: float = 1.0
-    """T_s."""
+    """T_s, the time over which the ODE is solved."""
     sharpening_steps: int = 1
-    """K_s: equal steps that T_s is cut into."""
+    """K_s, the number of equal steps of the solver."""
     beta: float = 0.3
-    """Weight of the ideal part; 0 leaves it out."""
+    """Weight of the ideal part; with 0 it is not computed."""
     ideal_dims: int = 256
-    """Columns of V that the ideal part uses, all when the components have fewer."""
+    """Number of columns of V in the ideal part, at most all columns of the components."""
     average_points: bool = False
-    """The mean of the blurred signal and of every sharpening step, in place of the last step."""
+    """Whether the result is the mean of the blurred signal and all steps, instead of the last step."""
 
     def __post_init__(self) -> None:
         if self.solver not in ORDERS:
-            raise ParameterError(f"solver euler or rk4 was expected, got {self.solver!r}")
+            raise ParameterError(f"solver must be euler or rk4, got {self.solver!r}")
         if self.sharpening_time <= 0 or self.sharpening_steps < 1 or self.beta < 0 or self.ideal_dims < 1:
             raise ParameterError(
-                "sharpening_time > 0, sharpening_steps >= 1, beta >= 0 and ideal_dims >= 1 were expected, got "
+                "sharpening_time must be > 0, sharpening_steps >= 1, beta >= 0 and ideal_dims >= 1, got "
                 f"{self.sharpening_time}, {self.sharpening_steps}, {self.beta} and {self.ideal_dims}"
             )
 
     @property
     def needs_gram(self) -> bool:
-        """It also runs on PriviRec-k's factors."""
+        """False: the filter also works with the factors of PriviRec-k."""
         return False
 
     @property
     def user_exponent(self) -> float:
-        """a of the components that it takes."""
+        """The exponent a that the components must have."""
         return 0.5
 
     @property
     def step_coefficients(self) -> list[float]:
-        """c_k of one step, y <- y sum_k c_k P^k: (-h)^k / k! up to the solver's order."""
+        """Coefficients c_k of one step, y <- y sum_k c_k P^k: (-h)^k / k! up to the solver's order."""
         step = self.sharpening_time / self.sharpening_steps
         return [(-step) ** power / factorial(power) for power in range(ORDERS[self.solver] + 1)]
 
     def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
-        """Scores of all items, float32 (users, m), for binary `rows` (users, m); a user's own items are scored too.
+        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
 
-        Raises `ParameterError` when rows and components do not fit each other or this filter.
+        The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
         """
         check_rows(rows, components.n_items)
         check_exponent(components, self.user_exponent)
@@ -99,7 +99,8 @@ _YELP: Final = BSPM(early_merge=True, sharpening_time=1.2, beta=0.3, ideal_dims=
 _AMAZON: Final = BSPM(early_merge=False, solver="rk4", sharpening_time=2.2, sharpening_steps=2, beta=0.0)
 
 BSPM_EM_PRESETS: Final[Mapping[str, BSPM]] = {"gowalla": _GOWALLA, "yelp2018": _YELP}
-"""The released code's settings."""
+"""Settings of the released code, by data set."""
 
 BSPM_LM_PRESETS: Final[Mapping[str, BSPM]] = {"gowalla": replace(_GOWALLA, early_merge=False), "amazon-book": _AMAZON}
-"""amazon-book: the released code's. gowalla: not printed; early merge's give the paper's figure (docs/fidelity.md)."""
+"""amazon-book: of the released code. gowalla: not published; those of early merge give the paper's figure
+(docs/fidelity.md)."""

@@ -1,7 +1,7 @@
-"""What a graph filter needs of everybody's data: item degrees, leading singular vectors, and maybe the Gram matrix.
+"""The aggregated inputs of a graph filter: item degrees, leading singular vectors and, for some, the Gram matrix.
 
 R is the binary users x items matrix, D_u and D_i hold its row and column sums. R~ = D_u^-a R D_i^(a-1), and
-P = R~^T R~ (PriviRec, eq. 2, has a = 1/2; Turbo-CF tunes a). Sums over clients give all of it: no row of R is needed.
+P = R~^T R~ (PriviRec, eq. 2, has a = 1/2; Turbo-CF tunes a). All of them are sums over clients; no row of R is needed.
 """
 
 from __future__ import annotations
@@ -20,38 +20,41 @@ __all__ = ["Components"]
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """Aggregated components of m items. Raises `ParameterError` when their shapes do not fit each other."""
+    """Aggregated components of m items. Raises `ParameterError` if their shapes do not match."""
 
     item_degrees: NDArray[np.float64]
-    """(m,): how many users have each item; an item that nobody has takes part in nothing."""
+    """(m,), the number of users of each item. An item without users has scores of 0."""
     vectors: NDArray[np.float32]
-    """(m, K), orthonormal columns: right singular vectors of R~, best first. K may be 0 where no filter needs them."""
+    """(m, K), orthonormal columns: right singular vectors of R~, by descending singular value.
+
+    K may be 0 if `gram` is set.
+    """
     singular_values: NDArray[np.float32]
-    """(K,), of R~: the square roots of P's eigenvalues."""
+    """(K,), singular values of R~: the square roots of the eigenvalues of P."""
     gram: csr_array[Any, Any] | None = None
     """P, float32 (m, m), both triangles. None for PriviRec-k, where P ~ V diag(s^2) V^T (approximation 3.3)."""
     user_exponent: float = 0.5
-    """a: what R~ was normalised with."""
+    """a, the exponent with which R~ was normalised."""
 
     def __post_init__(self) -> None:
         items, columns = self.item_degrees.size, self.singular_values.size
         if self.item_degrees.shape != (items,) or self.vectors.shape != (items, columns):
             raise ParameterError(
-                f"degrees of shape {self.item_degrees.shape} and {columns} singular values do not fit "
+                f"degrees of shape {self.item_degrees.shape} and {columns} singular values do not match "
                 f"vectors of shape {self.vectors.shape}"
             )
         if self.gram is not None and self.gram.shape != (items, items):
-            raise ParameterError(f"a Gram matrix of {items} items was expected, got shape {self.gram.shape}")
+            raise ParameterError(f"the Gram matrix must be that of {items} items, got shape {self.gram.shape}")
         if self.gram is None and not columns:
-            raise ParameterError("components hold singular vectors, a Gram matrix, or both: these hold neither")
+            raise ParameterError("components need singular vectors or a Gram matrix")
 
     @property
     def n_items(self) -> int:
-        """m."""
+        """m, the number of items."""
         return int(self.item_degrees.size)
 
     def root_degrees(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The diagonals of D_i^-1/2 and D_i^1/2, float32 (m,) each; 0 in both where nobody has the item."""
+        """Return the diagonals of D_i^-1/2 and D_i^1/2, float32 (m,) each; 0 in both for an item without users."""
         roots = np.sqrt(self.item_degrees)
         inverse = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0)
         return inverse.astype(np.float32), roots.astype(np.float32)

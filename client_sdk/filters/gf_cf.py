@@ -1,4 +1,4 @@
-"""GF-CF (Shen et al., CIKM 2021): one linear and one ideal low-pass filter, nothing trained."""
+"""GF-CF (Shen et al., CIKM 2021): the sum of a linear and an ideal low-pass filter, without training."""
 
 from __future__ import annotations
 
@@ -21,31 +21,34 @@ __all__ = ["GF_CF_PRESETS", "GFCF"]
 
 @dataclass(frozen=True)
 class GFCF:
-    """S = R P + alpha R D_i^-1/2 V V^T D_i^1/2 (PriviRec, eq. 4). The rows of R are raw, not normalised."""
+    """S = R P + alpha R D_i^-1/2 V V^T D_i^1/2 (PriviRec, eq. 4). The rows of R are not normalised.
+
+    Raises `ParameterError` for values out of range.
+    """
 
     alpha: float = 0.3
-    """Weight of the ideal part; 0 leaves it out."""
+    """Weight of the ideal part; with 0 it is not computed."""
     ideal_dims: int = 256
-    """Columns of V that the ideal part uses, all when the components have fewer."""
+    """Number of columns of V in the ideal part, at most all columns of the components."""
 
     def __post_init__(self) -> None:
         if self.alpha < 0 or self.ideal_dims < 1:
-            raise ParameterError(f"alpha >= 0 and ideal_dims >= 1 were expected, got {self.alpha}, {self.ideal_dims}")
+            raise ParameterError(f"alpha must be >= 0 and ideal_dims >= 1, got {self.alpha} and {self.ideal_dims}")
 
     @property
     def needs_gram(self) -> bool:
-        """It also runs on PriviRec-k's factors."""
+        """False: the filter also works with the factors of PriviRec-k."""
         return False
 
     @property
     def user_exponent(self) -> float:
-        """a of the components that it takes."""
+        """The exponent a that the components must have."""
         return 0.5
 
     def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
-        """Scores of all items, float32 (users, m), for binary `rows` (users, m); a user's own items are scored too.
+        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
 
-        Raises `ParameterError` when rows and components do not fit each other or this filter.
+        The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
         """
         check_rows(rows, components.n_items)
         check_exponent(components, self.user_exponent)
@@ -60,4 +63,4 @@ class GFCF:
 
 
 GF_CF_PRESETS: Final[Mapping[str, GFCF]] = {"amazon-book": GFCF(alpha=0.0)}
-"""What the released code changes by data set."""
+"""Settings of the released code for data sets that differ from the defaults."""

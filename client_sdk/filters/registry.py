@@ -1,4 +1,4 @@
-"""Graph filters by name."""
+"""The graph filters by name, with settings for data sets."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ __all__ = ["FILTERS", "Filter", "preset"]
 
 
 class Filter(Protocol):
-    """Aggregated components and a user's own row in, that user's scores out; nothing is trained."""
+    """Computes the scores of users from aggregated components and the users' rows, without training."""
 
     @property
     def needs_gram(self) -> bool:
-        """Whether PriviRec-k's factors cannot stand in for the Gram matrix."""
+        """Whether the filter needs the Gram matrix, and not just the factors of PriviRec-k."""
         ...
 
     @property
     def user_exponent(self) -> float:
-        """a of the components that it takes."""
+        """The exponent a that the components must have."""
         ...
 
     def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
-        """Scores of all items, float32 (users, m), for binary `rows` (users, m)."""
+        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
+
+        Raises `ParameterError` if rows or components do not match the filter.
+        """
         ...
 
 
@@ -42,7 +45,7 @@ FILTERS: Final[Mapping[str, Filter]] = {
     "gf-cf": GFCF(),
     "turbo-cf": TurboCF(),
 }
-"""Every filter by name, with the released code's defaults."""
+"""All filters by name, with the defaults of the released code."""
 
 _PRESETS: Final[Mapping[str, Mapping[str, Filter]]] = {
     "bspm-em": BSPM_EM_PRESETS,
@@ -53,7 +56,10 @@ _PRESETS: Final[Mapping[str, Mapping[str, Filter]]] = {
 
 
 def preset(name: str, dataset: str) -> Filter:
-    """The filter `name` as tuned for `dataset`, or with its defaults. Raises `ParameterError` for an unknown name."""
+    """Return the filter `name` with its settings for `dataset`, or with its defaults if there are none.
+
+    Raises `ParameterError` for an unknown filter.
+    """
     if name not in FILTERS:
-        raise ParameterError(f"no graph filter is called {name!r}: there are {', '.join(sorted(FILTERS))}")
+        raise ParameterError(f"unknown graph filter {name!r}: choose one of {', '.join(sorted(FILTERS))}")
     return _PRESETS[name].get(dataset, FILTERS[name])

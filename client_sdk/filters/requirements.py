@@ -1,4 +1,4 @@
-"""What a filter asks of its components, refused with the reason."""
+"""Checks of the components that a filter is given."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["check_exponent"]
 
 
 def check_exponent(components: Components, user_exponent: float) -> None:
-    """`ParameterError` unless the components were normalised with `user_exponent`."""
+    """Raise `ParameterError` unless the components were normalised with `user_exponent`."""
     if not isclose(components.user_exponent, user_exponent):
         raise ParameterError(
-            f"this filter needs components of user exponent {user_exponent:g}, these have "
-            f"{components.user_exponent:g}: they have to be aggregated again"
+            f"this filter needs components with user exponent {user_exponent:g}, but these have "
+            f"{components.user_exponent:g}; aggregate them again"
         )

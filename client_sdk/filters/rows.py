@@ -1,4 +1,4 @@
-"""Users' rows of the binary interaction matrix, as filters take them."""
+"""Users' rows of the binary interaction matrix, the input of the filters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHUNK_VALUES: Final = 8_000_000  # values of a chunk's dense scores: 32 MB of fl
 
 
 def user_row(items: ArrayLike, n_items: int) -> csr_array[Any, Any]:
-    """One user's row, float32 CSR (1, n_items). Raises `ParameterError` for an item outside 0..n_items-1."""
+    """Return a user's row, float32 CSR (1, n_items). Raises `ParameterError` for an item outside 0..n_items-1."""
     known = np.unique(np.asarray(items, dtype=np.int64))
     if known.size and not (known[0] >= 0 and known[-1] < n_items):
         raise ParameterError(f"items must lie in 0..{n_items - 1}, got {known[0]}..{known[-1]}")
@@ -26,7 +26,7 @@ def user_row(items: ArrayLike, n_items: int) -> csr_array[Any, Any]:
 
 
 def interaction_rows(interactions: Interactions) -> csr_array[Any, Any]:
-    """All users' rows, float32 CSR (n_users, n_items)."""
+    """Return the rows of all users, float32 CSR (n_users, n_items)."""
     ones = np.ones(interactions.size, dtype=np.float32)
     shape = (interactions.n_users, interactions.n_items)
     rows = csr_array((ones, interactions.items.copy(), interactions.indptr), shape=shape)
@@ -35,17 +35,17 @@ def interaction_rows(interactions: Interactions) -> csr_array[Any, Any]:
 
 
 def check_rows(rows: csr_array[Any, Any], n_items: int) -> None:
-    """`ParameterError` unless `rows` is (users, n_items) and binary."""
+    """Raise `ParameterError` unless `rows` has shape (users, n_items) and only ones as stored values."""
     if rows.ndim != 2 or rows.shape[1] != n_items:
-        raise ParameterError(f"rows over {n_items} items were expected, got shape {rows.shape}")
+        raise ParameterError(f"rows must have {n_items} columns, got shape {rows.shape}")
     if not bool((rows.data == 1).all()):
-        raise ParameterError("graph filters take binary rows: an interaction is a 1")
+        raise ParameterError("rows must be binary: each interaction is a 1")
 
 
 def by_chunk(
     rows: csr_array[Any, Any], score: Callable[[csr_array[Any, Any]], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """`score` (users of a chunk, m) of all rows, float32 (users, m); beside the result, memory is that of one chunk."""
+    """Apply `score` to chunks of the rows and return all scores, float32 (users, m). Limits the memory of `score`."""
     scores = np.empty(rows.shape, dtype=np.float32)
     for chunk in _chunks(rows.shape[0], max(1, CHUNK_VALUES // max(1, rows.shape[1]))):
         scores[chunk] = score(rows[chunk])

@@ -1,4 +1,4 @@
-"""Turbo-CF (Park et al., SIGIR 2024): a polynomial in the item-item matrix, no decomposition."""
+"""Turbo-CF (Park et al., SIGIR 2024): a polynomial in the item-item matrix, without a decomposition."""
 
 from __future__ import annotations
 
@@ -23,33 +23,37 @@ FILTER_COEFFICIENTS: Final[Mapping[int, tuple[float, ...]]] = {
     2: (2.0, -1.0),
     3: (1.0 - 0.29, 0.1, -0.01),
 }
-"""S = R P times these powers of P: filter 1 is P, 2 is 2P - P^2, 3 is P + 0.01 (-P^3 + 10 P^2 - 29 P)."""
+"""Coefficients of powers of P that R P is multiplied by. Filter 1 is P, 2 is 2P - P^2, 3 is
+P + 0.01 (-P^3 + 10 P^2 - 29 P)."""
 
 
 @dataclass(frozen=True)
 class TurboCF:
-    """S = R p(P^s), with P = R~^T R~, R~ = D_u^-a R D_i^(a-1), and P^s taken entry by entry (PriviRec, eq. 5)."""
+    """S = R p(P^s), with P = R~^T R~, R~ = D_u^-a R D_i^(a-1), and P^s entry by entry (PriviRec, eq. 5).
+
+    Raises `ParameterError` for values out of range.
+    """
 
     user_exponent: float = 0.5
-    """a: the components have to be aggregated with the same."""
+    """a, the exponent that the components must have."""
     power: float = 1.0
-    """s, applied to every entry of the aggregated matrix; another value than 1 needs the Gram matrix itself."""
+    """s, the power of each entry of P. Any value other than 1 needs the Gram matrix."""
     filter: Literal[1, 2, 3] = 1
-    """Which of the paper's three polynomials: linear, second order, third order."""
+    """The paper's polynomial: 1 is linear, 2 of second order, 3 of third order."""
 
     def __post_init__(self) -> None:
         if self.power <= 0 or self.filter not in FILTER_COEFFICIENTS:
-            raise ParameterError(f"power > 0 and filter 1, 2 or 3 were expected, got {self.power} and {self.filter}")
+            raise ParameterError(f"power must be > 0 and filter 1, 2 or 3, got {self.power} and {self.filter}")
 
     @property
     def needs_gram(self) -> bool:
-        """Powers of entries need the entries; PriviRec-k's factors serve only s = 1."""
+        """True if s is not 1: a power of the entries needs the entries, not the factors of PriviRec-k."""
         return self.power != 1
 
     def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
-        """Scores of all items, float32 (users, m), for binary `rows` (users, m); a user's own items are scored too.
+        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
 
-        Raises `ParameterError` when rows and components do not fit each other or this filter.
+        The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
         """
         check_rows(rows, components.n_items)
         check_exponent(components, self.user_exponent)
@@ -63,11 +67,9 @@ class TurboCF:
         if not self.needs_gram:
             return components
         if components.gram is None:
-            raise ParameterError(
-                f"Turbo-CF with power {self.power:g} raises every entry of the Gram matrix: factors do not serve"
-            )
+            raise ParameterError(f"Turbo-CF with power {self.power:g} needs the Gram matrix, not its factors")
         gram = components.gram.copy()
-        # what quantisation left of a tiny entry may have no sign to speak of
+        # quantisation can make a very small entry negative
         gram.data = np.maximum(gram.data, 0) ** np.float32(self.power)
         return replace(components, gram=gram)
 
@@ -77,4 +79,4 @@ TURBO_CF_PRESETS: Final[Mapping[str, TurboCF]] = {
     "yelp2018": TurboCF(user_exponent=0.6, power=1.0, filter=2),
     "amazon-book": TurboCF(user_exponent=0.5, power=1.4, filter=1),
 }
-"""The released code's settings."""
+"""Settings of the released code, by data set."""

@@ -1,4 +1,4 @@
-"""What a client keeps to itself from round to round."""
+"""The state that a client keeps between rounds and never sends."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from numpy.typing import NDArray
 __all__ = ["ClientState"]
 
 ClientState = Mapping[str, NDArray[Any]]
-"""Arrays by name, which are never sent: the user factor, a residual, and what else the recipe's client half needs."""
+"""Arrays by name, such as the user factor or a residual, as the client's half of the recipe needs them."""

@@ -1,4 +1,4 @@
-"""Who a client is: an Ed25519 key that signs enrolments and an X25519 key that keyring envelopes are sealed to."""
+"""The identity of a client: an Ed25519 key that signs, and an X25519 key that keyring envelopes are sealed to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEY_BYTES: Final = 32
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Identity:
-    """Two private keys. It shows neither; `fingerprint` names it."""
+    """Two private keys. The repr shows the `fingerprint` only."""
 
     signing_key: Ed25519PrivateKey
     mailbox: X25519PrivateKey
@@ -36,17 +36,17 @@ class Identity:
 
     @classmethod
     def generate(cls) -> Self:
-        """Fresh keys from the operating system's generator."""
+        """Return new keys from the operating system's random generator."""
         return cls(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read an identity file; `LocalFileError` when it is missing, damaged or readable by group or others."""
+        """Read an identity file; `LocalFileError` when it is missing, damaged or accessible to group or others."""
         body = read_private(Path(path), "the identity file")
         try:
             content = json.loads(body)
             if content["format"] != _FORMAT:
-                raise LocalFileError(f"the identity file {path} is of a format that is not known here")
+                raise LocalFileError(f"the identity file {path} has an unknown format")
             signing, mailbox = (b64decode(content[name], _KEY_BYTES) for name in ("identity_key", "mailbox_key"))
         except (ValueError, TypeError, KeyError, CodecError) as error:
             raise LocalFileError(f"the identity file {path} is damaged") from error
@@ -54,7 +54,7 @@ class Identity:
 
     @classmethod
     def load_or_create(cls, path: str | Path) -> Self:
-        """Read an identity file, or make one where there is none."""
+        """Read an identity file, or create one if `path` does not exist. Raises `LocalFileError` as `load` does."""
         if Path(path).exists():
             return cls.load(path)
         identity = cls.generate()
@@ -62,10 +62,10 @@ class Identity:
         return identity
 
     def save(self, path: str | Path) -> None:
-        """Write the keys to `path`, mode 0600, atomically. `LocalFileError` when a file is there already."""
+        """Write the keys to `path` atomically with mode 0600; `LocalFileError` when `path` exists."""
         path = Path(path)
         if path.exists():
-            raise LocalFileError(f"{path} exists: an identity is never overwritten")
+            raise LocalFileError(f"{path} exists; an identity is never overwritten")
         ensure_private_directory(path.absolute().parent)
         content = {
             "format": _FORMAT,
@@ -86,16 +86,16 @@ class Identity:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits of a digest of both public keys."""
+        """First 16 hex digits of a digest of both public keys."""
         return digest("identity fingerprint", self.public_key, self.mailbox_key).hex()[:16]
 
     def enrolment(
         self, invitation: str, certificate: bytes | None, device_group: int | None = None
     ) -> EnrolmentRequest:
-        """The signed request to enrol with `invitation`.
+        """Return the signed request to enrol with `invitation`.
 
-        certificate: the organiser's, 81 bytes, where the task has an organiser. device_group: which of the task's
-        groups of clients to join, where it has several.
+        certificate: the organiser's, 81 bytes, in tasks with an organiser. device_group: the group of clients to join,
+        where the task has several.
         """
         message = enrolment_message(invitation, self.public_key, self.mailbox_key, device_group, certificate)
         return EnrolmentRequest(

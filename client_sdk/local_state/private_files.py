@@ -1,4 +1,4 @@
-"""Files that only their owner may read: written whole or not at all, refused when others can read them."""
+"""Files that only their owner may read: written atomically, refused when others can access them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ DIRECTORY_MODE: Final = 0o700
 
 
 def ensure_private_directory(path: Path) -> None:
-    """Make `path` with mode 0700; one that exists is left as it is (its files are private on their own)."""
+    """Create the directory `path` with mode 0700. An existing one keeps its mode: its files are private."""
     path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
 
 
 def write_private(path: Path, body: bytes) -> None:
-    """Write `body` to `path` with mode 0600, atomically: after a crash the old content or the new one is there."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mkstemp makes it 0600
+    """Write `body` to `path` atomically with mode 0600: after a crash the file has the old or the new content."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mkstemp creates it with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(body)
@@ -38,16 +38,19 @@ def write_private(path: Path, body: bytes) -> None:
 
 
 def read_private(path: Path, what: str) -> bytes:
-    """The content of `path`; `LocalFileError` when it is missing or when group or others have any right to it."""
+    """Return the content of `path`; `LocalFileError` when it is missing or accessible to group or others.
+
+    what: what the file is called in errors.
+    """
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise LocalFileError(
-                    f"{what} {path} can be reached by other users (mode {mode:04o}); run: chmod 600 {path}"
+                    f"{what} {path} is accessible to other users (mode {mode:04o}); run: chmod 600 {path}"
                 )
             return file.read()
     except FileNotFoundError:
         raise LocalFileError(f"{what} {path} does not exist") from None
     except OSError as error:
-        raise LocalFileError(f"{what} {path} cannot be read: {error.strerror}") from error
+        raise LocalFileError(f"cannot read {what} {path}: {error.strerror}") from error

@@ -1,7 +1,7 @@
-"""What a client keeps of its tasks: memberships, keyrings, what its half of the recipe remembers, and the model.
+"""What a client stores for its tasks: memberships, keyrings, client states, records of contributions, and the model.
 
-`DirectoryStore` keeps them in files of mode 0600, written atomically; `MemoryStore` serves fleets and tests. Both are
-small key-value stores under one set of typed methods.
+`Store` is a small key-value store: `DirectoryStore` uses files of mode 0600, `MemoryStore` is for fleets and tests.
+`ClientStore` has the typed methods on top of it.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from protocols.errors import CodecError, ParameterError
 from protocols.messages import OrganiserPin, Role
 from protocols.recipes.base import ModelState, Recipe
 
-__all__ = ["DirectoryStore", "Membership", "MemoryStore", "OwnContribution", "ClientStore", "Store", "default_store"]
+__all__ = ["ClientStore", "DirectoryStore", "Membership", "MemoryStore", "OwnContribution", "Store", "default_store"]
 
 _ROUND: Final = struct.Struct("<Q")
 _MEMBERSHIP: Final = "membership.json"
 _RENAMED: Final = {"group": "device_group"}
-"""Fields of memberships that version 0.1.0 kept under other names."""
+"""Old names of membership fields, as version 0.1.0 stored them, and their present names."""
 _DROPPED: Final = frozenset({"group_code", "membership_secret"})
-"""Fields of memberships that earlier versions kept, and that mean nothing any more."""
+"""Membership fields of earlier versions that have no meaning any more."""
 _TERMS: Final = "terms.json"
 _KEYRING: Final = "keyring.bin"
-_MEMORY: Final = "memory.npz"
+_CLIENT_STATE: Final = "memory.npz"
 _ITEM_STATE: Final = "item_state.bin"
 _CONTRIBUTIONS: Final = "contributions.json"
 
 
 @dataclass(frozen=True, repr=False)
 class Membership:
-    """One client's place in one task. The token is a secret, so it shows ids only.
+    """One client's membership of one task. Its repr omits the token.
 
-    device_group: which of the recipe's groups of clients it is in, 0 where there is one.
+    device_group: the recipe's group of clients that it is in; 0 for recipes with one group.
     """
 
     url: str
@@ -68,46 +68,46 @@ class Membership:
 
 @dataclass(frozen=True)
 class OwnContribution:
-    """What was sent to a round: SHA-256 (hex) of the body, and whether the server acknowledged it."""
+    """The record of a contribution: SHA-256 of its body (hex), and whether the server acknowledged it."""
 
     digest: str
     acknowledged: bool
 
 
 class Store(Protocol):
-    """Bytes by owner (an identity's fingerprint), task and name."""
+    """Stores bytes under an owner (an identity's fingerprint), a task id and a name."""
 
     def read(self, owner: str, task_id: str, name: str) -> bytes | None:
-        """What was written, None when nothing was."""
+        """Return the stored bytes, None if there are none."""
 
     def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
-        """Keep `body`, replacing what was there, wholly or not at all."""
+        """Store `body` atomically, replacing what was stored before."""
 
     def tasks(self, owner: str) -> Iterable[str]:
-        """Ids of the tasks that something is kept of."""
+        """Return the ids of the tasks with stored bytes of `owner`."""
 
 
 class MemoryStore:
-    """Keeps everything in this process, and forgets it with it."""
+    """A store in memory, lost when the process ends."""
 
     def __init__(self) -> None:
         self._bodies: dict[tuple[str, str, str], bytes] = {}
 
     def read(self, owner: str, task_id: str, name: str) -> bytes | None:
-        """What was written, None when nothing was."""
+        """Return the stored bytes, None if there are none."""
         return self._bodies.get((owner, task_id, name))
 
     def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
-        """Keep `body`."""
+        """Store `body`, replacing what was stored before."""
         self._bodies[owner, task_id, name] = body
 
     def tasks(self, owner: str) -> list[str]:
-        """Ids of the tasks that something is kept of."""
+        """Return the ids of the tasks with stored bytes of `owner`."""
         return sorted({task for kept, task, _ in self._bodies if kept == owner})
 
 
 class DirectoryStore:
-    """Keeps everything under one directory: <identity>/<task>/<name>, mode 0600."""
+    """A store in the directory `path`: one file <owner>/<task id>/<name> of mode 0600 for each entry."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -115,45 +115,48 @@ class DirectoryStore:
     def _folder(self, owner: str, task_id: str) -> Path:
         for part in (owner, task_id):
             if not part or part in (".", "..") or not all(c.isalnum() or c in "._-" for c in part):
-                raise ParameterError(f"{part!r} cannot name a folder: is it an id that the server made?")
+                raise ParameterError(f"{part!r} is not a valid folder name; expected an id from the server")
         return self.path / owner / task_id
 
     def read(self, owner: str, task_id: str, name: str) -> bytes | None:
-        """What was written, None when nothing was; `LocalFileError` when others can read the file."""
+        """Return the stored bytes, None if there are none; `LocalFileError` when other users can access the file."""
         path = self._folder(owner, task_id) / name
         return read_private(path, "the client's file") if path.exists() else None
 
     def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
-        """Keep `body` in a file of mode 0600."""
+        """Write `body` atomically to a file of mode 0600."""
         folder = self._folder(owner, task_id)
         ensure_private_directory(folder)
         write_private(folder / name, body)
 
     def tasks(self, owner: str) -> list[str]:
-        """Ids of the tasks that something is kept of."""
+        """Return the ids of the tasks with stored bytes of `owner`."""
         folder = self.path / owner
         return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
 
 
 def default_store() -> DirectoryStore:
-    """The store in the user's data directory (`~/.local/share/hushrec` on Linux)."""
+    """Return the store in the user's data directory (`~/.local/share/hushrec` on Linux)."""
     return DirectoryStore(platformdirs.user_data_path("hushrec"))
 
 
 @dataclass(frozen=True)
 class ClientStore:
-    """One identity's part of a store, typed. Every reader raises `LocalFileError` for what is damaged."""
+    """One identity's part of a store, with typed methods.
+
+    owner: the identity's fingerprint. Methods that read raise `LocalFileError` when the stored bytes are damaged.
+    """
 
     store: Store
     owner: str
 
     def memberships(self) -> list[Membership]:
-        """Every task this identity is enrolled in, as far as it is kept here."""
+        """Return every stored membership of this identity."""
         found = (self.membership(task_id) for task_id in self.store.tasks(self.owner))
         return [membership for membership in found if membership is not None]
 
     def membership(self, task_id: str) -> Membership | None:
-        """The membership of one task."""
+        """Return the membership of one task, None if none is stored."""
         body = self.store.read(self.owner, task_id, _MEMBERSHIP)
         if body is None:
             return None
@@ -167,10 +170,10 @@ class ClientStore:
                 organiser=None if organiser is None else OrganiserPin.model_validate(organiser),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise LocalFileError(f"the membership kept for task {task_id} is damaged") from error
+            raise LocalFileError(f"the stored membership of task {task_id} is damaged") from error
 
     def keep_membership(self, membership: Membership) -> None:
-        """Keep a membership, its token included."""
+        """Store a membership, including its token."""
         certificate, organiser = membership.certificate, membership.organiser
         content = {
             **vars(membership),
@@ -180,69 +183,72 @@ class ClientStore:
         self.store.write(self.owner, membership.task_id, _MEMBERSHIP, json.dumps(content, indent=1).encode())
 
     def agreed(self, task_id: str) -> AgreedTerms | None:
-        """The terms of one task as they were when this client first joined it."""
+        """Return the terms of one task that this client agreed to when it joined, None if none are stored."""
         body = self.store.read(self.owner, task_id, _TERMS)
         try:
             return None if body is None else AgreedTerms.model_validate_json(body)
         except ValueError as error:
-            raise LocalFileError(f"the terms kept for task {task_id} are damaged") from error
+            raise LocalFileError(f"the stored terms of task {task_id} are damaged") from error
 
     def keep_agreed(self, task_id: str, terms: AgreedTerms) -> None:
-        """Keep the terms that this client agreed to."""
+        """Store the terms of one task that this client agreed to."""
         self.store.write(self.owner, task_id, _TERMS, terms.model_dump_json(indent=1).encode())
 
     def keyring(self, task_id: str) -> Keyring | None:
-        """The keyring of one task."""
+        """Return the keyring of one task, None if none is stored."""
         body = self.store.read(self.owner, task_id, _KEYRING)
         try:
             return None if body is None else decode_keyring(body)
         except CodecError as error:
-            raise LocalFileError(f"the keyring kept for task {task_id} is damaged") from error
+            raise LocalFileError(f"the stored keyring of task {task_id} is damaged") from error
 
     def keep_keyring(self, task_id: str, keyring: Keyring) -> None:
-        """Keep a keyring."""
+        """Store the keyring of one task."""
         self.store.write(self.owner, task_id, _KEYRING, encode_keyring(keyring))
 
     def contributions(self, task_id: str) -> dict[int, OwnContribution]:
-        """What this client itself noted down of its contributions, by round."""
+        """Return this client's records of its contributions to one task, by round number."""
         body = self.store.read(self.owner, task_id, _CONTRIBUTIONS)
         try:
-            kept: dict[str, list[Any]] = {} if body is None else json.loads(body)
-            return {int(number): OwnContribution(*fields) for number, fields in kept.items()}
+            stored: dict[str, list[Any]] = {} if body is None else json.loads(body)
+            return {int(number): OwnContribution(*fields) for number, fields in stored.items()}
         except (ValueError, TypeError, AttributeError) as error:
-            raise LocalFileError(f"the contributions noted for task {task_id} are damaged") from error
+            raise LocalFileError(f"the stored records of contributions to task {task_id} are damaged") from error
 
-    def note_contribution(self, task_id: str, number: int, contribution: OwnContribution) -> None:
-        """Note a contribution to round `number` down."""
-        noted = self.contributions(task_id) | {number: contribution}
-        content = {str(number): [one.digest, one.acknowledged] for number, one in noted.items()}
+    def record_contribution(self, task_id: str, number: int, contribution: OwnContribution) -> None:
+        """Store the record of a contribution to round `number`, replacing an earlier one."""
+        records = self.contributions(task_id) | {number: contribution}
+        content = {str(each): [record.digest, record.acknowledged] for each, record in records.items()}
         self.store.write(self.owner, task_id, _CONTRIBUTIONS, json.dumps(content).encode())
 
     def client_state(self, task_id: str, like: ClientState) -> ClientState | None:
-        """What this client's half of the recipe keeps, with the names, dtypes and shapes that `like` has.
+        """Return the stored client state of one task, None if there is none.
 
-        An array that is empty in `like` may have any number of rows.
+        like: arrays with the expected names, dtypes and shapes; where one is empty, any number of rows is accepted.
         """
-        body = self.store.read(self.owner, task_id, _MEMORY)
+        body = self.store.read(self.owner, task_id, _CLIENT_STATE)
         if body is None:
             return None
         try:
             with np.load(BytesIO(body), allow_pickle=False) as archive:
-                kept = {name: archive[name] for name in archive.files}
+                stored = {name: archive[name] for name in archive.files}
         except (ValueError, OSError, BadZipFile, KeyError) as error:
-            raise LocalFileError(f"the memory kept for task {task_id} is damaged") from error
-        if kept.keys() != like.keys() or not all(_alike(kept[name], array) for name, array in like.items()):
-            raise LocalFileError(f"the memory kept for task {task_id} is not that of its recipe")
-        return kept
+            raise LocalFileError(f"the stored client state of task {task_id} is damaged") from error
+        if stored.keys() != like.keys() or not all(_fits(stored[name], array) for name, array in like.items()):
+            raise LocalFileError(f"the stored client state of task {task_id} does not fit its recipe")
+        return stored
 
     def keep_client_state(self, task_id: str, client_state: ClientState) -> None:
-        """Keep what this client's half of the recipe wants to find again."""
+        """Store the client state of one task."""
         body = BytesIO()
         np.savez(body, allow_pickle=False, **client_state)
-        self.store.write(self.owner, task_id, _MEMORY, body.getvalue())
+        self.store.write(self.owner, task_id, _CLIENT_STATE, body.getvalue())
 
     def item_state(self, task_id: str, recipe: Recipe, device_group: int | None = None) -> ModelState | None:
-        """The newest model state that was known here; with `device_group`, what its members hold of it."""
+        """Return the stored model state of one task, None if there is none.
+
+        device_group: the group whose view of the state was stored; None for the whole state.
+        """
         body = self.store.read(self.owner, task_id, _ITEM_STATE)
         if body is None:
             return None
@@ -255,14 +261,17 @@ class ClientStore:
                 else recipe.decode_view(number, state, device_group)
             )
         except (struct.error, CodecError) as error:
-            raise LocalFileError(f"the item state kept for task {task_id} is damaged") from error
+            raise LocalFileError(f"the stored model state of task {task_id} is damaged") from error
 
     def keep_item_state(self, task_id: str, recipe: Recipe, state: ModelState, device_group: int | None = None) -> None:
-        """Keep a model state, or with `device_group` what its members hold of it, behind its round number."""
+        """Store a model state of one task: its round number (8 bytes, little-endian), then its encoding.
+
+        device_group: the group whose view of the state `state` is; None for the whole state.
+        """
         body = recipe.encode_state(state) if device_group is None else recipe.encode_view(state, device_group)
         self.store.write(self.owner, task_id, _ITEM_STATE, _ROUND.pack(state.round_number) + body)
 
 
-def _alike(kept: NDArray[Any], like: NDArray[Any]) -> bool:
-    rows = kept.ndim == like.ndim and (kept.shape[:1] == like.shape[:1] or like.size == 0)
-    return kept.dtype == like.dtype and rows and kept.shape[1:] == like.shape[1:]
+def _fits(stored: NDArray[Any], like: NDArray[Any]) -> bool:
+    rows_fit = stored.ndim == like.ndim and (stored.shape[:1] == like.shape[:1] or like.size == 0)
+    return stored.dtype == like.dtype and rows_fit and stored.shape[1:] == like.shape[1:]

@@ -1,4 +1,4 @@
-"""What followers of one task in one process may share: the way to the model, and the model."""
+"""A cache of catalogues and model states that the followers of one task in one process share."""
 
 from __future__ import annotations
 
@@ -7,36 +7,25 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal
 
-from protocols.messages import RoundView, SnapshotView
+from client_sdk.model.catalogue import Catalogue
 from protocols.recipes.base import ModelState
 
-__all__ = ["Catalogue", "ModelCache"]
+__all__ = ["ModelCache"]
 
 _Followed = tuple[str, int | None]
-"""A task, and the group whose view of its model is followed (None: the whole state)."""
-
-
-@dataclass(frozen=True)
-class Catalogue:
-    """What the server offers for catching up to the end of round `upto`.
-
-    completed: completed rounds, ascending, from some known round on. snapshot: the newest, if it may be of use.
-    """
-
-    upto: int
-    completed: tuple[RoundView, ...]
-    snapshot: SnapshotView | None
+"""A task, and the device group whose view of its model is followed (None: the whole state)."""
 
 
 @dataclass
 class ModelCache:
-    """What followers of one task in one process may share. Thread-safe.
+    """Catalogues and model states that the followers of one task in one process share. Thread-safe.
 
-    Shared: the list of completed rounds, and each model state once one follower has made it, so that an aggregate is
-    opened once; apart for each `device_group` whose members follow a view of their own (None: the whole state). With
-    `downloads="each"` every follower still downloads and checks all it would need alone; with `"once"` followers that
-    find their state here download nothing, and what they would have is reported as `bytes_spared`. Only for clients
-    that trust each other with the model: a fleet, a test.
+    Each state is kept once a follower has made it, so that an aggregate is opened once; states of different device
+    groups are kept apart where the groups follow their own views. Use it only for clients that trust each other with
+    the model, such as a fleet or a test.
+
+    downloads: "each": every follower downloads and checks all that it would need alone; "once": a follower whose state
+    is kept here downloads nothing, and reports the bytes as `bytes_spared`. keep: states kept for each group.
     """
 
     downloads: Literal["each", "once"] = "each"
@@ -46,13 +35,13 @@ class ModelCache:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def state(self, task_id: str, device_group: int | None, number: int) -> ModelState | None:
-        """The state after round `number`, if it is kept."""
+        """Return the state after round `number`; None when it is not kept."""
         with self._lock:
             kept = self._states.get((task_id, device_group))
             return None if kept is None else kept.get(number)
 
     def put(self, task_id: str, device_group: int | None, state: ModelState) -> None:
-        """Keep a state, read-only, with the `keep` newest."""
+        """Keep `state`, made read-only, and drop the oldest beyond `keep` states."""
         state.freeze()
         with self._lock:
             kept = self._states.setdefault((task_id, device_group), OrderedDict())
@@ -61,13 +50,13 @@ class ModelCache:
                 kept.popitem(last=False)
 
     def catalogue(self, task_id: str, device_group: int | None, upto: int) -> Catalogue | None:
-        """What `extend_catalogue` left, if it reaches to `upto`."""
+        """Return the catalogue if it reaches exactly to round `upto`, else None."""
         with self._lock:
             found = self._catalogues.get((task_id, device_group))
         return found if found is not None and found.upto == upto else None
 
     def extend_catalogue(self, task_id: str, device_group: int | None, news: Catalogue) -> None:
-        """Add newly completed rounds to the list that starts at round 0."""
+        """Add the completed rounds of `news` to the catalogue, which starts at round 0, and take over its snapshot."""
         with self._lock:
             old = self._catalogues.get((task_id, device_group))
             known = old.completed if old else ()

@@ -1,4 +1,4 @@
-"""Recommending on the device: scores never leave it."""
+"""Recommendations, computed on the device from scores that never leave it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ __all__ = ["Recommendations", "top_items"]
 
 @dataclass(frozen=True, eq=False)
 class Recommendations:
-    """items: int32 (k,), best first. scores: float32 (k,), what the recipe scores by (logits q_i . p for factors)."""
+    """The best items for one user.
+
+    items: int32 (k,), best first. scores: float32 (k,), the recipe's scores (logits q_i . p for factor models).
+    Iterating yields pairs of item and score.
+    """
 
     items: NDArray[np.int32]
     scores: NDArray[np.float32]
@@ -28,13 +32,14 @@ class Recommendations:
 
 
 def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> Recommendations:
-    """The `k` items of highest score, float32 (items,), outside `seen`; ties go to the lower item number.
+    """Return the `k` items of highest score that are not in `seen`; the lower item number wins a tie.
 
-    `ParameterError` unless 1 <= k <= number of items that are not seen.
+    scores: float32 (items,). seen: int32, distinct item numbers. Raises `ParameterError` unless 1 <= k <= number of
+    items that are not seen.
     """
     unseen = scores.size - seen.size
     if not 1 <= k <= unseen:
-        raise ParameterError(f"k must lie in 1..{unseen} (the items not seen yet), got {k}")
+        raise ParameterError(f"k must be in 1..{unseen} (the number of items not seen yet), got {k}")
     allowed = scores.astype(np.float32)
     allowed[seen] = -np.inf
     best = np.argsort(-allowed, kind="stable")[:k]

@@ -1,4 +1,4 @@
-"""Joining a task as one identity, under its policy: what `Client`, `AsyncClient` and a fleet have in common."""
+"""Joining a task as one identity, under its policy: the common part of `Client`, `AsyncClient` and `Fleet`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Store, default_store
-from client_sdk.model.catch_up import ModelCache, ModelFollower
+from client_sdk.model.cache import ModelCache
+from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.certificates import CertificateChoice, MembershipCheck, obtain_certificate
 from client_sdk.participation.enrolment import find_membership, join, own_calls
 from client_sdk.participation.ledger import OwnLedger, read_ledger
@@ -28,7 +29,11 @@ __all__ = ["ClientOptions", "Enroller"]
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """How a client behaves on the wire. chunk_bytes: larger contributions are uploaded in resumable pieces."""
+    """How a client sends requests.
+
+    retry: when a failed request is repeated. timeouts: of every connection. chunk_bytes: contributions longer than this
+    are uploaded in resumable chunks.
+    """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -36,7 +41,7 @@ class ClientOptions:
 
 
 class Enroller:
-    """What both clients have in common: one identity, its shelf, and its conditions."""
+    """One identity at one server, with its store and its policy. Raises `ParameterError` for an invalid `url`."""
 
     def __init__(
         self, url: str, identity: Identity, store: Store | None, policy: Policy | None, options: ClientOptions
@@ -48,7 +53,7 @@ class Enroller:
         self.calls = ApiCalls(url, None, options.retry, options.chunk_bytes)
 
     def ledger(self, task: str | None) -> Program[OwnLedger]:
-        """The sums that contain this identity's data in a task that it has joined."""
+        """Return the released sums of `task` with this identity's data; `NotEnrolled` without a stored membership."""
         membership = find_membership(self.client_store, self.calls.url, task)
         calls = own_calls(self.calls, self.identity, membership)
         return read_ledger(calls, self.client_store, membership.task_id, membership.task_name)
@@ -64,7 +69,10 @@ class Enroller:
         graph_filter: str | None = None,
         device_group: int | None = None,
     ) -> Program[Participation]:
-        """Join, check the task against the policy, and be ready to take part."""
+        """Join a task, check it against the policy, and return the client's part in it. See `Client.join`.
+
+        shared: a cache of the model that several clients share; the model is then not stored for this client.
+        """
         issued = None
         if certificate is not None:
             issued = yield from obtain_certificate(certificate, self.identity, self.options.retry)

@@ -1,4 +1,4 @@
-"""Becoming a member of a task, and finding the tasks one is a member of."""
+"""Enrolment in a task, and the stored memberships."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["enrol", "find_membership", "join", "own_calls"]
 
 
 def find_membership(client_store: ClientStore, url: str, task: str | None) -> Membership:
-    """The membership of the task with that name or id (the only one when None) on the server at `url`.
+    """Return the stored membership of the task with that name or id (None: the only one) on the server at `url`.
 
-    Raises `NotEnrolled` when none is kept, `ParameterError` when the name fits several.
+    Raises `NotEnrolled` when none is stored, `ParameterError` when several tasks have that name.
     """
     here = [membership for membership in client_store.memberships() if membership.url == url]
     found = [membership for membership in here if task in (None, membership.task_name, membership.task_id)]
     if not found:
         known = ", ".join(sorted(membership.task_name for membership in here)) or "none"
-        raise NotEnrolled(f"no membership of task {task or ''!r} on this server is kept here (kept: {known})")
+        raise NotEnrolled(f"no membership of task {task or ''!r} on this server is stored here (stored: {known})")
     if len(found) > 1:
         choices = ", ".join(f"{membership.task_name}: {membership.task_id}" for membership in found)
-        raise ParameterError(f"several tasks fit; name one by its id ({choices})")
+        raise ParameterError(f"several stored tasks match; use the id of one of them ({choices})")
     return found[0]
 
 
@@ -40,15 +40,15 @@ def enrol(
     issued: IssuedCertificate | None,
     device_group: int | None = None,
 ) -> Program[tuple[Membership, TaskView]]:
-    """Enrol with an invitation, and see the task; the same identity may do so again and gets the same client id with a
-    new token.
+    """Enrol with an invitation, and return the membership and the task.
 
-    device_group: which of the recipe's groups of clients to join, where it has several.
+    An identity that enrols again gets the same client id and a new token. device_group: the group of clients to join,
+    where the recipe has several. Raises `ContractBroken` when the server enrols this client in another group.
     """
     certificate = None if issued is None else b64decode(issued.certificate)
     enrolment = yield from calls.enrol(identity.enrolment(invitation, certificate, device_group))
     if device_group not in (None, enrolment.group):
-        detail = f"the server enrolled this client in group {enrolment.group}, and it asked for group {device_group}"
+        detail = f"the server enrolled this client in group {enrolment.group}, not in group {device_group} as requested"
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)
     own = calls.enrolled(enrolment.client_id, enrolment.token, identity.signing_key)
     view: TaskView = yield from own.task(enrolment.task_id)
@@ -75,17 +75,17 @@ def join(
     issued: IssuedCertificate | None,
     device_group: int | None = None,
 ) -> Program[tuple[Membership, TaskTerms]]:
-    """The membership, enrolled with `invitation` or kept from before, and the task's terms.
+    """Return the membership, from `invitation` or from the store, and the terms of the task.
 
-    issued: the organiser's certificate, to enrol with or to renew an earlier one. Raises `PolicyRefused` when the
-    server names another organiser than the certificate's, `ParameterError` when the invitation is for another task
-    than the one named (the enrolment is kept) or for another `device_group` than the one enrolled in, and
-    `ContractBroken` when the task's terms are not those of the first time.
+    task: name or id. issued: the organiser's certificate, to enrol with or to renew the stored one. Raises
+    `PolicyRefused` when the server names another organiser than the certificate's, `ParameterError` when the invitation
+    is for a task other than `task` (the enrolment is stored nevertheless) and when `device_group` is not the group
+    enrolled in, and `ContractBroken` when the terms differ from those that this client agreed to first.
     """
     if invitation is None:
         membership = find_membership(client_store, calls.url, task)
         if device_group not in (None, membership.device_group):
-            raise ParameterError(f"this client enrolled in group {membership.device_group}, and stays there")
+            raise ParameterError(f"this client is enrolled in group {membership.device_group} and cannot change it")
         own = own_calls(calls, identity, membership)
         if issued is not None:
             membership = yield from renew(own, client_store, membership, issued)
@@ -98,10 +98,14 @@ def join(
         _agree(view, client_store)
         client_store.keep_membership(membership)
         if task not in (None, membership.task_name, membership.task_id):
-            raise ParameterError(f"the invitation is for task {membership.task_name!r}, not for {task!r}")
+            raise ParameterError(
+                f"the invitation is for task {membership.task_name!r}, not for {task!r}; the enrolment is stored"
+            )
     terms = TaskTerms.of(view)
     if membership.device_group >= terms.recipe.device_groups:
-        detail = f"this client is in group {membership.device_group} of a recipe that has {terms.recipe.device_groups}"
+        detail = (
+            f"this client is enrolled in group {membership.device_group}; the recipe has {terms.recipe.device_groups}"
+        )
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)
     return membership, terms
 
@@ -130,12 +134,12 @@ def require_organiser(membership: Membership, view: TaskView) -> None:
 
 
 def own_calls(calls: ApiCalls, identity: Identity, membership: Membership) -> ApiCalls:
-    """The API as this member sees it."""
+    """Return the calls of this member: with its token, and signed by its identity."""
     return calls.enrolled(membership.client_id, membership.token, identity.signing_key)
 
 
 def _agree(view: TaskView, client_store: ClientStore) -> None:
-    """The task as the server states it, compared with what was agreed on when this client first saw it."""
+    """Store the task's terms the first time; later raise `ContractBroken` unless they are the same."""
     agreed = client_store.agreed(view.task_id)
     if agreed is None:
         client_store.keep_agreed(view.task_id, AgreedTerms.of(view))

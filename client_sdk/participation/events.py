@@ -1,4 +1,4 @@
-"""What a participant tells while it works: frozen events, handed to a progress callback."""
+"""Events that a participant reports to its progress callback."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RoundReport:
-    """One contribution, delivered.
+    """One uploaded contribution.
 
-    Seconds are wall clock; bytes are of bodies, retries included, headers not. `values` were uploaded, of which
-    `clipped` were moved to their bound. `bytes_spared` would have been downloaded without a shared `ModelCache`.
-    `caught_up` says how the model was brought up to date.
+    loss: mean training loss. samples: training samples. values: uploaded values. clipped: values that were clipped to
+    their bound. contribution_bytes: size of the contribution. bytes_up, bytes_down: bytes of bodies sent and received
+    for it, retries included, headers not. bytes_spared: bytes that a shared `ModelCache` saved. The seconds are wall
+    clock. caught_up: how the model was brought up to date; see `SyncPlan.kind`.
     """
 
     round: int
@@ -52,7 +53,7 @@ class RoundReport:
 
 @dataclass(frozen=True)
 class RoundMissed:
-    """This client was asked in a round and its contribution is not in it."""
+    """This client was in the cohort of a round and did not contribute, for `reason`."""
 
     round: int
     reason: str
@@ -60,7 +61,7 @@ class RoundMissed:
 
 @dataclass(frozen=True)
 class ClipWarning:
-    """More of an update was clipped than the policy takes for normal: a clip too small, or training that diverges."""
+    """More values were clipped than `Policy.max_clip_share` allows: the clip is too small, or training diverges."""
 
     round: int
     clipped: int
@@ -69,58 +70,61 @@ class ClipWarning:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Nothing to do for this client at the moment."""
+    """This client waits for `what`."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class KeyringDelivered:
-    """The key holder left a member its keyring envelope."""
+    """The key holder has sent a member its keyring."""
 
     client_id: str
 
 
 @dataclass(frozen=True)
 class KeyringRefused:
-    """The key holder refused a member: its proof of membership does not verify. The server may have invented it."""
+    """The key holder refused a member whose proof of membership is invalid. The server may have invented it."""
 
     client_id: str
 
 
 @dataclass(frozen=True)
 class SnapshotPublished:
-    """This client's sealed model was the first of its round."""
+    """This client has published the sealed snapshot of a round."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class ModelBehind:
-    """The task ended, and its last model was not to be had."""
+    """The task ended, and its last model is not available, for `reason`."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class TaskEnded:
-    """The task takes no more contributions."""
+    """The task accepts no more contributions."""
 
     state: Literal["closed", "complete", "failed"]
 
 
 def waiting_to_start(task: TaskView, needs_keyring: bool) -> Waiting:
-    """Why round 1 has not opened yet: how many members can take part, and how many it takes."""
+    """Return why round 1 has not opened: how many members can take part, and how many are needed.
+
+    needs_keyring: whether only members with a keyring can take part.
+    """
     schedule, able = task.schedule, task.able_members
-    ready = "have the keys" if needs_keyring else "are here"
+    ready = "have the keys" if needs_keyring else "are enrolled"
     wanted = max(schedule.start_clients or schedule.cohort_size, schedule.min_clients)
     if len(able) < 2:
         here = task.keyed_members if needs_keyring else task.members
         return Waiting(f"the first round: {here} of {wanted} members {ready}")
     each = schedule.min_clients if schedule.start_clients else wanted
     counted = ", ".join(f"{count} in group {device_group}" for device_group, count in enumerate(able))
-    in_all = f", {wanted} in all" if schedule.start_clients else ""
-    return Waiting(f"the first round: {counted} {ready}, and it takes {each} in each{in_all}")
+    in_all = f" and {wanted} in total" if schedule.start_clients else ""
+    return Waiting(f"the first round: {counted} {ready}; it needs {each} in each group{in_all}")
 
 
 Event = (

@@ -1,7 +1,7 @@
-"""Getting the shared keys to the members through a server that must not have them.
+"""Distribution of the task's keyring through the server, which must not learn it.
 
-The key holder makes the keyring, checks each member's certificate, and leaves one sealed and signed envelope a member
-in the server's mailbox. A member opens its own with its X25519 key, after it has checked the holder's signature and
+The key holder creates the keyring, checks each member's certificate, and stores one sealed and signed envelope per
+member on the server. A member opens its envelope with its X25519 key, after checking the holder's signature and
 certificate. In public-key mode the envelopes hold no secret key.
 """
 
@@ -51,26 +51,28 @@ __all__ = [
 
 
 def create_keyring(terms: TaskTerms) -> Keyring:
-    """Fresh keys for a task, from the plan computed here; `ParameterError` where the mechanism needs none."""
+    """Generate the keyring of a task from its plan; `ParameterError` when the mechanism needs none."""
     if not terms.mechanism.needs_keyring:
-        raise ParameterError(f"task {terms.name!r} sums with {terms.mechanism.name!r}, which needs no keyring")
+        raise ParameterError(f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}, which needs no keyring")
     return terms.mechanism.generate_keyring(terms.sum_plan)
 
 
 def check_keyring(terms: TaskTerms, keyring: Keyring) -> Keyring:
-    """`keyring` if it is for this task's mechanism and parameters, `KeyringError` otherwise."""
+    """Return `keyring`; raise `KeyringError` unless it is for the task's mechanism and parameters."""
     if keyring.mechanism != terms.mechanism.name:
-        raise KeyringError(f"the keyring is for {keyring.mechanism!r}, task {terms.name!r} sums with another mechanism")
+        raise KeyringError(
+            f"the keyring is for the mechanism {keyring.mechanism!r}, not for that of task {terms.name!r}"
+        )
     expected = getattr(terms.sum_plan, "parameter_id", keyring.parameter_id)
     if keyring.parameter_id != expected:
-        raise KeyringError(f"the keyring was made for other parameters than those of task {terms.name!r}")
+        raise KeyringError(f"the keyring was created for parameters other than those of task {terms.name!r}")
     return keyring
 
 
 def receive_keyring(
     calls: ApiCalls, terms: TaskTerms, identity: Identity, membership_check: MembershipCheck, wait: float = 0.0
 ) -> Program[Keyring | None]:
-    """This member's keyring from its envelope; None while there is none.
+    """Fetch this member's envelope and return the keyring in it; None if there is no envelope within `wait` seconds.
 
     Raises `CertificateError` unless whoever signed it is certified as a key holder, `EnvelopeError` when it does not
     open with this identity, `KeyringError` when it is for other parameters.
@@ -92,14 +94,14 @@ def envelope_sender(identity: Identity, membership: Membership) -> EnvelopeSende
 
 
 def members_copy(terms: TaskTerms, keyring: Keyring) -> Keyring:
-    """What a member is given: the whole keyring, or, in public-key mode, all but the secret key."""
+    """Return what a member receives: the whole keyring, or in public-key mode the keyring without the secret key."""
     return keyring.without_secret_key() if terms.opened_by == "holder" else keyring
 
 
 def publish_key(calls: ApiCalls, terms: TaskTerms, keyring: Keyring) -> Program[None]:
-    """Name the public key that contributions are folded under, where the mechanism has one; again is harmless.
+    """Publish the public key that contributions are folded under, if the mechanism has one. Repeating it is safe.
 
-    `Conflict` when this task was given another: whoever did it, this keyring is of no use there.
+    Raises `Conflict` when the task has another public key: this keyring then cannot be used for the task.
     """
     if isinstance(terms.mechanism, NamesPublicKey):
         yield from calls.put_public_key(terms.task_id, keyring.public_key)
@@ -108,9 +110,10 @@ def publish_key(calls: ApiCalls, terms: TaskTerms, keyring: Keyring) -> Program[
 def enter_rounds(
     calls: ApiCalls, terms: TaskTerms, identity: Identity, membership: Membership, keyring: Keyring
 ) -> Program[None]:
-    """Have the key holder asked in rounds like any member: it leaves itself an envelope.
+    """Store an envelope for the key holder itself, so that it is asked in rounds like any member.
 
-    A holder that only serves keys never does, so no round waits for it.
+    A holder that only serves keys does not, so no round waits for it. Raises `KeyringError` without the membership
+    secret.
     """
     yield from publish_key(calls, terms, keyring)
     body = encode_keyring(members_copy(terms, keyring))
@@ -118,12 +121,12 @@ def enter_rounds(
     try:
         yield from calls.put_envelope(terms.task_id, membership.client_id, envelope)
     except Conflict:
-        return  # it did so before
+        return  # the envelope was stored before
 
 
 @dataclass(frozen=True)
 class Deliveries:
-    """One round of the mailbox: client ids that were given an envelope, and those refused for a false certificate."""
+    """Client ids of the members that received an envelope, and of those refused for an invalid certificate."""
 
     keyed: tuple[str, ...]
     refused: tuple[str, ...]
@@ -131,7 +134,10 @@ class Deliveries:
 
 @dataclass
 class KeyService:
-    """The key holder's work, as programs. `refused` members are told once and never keyed."""
+    """The programs of the key holder.
+
+    refused: client ids of members with invalid proofs; each is reported once and never receives the keyring.
+    """
 
     calls: ApiCalls
     terms: TaskTerms
@@ -143,14 +149,17 @@ class KeyService:
     _published: int = 0
 
     def keyring(self) -> Keyring:
-        """The task's keyring; `KeyringError` before `create`."""
+        """Return the stored keyring of the task; `KeyringError` when `create` was not called before."""
         keyring = self.client_store.keyring(self.terms.task_id)
         if keyring is None:
-            raise KeyringError(f"no keyring of task {self.terms.name!r} is kept here: create it first")
+            raise KeyringError(f"no keyring of task {self.terms.name!r} is stored here: create it first")
         return keyring
 
     def create(self) -> Keyring:
-        """Make the keyring and keep it before anyone is given a copy; one that is kept already stays."""
+        """Generate and store the keyring, and return it; returns the stored one if there is one.
+
+        Raises `KeyringError` when the stored keyring is for other parameters.
+        """
         kept = self.client_store.keyring(self.terms.task_id)
         if kept is not None:
             return check_keyring(self.terms, kept)
@@ -159,7 +168,10 @@ class KeyService:
         return keyring
 
     def deliver(self, progress: Progress | None = None, wait: float = 0.0) -> Program[Deliveries]:
-        """Seal the keyring for every member that has no envelope yet, after its certificate was checked."""
+        """Seal the keyring for every member that has no envelope, after checking the member's certificate.
+
+        progress: receives `KeyringDelivered` and `KeyringRefused`. wait: seconds to wait for such a member.
+        """
         keyring = check_keyring(self.terms, self.keyring())
         body = encode_keyring(members_copy(self.terms, keyring))
         keyed, refused = [], []
@@ -177,7 +189,7 @@ class KeyService:
                 try:
                     yield from self.calls.put_envelope(self.terms.task_id, member.client_id, envelope)
                 except Conflict:
-                    continue  # an envelope got there in the meantime (an earlier run of this holder)
+                    continue  # the member has an envelope from an earlier run of this holder
                 keyed.append(member.client_id)
                 if progress:
                     progress(KeyringDelivered(member.client_id))
@@ -201,35 +213,41 @@ class KeyService:
         return True
 
     def follower(self) -> ModelFollower:
-        """The holder's copy of the model."""
+        """Return the holder's copy of the model, which opens aggregates."""
         if self._follower is None:
             self._follower = ModelFollower(self.calls, self.terms, keyring=self.keyring(), opens=True)
         return self._follower
 
     def publish_newest(self, upto: int) -> Program[int | None]:
-        """Open what was completed up to round `upto`, and publish the state; its round when it was news."""
+        """Open the completed sums up to round `upto` and publish the state as a snapshot.
+
+        Returns the round of the snapshot, None when there was nothing new to publish.
+        """
         follower = self.follower()
         state = (yield from follower.follow(upto)).state
         if state.round_number in (0, self._published):
             return None
         latest = yield from self.calls.latest_snapshot(self.terms.task_id)
-        fresh = latest is None or latest.round < state.round_number
-        if not (fresh and (yield from follower.publish(state))):
-            follower.forget()  # an earlier run of this holder was first: its state counts, noise and all
-            fresh = False
+        is_new = latest is None or latest.round < state.round_number
+        if not (is_new and (yield from follower.publish(state))):
+            follower.forget()  # use the state that an earlier run published: opening again would add other noise
+            is_new = False
         self._published = state.round_number
-        return self._published if fresh else None
+        return self._published if is_new else None
 
     def serve(
         self, progress: Progress | None = None, stop: Callable[[], bool] | None = None, poll_seconds: float = 5.0
     ) -> Program[None]:
-        """Key members, and in public-key mode open each completed round for them, until the task ends or `stop()`."""
+        """Deliver the keyring to members until the task ends or `stop()` returns True; creates the keyring if needed.
+
+        In public-key mode each completed sum is opened and published as a snapshot. poll_seconds: of one long poll.
+        """
         change: RoundChange | None = None
         waiting: Waiting | None = None
         started = False  # whether round 1 has opened
         self.create()
         while not (stop and stop()):
-            if not (isinstance(change, RoundChanged) and change.is_over):  # its task may have ended and take no keys
+            if not (isinstance(change, RoundChanged) and change.is_over):  # the task may have ended with it
                 yield from self.deliver(progress, 0.0 if started else poll_seconds)
             wait = poll_seconds if started else 0.0
             change = yield from follow_rounds(self.calls, self.terms.task_id, change, wait)
@@ -240,11 +258,11 @@ class KeyService:
                     return
                 case RoundChanged(view):
                     started = True
-                    yield from self._open(view.number - (view.state != "complete"), progress)
+                    yield from self._open_and_publish(view.number - (view.state != "complete"), progress)
                 case NothingNew(task, etag=None):
                     waiting = yield from await_start(task, self.terms.mechanism.needs_keyring, waiting, progress)
 
-    def _open(self, upto: int, progress: Progress | None) -> Program[None]:
+    def _open_and_publish(self, upto: int, progress: Progress | None) -> Program[None]:
         if self.terms.opened_by != "holder" or upto < 1:
             return
         published = yield from self.publish_newest(upto)

@@ -1,4 +1,4 @@
-"""One client of one task, as far as a single round needs it: its keys, its training, and what it keeps to itself."""
+"""One client of one task: its keys, its training and its client state, as a round needs them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.certificates import MembershipCheck
-from client_sdk.participation.events import (
-    Progress,
-    Waiting,
-)
+from client_sdk.participation.events import Progress, Waiting
 from client_sdk.participation.keyring import enter_rounds, receive_keyring
 from client_sdk.training.base import ClientHalf, LocalResult
 from protocols.errors import KeyringError
@@ -32,12 +29,16 @@ from protocols.recipes.base import ModelState, RoundSpec
 __all__ = ["LocalWork", "Stop"]
 
 Stop = Callable[[], bool]
+"""Returns whether to stop taking part; called before each poll."""
 
 
 @dataclass
 class LocalWork:
-    """The work of one client of one task. `rng` is for training alone: keys and ciphertexts take the system's
-    randomness.
+    """One client of one task.
+
+    calls, terms, membership, identity: who the client is, and the task. client_store: what it keeps. policy: what it
+    agrees to. follower: its copy of the model. half: the client's half of the recipe. rng: random numbers of training
+    only; keys and ciphertexts use the system's generator. membership_check: who else is a member.
     """
 
     calls: ApiCalls
@@ -53,29 +54,33 @@ class LocalWork:
     _client_state: ClientState | None = field(default=None, repr=False)
 
     def ready(self, progress: Progress | None = None, stop: Stop | None = None, wait: float = 20.0) -> Program[bool]:
-        """Have the keyring, waiting in the mailbox for it; False when `stop()` said so first."""
+        """Load or receive the keyring, if the mechanism needs one; False if `stop()` returned True first.
+
+        wait: seconds of one long poll for the keyring. Raises `KeyringError` and `EnvelopeError` for a keyring that is
+        not for this task or this client.
+        """
         task_id = self.terms.task_id
         if not self.terms.mechanism.needs_keyring or self.follower.keyring is not None:
             return True
         kept = self.client_store.keyring(task_id)
         if kept is None and self.membership.role == "holder":
-            raise KeyringError(f"this client holds the keys of task {self.terms.name!r}: create the keyring first")
+            raise KeyringError(f"this client is the key holder of task {self.terms.name!r}: create the keyring first")
         if kept is None and self.membership.organiser is None and not self.policy.trust_roster:
             raise PolicyRefused(
                 f"task {self.terms.name!r} has no organiser, so only the server says whose keys these are; allow it "
                 "with Policy(trust_roster=True), or ask for a task with an organiser"
             )
-        told = False
+        reported = False
         while kept is None:
             kept = yield from receive_keyring(
-                self.calls, self.terms, self.identity, self.membership_check, wait if told else 0.0
+                self.calls, self.terms, self.identity, self.membership_check, wait if reported else 0.0
             )
             if kept is None:
                 if stop and stop():
                     return False
-                if progress and not told:
+                if progress and not reported:
                     progress(Waiting("the keyring"))
-                told = True
+                reported = True
                 yield Pause(0.05)
             else:
                 self.client_store.keep_keyring(task_id, kept)
@@ -87,7 +92,10 @@ class LocalWork:
     # --- training ------------------------------------------------------------------------------------------------
 
     def spec(self, view: RoundView) -> RoundSpec:
-        """The round's broadcast, after what the server says of it was compared with what follows from the terms."""
+        """Return the round's specification, computed from the terms.
+
+        Raises `ContractBroken` when `view` contradicts it, or is for another device group.
+        """
         spec = self.terms.round_spec(view)
         asked = self.terms.recipe.device_group_of(spec.sum_index)
         if asked != self.membership.device_group:
@@ -98,22 +106,22 @@ class LocalWork:
         route = self.terms.recipe.route(spec, self.membership.client_id)
         implied = self.terms.sum_plan_at(spec.sum_index).contribution_bytes(route)
         if view.contribution_bytes not in (None, implied):
-            detail = f"round {view.number} asks for {view.contribution_bytes} bytes, the plan says {implied}"
+            detail = f"round {view.number} asks for {view.contribution_bytes} bytes, but the plan has {implied}"
             raise ContractBroken("GET", f"/v1/tasks/{self.terms.task_id}/rounds/{view.number}", 200, detail)
         return spec
 
     def train(self, spec: RoundSpec, state: ModelState, history: History) -> LocalResult:
-        """This client's half of the recipe, from what it remembers; the outcome is remembered by `keep_memory`.
+        """Train for one round and return the result. The new client state is stored by `settle`.
 
-        state: what the client's group sees of the model.
+        state: the view of the model of the client's device group. Raises `ParameterError` when training diverges.
         """
         client_state = self.client_state() or self.half.initial_client_state(self.rng)
         return self.half.contribute(spec, self.membership.client_id, state, history, client_state, self.rng)
 
-    # --- what stays here -----------------------------------------------------------------------------------------
+    # --- client state --------------------------------------------------------------------------------------------
 
     def client_state(self) -> ClientState | None:
-        """What this client keeps to itself, its user factor for one; None before it first took part."""
+        """Return the arrays that this client never sends, such as its user factor; None before its first round."""
         if self._client_state is None:
             self._client_state = self.client_store.client_state(
                 self.terms.task_id, self.half.initial_client_state(np.random.default_rng(0))
@@ -121,7 +129,10 @@ class LocalWork:
         return self._client_state
 
     def settle(self, local: LocalResult) -> Program[float]:
-        """Remember what a stored contribution left, then do what was put off until then; the seconds that took."""
+        """Store the client state after the contribution was uploaded, then run `local.finish` if there is one.
+
+        Returns the seconds that `local.finish` took.
+        """
         self.keep_client_state(local.client_state)
         if local.finish is None:
             return 0.0
@@ -130,6 +141,6 @@ class LocalWork:
         return perf_counter() - started
 
     def keep_client_state(self, client_state: ClientState) -> None:
-        """Remember what the last contribution left, once that is stored."""
+        """Store `client_state` as this client's newest."""
         self._client_state = client_state
         self.client_store.keep_client_state(self.terms.task_id, client_state)

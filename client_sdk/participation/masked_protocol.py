@@ -1,7 +1,7 @@
-"""One client's part in one masked round: a message a stage, in the order that the server's rounds go through them.
+"""One client's part in one masked round: one message per stage.
 
-The states of `protocols.sums.masked.client` live here and nowhere else, and die with the round: nothing of them is
-stored, so a client that restarts has left the round it was in.
+The states of `protocols.sums.masked.client` are kept in memory only, for the length of the round. A client that
+restarts during a round has left it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from protocols.sums.masked.task_binding import broadcast_digest
 
 __all__ = ["Elements", "MaskedPart", "round_context"]
 
-_REACHED: Final[dict[type, int]] = {
+_COMPLETED_STAGES: Final[dict[type, int]] = {
     type(None): 0,
     stages.Advertised: 1,
     stages.Shared: 2,
@@ -43,17 +43,20 @@ _REACHED: Final[dict[type, int]] = {
     stages.Confirmed: 4,
     stages.Done: 5,
 }
-"""Stages that a client in a state is through with."""
+"""Number of stages that a client in each state has completed."""
 
 Elements = Callable[[], NDArray[np.unsignedinteger[Any]]]
-"""Makes the vector: ring elements (layout.length,), asked for once, when the client contributes."""
+"""Returns the vector to sum: ring elements (layout.length,). Called once, when the client contributes."""
 
 
 def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, state: ModelState) -> RoundContext:
-    """What this client binds its keys and masks to: computed from its own terms and what it holds of the model."""
+    """Return what this client binds its keys and masks to, computed from its own terms and its own model.
+
+    Raises `ParameterError` when the task's mechanism is not masked.
+    """
     plan = terms.sum_plan_at(spec.sum_index)
     if not isinstance(plan, MaskedPlan):
-        raise ParameterError(f"task {terms.name!r} sums with {terms.mechanism.name!r}, not with masks")
+        raise ParameterError(f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}, not a masked sum")
     held = terms.recipe.encode_view(state, terms.recipe.device_group_of(spec.sum_index)) if state.round_number else None
     model = None if held is None else hashlib.sha256(held).digest()
     digest = broadcast_digest(terms.view, spec.sum_index, model)
@@ -62,9 +65,10 @@ def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, state: Mod
 
 @dataclass
 class MaskedPart:
-    """One client in one masked round. `advance` does what the round's stage asks for, once.
+    """One client in one masked round. `advance` sends the message of the round's current stage, once.
 
-    `finished` once the one unmask request is answered, or when this client has missed a stage.
+    finished: whether the client has answered the unmask request or missed a stage. missed: the reason in the second
+    case. Raises `PolicyRefused` when the policy demands proofs of membership and there is no membership secret.
     """
 
     calls: ApiCalls
@@ -86,16 +90,19 @@ class MaskedPart:
             )
 
     def advance(self, view: RoundView, elements: Elements) -> Program[None]:
-        """Send this client's message of the stage that `view` is in; nothing when it is sent already.
+        """Send this client's message of the current stage of `view`, unless it was sent before.
 
         Raises `RefusalError`, `ThresholdError` and `CodecError` when the server breaks a rule or too few neighbours are
-        left, and what the calls raise: all of them end the round for this client.
+        left, and what the calls raise. Each of them ends the round for this client.
         """
         if view.state not in MASKED_STATES or self.finished:
             return
-        ahead = _REACHED[type(self._state)] - MASKED_STATES.index(view.state)
+        ahead = _COMPLETED_STAGES[type(self._state)] - MASKED_STATES.index(view.state)
         if ahead < 0 and not self._skips_confirming(view):
-            self.finished, self.missed = True, f"the round went on to {view.state} before this client was done"
+            self.finished, self.missed = (
+                True,
+                f"the round advanced to {view.state} before this client had sent its message",
+            )
             return
         match self._state:
             case None:

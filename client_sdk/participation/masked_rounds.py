@@ -1,4 +1,4 @@
-"""A participation's way through one masked round: catch up, a message a stage, train in between, report at the end."""
+"""One client in one masked round: catch up, send one message per stage, train before contributing, report."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ __all__ = ["MaskedRound", "take_masked_part"]
 
 @dataclass
 class MaskedRound:
-    """One client in one masked round. Give `advance` the round's view whenever it changed, until `finished`."""
+    """One client in one masked round. Call `advance` with the round's view each time it changes, until `finished`.
 
-    core: LocalWork
+    client: the client. view: the round as it opened. traffic: counts the bytes of the round.
+    """
+
+    client: LocalWork
     view: RoundView
     history: History
     progress: Progress | None = None
@@ -42,11 +45,14 @@ class MaskedRound:
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to send."""
+        """Whether this client has sent all its messages, or missed a stage."""
         return self._part is not None and self._part.finished
 
     def advance(self, view: RoundView) -> Program[None]:
-        """What the stage of `view` asks of this client; `RoundLost` when it came too late for one."""
+        """Send what the current stage of `view` asks of this client.
+
+        Raises `RoundLost` when the client has missed a stage, `PolicyRefused`, and what `MaskedPart.advance` raises.
+        """
         started, training = perf_counter(), self._seconds["train"]
         if self._part is None:
             self._part = yield from metered(self._begin(), self.traffic)
@@ -58,46 +64,52 @@ class MaskedRound:
             raise RoundLost(self._part.missed)
         if view.state == "collecting" and self._local is not None and not self._settled:
             self._settled = True
-            self._seconds["train"] += yield from self.core.settle(self._local)
+            self._seconds["train"] += yield from self.client.settle(self._local)
 
     def _begin(self) -> Program[MaskedPart]:
-        core, view = self.core, self.view
-        core.policy.check_round(view)
-        self._caught_up = yield from core.follower.follow(view.number - 1, patience=60.0)
-        context = round_context(core.terms, view, self._spec, self._caught_up.state)
+        client, view = self.client, self.view
+        client.policy.check_round(view)
+        self._caught_up = yield from client.follower.follow(view.number - 1, snapshot_wait=60.0)
+        context = round_context(client.terms, view, self._spec, self._caught_up.state)
         return MaskedPart(
-            core.calls, core.membership, core.identity, core.policy, core.membership_check, context, core.client_store
+            client.calls,
+            client.membership,
+            client.identity,
+            client.policy,
+            client.membership_check,
+            context,
+            client.client_store,
         )
 
     @property
     def _spec(self) -> RoundSpec:
-        return self.core.spec(self.view)
+        return self.client.spec(self.view)
 
     def _elements(self) -> NDArray[np.unsignedinteger[Any]]:
-        """Train, and lay the contribution out in the ring."""
+        """Train, and encode the contribution as ring elements."""
         if self._caught_up is None or self._part is None:
-            raise RoundLost("a round begins with its first stage")
-        started, spec, core = perf_counter(), self._spec, self.core
-        self._local = core.train(spec, core.follower.view(self._caught_up.state), self.history)
+            raise RoundLost("this client missed the first stage of the round")
+        started, spec, client = perf_counter(), self._spec, self.client
+        self._local = client.train(spec, client.follower.view(self._caught_up.state), self.history)
         self._seconds["train"] += perf_counter() - started
-        if self.progress and core.policy.too_much_clipped(self._local.clipped, self._local.values):
+        if self.progress and client.policy.too_much_clipped(self._local.clipped, self._local.values):
             self.progress(ClipWarning(self.view.number, self._local.clipped, self._local.values))
-        route = core.terms.recipe.route(spec, core.membership.client_id)
+        route = client.terms.recipe.route(spec, client.membership.client_id)
         return encode(self._part.context.plan, route, self._local.blocks)
 
     def report(self) -> RoundReport:
-        """What this client did; `RoundLost` before it has contributed."""
+        """Return the report of this client; `RoundLost` before it has contributed."""
         if self._local is None or self._caught_up is None:
             raise RoundLost("this client has not contributed")
-        route = self.core.terms.recipe.route(self._spec, self.core.membership.client_id)
+        route = self.client.terms.recipe.route(self._spec, self.client.membership.client_id)
         return RoundReport(
             round=self.view.number,
-            client_id=self.core.membership.client_id,
+            client_id=self.client.membership.client_id,
             loss=self._local.loss,
             samples=self._local.samples,
             values=self._local.values,
             clipped=self._local.clipped,
-            contribution_bytes=self.core.terms.sum_plan_at(self._spec.sum_index).contribution_bytes(route),
+            contribution_bytes=self.client.terms.sum_plan_at(self._spec.sum_index).contribution_bytes(route),
             bytes_up=self.traffic.up,
             bytes_down=self.traffic.down,
             bytes_spared=self._caught_up.bytes_spared,
@@ -110,21 +122,22 @@ class MaskedRound:
 
 
 def take_masked_part(
-    core: LocalWork, view: RoundView, history: History, progress: Progress | None
+    client: LocalWork, view: RoundView, history: History, progress: Progress | None
 ) -> Program[RoundReport]:
-    """Go through the round with everyone else, from its first stage until this client has nothing left to send.
+    """Take part in the masked round `view` from its first stage, and return the report.
 
-    Raises `RoundLost` when the round fails or leaves this client behind.
+    Raises `RoundLost` when the round ends before this client has sent all its messages, and what `MaskedRound.advance`
+    raises.
     """
-    own, etag = MaskedRound(core, view, history, progress), None
+    part, etag = MaskedRound(client, view, history, progress), None
     while True:
-        yield from own.advance(view)
-        if own.finished:
-            return own.report()
-        fresh = yield from core.calls.current_round(core.terms.task_id, etag, LONG_POLL_SECONDS)
-        if fresh is None:
+        yield from part.advance(view)
+        if part.finished:
+            return part.report()
+        current = yield from client.calls.current_round(client.terms.task_id, etag, LONG_POLL_SECONDS)
+        if current is None:
             continue
-        etag, now = fresh.etag, fresh.round
-        if now.number != view.number or is_over(now):
-            raise RoundLost(now.failure or f"round {view.number} ended before this client was done")
-        view = now
+        etag, newest = current.etag, current.round
+        if newest.number != view.number or is_over(newest):
+            raise RoundLost(newest.failure or f"round {view.number} ended before this client had sent all its messages")
+        view = newest

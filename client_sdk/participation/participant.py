@@ -1,4 +1,4 @@
-"""A client's part in one task, sync and async: the same programs, run by two drivers."""
+"""A client's part in one task, as sync and async classes that run the same programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["AsyncKeyHolder", "AsyncParticipant", "KeyHolder", "Participant", "ke
 
 
 def key_service(participation: Participation) -> KeyService:
-    """The key holder's programs for this membership; `ParameterError` unless it is the holder's, with a secret."""
+    """Return the key holder's programs; `ParameterError` unless the client is the holder and has the secret."""
     membership = participation.membership
     if membership.role != "holder":
         raise ParameterError(f"this client is a member of task {membership.task_name!r}, not its key holder")
@@ -31,8 +31,8 @@ def key_service(participation: Participation) -> KeyService:
     )
 
 
-class _Part:
-    """What both kinds have in common."""
+class _BaseParticipant:
+    """The common part of the sync and the async class."""
 
     def __init__(self, core: Participation) -> None:
         self.core = core
@@ -42,17 +42,17 @@ class _Part:
 
     @property
     def membership(self) -> Membership:
-        """Task id, client id and role."""
+        """The stored membership: task id, client id, role and device group."""
         return self.core.membership
 
     @property
     def terms(self) -> TaskTerms:
-        """Recipe, mechanism, schedule and plan of the task."""
+        """The terms of the task: recipe, mechanism, schedule and plan."""
         return self.core.terms
 
 
-class Participant(_Part):
-    """One client of one task; made by `Client.join`."""
+class Participant(_BaseParticipant):
+    """One client of one task, returned by `Client.join`."""
 
     def __init__(self, core: Participation, driver: SyncDriver) -> None:
         super().__init__(core)
@@ -65,40 +65,50 @@ class Participant(_Part):
         stop: Stop | None = None,
         poll_seconds: float = 20.0,
     ) -> list[RoundReport]:
-        """Train, seal and upload in every round this client is asked in, until the task ends or `stop()` is true.
+        """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
-        `interactions`: item numbers 0..N-1 that the user chose, each once, or a mapping from item to rating for the
-        recipes that learn from ratings. Returns the rounds' reports.
+        interactions: the user's item numbers in 0..N-1, each once, or a mapping from item to rating for recipes that
+        use ratings. progress: called with each `Event`. stop: called before each poll. poll_seconds: length of one long
+        poll, at most 30. Returns one report per contribution. A round that this client misses is reported as
+        `RoundMissed`. Raises `ParameterError` for interactions that the recipe cannot use.
         """
         return self._driver.run(self.core.run_until_closed(interactions, progress, stop, poll_seconds))
 
     def take_part_once(
         self, round_view: RoundView, interactions: object, progress: Progress | None = None
     ) -> RoundReport:
-        """Take part in one round; raises what `take_part` would tell as `RoundMissed`."""
+        """Take part in one round and return its report; raises the errors that `take_part` reports as `RoundMissed`."""
         self.core.seen = self.core.history(interactions)
         return self._driver.run(self.core.run_round(round_view, self.core.seen, progress))
 
     def current_round(self, wait: float = 0.0) -> RoundView | None:
-        """The newest round, waited for up to `wait` (30) seconds; None when there is none."""
+        """Return the newest round; None if there is none within `wait` seconds (at most 30)."""
         fresh = self._driver.run(self.core.calls.current_round(self.core.terms.task_id, None, wait))
         return None if fresh is None else fresh.round
 
     def model(self) -> ModelState:
-        """The model after the last completed round, as this client's group sees it."""
+        """Return the model after the last completed round, as this client's device group sees it.
+
+        Raises `ModelUnavailable` when it cannot be downloaded.
+        """
         return self._driver.run(self.core.newest())
 
     def recommend(self, k: int = 10, interactions: object | None = None, refresh: bool = True) -> Recommendations:
-        """The `k` best items that the user has not seen, computed here. `refresh=False` makes no request."""
+        """Return the `k` best items that are not in `interactions`, computed on the device.
+
+        interactions: as for `take_part`; None for those of the last `take_part`. refresh: whether to update the model
+        first; False makes no request. Raises `ParameterError` without interactions and for `k` out of range, and
+        `ModelUnavailable`.
+        """
         return self._driver.run(self.core.recommend(k, interactions, refresh))
 
     def key_holder(self) -> KeyHolder:
-        """The key holder's duties, when this membership is the holder's."""
+        """Return the key holder's methods; `ParameterError` unless this client is the task's key holder."""
         return KeyHolder(key_service(self.core), self._driver)
 
 
-class AsyncParticipant(_Part):
-    """`Participant` on an event loop; training and encryption run in threads."""
+class AsyncParticipant(_BaseParticipant):
+    """`Participant` for use on an event loop; training and encryption run in threads."""
 
     def __init__(self, core: Participation, driver: AsyncDriver) -> None:
         super().__init__(core)
@@ -140,31 +150,37 @@ class AsyncParticipant(_Part):
 
 
 class KeyHolder:
-    """The client that makes the keys. It may run in a thread beside the same client's `take_part`."""
+    """The client that creates and distributes the keyring. It may run in a thread beside the client's `take_part`."""
 
     def __init__(self, service: KeyService, driver: SyncDriver) -> None:
         self.service = service
         self._driver = driver
 
     def create_keyring(self) -> str:
-        """Make the task's keyring and keep it here (once); returns its fingerprint, which members may compare."""
+        """Generate and store the task's keyring, once; return its fingerprint, which members may compare."""
         return self.service.create().fingerprint
 
     def serve_keyring(self, progress: Progress | None = None, wait: float = 0.0) -> Deliveries:
-        """Seal the keyring for every member that waits for it, after checking its proof; waits `wait` for one."""
+        """Send the keyring to every member without one whose proof is valid; wait up to `wait` seconds for a member."""
         return self._driver.run(self.service.deliver(progress, wait))
 
     def publish_snapshot(self, upto: int) -> int | None:
-        """Open the sums up to round `upto` and publish the state (public-key mode); its round when it was news."""
+        """Open the sums up to round `upto` and publish the state as a snapshot (public-key mode).
+
+        Returns the snapshot's round, None when there was nothing new to publish.
+        """
         return self._driver.run(self.service.publish_newest(upto))
 
     def serve(self, progress: Progress | None = None, stop: Stop | None = None, poll_seconds: float = 5.0) -> None:
-        """Make the keyring if need be, key members and, in public-key mode, publish every round's state."""
+        """Create the keyring if needed and send it to members, until the task ends or `stop()` returns True.
+
+        In public-key mode it also publishes the state after every completed round.
+        """
         self._driver.run(self.service.serve(progress, stop, poll_seconds))
 
 
 class AsyncKeyHolder:
-    """`KeyHolder` on an event loop."""
+    """`KeyHolder` for use on an event loop."""
 
     def __init__(self, service: KeyService, driver: AsyncDriver) -> None:
         self.service = service

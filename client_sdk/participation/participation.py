@@ -1,4 +1,4 @@
-"""A client's part in a task, until the task ends: follow its rounds, take part in each, recommend from the model."""
+"""A client's part in a task until the task ends: follow the rounds, take part in them, recommend from the model."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ _MISSED = (
     *(PolicyRefused, RoundClosed, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable),
     *(RoundLost, RefusalError, ThresholdError),
 )
-"""What ends a round for this client, and not its part in the task."""
+"""Errors that end a round for this client, but not its part in the task."""
 
 
 @dataclass
 class Participation(LocalWork):
-    """One client of one task. `seen`: the interactions of the last `run_until_closed`."""
+    """One client of one task. seen: the interactions of the last `run_until_closed`."""
 
     seen: History | None = None
 
     def run_round(self, view: RoundView, history: History, progress: Progress | None = None) -> Program[RoundReport]:
-        """Take part in the round `view`: what `take_part` does for each round it is asked in.
+        """Take part in the round `view` and return the report.
 
-        Raises `PolicyRefused`, the upload's problems, `RoundLost` and its like in masked rounds, and `ParameterError`
-        when training diverged.
+        Raises `PolicyRefused`, the errors of the upload, `RoundLost`, `RefusalError` and `ThresholdError` in masked
+        rounds, and `ParameterError` when training diverges.
         """
         if self.terms.mechanism.interactive:
             return take_masked_part(self, view, history, progress)
@@ -74,10 +74,10 @@ class Participation(LocalWork):
     # --- until the task ends -------------------------------------------------------------------------------------
 
     def history(self, interactions: object) -> History:
-        """The interactions as a `History`; `ParameterError` for none, and for what the recipe cannot learn from."""
+        """Return the interactions as a `History`; `ParameterError` if there are none or the recipe cannot use them."""
         history = History.of(interactions, self.terms.n_items)
         if not len(history):
-            raise ParameterError("a client without interactions has nothing to train on")
+            raise ParameterError("interactions must not be empty: there is nothing to train on")
         if isinstance(self.half, ChecksHistory):
             self.half.check(history)
         return history
@@ -89,10 +89,10 @@ class Participation(LocalWork):
         stop: Stop | None = None,
         poll_seconds: float = 20.0,
     ) -> Program[list[RoundReport]]:
-        """Take part in every round this client is asked in, until the task ends or `stop()` says so.
+        """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
-        A round that closes early or that the policy refuses is told as `RoundMissed`, and the next one awaited.
-        `stop` is asked between long polls of `poll_seconds`.
+        Errors of a round are reported as `RoundMissed`, and the next round is awaited. `stop` is called before each
+        long poll of `poll_seconds`. Returns the reports of the rounds.
         """
         self.seen = self.history(interactions)
         if not (yield from self.ready(progress, stop, poll_seconds)):
@@ -101,7 +101,7 @@ class Participation(LocalWork):
             return (yield from self._run_rounds(self.seen, progress, stop, poll_seconds))
 
     def _working_ahead(self) -> AbstractContextManager[None]:
-        """Let the mechanism use the time between rounds, where it can."""
+        """Let the mechanism precompute between rounds, if it can."""
         mechanism, keyring = self.terms.mechanism, self.follower.keyring
         if isinstance(mechanism, WorksAhead) and keyring is not None:
             return mechanism.working_ahead(self.terms.sum_plan, keyring)
@@ -153,29 +153,33 @@ class Participation(LocalWork):
 
     def _fetch_final_model(self, progress: Progress | None) -> Program[None]:
         try:
-            yield from self.newest(patience=60.0)
+            yield from self.newest(snapshot_wait=60.0)
         except ModelUnavailable as error:
             if progress:
                 progress(ModelBehind(str(error)))
 
-    def newest(self, patience: float = 0.0) -> Program[ModelState]:
-        """The model after the last completed round, as this client's group sees it."""
+    def newest(self, snapshot_wait: float = 0.0) -> Program[ModelState]:
+        """Return the model after the last completed round, as this client's device group sees it.
+
+        snapshot_wait: see `ModelFollower.follow`. Raises `ModelUnavailable`.
+        """
         yield from self.ready()
-        fresh = yield from self.calls.current_round(self.terms.task_id)
-        upto = 0 if fresh is None else fresh.round.number - (not is_over(fresh.round))
-        return self.follower.view((yield from self.follower.follow(upto, patience)).state)
+        current = yield from self.calls.current_round(self.terms.task_id)
+        upto = 0 if current is None else current.round.number - (not is_over(current.round))
+        return self.follower.view((yield from self.follower.follow(upto, snapshot_wait)).state)
 
     # --- recommending --------------------------------------------------------------------------------------------
 
     def recommend(self, k: int, interactions: object | None, refresh: bool) -> Program[Recommendations]:
-        """The `k` best items for this user among those not in `interactions` (those of `loop` when None).
+        """Return the `k` best items for this user among those not in `interactions`.
 
-        With `refresh` the model is brought up to date first; without, the newest known here is used and no request
-        made. A user that never took part gets its factor from local training, of which nothing is sent.
+        interactions: None for those of `run_until_closed`. refresh: whether to update the model first; without, the
+        newest model on the device is used and no request is made. The factor of a user that never took part comes from
+        local training, of which nothing is sent.
         """
         seen = self.seen if interactions is None else History.of(interactions, self.terms.n_items)
         if seen is None:
-            raise ParameterError("whose interactions? pass them: recommend(k, interactions=...)")
+            raise ParameterError("interactions are required: call recommend(k, interactions=...)")
         if refresh:
             state = yield from self.newest()
         else:
@@ -184,7 +188,7 @@ class Participation(LocalWork):
         return top_items(scores, seen.items, k)
 
     def scores(self, state: ModelState, history: History) -> NDArray[np.float32]:
-        """This user's score for every item, float32 (items,), by what its group sees of the model."""
+        """Return this user's score of every item, float32 (items,), from its device group's view of the model."""
         client_state = self.client_state()
         if client_state is None:
             spec = self.terms.recipe.round_spec(self.terms.seed, max(1, state.round_number))

@@ -1,4 +1,4 @@
-"""One client in one round without stages: catch up, train, seal, upload."""
+"""One client in one unmasked round: catch up, train, seal, upload."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ import numpy as np
 from client_sdk.api.effects import Program, Traffic, metered, work
 from client_sdk.history import History
 from client_sdk.model.catch_up import CaughtUp
-from client_sdk.participation.events import (
-    ClipWarning,
-    Progress,
-    RoundReport,
-    SnapshotPublished,
-)
+from client_sdk.participation.events import ClipWarning, Progress, RoundReport, SnapshotPublished
 from client_sdk.participation.ledger import deliver
 from client_sdk.participation.local_work import LocalWork
 from client_sdk.training.base import LocalResult
@@ -24,34 +19,35 @@ from protocols.recipes.base import RoundSpec
 __all__ = ["take_unmasked_part"]
 
 _SNAPSHOT_VOLUNTEERS = 3.0
-"""Cohort members that look, on average, whether a snapshot is due: all of them would upload for one to win."""
+"""Average number of cohort members that check whether a snapshot is due: of several uploads only one is kept."""
 
 
 def take_unmasked_part(
-    own: LocalWork, view: RoundView, history: History, progress: Progress | None, traffic: Traffic
+    client: LocalWork, view: RoundView, history: History, progress: Progress | None, traffic: Traffic
 ) -> Program[RoundReport]:
-    """Catch up, train, seal and upload: one contribution to the round `view`, counted in `traffic`.
+    """Catch up, train, seal and upload one contribution to the round `view`; return the report.
 
-    Raises `PolicyRefused`, the upload's problems, and `ParameterError` when training diverged.
+    traffic: counts the bytes of the round. Raises `PolicyRefused`, the errors of catching up and of the upload, and
+    `ParameterError` when training diverges.
     """
-    own.policy.check_round(view)
-    spec = own.spec(view)
+    client.policy.check_round(view)
+    spec = client.spec(view)
     started = perf_counter()
-    yield from own.ready(progress)
-    caught_up = yield from metered(own.follower.follow(view.number - 1, patience=60.0), traffic)
+    yield from client.ready(progress)
+    caught_up = yield from metered(client.follower.follow(view.number - 1, snapshot_wait=60.0), traffic)
     current = perf_counter()
-    local = yield from work(lambda: own.train(spec, own.follower.view(caught_up.state), history))
+    local = yield from work(lambda: client.train(spec, client.follower.view(caught_up.state), history))
     trained = perf_counter()
-    body = yield from work(lambda: _seal(own, spec, local))
+    body = yield from work(lambda: _seal(client, spec, local))
     sealed = perf_counter()
-    if progress and own.policy.too_much_clipped(local.clipped, local.values):
+    if progress and client.policy.too_much_clipped(local.clipped, local.values):
         progress(ClipWarning(view.number, local.clipped, local.values))
-    client_id = own.membership.client_id
-    delivery = deliver(own.calls, own.client_store, own.terms.task_id, view.number, client_id, body)
+    client_id = client.membership.client_id
+    delivery = deliver(client.calls, client.client_store, client.terms.task_id, view.number, client_id, body)
     yield from metered(delivery, traffic)
     uploaded = perf_counter()
-    finishing = yield from own.settle(local)
-    yield from metered(_offer_snapshot(own, view, caught_up, progress), traffic)
+    finish_seconds = yield from client.settle(local)
+    yield from metered(_publish_snapshot_when_due(client, view, caught_up, progress), traffic)
     return RoundReport(
         round=view.number,
         client_id=client_id,
@@ -64,23 +60,25 @@ def take_unmasked_part(
         bytes_down=traffic.down,
         bytes_spared=caught_up.bytes_spared,
         catch_up_seconds=current - started,
-        train_seconds=trained - current + finishing,
+        train_seconds=trained - current + finish_seconds,
         seal_seconds=sealed - trained,
         upload_seconds=uploaded - sealed,
         caught_up=caught_up.plan.kind,
     )
 
 
-def _seal(own: LocalWork, spec: RoundSpec, local: LocalResult) -> bytes:
-    route = own.terms.recipe.route(spec, own.membership.client_id)
-    plan = own.terms.sum_plan_at(spec.sum_index)
-    return own.terms.mechanism.seal(plan, route, local.blocks, own.follower.keyring)
+def _seal(client: LocalWork, spec: RoundSpec, local: LocalResult) -> bytes:
+    route = client.terms.recipe.route(spec, client.membership.client_id)
+    plan = client.terms.sum_plan_at(spec.sum_index)
+    return client.terms.mechanism.seal(plan, route, local.blocks, client.follower.keyring)
 
 
-def _offer_snapshot(own: LocalWork, view: RoundView, caught_up: CaughtUp, progress: Progress | None) -> Program[None]:
-    if own.terms.opened_by != "members" or not own.policy.snapshot_every:
+def _publish_snapshot_when_due(
+    client: LocalWork, view: RoundView, caught_up: CaughtUp, progress: Progress | None
+) -> Program[None]:
+    if client.terms.opened_by != "members" or not client.policy.snapshot_every:
         return
     if np.random.default_rng().random() * view.cohort > _SNAPSHOT_VOLUNTEERS:
         return
-    if (yield from own.follower.publish_when_due(caught_up.state, own.policy.snapshot_every)) and progress:
+    if (yield from client.follower.publish_when_due(caught_up.state, client.policy.snapshot_every)) and progress:
         progress(SnapshotPublished(caught_up.state.round_number))

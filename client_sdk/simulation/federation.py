@@ -1,7 +1,7 @@
 """A federation in one process, without HTTP: every client trains, every contribution is sealed, folded and opened.
 
-What the fidelity benchmarks run, and what a researcher runs to try a recipe. The sums are the protocols' own; only
-the network and the storage between the parties are left out.
+The fidelity benchmarks use it, and researchers use it to try a recipe. The sums are computed by the protocols; only the
+network and the storage between the parties are omitted.
 """
 
 from __future__ import annotations
@@ -34,15 +34,19 @@ from protocols.sums.registry import mechanism as find_mechanism
 __all__ = ["FOLD_BATCH", "Federation", "Sampling", "SimulatedRound"]
 
 FOLD_BATCH: Final = 16
-"""Contributions folded at a time, as a server would."""
+"""Contributions folded at a time, as on the server."""
 
 Sampling = Literal["turns", "uniform"]
-"""How cohorts are chosen: everyone in turn after one shuffle, or anew and uniformly in each round."""
+"""How cohorts are drawn: in turn from one shuffle ("turns"), or uniformly in each round ("uniform")."""
 
 
 @dataclass(frozen=True)
 class SimulatedRound:
-    """What one round did and cost. Seconds are sums over the cohort; bytes are of one average contribution."""
+    """The outcome and the cost of one round.
+
+    loss: mean training loss. clipped: values clipped by the whole cohort. bytes_up: mean bytes of a contribution. The
+    seconds are sums over the cohort.
+    """
 
     number: int
     survivors: int
@@ -57,7 +61,7 @@ class SimulatedRound:
 
 @dataclass
 class _Tally:
-    """What a round costs, as it goes on."""
+    """The running costs of one round."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("train", "seal", "fold", "open"), 0.0))
     losses: list[float] = field(default_factory=list)
@@ -65,14 +69,14 @@ class _Tally:
     bytes: int = 0
 
     @contextmanager
-    def clock(self, phase: str) -> Iterator[None]:
-        """Count the time spent inside towards `phase`."""
+    def clock(self, work: str) -> Iterator[None]:
+        """Add the time spent in the block to `seconds[work]`."""
         started = perf_counter()
         yield
-        self.seconds[phase] += perf_counter() - started
+        self.seconds[work] += perf_counter() - started
 
     def round(self, number: int, survivors: int) -> SimulatedRound:
-        """The figures of the whole round."""
+        """Return the figures of the whole round."""
         s = self.seconds
         return SimulatedRound(
             number, survivors, float(np.mean(self.losses)), self.clipped, self.bytes / survivors,
@@ -82,15 +86,20 @@ class _Tally:
 
 @dataclass
 class Federation:
-    """All clients of one data set, one recipe over one mechanism.
+    """All clients of one data set, with one recipe over one mechanism.
 
-    Cohorts go round-robin over one shuffle, as in the released CoLR code: everyone takes part once in users/cohort
-    rounds; with `sampling` "uniform" each round draws its own. A recipe with a frozen cohort gets the same one in every
-    round. `seed` fixes the shuffle, the task seed and
-    each client's training draws, so that two mechanisms can be compared on the same run; the HE library's own
-    randomness is never fixed. `excluded` (users, k) are items that a user never draws as a training negative, -1 for
-    none: only the papers' own protocol needs it. `user_groups` (users,) says which of the recipe's groups each user is
-    in: everyone in group 0 when None.
+    train: every user's interactions. training: training parameters; None for the recipe's defaults.
+    cohort_size: clients per round.
+    seed: fixes the shuffle, the task seed and each client's training draws, so that two mechanisms can be compared on
+    the same run. The randomness of the HE library is never fixed.
+    excluded: int32 (users, k), items that a user never draws as a training negative, padded with -1. Only the protocol
+    of the papers needs it.
+    user_groups: int64 (users,), the device group of each user; None puts everyone in group 0.
+    sampling: "turns" draws cohorts round-robin from one shuffle, as the released CoLR code does, so that every user
+    takes part once in users/cohort_size rounds; "uniform" draws each cohort independently. A recipe with a frozen
+    cohort has the same cohort in every round.
+
+    Raises `ParameterError` for parameters that do not fit, and when a device group has no users.
     """
 
     train: Interactions
@@ -126,22 +135,22 @@ class Federation:
             order[device_group_of[order] == device_group] for device_group in range(self.recipe.device_groups)
         ]
         if not all(members.size for members in self.orders):
-            raise ParameterError(f"each of the recipe's {self.recipe.device_groups} groups needs users")
+            raise ParameterError(
+                f"each of the recipe's {self.recipe.device_groups} device groups needs at least one user"
+            )
 
     @property
     def user_factors(self) -> NDArray[np.float32]:
-        """Every user's own factor, float32 (users, dim), for recipes that have one."""
+        """Every user's factor, float32 (users, dim), for recipes that have one."""
         return np.stack([client_state[USER_FACTOR] for client_state in self.client_states])
 
     def cohort(self, spec: RoundSpec) -> NDArray[np.int64]:
-        """The users asked in a round: the same in all rounds where the recipe's cohort is frozen.
+        """Return the users asked in a round, int64; the same in all rounds if the recipe's cohort is frozen.
 
-        Groups take turns, so a group's turn comes every `recipe.groups` rounds.
+        Device groups take turns: each is asked every `recipe.device_groups` rounds.
         """
-        members, turn = (
-            self.orders[self.recipe.device_group_of(spec.sum_index)],
-            (spec.number - 1) // self.recipe.device_groups,
-        )
+        members = self.orders[self.recipe.device_group_of(spec.sum_index)]
+        turn = (spec.number - 1) // self.recipe.device_groups
         if self.sampling == "uniform" and not self.recipe.frozen_cohort:
             draws = np.random.default_rng([self.seed, 3, spec.number])
             return np.asarray(draws.choice(members, min(self.cohort_size, members.size), replace=False))
@@ -150,9 +159,9 @@ class Federation:
         return np.asarray(members[asked % members.size])
 
     def run(self, rounds: int) -> Iterator[SimulatedRound]:
-        """Run `rounds` more rounds, one at a time; `state` and `memories` hold the model in between.
+        """Run up to `rounds` more rounds and yield each; `state` and `client_states` hold the model in between.
 
-        Fewer where the recipe says that the model is done.
+        Ends earlier when the recipe's model is done.
         """
         for number in range(self.state.round_number + 1, self.state.round_number + rounds + 1):
             if self.recipe.is_done(self.state):
@@ -173,7 +182,7 @@ class Federation:
     def _sum_sealed(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
     ) -> NDArray[np.float64]:
-        """Everyone seals, the server folds batch by batch, and whoever may open the sum does."""
+        """Seal every contribution, fold in batches, and open the sum; float64 (layout.length,)."""
         partial: bytes | None = None
         waiting: list[tuple[Route, bytes]] = []
         for user in cohort:
@@ -195,8 +204,9 @@ class Federation:
     def _sum_masked(
         self, plan: MaskedPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
     ) -> NDArray[np.float64]:
-        """All stages of a masked round, nobody dropping out. What it takes counts as sealing: nobody could tell apart
-        what is whose.
+        """Run all stages of a masked round without dropouts; float64 (layout.length,).
+
+        The time counts as sealing, because the parties' shares of it cannot be separated.
         """
         vectors = {}
         for user in cohort:

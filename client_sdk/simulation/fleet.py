@@ -1,15 +1,15 @@
 """Hundreds of participants in one process, over real HTTP: for demos, tests and benchmarks.
 
-Every client has its own identity, token, user factor and random numbers, and sends its own contribution through its own
-requests. What they share, because one process plays them all:
+Every client has its own identity, token, user factor and random numbers, and sends its own contribution in its own
+requests. The clients share, because they run in one process:
 
-- a few worker threads, each with one small connection pool (against one server process the fastest way);
-- one watcher's long poll and its list of completed rounds and snapshots (JSON) a round, on client 0's token and on
-  nobody's account;
-- the model: an aggregate is decrypted and absorbed once. With `downloads="each"` every client downloads and checks
-  all that it would need alone; with `"once"` only the watcher does, and a report's `bytes_spared` says what the
-  client would have downloaded.
-- with keys, one decoded copy of the keyring (every client fetched and opened its own envelope).
+- a few worker threads, each with one connection, which is the fastest way against one server process;
+- the long polls and, per round, the list of completed rounds and snapshots. They use the token of client 0 (the
+  watcher) and are not counted in any client's report;
+- the model: each aggregate is opened and absorbed once. With `downloads="each"` every client downloads and checks all
+  that it would need alone. With `"once"` only the watcher does, and `bytes_spared` in a report is what the client would
+  have downloaded;
+- in tasks with keys, one decoded copy of the keyring. Every client has fetched and opened its own envelope.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import MemoryStore
-from client_sdk.model.catch_up import Catalogue, ModelCache, ModelFollower, fetch_catalogue
+from client_sdk.model.cache import ModelCache
+from client_sdk.model.catalogue import Catalogue, fetch_catalogue
+from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.certificates import CertificateSource
 from client_sdk.participation.enroller import Enroller
 from client_sdk.participation.events import RoundMissed, RoundReport, TaskEnded
@@ -52,7 +54,8 @@ from protocols.recipes.base import ModelState
 __all__ = ["Fleet"]
 
 T = TypeVar("T")
-Told = Callable[[int], None]
+CountProgress = Callable[[int], None]
+"""Called with the number of clients that are done."""
 
 
 class Fleet:
@@ -82,13 +85,13 @@ class Fleet:
         self._local.driver = SyncDriver(self._options.client.timeouts, connections=1)
         self._drivers.append(self._local.driver)
 
-    def _spread(self, programs: Iterable[Callable[[], Program[T]]], told: Told | None = None) -> list[T]:
-        """Run one program a client on the workers; the first error ends it. `told` hears how many are done."""
+    def _spread(self, programs: Iterable[Callable[[], Program[T]]], progress: CountProgress | None = None) -> list[T]:
+        """Run one program per client on the workers and return the results in order. Raises the first error."""
         done: list[T] = []
         for result in self._pool.map(lambda make: self._local.driver.run(make()), programs):
             done.append(result)
-            if told:
-                told(len(done))
+            if progress:
+                progress(len(done))
         return done
 
     # --- enrolment and keys --------------------------------------------------------------------------------------
@@ -98,28 +101,28 @@ class Fleet:
         invitation: str,
         holder_invitation: str | None = None,
         certificates: Callable[[CertifiedRole], CertificateSource] | None = None,
-        told: Told | None = None,
+        progress: CountProgress | None = None,
     ) -> None:
-        """Enrol every client; with `holder_invitation` client 0 becomes the key holder and makes the keyring.
+        """Enrol every client; with `holder_invitation` client 0 becomes the key holder and creates the keyring.
 
-        certificates: where the clients' certificates come from, by role; needed in tasks with an organiser. `told`
-        hears how many are enrolled, as they come.
+        certificates: returns the source of certificates for a role; needed in tasks with an organiser. progress: called
+        with the number of enrolled clients.
         """
         store, options = MemoryStore(), self._options
 
         def program(index: int) -> Callable[[], Program[Participation]]:
             enroller = Enroller(self._url, self._identities[index], store, options.policy, options.client)
             is_holder = index == 0 and holder_invitation is not None
-            ticket = holder_invitation if is_holder else invitation
+            own_invitation = holder_invitation if is_holder else invitation
             certificate = None if certificates is None else certificates("holder" if is_holder else "member")
             seed = None if options.seed is None else (options.seed, index)
             device_group = None if options.device_groups is None else int(options.device_groups[index])
             return lambda: enroller.participation(
-                None, ticket, certificate, options.training, seed, self._cache, device_group=device_group
+                None, own_invitation, certificate, options.training, seed, self._cache, device_group=device_group
             )
 
         first = self._spread([program(0)])
-        self._clients = first + self._spread((program(index) for index in range(1, len(self._interactions))), told)
+        self._clients = first + self._spread((program(index) for index in range(1, len(self._interactions))), progress)
         self._histories = [
             client.history(items) for client, items in zip(self._clients, self._interactions, strict=True)
         ]
@@ -130,16 +133,19 @@ class Fleet:
             self._holder = key_service(self._clients[0])
             self._holder.create()
 
-    def give_keys(self, told: Told | None = None) -> None:
-        """Have the holder key every client, and every client open its envelope. Nothing to do for plain tasks.
+    def give_keys(self, progress: CountProgress | None = None) -> None:
+        """Let the key holder send the keyring to every client, and let every client open its envelope.
 
-        `told` hears how many envelopes were sealed, as they are.
+        Does nothing in tasks without keys. progress: called with the number of sealed envelopes. Raises
+        `ParameterError` when the key holder refuses a client.
         """
         if self._holder is not None:
             sealed = count(1)
-            delivered = self._driver.run(self._holder.deliver(lambda _: told(next(sealed)) if told else None))
+            delivered = self._driver.run(self._holder.deliver(lambda _: progress(next(sealed)) if progress else None))
             if delivered.refused:
-                raise ParameterError(f"the key holder refused {len(delivered.refused)} members: false certificates")
+                raise ParameterError(
+                    f"the key holder refused {len(delivered.refused)} members: their certificates are invalid"
+                )
         if self._clients[0].terms.mechanism.needs_keyring:
             self._spread(client.ready for client in self._clients)
             self._share_keyring()
@@ -155,12 +161,13 @@ class Fleet:
     def run(
         self, on_round: Callable[[FleetRound], None] | None = None, stop: Stop | None = None, rounds: int | None = None
     ) -> list[FleetRound]:
-        """Take part in every round until the task ends, `stop()` is true, or `rounds` rounds are over.
+        """Take part in every round until the task ends, `stop()` returns True, or `rounds` rounds are over.
 
-        Each round's report goes to `on_round` once its model is known (`model`, `user_factors`).
+        on_round: called with each round's report once `model` and `user_factors` include the round. Returns the
+        reports. Raises `ParameterError` before `enrol`, and `PolicyRefused` when the policy does not allow a round.
         """
         if not self._clients:
-            raise ParameterError("enrol the fleet first")
+            raise ParameterError("the fleet is not enrolled: call enrol() first")
         watcher, done = self._clients[0], list[FleetRound]()
         opening = opening_state(watcher.terms.mechanism.interactive)
         change: RoundChange | None = None
@@ -182,8 +189,8 @@ class Fleet:
         cohort = self._driver.run(watcher.calls.cohort(watcher.terms.task_id, view.number)).clients
         dropped = self._options.dropout_rng.random(len(cohort)) < self._options.dropout
         members = [client_id for client_id in cohort if client_id in self._by_id]
-        gone = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
-        seats = [self._seat(client_id, client_id in gone) for client_id in members]
+        dropouts = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
+        seats = [self._seat(client_id, client_id in dropouts) for client_id in members]
         if watcher.terms.mechanism.interactive:
             outcomes = play_stages(seats, view, self._spread, self._await_next_state, self._options.dropout_stage)
         else:
@@ -215,7 +222,7 @@ class Fleet:
         return self._driver.run(await_round(watcher.calls, watcher.terms.task_id, number, is_awaited))
 
     def _sync(self, upto: int) -> None:
-        """Bring the shared catalogues and models to the end of round `upto`, and publish a snapshot when one is due."""
+        """Update the shared catalogues and models to the end of round `upto`, and publish a snapshot if one is due."""
         terms = self._clients[0].terms
         behind = [
             follower
@@ -225,10 +232,10 @@ class Fleet:
         if behind and self._holder is not None and terms.opened_by == "holder" and upto:
             self._driver.run(self._holder.publish_newest(upto))
         for follower in behind:
-            self._bring(follower, upto)
+            self._update(follower, upto)
 
-    def _bring(self, follower: ModelFollower, upto: int) -> None:
-        """One copy of the model, and what is known of the way to it."""
+    def _update(self, follower: ModelFollower, upto: int) -> None:
+        """Update the catalogue and the model of one device group."""
         calls, task_id, device_group = follower.calls, follower.terms.task_id, follower.view_group
         news = self._driver.run(fetch_catalogue(calls, follower.terms, follower.known, upto))
         snapshot = self._driver.run(calls.latest_snapshot(task_id)) if upto else None
@@ -239,9 +246,9 @@ class Fleet:
             self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, (), snapshot))
 
     def _model_followers(self) -> dict[int | None, ModelFollower]:
-        """The fleet's own copies of the model, one for each group that follows its own view of it.
+        """The fleet's own copies of the model, one for each device group that follows its own view.
 
-        They are apart from the clients': what those need is counted like anyone's.
+        They are separate from the clients' copies, so that the traffic of the clients is counted as if each was alone.
         """
         for client in self._clients:
             if client.follower.view_group not in self._followers:
@@ -261,8 +268,10 @@ class Fleet:
         return tuple(self._clients)
 
     def model(self, device_group: int | None = None) -> ModelState:
-        """The newest model the fleet knows, as `device_group` (client 0's by default) sees it; at first the initial
-        one.
+        """Return the newest model that the fleet knows; before the first round, the initial one.
+
+        device_group: the group whose view is returned; by default that of client 0. Raises `ParameterError` for a group
+        without clients in the fleet.
         """
         wanted = self._clients[0].membership.device_group if device_group is None else device_group
         if not self._followers:
@@ -271,15 +280,15 @@ class Fleet:
         if whole is not None:
             return whole.terms.recipe.view(whole.at_hand(), wanted)
         if wanted not in self._followers:
-            raise ParameterError(f"no client of this fleet is in group {wanted}, so it knows no model of that group")
+            raise ParameterError(f"no client of this fleet is in group {wanted}, so its model is unknown")
         return self._followers[wanted].at_hand()
 
     def user_factors(self) -> NDArray[np.float32]:
-        """Every client's own factor, float32 (clients, dim); a fresh random one for a client that never trained."""
+        """Return every client's user factor, float32 (clients, dim); a random one for a client that never trained."""
         return np.stack([client_state[USER_FACTOR] for client_state in self._client_states()])
 
     def scores(self) -> Iterator[NDArray[np.float32]]:
-        """Every client's scores by the newest model, float32 (items,) one after the other."""
+        """Yield every client's scores by the newest model, each float32 (items,)."""
         device_groups = {client.membership.device_group for client in self._clients}
         states = {device_group: self.model(device_group) for device_group in device_groups}
         for client, client_state, history in zip(self._clients, self._client_states(), self._histories, strict=True):
@@ -290,11 +299,11 @@ class Fleet:
         return [client.client_state() or client.half.initial_client_state(rng) for client in self._clients]
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes of bodies sent and received by everyone so far: enrolment, keys, polls and snapshots included."""
-        return sum(d.traffic.up for d in self._drivers), sum(d.traffic.down for d in self._drivers)
+        """Return the bytes of bodies sent and received so far, including enrolment, keys, polls and snapshots."""
+        return sum(each.traffic.up for each in self._drivers), sum(each.traffic.down for each in self._drivers)
 
     def close(self) -> None:
-        """End the workers and close the connections."""
+        """Stop the workers and close all connections."""
         self._pool.shutdown()
         for driver in self._drivers:
             driver.close()

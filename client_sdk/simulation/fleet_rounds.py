@@ -1,4 +1,4 @@
-"""How a fleet plays one round: everyone at once, or stage by stage where a round takes several messages of each."""
+"""One round of a fleet: unmasked (one contribution per client) or masked (one message per client and stage)."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ from protocols.messages.stages import MASKED_STATES, RoundState
 __all__ = ["FleetRound", "Seat", "play_at_once", "play_stages"]
 
 T = TypeVar("T")
-_DROPPED: Final = "dropped out on purpose"
+_DROPPED: Final = "simulated dropout"
 
 
 class Spread(Protocol):
-    """Runs one program a client on the fleet's workers."""
+    """Runs one program per client on the fleet's workers and returns the results in order."""
 
     def __call__(self, programs: Iterable[Callable[[], Program[T]]], /) -> list[T]: ...
 
 
 @dataclass(frozen=True)
 class Seat:
-    """A client in a cohort, and whether it falls silent in this round."""
+    """A client in a cohort. drops: whether it drops out of this round."""
 
     client: Participation
     history: History
     drops: bool
 
     def view(self, seen: RoundView) -> RoundView:
-        """The round as this client is asked in it: the watcher sees what is asked of itself."""
-        mine = {"contribution_bytes": None, "in_cohort": True, "contributed": False, "delivered": False}
-        return seen.model_copy(update=mine)
+        """Return `seen`, the round as client 0 sees it, as this client sees it."""
+        own_fields = {"contribution_bytes": None, "in_cohort": True, "contributed": False, "delivered": False}
+        return seen.model_copy(update=own_fields)
 
 
 @dataclass(frozen=True)
 class FleetRound:
-    """What one round did and cost, all clients of the cohort together.
+    """The outcome and the cost of one round, for all clients of the cohort together.
 
-    seconds: wall clock from the round's opening being seen to the new model being known. The phases are sums over the
-    clients, which run side by side. bytes: of bodies. missed: dropped out on purpose, refused or too late.
+    failure: the reason when `state` is "failed". asked: clients in the cohort. reports: one per contribution. missed:
+    clients that dropped out, were refused or came too late. seconds: wall clock from the poll that returned the round
+    to the new model. Bytes are of bodies.
     """
 
     number: int
@@ -64,17 +65,17 @@ class FleetRound:
 
     @property
     def loss(self) -> float:
-        """Mean training loss of the clients that delivered; NaN when none did."""
+        """Mean training loss of the clients that contributed; NaN when none did."""
         return self._sum("loss") / len(self.reports) if self.reports else float("nan")
 
     @property
     def clipped(self) -> int:
-        """Values that were clipped."""
+        """Number of values that were clipped."""
         return int(self._sum("clipped"))
 
     @property
     def values(self) -> int:
-        """Values that were uploaded."""
+        """Number of values that were uploaded."""
         return int(self._sum("values"))
 
     @property
@@ -89,17 +90,20 @@ class FleetRound:
 
     @property
     def bytes_spared(self) -> int:
-        """Bytes that the cohort would have received without a shared cache."""
+        """Bytes that a shared cache saved the cohort from downloading."""
         return int(self._sum("bytes_spared"))
 
     @property
     def phases(self) -> dict[str, float]:
-        """Seconds by phase, summed over the clients: catch_up, train, seal, upload."""
+        """Seconds spent on catch_up, train, seal and upload, each summed over the clients, which run in parallel."""
         return {name: self._sum(f"{name}_seconds") for name in ("catch_up", "train", "seal", "upload")}
 
 
 def play_at_once(seats: Sequence[Seat], view: RoundView, spread: Spread) -> list[RoundReport | RoundMissed]:
-    """One contribution each."""
+    """Play an unmasked round: one contribution per client. Returns one outcome per seat, in order.
+
+    Raises `PolicyRefused`; other errors of a client become its `RoundMissed`.
+    """
 
     def part(seat: Seat) -> Callable[[], Program[RoundReport | RoundMissed]]:
         def program() -> Program[RoundReport | RoundMissed]:
@@ -121,27 +125,32 @@ def play_stages(
     seats: Sequence[Seat],
     view: RoundView,
     spread: Spread,
-    await_change: Callable[[RoundView], RoundView],
-    silent_from: str,
+    await_next_state: Callable[[RoundView], RoundView],
+    dropout_stage: str,
 ) -> list[RoundReport | RoundMissed]:
-    """A masked round: every client's message of a stage, then the wait for the next one, until the round is over."""
+    """Play a masked round: in each stage one message per client. Returns one outcome per seat, in order.
+
+    await_next_state: returns the round once its state differs from that of the argument. dropout_stage: first stage to
+    which the seats with `drops` send no message. Raises `PolicyRefused`; other errors of a client become its
+    `RoundMissed`.
+    """
     played = [_Played(seat, MaskedRound(seat.client, seat.view(view), seat.history)) for seat in seats]
     while view.state in MASKED_STATES:
-        silent = MASKED_STATES.index(view.state) >= MASKED_STATES.index(RoundState(silent_from))
-        spread(one.stage(view) for one in played if one.missed is None and not (silent and one.seat.drops))
-        view = await_change(view)
+        dropped = MASKED_STATES.index(view.state) >= MASKED_STATES.index(RoundState(dropout_stage))
+        spread(one.send_message(view) for one in played if one.missed is None and not (dropped and one.seat.drops))
+        view = await_next_state(view)
     return [one.outcome(view) for one in played]
 
 
 @dataclass
 class _Played:
-    """One client on its way through a round."""
+    """One client in a masked round. missed: why it did not contribute, if so."""
 
     seat: Seat
     round: MaskedRound
     missed: str | None = None
 
-    def stage(self, view: RoundView) -> Callable[[], Program[None]]:
+    def send_message(self, view: RoundView) -> Callable[[], Program[None]]:
         def program() -> Program[None]:
             try:
                 yield from self.round.advance(self.seat.view(view))
@@ -155,5 +164,9 @@ class _Played:
     def outcome(self, end: RoundView) -> RoundReport | RoundMissed:
         if self.missed is None and self.round.finished:
             return self.round.report()
-        reason = _DROPPED if self.seat.drops else self.missed or end.failure or "the round ended before it was done"
+        reason = (
+            _DROPPED
+            if self.seat.drops
+            else self.missed or end.failure or "the round ended before this client had sent all its messages"
+        )
         return RoundMissed(end.number, reason)

@@ -1,4 +1,4 @@
-"""What taking part costs on the wire: bytes and minutes, as the CoLR paper counts them and as they are really sent.
+"""Communication costs of a client in bytes and minutes: as the CoLR paper counts them, and as this project sends them.
 
 Nguyen et al. (WWW 2024), section 5.2, after Wang et al., "A Field Guide to Federated Optimization" (2021):
 
@@ -30,49 +30,50 @@ _ROSTER_HEAD: Final = 4
 _ROSTER_ENTRY: Final = 257
 """Identity key, mailbox key, membership proof, advertisement, and the length of the id."""
 _CLIENT_ID: Final = 22
-"""As this version's server gives them out."""
+"""Length of a client id of this version's server."""
 _SEED: Final = bytes(32)
-"""Whatever the seed, a route has the lengths that it has on average: only SCoLR's differ at all."""
+"""Any seed: the lengths of routes do not depend on it, except for SCoLR's, which vary around their mean."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """A client's connection, MiB a second in each direction."""
+    """A client's connection in MiB per second. Raises `ParameterError` unless both rates are positive."""
 
     up: float
     down: float
 
     def __post_init__(self) -> None:
         if not (self.up > 0 and self.down > 0):
-            raise ParameterError(f"a link needs a positive rate both ways, got {self.up} up and {self.down} down")
+            raise ParameterError(f"the rates of a link must be positive, got {self.up} up and {self.down} down")
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one client sends and receives over `rounds` rounds, being asked in each."""
+    """Bytes that one client sends and receives over `rounds` rounds if it is asked in each."""
 
     rounds: int
     up_bytes: int
     down_bytes: int
 
     def up_minutes(self, link: Link) -> float:
-        """Minutes that sending takes."""
+        """Return the minutes to send `up_bytes` over `link`."""
         return self.up_bytes / MIB / link.up / 60
 
     def down_minutes(self, link: Link) -> float:
-        """Minutes that receiving takes."""
+        """Return the minutes to receive `down_bytes` over `link`."""
         return self.down_bytes / MIB / link.down / 60
 
     def minutes(self, link: Link) -> float:
-        """T_comm of all rounds, in minutes."""
+        """Return T_comm of all rounds over `link`, in minutes."""
         return self.up_minutes(link) + self.down_minutes(link)
 
 
 def published_traffic(recipe: Recipe, rounds: int, device_group: int = 0) -> Traffic:
-    """The paper's counting: the float32 values of an update up, those of a sum down; no counts, no cipher.
+    """Return the traffic as the paper counts it: float32 values of an update up, of a sum down, without encryption.
 
-    An entry of Top-K counts twice, value and index, in both directions; SVD at rank r counts as CoLR at rank r. Where
-    groups take turns, a client of `device_group` has part in its own group's rounds alone.
+    Counts of contributors are not included. An entry of Top-K counts twice, as value and index, in both directions. SVD
+    at rank r counts as CoLR at rank r. Where device groups take turns, only the rounds of `device_group` count. Raises
+    `ParameterError` for fewer than one round and an unknown device group.
     """
     up = down = 0
     for layout, route, sum_index in _sums(recipe, rounds, device_group):
@@ -105,12 +106,12 @@ def wire_traffic(
     rounds: int,
     device_group: int = 0,
 ) -> Traffic:
-    """What is sent: contributions of the plan's length up, aggregates (or snapshots of the model) down.
+    """Return the traffic as sent: contributions up, aggregates or snapshots of the model down.
 
-    `clients`: contributions a sum, which the plan's budget and a masked round's handshake depend on. Where groups take
-    turns, a client of `device_group` contributes in its own group's rounds; it fetches its group's view of the model
-    then, or, where the server cannot open the sums, every aggregate. Control messages, about a kilobyte a round, are
-    left out. Raises what planning raises (`ParameterError`, `BudgetError`).
+    parameters: of the mechanism. clients: contributions per sum, on which the plan's budget and the other messages of a
+    masked round depend. Where device groups take turns, a client contributes in the rounds of its `device_group`. It
+    downloads its group's view of the model in these rounds or, where the server cannot open the sums, every aggregate.
+    Control messages, about a kilobyte per round, are not included. Raises `ParameterError` and `BudgetError`.
     """
 
     @cache
@@ -137,13 +138,13 @@ def _no_handshake(_plan: SumPlan, _clients: int) -> tuple[int, int]:
 
 
 def _masked_handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
-    """Bytes up and down of a masked round's other stages, for one client when all take part."""
+    """Bytes up and down of a masked round without the contribution, for one client when no client drops out."""
     from protocols.sums.masked import messages
     from protocols.sums.masked.parameters import upload_bytes
     from protocols.sums.masked.plan import MaskedPlan
 
     if not isinstance(plan, MaskedPlan):
-        raise ParameterError(f"what a round over {plan.mechanism!r} sends beside its contributions is not known here")
+        raise ParameterError(f"the message sizes of a round over {plan.mechanism!r} are not known")
     neighbourhood = plan.neighbourhood(clients)
     stages = upload_bytes(neighbourhood, plan.layout.length, plan.bits)
     up = sum(stages.values()) - stages["contribute"]
@@ -155,12 +156,12 @@ def _masked_handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
 
 
 def _sums(recipe: Recipe, rounds: int, device_group: int) -> Iterator[tuple[VectorLayout, Route, int]]:
-    """Layout and one client's route of every sum, with the sum's number."""
+    """The layout, one client's route and the index of every sum."""
     if rounds < 1:
-        raise ParameterError(f"at least one round is needed, got {rounds}")
+        raise ParameterError(f"rounds must be at least 1, got {rounds}")
     if not 0 <= device_group < recipe.device_groups:
         raise ParameterError(
-            f"recipe {recipe.name!r} has {recipe.device_groups} groups of clients: there is no group {device_group}"
+            f"device_group must be less than {recipe.device_groups} for the recipe {recipe.name!r}, got {device_group}"
         )
     for sum_index in range(1, rounds + 1):
         yield recipe.layout(sum_index), recipe.route(recipe.round_spec(_SEED, sum_index), "client"), sum_index

@@ -1,4 +1,4 @@
-"""Local training on one client: matrix factorisation in numpy, full or low-rank, and the negatives it needs."""
+"""Local training on one client: the client side of each recipe, and the draws of negatives."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from client_sdk.training.registry import client_half
 
 __all__ = [
     "ClientHalf",
+    "ClientState",
     "FactorHalf",
     "FairConfig",
     "LocalResult",
     "LocalUpdate",
     "MFConfig",
-    "ClientState",
     "PFedCLRConfig",
     "TrainingConfig",
     "client_half",

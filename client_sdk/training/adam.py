@@ -1,7 +1,7 @@
-"""Adam (Kingma and Ba, ICLR 2015, Algorithm 1), dense, on arrays that are moved in place.
+"""Adam (Kingma and Ba, ICLR 2015, Algorithm 1), dense, on arrays that are updated in place.
 
-A row whose gradient has been zero in every step so far has zero moments and does not move: training only the rows that
-take part in a round is the same as training the whole matrix.
+A row whose gradient has been zero in every step so far has zero moments and does not change. Training only the rows
+that take part in a round is therefore the same as training the whole matrix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ Array = NDArray[np.floating[Any]]
 
 
 class Adam:
-    """Moves float32 `parameters`, each with its own rate, or one an entry; the moments begin at zero."""
+    """Adam that updates float32 `parameters` in place. The moments begin at zero.
+
+    rates: learning rate of each parameter, a number or one per entry.
+    """
 
     def __init__(self, parameters: Sequence[NDArray[np.float32]], rates: Sequence[float | NDArray[np.float32]]) -> None:
         self._steps = 0
@@ -32,7 +35,7 @@ class Adam:
         ]
 
     def step(self, gradients: Sequence[NDArray[np.float32]]) -> None:
-        """One step down `gradients`, which have the parameters' shapes and are written over."""
+        """Take one step. `gradients` have the shapes of the parameters and are overwritten."""
         self._steps += 1
         scale1, scale2 = 1 - BETA1**self._steps, 1 - BETA2**self._steps
         for (value, rate, mean, square, scratch), gradient in zip(self._slots, gradients, strict=True):
@@ -51,26 +54,26 @@ class Adam:
 
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
+        """Number of steps taken."""
         return self._steps
 
     @property
     def moments(self) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
-        """The first and the second moments, shaped as the parameters."""
+        """First and second moments, with the shapes of the parameters."""
         return [slot[2] for slot in self._slots], [slot[3] for slot in self._slots]
 
     def resume(self, steps: int, means: Sequence[NDArray[np.float32]], squares: Sequence[NDArray[np.float32]]) -> None:
-        """Go on after `steps` steps that left these moments, which are copied."""
+        """Continue after `steps` steps with the given first and second moments, which are copied."""
         self._steps = steps
         for (_, _, mean, square, _), kept_mean, kept_square in zip(self._slots, means, squares, strict=True):
             mean[:], square[:] = kept_mean, kept_square
 
 
 class OuterAdam:
-    """Adam for a matrix all of whose gradients are outer(c, direction) with one and the same direction.
+    """Adam for a matrix whose gradients are all outer(c, direction), with the same direction in every step.
 
-    The moments are then those of c, a number for each row, times direction and its square: the same steps as Adam's
-    with a third of the work. Moves `rows` (k, d) in place.
+    The moments are then those of c, one number for each row, times the direction and its square. The steps equal
+    Adam's and take a third of the operations. Updates `rows` (k, d) in place. direction: (d,).
     """
 
     def __init__(self, rows: Array, direction: Array, rate: float) -> None:
@@ -80,7 +83,7 @@ class OuterAdam:
         self._steps = 0
 
     def step(self, factors: Array) -> None:
-        """One step down outer(factors, direction), for `factors` (k,)."""
+        """Take one step with the gradient outer(factors, direction). factors: (k,)."""
         self._steps += 1
         self._mean += (1 - BETA1) * (factors - self._mean)
         self._square += (1 - BETA2) * (factors * factors - self._square)

@@ -1,4 +1,4 @@
-"""The client half of a recipe: what a client does with its own data, and what it keeps to itself."""
+"""The client side of a recipe: how a client trains on its data, and what it keeps on the device."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["ChecksHistory", "ClientHalf", "LocalResult", "TrainingConfig", "trai
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What one round on a client gives.
+    """The result of one round on a client.
 
-    blocks: the contribution's float64 vectors, one per route entry, within their clips. clipped: how many values had to
-    be moved for that. memory: to be kept once the contribution is stored. loss: mean training loss, nan for recipes
-    that train nothing. samples: what was trained on. finish: training that may wait until the contribution is on its
-    way, if there is any; it gives the memory that replaces `memory`.
+    blocks: the float64 vectors of the contribution, one for each entry of the route, within their clips. clipped: how
+    many values were clipped. client_state: state to store when the server has accepted the contribution. loss: mean
+    training loss, NaN for recipes that do not train. samples: number of training samples. finish: training that can
+    run after the contribution has been sent, or None; it returns the state to store instead of `client_state`.
     """
 
     blocks: Sequence[NDArray[np.float64]]
@@ -36,32 +36,32 @@ class LocalResult:
 
     @property
     def values(self) -> int:
-        """Values of the contribution."""
+        """Number of values in the contribution."""
         return sum(block.size for block in self.blocks)
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How a client trains, as far as that is its own business; each family of recipes has its kind."""
+    """Base class of the training settings that a client chooses itself. Each family of recipes has its own class."""
 
 
 C = TypeVar("C", bound=TrainingConfig)
 
 
 def training_for(recipe: str, given: TrainingConfig | None, kind: type[C]) -> C:
-    """`given`, or the defaults of `kind`; `ParameterError` for settings of another family's."""
+    """Return `given`, or the defaults of `kind` if None. Raises `ParameterError` for settings of another class."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
-        raise ParameterError(f"recipe {recipe!r} is trained with a {kind.__name__}, not a {type(given).__name__}")
+        raise ParameterError(f"recipe {recipe!r} needs a {kind.__name__}, not a {type(given).__name__}")
     return given
 
 
 class ClientHalf(Protocol):
-    """One recipe's work on one client, whose own interactions are `history`."""
+    """The client side of one recipe. `history` is the client's own interactions."""
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """What a client starts with."""
+        """Return the state of a client that has not taken part yet."""
 
     def contribute(
         self,
@@ -73,22 +73,26 @@ class ClientHalf(Protocol):
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """The client's part of the round; nothing that is handed in is changed.
+        """Train and return the contribution to the round. No argument is changed.
 
-        `excluded` items are never drawn as negatives; see `client_sdk.training.negatives`. Raises `ParameterError` for
-        a client without interactions or, where the recipe learns from them, ratings, and when training diverged.
+        spec: the round's sum. client_id: the client's id, "" if it has none. state: the newest model. excluded: items
+        that are never drawn as negatives; see `client_sdk.training.negatives`. Raises `ParameterError` for a client
+        without interactions, or without ratings if the recipe needs them, and if training diverges.
         """
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """The memory of a client that never took part and wants recommendations; nothing of it is sent."""
+        """Train a client that never took part, so that it can compute recommendations. Nothing is sent.
+
+        Returns the client state for `scores`. Raises `ParameterError` as `contribute` does.
+        """
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """A score for every item, float32 (items,): the higher, the better."""
+        """Return a score for each item, float32 (items,); higher is better."""
 
 
 @runtime_checkable
 class ChecksHistory(Protocol):
-    """A client half that cannot learn from every history, and says so before the first round."""
+    """A client side that can check before the first round whether it can train on a history."""
 
     def check(self, history: History) -> None:
-        """Raise what `contribute` would raise for `history`."""
+        """Raise the error that `contribute` would raise for `history`, if any."""

@@ -1,4 +1,4 @@
-"""The client half of the recipes over item factors: FedMF, CoLR and SCoLR train alike, and differ in what they send."""
+"""The client side of the recipes over item factors. FedMF, CoLR and SCoLR differ in what is trained and sent."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from protocols.recipes.rows import FactorRecipe
 __all__ = ["USER_FACTOR", "FactorHalf"]
 
 USER_FACTOR: Final = "user_factor"
-"""Name in the memory: float32 (dim,)."""
+"""Key in the client state: float32 (dim,)."""
 
 
 @dataclass(frozen=True)
 class FactorHalf:
-    """Matrix factorisation: a user factor that stays here, and a change of the item factors that is summed."""
+    """Matrix factorisation: the user factor stays on the device, the change of the item factors is summed."""
 
     recipe: FactorRecipe
     training: MFConfig = field(default_factory=MFConfig)
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """A fresh user factor."""
+        """Return a random user factor."""
         return {USER_FACTOR: init_user_factor(self.recipe.parameters.dim, rng)}
 
     def contribute(
@@ -44,18 +44,18 @@ class FactorHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """Train on the positives and as many drawn negatives, and lay the change out as the recipe sends it."""
+        """Train on positives and drawn negatives; return the change in the layout of the recipe."""
         local = self._train(spec, client_id, state, history, client_state, rng, excluded)
         blocks, clipped = self.recipe.contribute(spec, client_id, Update(local.items, local.values))
         return LocalResult(blocks, clipped, {USER_FACTOR: local.user_factor}, local.loss, local.samples)
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """A user factor from local training."""
+        """Return a user factor from local training."""
         local = self._train(spec, "", state, history, self.initial_client_state(rng), rng, None)
         return {USER_FACTOR: local.user_factor}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """The logits q_i . p."""
+        """Return the logits q_i . p."""
         return (factors_of(state).item_factors @ client_state[USER_FACTOR]).astype(np.float32)
 
     def _train(

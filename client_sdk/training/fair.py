@@ -1,8 +1,8 @@
-"""The client half of FAIR: NeuMF trained within what the device can hold of the item tables.
+"""The client side of FAIR: NeuMF, trained on a compressed form psi of the item tables that fits the device.
 
-Of theta = S psi only the rows of a batch are ever recovered; their gradients fall back onto the buckets of psi (eq. 6
-of the paper). The user's two vectors stay here and are never sent, where the released code sends the whole user tables
-of every client and averages them.
+Only the rows of a batch are recovered from theta = S psi. Their gradients are added to the buckets of psi (eq. 6 of the
+paper). The user's two vectors stay on the device. The released code is different: it sends the user tables of all
+clients and averages them.
 """
 
 from __future__ import annotations
@@ -27,23 +27,26 @@ from protocols.recipes.fair.recipe import Fair
 from protocols.recipes.fair.state import TABLES, FairView, fair_view, spaces_of
 from protocols.recipes.fair.subspaces import CHUNK, Subspace
 
-__all__ = ["USER_VECTORS", "FairConfig", "FairHalf", "Trained", "batches"]
+__all__ = ["USER_VECTORS", "FairConfig", "FairHalf", "FairUpdate", "batches"]
 
 USER_VECTORS: Final = "user_vectors"
-"""Name in the memory: float32 (2, dim), for GMF and for the MLP."""
+"""Key in the client state: float32 (2, dim), the vectors for GMF and for the MLP."""
 _INITIAL_SCALE: Final = 0.01
 
 
 @dataclass(frozen=True)
 class FairConfig(TrainingConfig):
-    """How a client trains; the defaults are the paper's for Goodreads-100 (table 7), but for the learning rate."""
+    """How a client trains. All defaults but the learning rate are the paper's for Goodreads-100 (table 7).
+
+    Raises `ParameterError` for values out of range.
+    """
 
     learning_rate: float = 1e-3
-    """Adam's, whose moments begin anew in every round."""
+    """Learning rate of Adam. The moments begin at zero in every round."""
     epochs: int = 5
-    """E: passes over the positives in one round."""
+    """E, passes over the positives in one round."""
     batch_size: int = 512
-    """Positives a step, each with one negative that is drawn anew in every epoch."""
+    """Positives in one step, each with one negative. Negatives are drawn anew in every epoch."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
@@ -54,8 +57,12 @@ class FairConfig(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What local training gives: see `TouchedAdam.changes` for places and changes."""
+class FairUpdate:
+    """The result of local training.
+
+    user: float32 (2, dim), the user's vectors. dense: float32, the small layers. places, changes: indices into psi and
+    their changes, see `TouchedAdam.changes`. loss: mean loss of the last epoch.
+    """
 
     user: NDArray[np.float32]
     dense: NDArray[np.float32]
@@ -66,13 +73,13 @@ class Trained:
 
 @dataclass(frozen=True)
 class FairHalf:
-    """One device, of whatever capacity its view of the model has."""
+    """The client side of FAIR. The view of the model determines the capacity of the device."""
 
     recipe: Fair
     training: FairConfig = field(default_factory=FairConfig)
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Fresh user vectors, N(0, 0.01^2)."""
+        """Return random user vectors, N(0, 0.01^2)."""
         shape = (len(TABLES), self.recipe.parameters.dim)
         return {USER_VECTORS: (_INITIAL_SCALE * rng.standard_normal(shape)).astype(np.float32)}
 
@@ -86,7 +93,7 @@ class FairHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """Train, and send the weighted changes of the buckets that were touched and of the small layers."""
+        """Train; contribute the weighted changes of the buckets that were used and of the small layers."""
         view = fair_view(state)
         if view.sum_index != spec.sum_index - 1:
             raise ParameterError(
@@ -95,18 +102,20 @@ class FairHalf:
         buckets = self.recipe.buckets[self.recipe.device_group_of(spec.sum_index)]
         if view.tables.shape[1] != buckets:
             raise ParameterError(
-                f"sum {spec.sum_index} is of devices with {buckets} values a table, not {view.tables.shape[1]}"
+                f"sum {spec.sum_index} is for devices with {buckets} values a table, not {view.tables.shape[1]}"
             )
-        made = self.train(view, history, client_state, rng, excluded)
-        blocks, clipped = self.recipe.contribute(spec, made.places, made.changes, made.dense - view.dense, len(history))
-        return LocalResult(blocks, clipped, {USER_VECTORS: made.user}, made.loss, 2 * len(history))
+        trained = self.train(view, history, client_state, rng, excluded)
+        blocks, clipped = self.recipe.contribute(
+            spec, trained.places, trained.changes, trained.dense - view.dense, len(history)
+        )
+        return LocalResult(blocks, clipped, {USER_VECTORS: trained.user}, trained.loss, 2 * len(history))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """User vectors from local training."""
+        """Return user vectors from local training."""
         return {USER_VECTORS: self.train(fair_view(state), history, self.initial_client_state(rng), rng).user}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """s(i) of every item, from rows recovered a few thousand at a time."""
+        """Return s(i) for every item. Rows are recovered in chunks of a few thousand."""
         view, p = fair_view(state), self.recipe.parameters
         spaces = self._spaces(view)
         found = np.empty(p.items, dtype=np.float32)
@@ -130,8 +139,8 @@ class FairHalf:
         client_state: ClientState,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
-    ) -> Trained:
-        """A round's training within the view's space. Raises `ParameterError` for a client without interactions."""
+    ) -> FairUpdate:
+        """Train for one round on the compressed tables of `view`. Raises `ParameterError` without interactions."""
         p, config = self.recipe.parameters, self.training
         if not len(history):
             raise ParameterError("a client without interactions has nothing to train on")
@@ -152,7 +161,7 @@ class FairHalf:
             own.step([gradients.user, gradients.dense])
             losses.append(gradients.loss)
         last = -(-len(history) // config.batch_size)
-        return Trained(user, dense, *tables.changes(), float(np.mean(losses[-last:])))
+        return FairUpdate(user, dense, *tables.changes(), float(np.mean(losses[-last:])))
 
 
 def batches(
@@ -162,7 +171,7 @@ def batches(
     rng: np.random.Generator,
     excluded: NDArray[np.int32] | None,
 ) -> Iterator[NDArray[np.int32]]:
-    """Positives, shuffled, and as many negatives after them, int32 (2p,), for every step of every epoch."""
+    """Yield the items of each step, int32 (2p,): p shuffled positives, followed by p negatives."""
     for _ in range(config.epochs):
         order = rng.permutation(positives)
         negatives = draw_negatives(positives, n_items, positives.size, rng, excluded)

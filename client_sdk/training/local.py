@@ -1,4 +1,4 @@
-"""One client's training in one round, whatever the recipe: full item rows, or a low-rank change of them."""
+"""Training of one client in one round: of full item rows, or of a low-rank change of them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def train_locally(
     rng: np.random.Generator,
     excluded: NDArray[np.int32] | None = None,
 ) -> LocalUpdate:
-    """Train on `positives` (k,) from item factors (items, dim) and the client's own factor (dim,); neither is changed.
+    """Train item rows and the user factor on `positives`, int32 (k,); no argument is changed.
 
-    The recipe's projection decides what is trained: None means full rows (FedMF), a matrix B (rank, dim) means the
-    low-rank factor A (CoLR, SCoLR). `excluded` items are never drawn as negatives; see `client_sdk.training.negatives`.
+    projection: None to train full rows (FedMF), or a matrix B, float32 (rank, dim), to train the low-rank factor A
+    (CoLR, SCoLR). item_factors: float32 (items, dim). user_factor: float32 (dim,). excluded: items that are never
+    drawn as negatives; see `client_sdk.training.negatives`. Raises `ParameterError` without positives and for wrong
+    shapes.
     """
     n_items = item_factors.shape[0]
     if projection is None:

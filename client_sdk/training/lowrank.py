@@ -1,7 +1,8 @@
-"""CoLR and SCoLR on one client: the item factors stay frozen, a low-rank change of them is trained.
+"""Training of CoLR and SCoLR on one client: the item factors are frozen, a low-rank change of them is trained.
 
-Nguyen et al. (WWW 2024), eq. 5: the effective row of item i is q_i + A_i B with B (r, d) given and A from zero. The
-gradient of A is G B^T; the released code scales it by sqrt(r/d) in a backward hook that the paper does not mention.
+Nguyen et al. (WWW 2024), eq. 5: the effective row of item i is q_i + A_i B, where B (r, d) is given and A begins at
+zero. The gradient of A is G B^T; the released code scales it by sqrt(r/d) in a backward hook that the paper does not
+mention.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ def train_lowrank(
     rng: np.random.Generator,
     excluded: NDArray[np.int32] | None = None,
 ) -> LocalUpdate:
-    """Train the user factor and rows of A; the update holds A's touched rows (k, r).
+    """Train the user factor and the rows of A that the samples use; the update's values are these rows (k, r).
 
-    item_factors: float32 (n_items, d), frozen. projection: B, float32 (r, d); for SCoLR the rows of B that belong to
-    the client's columns, so that r is the client's own rank. Raises `ParameterError` when B does not fit the factors.
+    item_factors: float32 (n_items, d), not changed. projection: B, float32 (r, d); for SCoLR the rows of B for the
+    client's columns, so r is the client's own rank. Raises `ParameterError` if the shapes do not match, without
+    positives, and if there is no negative.
     """
     rank, dim = projection.shape
     if item_factors.shape[1] != dim:
-        raise ParameterError(f"a projection to {dim} values does not fit factors of {item_factors.shape[1]}")
+        raise ParameterError(f"a projection to {dim} values does not match factors of {item_factors.shape[1]}")
     check_shapes(item_factors, user_factor, n_items)
     samples = draw_samples(positives, n_items, config.negatives, rng, excluded)
     rows, user = item_factors[samples.items], user_factor.copy()

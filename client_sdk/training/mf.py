@@ -1,13 +1,13 @@
-"""Local training of matrix factorisation on one client, as the released CoLR code does it.
+"""Local training of matrix factorisation on one client, with the steps of the released CoLR code.
 
 Model: logit = p . q_i, binary cross entropy on labels 1 (positives) and 0 (drawn negatives), L2 on both factors. The
 released code averages the loss over the batch, multiplies the learning rate by the batch size and divides an embedding
-row's gradient by how often the row is in the batch. What remains, and what stands here, is
+row's gradient by how often the row is in the batch. The resulting steps are
 
     q_i <- q_i - lr * mean over i's samples in the batch of ((sigmoid(p.q_i) - y) p + 2 wd q_i)
     p   <- p   - lr * mean over the batch of                ((sigmoid(p.q_i) - y) q_i + 2 wd p)
 
-plain SGD, no momentum. Only the rows a client touches are copied, never the whole item matrix.
+plain SGD without momentum. Only the rows that the client uses are copied, not the whole item matrix.
 """
 
 from __future__ import annotations
@@ -37,18 +37,21 @@ __all__ = [
 
 @dataclass(frozen=True)
 class MFConfig(TrainingConfig):
-    """How a client trains; the defaults are the released CoLR code's for MovieLens-1M."""
+    """How a client trains. The defaults are those of the released CoLR code for MovieLens-1M.
+
+    Raises `ParameterError` for values out of range.
+    """
 
     learning_rate: float = 0.5
-    """Step size after the batch-size factor (see the module's equations)."""
+    """Step size lr, which includes the factor of the batch size (see the equations of the module)."""
     epochs: int = 2
     """Passes over the client's samples in one round."""
     batch_size: int = 256
-    """Samples a step."""
+    """Samples in one step."""
     weight_decay: float = 5e-4
-    """L2 weight on both factors."""
+    """L2 weight wd on both factors."""
     negatives: int = 4
-    """Negatives drawn for each positive, anew at each participation."""
+    """Negatives drawn for each positive, anew in each round that the client takes part in."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "negatives"):
@@ -60,11 +63,11 @@ class MFConfig(TrainingConfig):
 
 @dataclass(frozen=True)
 class LocalUpdate:
-    """What one round of local training gives.
+    """The result of one round of local training.
 
-    user_factor: float32 (d,), the client's own, never sent. items: int32 (k,), unique, ascending, every item that
-    took part. values: float32 (k, d) change of the rows, or (k, r) rows of A. loss: mean BCE of the last epoch's
-    batches before each step. samples: positives and negatives trained on.
+    user_factor: float32 (d,), never sent. items: int32 (k,), the items of the samples, distinct, ascending. values:
+    float32 (k, d), changes of the rows, or (k, r), rows of A. loss: mean cross entropy of the batches of the last
+    epoch, each before its step. samples: number of positives and negatives.
     """
 
     user_factor: NDArray[np.float32]
@@ -76,7 +79,11 @@ class LocalUpdate:
 
 @dataclass(frozen=True)
 class Samples:
-    """A client's samples of one round: unique `items` (k,), each sample's `rows` into them and its 0/1 `labels`."""
+    """A client's samples in one round.
+
+    items: int32 (k,), distinct, ascending. rows: intp (n,), index of each sample's item in `items`. labels: float32
+    (n,), 1 for a positive and 0 for a negative.
+    """
 
     items: NDArray[np.int32]
     rows: NDArray[np.intp]
@@ -85,7 +92,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Step:
-    """One batch: touched local `rows` (t,), the mean residual of each (t,), and the step that moves p."""
+    """One batch: its distinct `rows` (t,), the mean residual of each (t,), the step of p (d,) and the mean loss."""
 
     rows: NDArray[np.intp]
     residuals: NDArray[np.float32]
@@ -97,13 +104,13 @@ def check_shapes(item_factors: NDArray[np.float32], user_factor: NDArray[np.floa
     """Raise `ParameterError` unless item_factors is (n_items, d) and user_factor (d,)."""
     if item_factors.ndim != 2 or item_factors.shape != (n_items, *user_factor.shape):
         raise ParameterError(
-            f"item factors of shape {item_factors.shape} do not fit {n_items} items and a user factor of shape "
+            f"item factors of shape {item_factors.shape} do not match {n_items} items and a user factor of shape "
             f"{user_factor.shape}"
         )
 
 
 def init_user_factor(dim: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """A fresh user factor, N(0, 1/dim), float32 (dim,)."""
+    """Return a random user factor from N(0, 1/dim), float32 (dim,)."""
     return np.asarray(rng.standard_normal(dim) / np.sqrt(dim), dtype=np.float32)
 
 
@@ -114,9 +121,9 @@ def draw_samples(
     rng: np.random.Generator,
     excluded: NDArray[np.int32] | None = None,
 ) -> Samples:
-    """Every positive once with label 1, and `negatives` drawn items for each with label 0.
+    """Return the samples of a round: each positive with label 1, and `negatives` drawn items for each with label 0.
 
-    Raises `ParameterError` without positives, for one that is not in 0..n_items-1, and when no negative is left.
+    Raises `ParameterError` without positives, for a positive outside 0..n_items-1, and if there is no negative.
     """
     if not positives.size:
         raise ParameterError("a client without interactions has nothing to train on")
@@ -136,7 +143,7 @@ def steps(
     config: MFConfig,
     rng: np.random.Generator,
 ) -> Iterator[tuple[int, Step]]:
-    """(epoch, step) for every shuffled batch; the caller moves `item_rows` (k, d) and `user_factor` in place."""
+    """Yield (epoch, step) for each shuffled batch. The caller updates `item_rows` (k, d) and `user_factor` in place."""
     for epoch in range(config.epochs):
         order = rng.permutation(samples.rows.size)
         for start in range(0, order.size, config.batch_size):
@@ -155,11 +162,11 @@ def _step(
     logits = factors @ user_factor
     residuals = (0.5 + 0.5 * np.tanh(0.5 * logits) - labels).astype(np.float32)  # sigmoid(x) = (1 + tanh(x/2)) / 2
     counts = np.bincount(rows, minlength=len(item_rows))
-    touched = np.flatnonzero(counts)
-    means = np.bincount(rows, weights=residuals, minlength=len(item_rows))[touched] / counts[touched]
+    used = np.flatnonzero(counts)
+    means = np.bincount(rows, weights=residuals, minlength=len(item_rows))[used] / counts[used]
     gradient = residuals @ factors / rows.size + 2 * config.weight_decay * user_factor
     loss = float(np.mean(np.logaddexp(0.0, logits) - labels * logits))
-    return Step(touched, means.astype(np.float32), (config.learning_rate * gradient).astype(np.float32), loss)
+    return Step(used, means.astype(np.float32), (config.learning_rate * gradient).astype(np.float32), loss)
 
 
 def train_full(
@@ -171,10 +178,10 @@ def train_full(
     rng: np.random.Generator,
     excluded: NDArray[np.int32] | None = None,
 ) -> LocalUpdate:
-    """FedMF: train the user factor and every touched item row; the update holds the rows' change (k, d).
+    """Train the user factor and the item rows of the samples (FedMF); the update's values are their changes (k, d).
 
-    item_factors: float32 (n_items, d), left unchanged. Raises `ParameterError` without positives or negatives,
-    and when the shapes do not fit each other.
+    item_factors: float32 (n_items, d), not changed. Raises `ParameterError` without positives or negatives, and if the
+    shapes do not match.
     """
     check_shapes(item_factors, user_factor, n_items)
     samples = draw_samples(positives, n_items, config.negatives, rng, excluded)
@@ -182,9 +189,9 @@ def train_full(
     rows, user = start.copy(), user_factor.copy()
     losses: dict[int, list[float]] = {}
     for epoch, step in steps(samples, rows, user, config, rng):
-        moved = rows[step.rows]
+        before = rows[step.rows]
         rows[step.rows] -= config.learning_rate * (
-            step.residuals[:, None] * user + np.float32(2 * config.weight_decay) * moved
+            step.residuals[:, None] * user + np.float32(2 * config.weight_decay) * before
         )
         user -= step.user_step
         losses.setdefault(epoch, []).append(step.loss)

@@ -1,8 +1,8 @@
-"""Training negatives: items that the user is not known to like, drawn from everything outside the TRAINING items.
+"""Draws of training negatives from all items outside the user's TRAINING items.
 
-The held-out item may be drawn: a device cannot know which of its future items an evaluator holds out. Leaving it
-out, as several published code bases do, tells the model which items are never negatives, and that alone can reach a
-near-perfect HR@10; `docs/evaluation.md` has the figures.
+The held-out item may be drawn, because a device cannot know which of its future items an evaluation holds out. Several
+published code bases never draw it. The model then learns which items are never negatives, and this alone can give an
+HR@10 close to 1; `docs/evaluation.md` has the figures.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ def draw_negatives(
     rng: np.random.Generator,
     excluded: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int32]:
-    """`count` items, int32, independent and uniform over `negative_pool`; raises what it raises.
+    """Return `count` items, int32 (count,), drawn independently and uniformly from `negative_pool`.
 
-    In the memory of what is drawn and of what is left out: a small device has no room for a list of all items.
+    Needs memory for the draws and the excluded items only, because a small device may have no memory for a list of all
+    items. Raises `ParameterError` if the pool is empty.
     """
     taken = _taken(positives, n_items, excluded)
     drawn = rng.integers(0, n_items - taken.size, count)
-    # the r-th item outside `taken` is r, and one more for every taken item before it
+    # the r-th item outside `taken` is r plus the number of taken items before it
     return (drawn + np.searchsorted(taken - np.arange(taken.size), drawn, side="right")).astype(np.int32)
 
 
 def negative_pool(
     positives: NDArray[np.int32], n_items: int, excluded: NDArray[np.int32] | None = None
 ) -> NDArray[np.intp]:
-    """The items of 0..n_items-1 outside `positives` and `excluded`, ascending.
+    """Return the items of 0..n_items-1 outside `positives` and `excluded`, ascending.
 
-    `excluded` (negative entries are ignored) serves the papers' own protocols, which leave out more than the training
-    items; see `client_sdk.evaluation.paper_protocol`. Raises `ParameterError` when no item is left.
+    excluded: more items to leave out, for the protocols of some papers (see `client_sdk.evaluation.paper_protocol`);
+    entries below 0 are ignored. Raises `ParameterError` if no item remains.
     """
     allowed = np.ones(n_items, dtype=bool)
     allowed[_taken(positives, n_items, excluded)] = False
@@ -46,9 +47,9 @@ def negative_pool(
 
 
 def _taken(positives: NDArray[np.int32], n_items: int, excluded: NDArray[np.int32] | None) -> NDArray[np.int64]:
-    """Positives and excluded items, ascending, each once."""
+    """Return the positives and excluded items, distinct, ascending. Raises `ParameterError` if these are all items."""
     both = positives if excluded is None else np.concatenate([positives, excluded[excluded >= 0]])
     taken = np.unique(both).astype(np.int64)
     if taken.size >= n_items:
-        raise ParameterError(f"no item of {n_items} is left to be a negative: the client has them all")
+        raise ParameterError(f"no item is left as a negative: the client has all {n_items} items")
     return taken

@@ -1,11 +1,11 @@
-"""The client half of PFedCLR: train the items and send them, then personalise what is kept (Algorithm 1).
+"""The client side of PFedCLR: step 1 trains the items and sends them, step 2 personalises (Algorithm 1).
 
-Step 1 is what a contribution waits for. Step 2 is `LocalResult.finish`: it runs while the server sums, and nothing of
-it can be in what was sent. Both train on the same samples with binary cross entropy, the mean over a batch, and Adam,
-whose moments begin anew in each step of each round.
+Step 2 is `LocalResult.finish`: it runs after the contribution has been sent, while the server sums, so the contribution
+cannot depend on it. Both steps train on the same samples with binary cross entropy, the mean over a batch, and Adam,
+whose moments begin at zero in each step of each round.
 
-To recommend, a client adds A_u B_u to the newest shared Q. The paper adds it to Q_u of the client's last round, which
-would have to be kept; measured side by side, the difference is not to be seen (docs/pfedclr.md).
+For recommendations, a client adds A_u B_u to the newest shared Q. The paper adds it to Q_u of the client's last round,
+which would have to be stored; the results show no difference (docs/pfedclr.md).
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ Array = NDArray[np.floating[Any]]
 __all__ = ["BUFFER", "BUFFER_BASIS", "BUFFER_ROWS", "PFedCLRConfig", "PFedCLRHalf"]
 
 BUFFER_ROWS: Final = "buffer_rows"
-"""Name in the memory of variant clr: A, float32 (items, rank)."""
+"""Key in the client state of variant clr: A, float32 (items, rank)."""
 BUFFER_BASIS: Final = "buffer_basis"
-"""Name in the memory of variant clr: B, float32 (rank, dim)."""
+"""Key in the client state of variant clr: B, float32 (rank, dim)."""
 BUFFER: Final = "buffer"
-"""Name in the memory of variants af and cf: W, float32 (items, dim)."""
+"""Key in the client state of variants af and cf: W, float32 (items, dim)."""
 
 
 @dataclass(frozen=True)
 class PFedCLRConfig(TrainingConfig):
-    """How a client trains; the defaults are the paper's (appendix C.3)."""
+    """How a client trains. The defaults are the paper's (appendix C.3). Raises `ParameterError` for invalid values."""
 
     learning_rate: float = 0.01
-    """eta: of p and Q."""
+    """eta, the learning rate of p and Q."""
     buffer_learning_rate: float = 0.01
-    """beta: of A and B, or W."""
+    """beta, the learning rate of A and B, or of W."""
     epochs: int = 10
-    """E: passes over the samples, in step 1 and again in step 2."""
+    """E, passes over the samples in each of the two steps."""
     batch_size: int = 256
-    """Samples a step."""
+    """Samples in one step."""
     negatives: int = 4
-    """Negatives drawn for each positive, anew at each participation; both steps use the same."""
+    """Negatives drawn for each positive, anew in each round that the client takes part in, and used in both steps."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "negatives"):
@@ -66,21 +66,21 @@ class PFedCLRConfig(TrainingConfig):
 
 
 class Trainable(Protocol):
-    """What a step trains, over the k items that take part in the round.
+    """The parameters that a step trains, for the k items of the samples.
 
-    Residuals (k,) hold, for each item, sigmoid - label summed over its samples in a batch, divided by the batch size:
-    d loss / d logit of the mean loss.
+    The residual of an item is the sum of sigmoid - label over its samples in the batch, divided by the batch size. This
+    is d loss / d logit of the mean loss.
     """
 
     def logits(self) -> Array:
-        """p . (q_i + w_i) of every item, (k,)."""
+        """Return p . (q_i + w_i) for each item, (k,)."""
 
     def step(self, residuals: Array) -> None:
-        """One step of Adam."""
+        """Take one step of Adam. residuals: (k,)."""
 
 
 class _Flat:
-    """Copies of several arrays as views of one buffer, and of their gradients: Adam in one run over all entries."""
+    """Copies of several arrays and their gradients as views of two buffers, so that Adam runs once over all entries."""
 
     def __init__(self, arrays: Sequence[Array], rates: Sequence[float]) -> None:
         flat = np.concatenate([array.ravel() for array in arrays])
@@ -93,12 +93,12 @@ class _Flat:
         )
 
     def step(self) -> None:
-        """One step down `gradients`, which is written over."""
+        """Take one step of Adam with `gradients`, which are overwritten."""
         self._adam.step([self._gradient])
 
 
 class FrozenUser:
-    """p . (base_i + rows_i): trains `rows` (k, d) alone. `base` None is zero."""
+    """The model p . (base_i + rows_i) in which only `rows` (k, d) are trained. base: (k, d), or None for zero."""
 
     def __init__(self, base: Array | None, rows: Array, user: Array, rate: float) -> None:
         self.rows, self.user = rows.copy(), user
@@ -114,7 +114,7 @@ class FrozenUser:
 
 
 class FreeUser:
-    """p . (base_i + rows_i): trains `rows` (k, d) and p (d,). `base` None is zero."""
+    """The model p . (base_i + rows_i) in which `rows` (k, d) and p (d,) are trained. base: (k, d), or None for zero."""
 
     def __init__(self, base: Array | None, rows: Array, user: Array, rates: Sequence[float]) -> None:
         self._base, self._flat = base, _Flat((rows, user), rates)
@@ -129,17 +129,17 @@ class FreeUser:
         self._flat.step()
 
     def gradients(self, residuals: Array) -> list[Array]:
-        """Of rows and p."""
-        for_rows, for_user = self._flat.gradients
-        np.multiply.outer(residuals, self.user, out=for_rows)
-        np.matmul(residuals, self.rows, out=for_user)
+        """Return the gradients of rows and p."""
+        grad_rows, grad_user = self._flat.gradients
+        np.multiply.outer(residuals, self.user, out=grad_rows)
+        np.matmul(residuals, self.rows, out=grad_user)
         if self._base is not None:
-            for_user += residuals @ self._base
+            grad_user += residuals @ self._base
         return self._flat.gradients
 
 
 class LowRank:
-    """p . (base_i + a_i B): trains A (k, r), B (r, d) and p (d,)."""
+    """The model p . (base_i + a_i B) in which A (k, r), B (r, d) and p (d,) are trained."""
 
     def __init__(self, base: Array, rows: Array, basis: Array, user: Array, rates: Sequence[float]) -> None:
         self._base, self._flat = base, _Flat((rows, basis, user), rates)
@@ -155,17 +155,17 @@ class LowRank:
         self._flat.step()
 
     def gradients(self, residuals: Array) -> list[Array]:
-        """Of A, B and p."""
-        for_rows, for_basis, for_user = self._flat.gradients
+        """Return the gradients of A, B and p."""
+        grad_rows, grad_basis, grad_user = self._flat.gradients
         folded = residuals @ self.rows
-        np.multiply.outer(residuals, self.basis @ self.user, out=for_rows)
-        np.multiply.outer(folded, self.user, out=for_basis)
-        np.add(residuals @ self._base, folded @ self.basis, out=for_user)
+        np.multiply.outer(residuals, self.basis @ self.user, out=grad_rows)
+        np.multiply.outer(folded, self.user, out=grad_basis)
+        np.add(residuals @ self._base, folded @ self.basis, out=grad_user)
         return self._flat.gradients
 
 
 def descend(model: Trainable, samples: Samples, config: PFedCLRConfig, rng: np.random.Generator) -> float:
-    """Train `model` over `config.epochs` shuffles of the samples; the mean loss of the last one's batches."""
+    """Train `model` for `config.epochs` epochs over the shuffled samples; return the mean loss of the last epoch."""
     losses: list[float] = []
     for epoch in range(config.epochs):
         order = rng.permutation(samples.rows.size)
@@ -182,14 +182,17 @@ def descend(model: Trainable, samples: Samples, config: PFedCLRConfig, rng: np.r
 
 @dataclass(frozen=True)
 class PFedCLRHalf:
-    """Steps 1 and 2 of a client. `entropy` is for the noise of tasks with local differential privacy."""
+    """Steps 1 and 2 of a client.
+
+    entropy: source of random bytes for the noise of tasks with local differential privacy.
+    """
 
     recipe: PFedCLR
     training: PFedCLRConfig = field(default_factory=PFedCLRConfig)
     entropy: Callable[[int], bytes] = os.urandom
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """p and B from N(0, 1), everyone's alike or this client's own; A or W zero."""
+        """Return p and B from N(0, 1), equal for all clients or the client's own, and A or W zero."""
         p = self.recipe.parameters
         user, basis = self.recipe.shared_start()
         if p.start == "own":
@@ -215,7 +218,7 @@ class PFedCLRHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """Step 1, laid out to be sent; step 2 is left as `finish`."""
+        """Run step 1 and return its contribution; `finish` of the result runs step 2."""
         first = self._train_items(state, history, client_state, rng, excluded)
         update = Update(first.samples.items, first.rows - first.start)
         blocks, clipped = self.recipe.contribute(update, len(history), self.entropy)
@@ -229,11 +232,11 @@ class PFedCLRHalf:
         )
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """Both steps, of which nothing is sent."""
+        """Run both steps and return the client state."""
         return self._personalise(self._train_items(state, history, self.initial_client_state(rng), rng, None), rng)
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """The logits p . (q_i + w_i), w_i = a_i B or from W."""
+        """Return the logits p . (q_i + w_i), where w_i is a_i B or a row of W."""
         user = client_state[USER_FACTOR]
         scores = factors_of(state).item_factors @ user
         if BUFFER in client_state:
@@ -250,7 +253,7 @@ class PFedCLRHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None,
     ) -> _FirstStep:
-        """Step 1: Q from the shared model; p is frozen except in variants af and fedmf."""
+        """Run step 1: train Q from the shared model. p is frozen except in variants af and fedmf."""
         p, config = self.recipe.parameters, self.training
         factors, user = factors_of(state).item_factors, np.array(client_state[USER_FACTOR], dtype=np.float32)
         check_shapes(factors, user, p.items)
@@ -264,7 +267,7 @@ class PFedCLRHalf:
         return _FirstStep(samples, start, model.rows, {**client_state, USER_FACTOR: model.user.copy()}, loss)
 
     def _personalise(self, first: _FirstStep, rng: np.random.Generator) -> ClientState:
-        """Step 2: with Q_u frozen, p and A, B; or p and W; or W alone; or nothing."""
+        """Run step 2 with Q_u frozen: train p, A and B (clr), p and W (cf), W (af), or nothing (fedmf)."""
         variant, config, client_state = self.recipe.parameters.variant, self.training, first.client_state
         if variant == "fedmf":
             return client_state
@@ -286,7 +289,7 @@ class PFedCLRHalf:
 
 @dataclass(frozen=True)
 class _FirstStep:
-    """What step 1 leaves: the samples, the rows (k, d) of Q and of Q_u, and the memory with them in it."""
+    """The result of step 1: the samples, the rows (k, d) of Q and of Q_u, the client state and the loss."""
 
     samples: Samples
     start: NDArray[np.float32]

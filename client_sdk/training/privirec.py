@@ -1,6 +1,6 @@
-"""PriviRec's client half: the client's own normalised row in every sum, and a graph filter over what they gave.
+"""The client side of PriviRec: contributions from the client's normalised row, and a graph filter for scores.
 
-Nothing is trained, nothing is kept, and nothing that depends on the row leaves the device but the dense contribution.
+Nothing is trained and no state is kept. The only data sent that depends on the row is the dense contribution.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import PriviRecState, privirec_state
 from protocols.recipes.privirec.triangle import row_starts, triangle_places
 
-__all__ = ["PriviRecHalf", "components_of", "fitting_filter"]
+__all__ = ["PriviRecHalf", "components_of", "matching_filter"]
 
 
 @dataclass(frozen=True)
 class PriviRecHalf:
-    """One client: `graph_filter` is for its recommendations alone, nobody else need know it."""
+    """The client side of PriviRec. `graph_filter` is used for the client's own recommendations only."""
 
     recipe: PriviRecK
     graph_filter: Filter
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Nothing is kept."""
+        """Return an empty state."""
         return {}
 
     def contribute(
@@ -47,10 +47,10 @@ class PriviRecHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """This client's part of the sum, dense: r_u^T (r_u Q) has rows for its own items only, all others are 0.
+        """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
 
-        `rng` and `excluded` are not used: nothing is drawn. Raises `ParameterError` for a client without positives, or
-        a state that the sum does not follow.
+        `rng` and `excluded` are not used, because nothing is drawn. Raises `ParameterError` for a client without
+        positives, or if `state` is not the model before this sum.
         """
         own, positives = privirec_state(state), history.items
         if not positives.size:
@@ -74,7 +74,7 @@ class PriviRecHalf:
         return self._result(vector, clipped, positives)
 
     def _row(self, state: PriviRecState, positives: NDArray[np.int32]) -> NDArray[np.float64]:
-        """The row of R~ at the positives, float64 (k,): d_u^-a d_i^(a-1), and 0 for an item that the sum had not."""
+        """Return the row of R~ at the positives, float64 (k,): d_u^-a d_i^(a-1), and 0 for an item with degree 0."""
         exponent, degrees = self.recipe.parameters.user_exponent, state.item_degrees[positives]
         scales = np.power(degrees, exponent - 1, out=np.zeros_like(degrees), where=degrees > 0)
         return np.asarray(scales * float(positives.size) ** -exponent)
@@ -83,25 +83,27 @@ class PriviRecHalf:
         return LocalResult([vector], clipped, {}, nan, int(positives.size))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """Nothing: the model and the positives are all that a filter needs."""
+        """Return an empty state: the filter needs only the model and the positives."""
         return {}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """The filter's scores for the user's row; `ParameterError` while the model holds no vectors yet."""
+        """Return the filter's scores for the user's row. Raises `ParameterError` if the model has no vectors yet."""
         components = components_of(self.recipe, state)
         return np.asarray(self.graph_filter.scores(components, user_row(history.items, components.n_items))[0])
 
 
 def _within_unit(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-    """Values held within the sums' clip of 1, and how many were beyond it: none, if the server keeps to the rules."""
+    """Return the values clipped to [-1, 1], and how many were clipped: none, unless the server sent a wrong model."""
     return np.clip(values, -1.0, 1.0), int(np.count_nonzero(np.abs(values) > 1.0))
 
 
 def components_of(recipe: PriviRecK, state: ModelState) -> Components:
-    """What the filters take, from a model; `ParameterError` before its first iteration."""
+    """Return the components of a model for the filters. Raises `ParameterError` before the first iteration."""
     own, p = privirec_state(state), recipe.parameters
     if own.sum_index < 2:
-        raise ParameterError(f"the model has no singular vectors yet: {own.sum_index} of {recipe.steps} sums are over")
+        raise ParameterError(
+            f"the model has no singular vectors yet: {own.sum_index} of {recipe.steps} sums are complete"
+        )
     return Components(
         own.item_degrees,
         own.basis[:, : p.components],
@@ -112,7 +114,7 @@ def components_of(recipe: PriviRecK, state: ModelState) -> Components:
 
 
 def _whole_matrix(triangle: NDArray[np.float32], items: int) -> csr_array[Any, Any]:
-    """Both triangles, float32 CSR (items, items), of the non-zero entries alone."""
+    """Return the symmetric matrix of a packed upper triangle, float32 CSR (items, items), nonzero entries only."""
     places = np.flatnonzero(triangle)
     starts = row_starts(items)
     rows = np.searchsorted(starts, places, side="right") - 1
@@ -123,20 +125,21 @@ def _whole_matrix(triangle: NDArray[np.float32], items: int) -> csr_array[Any, A
     return upper + lower
 
 
-def fitting_filter(recipe: PriviRecK, name: str | None = None) -> Filter:
-    """The filter `name` (None: GF-CF, or Turbo-CF where rows are normalised for it) as it fits the recipe's rows.
+def matching_filter(recipe: PriviRecK, name: str | None = None) -> Filter:
+    """Return the filter `name`, set to the recipe's user exponent.
 
-    Raises `ParameterError` for an unknown name, and for a filter that takes rows of another exponent.
+    name: None for GF-CF, or for Turbo-CF if the exponent is not 1/2. Raises `ParameterError` for an unknown name and
+    for a filter that needs a different exponent.
     """
     exponent = recipe.parameters.user_exponent
     chosen = name or ("gf-cf" if isclose(exponent, 0.5) else "turbo-cf")
     if chosen not in FILTERS:
-        raise ParameterError(f"no graph filter is called {chosen!r}: there are {', '.join(sorted(FILTERS))}")
+        raise ParameterError(f"unknown graph filter {chosen!r}: choose one of {', '.join(sorted(FILTERS))}")
     found = FILTERS[chosen]
     if isinstance(found, TurboCF):
         return replace(found, user_exponent=exponent)
     if not isclose(found.user_exponent, exponent):
         raise ParameterError(
-            f"{chosen} takes rows of user exponent {found.user_exponent:g}, this task has {exponent:g}: use turbo-cf"
+            f"{chosen} needs user exponent {found.user_exponent:g}, but this task has {exponent:g}: use turbo-cf"
         )
     return found

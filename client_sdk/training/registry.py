@@ -1,4 +1,4 @@
-"""Client halves by recipe."""
+"""The client side of each recipe."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ __all__ = ["client_half"]
 
 
 def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """What a client does for `recipe`; `ParameterError` for unknown ones.
+    """Return the client side of `recipe`.
 
-    training: for the recipes that train. graph_filter: for those that aggregate a spectrum, a name from
-    `client_sdk.filters.FILTERS`; what fits the recipe when None.
+    training: training settings, the defaults of the recipe if None. graph_filter: for PriviRec, a name from
+    `client_sdk.filters.FILTERS`; the default for the recipe if None. Raises `ParameterError` for an unknown recipe, and
+    for settings that the recipe does not have.
     """
     if graph_filter is not None and not isinstance(recipe, PriviRecK):
-        raise ParameterError(
-            f"recipe {recipe.name!r} recommends by what it trained: there is no graph filter to choose"
-        )
+        raise ParameterError(f"recipe {recipe.name!r} has no graph filter: leave it out")
     if isinstance(recipe, TopKRecipe):
         return TopKHalf(recipe, training_for(recipe.name, training, MFConfig))
     if isinstance(recipe, Fair):
@@ -41,11 +40,13 @@ def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_fi
         return PFedCLRHalf(recipe, training_for(recipe.name, training, PFedCLRConfig))
     if isinstance(recipe, RFRec):
         if training is not None:
-            raise ParameterError(f"how recipe {recipe.name!r} trains is part of the task: there is nothing to set here")
+            raise ParameterError(
+                f"the task determines how recipe {recipe.name!r} trains: leave out the training settings"
+            )
         return RFRecHalf(recipe)
     if isinstance(recipe, PriviRecK):
-        # here, since it needs scipy: half a second that other recipes do not have to wait for
-        from client_sdk.training.privirec import PriviRecHalf, fitting_filter
+        # Imported here, because it needs scipy, which takes half a second to import.
+        from client_sdk.training.privirec import PriviRecHalf, matching_filter
 
-        return PriviRecHalf(recipe, fitting_filter(recipe, graph_filter))
-    raise ParameterError(f"this client has no part to play in recipe {recipe.name!r}")
+        return PriviRecHalf(recipe, matching_filter(recipe, graph_filter))
+    raise ParameterError(f"this client does not support recipe {recipe.name!r}")

@@ -1,12 +1,12 @@
-"""The client half of RFRec and RFRecF: train on one's own ratings, send how far the item factors are from the average.
+"""The client side of RFRec and RFRecF: trains on the user's ratings, sends the item factors minus the average.
 
-**Missed rounds.** A device that was not asked, or could not answer, trains on (the paper's section 3.3): when it is
-asked again it first takes the steps of the sums that it missed, with the average that it last knew, and then those of
-this sum with the new one. Doing so late gives what doing so in time would have: nothing else is in these steps.
-The same goes for predictions. A device that was never asked has no model yet, and begins with the average of its first
-round.
+**Missed rounds.** A device that is not in a cohort, or cannot answer, continues to train (section 3.3 of the paper).
+When it takes part again, it first takes the steps of the sums that it missed, with the last average that it knows,
+and then the steps of the current sum with the new average. The result is the same as if it had taken the missed steps
+in time, because they use no other input. Before predictions it takes missed steps too. A device that never took part
+has no model and begins with the average of its first round.
 
-A round that failed is asked for again; the steps were taken then, so they are not taken twice.
+After a failed round the sum is repeated. The device has taken its steps already and does not take them again.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec, RFRecState, rfrec
 __all__ = ["AVERAGE", "OWN_ITEMS", "SUM_INDEX", "RFRecHalf"]
 
 OWN_ITEMS: Final = "own_items"
-"""Name in the memory: V_i, float32 (items, dim); without rows before the first round."""
+"""Key in the client state: V_i, float32 (items, dim); (0, dim) before the first round."""
 AVERAGE: Final = "average"
-"""Name in the memory: the average that was last known, float32 (items, dim); without rows before the first round."""
+"""Key in the client state: the last known average, float32 (items, dim); (0, dim) before the first round."""
 SUM_INDEX: Final = "step"
-"""Name in the memory: int64 (1,), the sum up to which V_i is trained."""
+"""Key in the client state: int64 (1,), index of the last sum for which V_i is trained."""
 _MOMENTS: Final = ("user_mean", "user_square", "items_mean", "items_square")
-"""Names in the memory where Adam trains: its moments, shaped as what they are of."""
+"""Keys in the client state if the rule is Adam: its moments, with the shapes of user factor and V_i."""
 _ADAM_STEPS: Final = "adam_steps"
-"""Name in the memory where Adam trains: int64 (1,)."""
+"""Key in the client state if the rule is Adam: int64 (1,), the number of steps."""
 
 
 @dataclass
 class _Device:
-    """A client's model while it trains. `known`: the average it knows; `sum_index`: trained up to this sum."""
+    """A client's model in training. known: the last known average. sum_index: the last sum it is trained for."""
 
     model: LocalModel
     known: NDArray[np.float32]
@@ -54,14 +54,14 @@ class _Device:
 
 @dataclass(frozen=True)
 class RFRecHalf:
-    """A user factor and item factors that stay here; the item factors' difference to the average is summed."""
+    """User factor and item factors stay on the device; the difference of the item factors to the average is summed."""
 
     recipe: RFRec
     entropy: Callable[[int], bytes] = field(default=os.urandom, repr=False)
-    """For the noise, where the task has any."""
+    """Source of random bytes for the noise, if the task has any."""
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """A fresh user factor, N(0, 10^-4), and nothing else yet."""
+        """Return a random user factor, N(0, 10^-4), and empty item factors."""
         dim = self.recipe.parameters.dim
         none = np.zeros((0, dim), np.float32)
         user = (INITIAL_STD * rng.standard_normal(dim)).astype(np.float32)
@@ -86,18 +86,21 @@ class RFRecHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """Take the steps that are due and send V_i - V. `rng` and `excluded` are not needed: nothing is drawn.
+        """Take the missed steps and those of this sum; contribute V_i - V.
 
-        `ParameterError` also for ratings that are missing or outside the task's range.
+        `rng` and `excluded` are not used, because nothing is drawn. Raises `ParameterError` also for ratings that are
+        missing or outside the task's range.
         """
         ratings, newest = self._ratings(history), rfrec_state(state)
         if newest.sum_index != spec.sum_index - 1:
             raise ParameterError(
-                f"sum {spec.sum_index} is over models trained from sum {spec.sum_index - 1}, not {newest.sum_index}"
+                f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {newest.sum_index}"
             )
         device = self._device(newest, client_state)
         if device.sum_index > spec.sum_index:
-            raise ParameterError(f"this client is trained up to sum {device.sum_index}, beyond sum {spec.sum_index}")
+            raise ParameterError(
+                f"this client has already trained for sum {device.sum_index}, which is after sum {spec.sum_index}"
+            )
         self._train(device, ratings, newest, spec.sum_index - 1)
         device.known = newest.item_factors
         loss = self._train(device, ratings, newest, spec.sum_index)
@@ -105,7 +108,7 @@ class RFRecHalf:
         return LocalResult(blocks, clipped, self._client_state(device), loss, len(history))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """A user factor from as many steps as the task has seen, all with the newest average."""
+        """Return a user factor after the steps of all sums of the task so far, each with the newest average."""
         newest = rfrec_state(state)
         device = self._device(newest, self.initial_client_state(rng))
         device.sum_index = 0
@@ -113,7 +116,7 @@ class RFRecHalf:
         return self._client_state(device)
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """The predicted rating of every item: the user factor, after the steps that were missed, with the average."""
+        """Return the predicted rating of each item, from the average and the user factor after all missed steps."""
         newest = rfrec_state(state)
         device = self._device(newest, client_state)
         if device.sum_index < newest.sum_index:
@@ -121,7 +124,7 @@ class RFRecHalf:
         return predicted_ratings(newest.item_factors @ device.model.users[0], self.recipe.parameters)
 
     def check(self, history: History) -> None:
-        """`ParameterError` for ratings that are missing or outside the task's range."""
+        """Raise `ParameterError` for ratings that are missing or outside the task's range."""
         self._ratings(history)
 
     def _ratings(self, history: History) -> Ratings:
@@ -133,22 +136,23 @@ class RFRecHalf:
         return Ratings.of(users, history.items, history.ratings, self.recipe.parameters)
 
     def _device(self, state: RFRecState, client_state: ClientState) -> _Device:
-        """What the memory holds, copied; for a client that was never asked, the average of `state`."""
-        begins = not client_state[OWN_ITEMS].size
-        start, known = (state.item_factors,) * 2 if begins else (client_state[OWN_ITEMS], client_state[AVERAGE])
+        """Return a copy of the model in the client state, or the average of `state` for a client that never took
+        part."""
+        is_new = not client_state[OWN_ITEMS].size
+        start, known = (state.item_factors,) * 2 if is_new else (client_state[OWN_ITEMS], client_state[AVERAGE])
         parameters = [client_state[USER_FACTOR][None].astype(np.float32), start.astype(np.float32)]
         model = LocalModel(parameters[0], parameters[1])
         rule = self.recipe.parameters.rule
         if rule.adam:
             model.adam = Adam(parameters, [rule.rate] * 2)
-            if not begins:
+            if not is_new:
                 user_mean, user_square, items_mean, items_square = (client_state[name] for name in _MOMENTS)
                 means, squares = (user_mean[None], items_mean), (user_square[None], items_square)
                 model.adam.resume(int(client_state[_ADAM_STEPS][0]), means, squares)
-        return _Device(model, known, state.sum_index if begins else int(client_state[SUM_INDEX][0]))
+        return _Device(model, known, state.sum_index if is_new else int(client_state[SUM_INDEX][0]))
 
     def _train(self, device: _Device, ratings: Ratings, state: RFRecState, upto: int) -> float:
-        """Take the steps up to sum `upto` with the average that the device knows; the loss before the last one."""
+        """Take the steps of all sums up to `upto` with the known average; return the loss before the last step."""
         loss, rule = float("nan"), self.recipe.parameters.rule
         for sum_index in range(device.sum_index + 1, upto + 1):
             if sum_index > 1:

@@ -1,9 +1,9 @@
-"""The client half of Top-K: FedMF's training; a part of the change is sent, the rest may be kept for the next time.
+"""The client side of Top-K: FedMF's training, of whose change only a part is sent. The rest can be kept.
 
-Error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019): what was not sent is added to the next
-change before the next choice, so nothing is lost, only late. What clipping takes off counts as not sent. The residual
-never leaves the client; it is rows of the item factors' size, at most 4 items * dim bytes, for items that the client
-trained on and has not sent whole.
+Error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019): the part that is not sent, the residual,
+is added to the next change before its entries are selected. So it is sent later instead of being lost. The part removed
+by clipping belongs to the residual. The residual never leaves the client. It has the rows of the items that the client
+trained and has not sent completely, at most 4 items * dim bytes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from protocols.recipes.topk.recipe import TopKRecipe
 __all__ = ["RESIDUAL_ITEMS", "RESIDUAL_ROWS", "TopKHalf", "add_rows", "without_empty_rows"]
 
 RESIDUAL_ITEMS = "residual_items"
-"""Name in the memory: int32 (k,), ascending, the items that something is owed to."""
+"""Key in the client state: int32 (k,), ascending, the items with a residual."""
 RESIDUAL_ROWS = "residual_rows"
-"""Name in the memory: float32 (k, dim), what is owed to each of them."""
+"""Key in the client state: float32 (k, dim), their residuals."""
 
 
 def add_rows(one: Update, other: Update) -> Update:
-    """The sum of two changes: rows of all items that are in either, ascending."""
+    """Return the sum of two changes, with the rows of all items in either, ascending."""
     items = np.union1d(one.items, other.items).astype(np.int32)
     values = np.zeros((items.size, one.values.shape[1]), dtype=np.float32)
     for part in (one, other):
@@ -39,21 +39,21 @@ def add_rows(one: Update, other: Update) -> Update:
 
 
 def without_empty_rows(update: Update) -> Update:
-    """The rows that hold anything."""
+    """Return the rows of `update` that have a nonzero value."""
     held = update.values.any(axis=1)
     return Update(update.items[held], update.values[held])
 
 
 @dataclass(frozen=True)
 class TopKHalf(FactorHalf):
-    """FedMF's training; sends what the recipe's support takes of the change."""
+    """FedMF's training; the contribution contains the entries of the change that the recipe's support selects."""
 
     recipe: TopKRecipe
     training: MFConfig = field(default_factory=MFConfig)
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """A fresh user factor; with error feedback also an empty residual."""
-        return {**super().initial_client_state(rng), **self._kept(self._nothing())}
+        """Return a random user factor and, with error feedback, an empty residual."""
+        return {**super().initial_client_state(rng), **self._state_of(self._no_residual())}
 
     def contribute(
         self,
@@ -65,27 +65,28 @@ class TopKHalf(FactorHalf):
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """Train, add what is still owed, send what the support takes of it and owe the rest."""
+        """Train, add the residual, contribute the entries that the support selects, and keep the rest as the
+        residual."""
         local = self._train(spec, client_id, state, history, client_state, rng, excluded)
-        due = add_rows(self._owed(client_state), Update(local.items, local.values))
-        sending = self.recipe.lay_out(state, due, rng)
-        owed = without_empty_rows(Update(due.items, due.values - sending.sent))
-        kept = {USER_FACTOR: local.user_factor, **self._kept(owed)}
+        change = add_rows(self._residual(client_state), Update(local.items, local.values))
+        sending = self.recipe.lay_out(state, change, rng)
+        residual = without_empty_rows(Update(change.items, change.values - sending.sent))
+        kept = {USER_FACTOR: local.user_factor, **self._state_of(residual)}
         return LocalResult(sending.blocks, sending.clipped, kept, local.loss, local.samples)
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """A user factor from local training; nothing is owed by who never took part."""
-        return {**super().prepare(spec, state, history, rng), **self._kept(self._nothing())}
+        """Return a user factor from local training and, with error feedback, an empty residual."""
+        return {**super().prepare(spec, state, history, rng), **self._state_of(self._no_residual())}
 
-    def _nothing(self) -> Update:
+    def _no_residual(self) -> Update:
         return Update(np.zeros(0, np.int32), np.zeros((0, self.recipe.parameters.dim), np.float32))
 
-    def _owed(self, client_state: ClientState) -> Update:
+    def _residual(self, client_state: ClientState) -> Update:
         if not self.recipe.parameters.error_feedback:
-            return self._nothing()
+            return self._no_residual()
         return Update(client_state[RESIDUAL_ITEMS], client_state[RESIDUAL_ROWS])
 
-    def _kept(self, owed: Update) -> ClientState:
+    def _state_of(self, residual: Update) -> ClientState:
         if not self.recipe.parameters.error_feedback:
             return {}
-        return {RESIDUAL_ITEMS: owed.items, RESIDUAL_ROWS: owed.values}
+        return {RESIDUAL_ITEMS: residual.items, RESIDUAL_ROWS: residual.values}

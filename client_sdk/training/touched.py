@@ -67,7 +67,8 @@ class TouchedAdam:
         """
         order = np.arange(1, places.size + 1, dtype=np.int32)
         self._slot_numbers[places] = order
-        return places[self._slot_numbers[places] == order]
+        distinct: NDArray[np.integer] = places[self._slot_numbers[places] == order]
+        return distinct
 
     def _add(self, places: NDArray[np.integer]) -> None:
         """Give the next free slots to `places`, which are distinct."""

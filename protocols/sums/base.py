@@ -1,4 +1,4 @@
-"""What every sum mechanism offers: a plan, and the moves by which vectors become a contribution and a sum.
+"""The interface of every sum mechanism: a plan, and the functions that turn vectors into contributions and sums.
 
     plan      (parameters, layout, contributions)      -> SumPlan        lengths, budget, predicted error
     seal      (plan, route, blocks, keys)              -> bytes          client: what goes on the wire
@@ -32,9 +32,9 @@ OpenedBy = Literal["anyone", "members", "holder"]
 
 @runtime_checkable
 class SumPlan(Protocol):
-    """How one layout is summed over at most `max_contributions` contributions: every length and the error.
+    """How vectors of one layout are summed over at most `max_contributions` contributions: all lengths and the error.
 
-    Plans are frozen, hashable and rebuilt by each party from the task's parameters, never taken from the wire.
+    Plans are frozen and hashable. Each party computes them from the task's parameters, never takes them from the wire.
     """
 
     @property
@@ -47,7 +47,7 @@ class SumPlan(Protocol):
 
     @property
     def max_contributions(self) -> int:
-        """The budget holds for this many contributions; a fold beyond it is refused."""
+        """Most contributions that the plan allows; a fold beyond it raises `BudgetError`."""
 
     @property
     def opened_by(self) -> OpenedBy:
@@ -59,94 +59,97 @@ class SumPlan(Protocol):
 
     @property
     def partial_bytes(self) -> int:
-        """Length of a partial sum."""
+        """Length of a partial sum in bytes."""
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate."""
+        """Length of a released aggregate in bytes."""
 
     def contribution_bytes(self, route: Route) -> int:
-        """Exact length of a contribution along `route`."""
+        """Return the exact length in bytes of a contribution along `route`."""
 
     def describe(self) -> dict[str, Any]:
-        """JSON-ready facts for people: named set, security bits, bytes a value, predicted error."""
+        """Return facts for people, JSON-ready: named set, security bits, bytes per value, predicted error."""
 
 
 class Mechanism(Protocol):
-    """One way to sum. Implementations are stateless singletons, looked up in `protocols.sums.registry`."""
+    """A sum mechanism. Implementations are stateless singletons, found by name in `protocols.sums.registry`."""
 
     @property
     def name(self) -> str:
-        """The word tasks use: `plain`, `ckks`."""
+        """The name by which tasks choose the mechanism, such as `plain` or `ckks`."""
 
     @property
     def needs_keyring(self) -> bool:
-        """Whether clients need keys from the mailbox before they can contribute."""
+        """Whether clients need the task's keyring before they can contribute."""
 
     @property
     def interactive(self) -> bool:
-        """Whether a round takes several messages of each client, so that contributions are not made by `seal` alone."""
+        """Whether a round needs several messages from each client, so that `seal` alone cannot make a contribution."""
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> SumPlan:
-        """Lay out the sum; `ParameterError` or `BudgetError` says what does not fit and what would."""
+        """Return the plan of a sum; `ParameterError` or `BudgetError` says what does not fit and what would."""
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Fresh keys for a task (the key holder's copy); `ParameterError` where the mechanism has none."""
+        """Return new keys for a task, the key holder's copy; `ParameterError` if the mechanism has no keys."""
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        """A contribution of exactly `plan.contribution_bytes(route)` bytes.
+        """Return a contribution of exactly `plan.contribution_bytes(route)` bytes.
 
-        `blocks` holds one float64 vector per route entry, every |value| within its segment's clip (`BudgetError`
-        otherwise: clip first with `protocols.layout.clip_to_bounds`, which counts).
+        blocks: one float64 vector per route entry. Raises `BudgetError` if a value exceeds its segment's clip; clip
+        first with `protocols.layout.clip_to_bounds`, which counts the clipped values.
         """
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless `body` may be folded: exact length, residues in range, values finite."""
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-        """A new partial sum: `partial` (None for an empty one) plus every checked contribution.
+        """Return a new partial sum: `partial` (None for an empty one) plus every checked contribution.
 
-        Memory is O(aggregate), one contribution at a time is taken from the iterable. The partial carries the number
-        of contributions so far; `BudgetError` when it would pass `plan.max_contributions`.
+        Memory is O(aggregate); contributions are taken from the iterable one at a time. The partial holds the number of
+        contributions so far; raises `BudgetError` if it would exceed `plan.max_contributions`.
         """
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
-        """The partial sum of all that `partials` hold: bit for bit what one fold of all their contributions gives.
+        """Return the sum of partial sums, bit for bit the same as one fold of all their contributions.
 
-        Memory is O(aggregate), one partial at a time is taken from the iterable. Counts add up; `BudgetError` when they
-        pass `plan.max_contributions`, `CodecError` for a partial of another form.
+        Memory is O(aggregate); partials are taken from the iterable one at a time. Raises `BudgetError` if their counts
+        exceed `plan.max_contributions`, `CodecError` for a malformed partial.
         """
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
-        """The aggregate as clients download it, `plan.aggregate_bytes` long."""
+        """Return the aggregate as clients download it, `plan.aggregate_bytes` bytes."""
 
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """The sum as float64 of shape (layout.length,); counts are rounded to whole numbers.
+        """Return the sum, float64 (layout.length,); counts are rounded to whole numbers.
 
-        `contributions` is how many were folded. Raises `CodecError` for a malformed aggregate, `KeyringError` when the
-        keyring is missing, public only, or of another key.
+        contributions: how many were folded. Raises `CodecError` for a malformed aggregate, `KeyringError` if the
+        keyring is missing, has no secret key, or belongs to another key.
         """
 
 
 @runtime_checkable
 class WorksAhead(Protocol):
-    """A mechanism that can do a part of sealing before there is anything to seal."""
+    """A mechanism that can precompute a part of sealing before the values are known."""
 
     def working_ahead(self, plan: SumPlan, keyring: Keyring) -> AbstractContextManager[None]:
-        """To be entered while a client waits for its turn: idle time is used, and what is sealed inside costs less."""
+        """Return a context in which a client waits: it precomputes in idle time, which makes `seal` cheaper inside."""
 
 
 @runtime_checkable
 class NamesPublicKey(Protocol):
-    """A mechanism whose folding side needs the holder's public key, which nobody has yet when the task is made.
+    """A mechanism whose server needs the holder's public key, which does not exist yet when the task is created.
 
-    The holder publishes it once, before anybody contributes; from then on the task's plan is made from parameters that
-    name it, and a contribution under any other key is refused on arrival.
+    The holder publishes it once, before any client contributes. From then on the task's parameters name it, and a
+    contribution under another key is refused when it arrives.
     """
 
     def name_public_key(self, parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
-        """The task's parameters with `Keyring.public_key` in them; `ParameterError` for another form or another key."""
+        """Return the task's parameters with `Keyring.public_key` added.
+
+        Raises `ParameterError` for a malformed key, or if the parameters name another key already.
+        """

@@ -1,9 +1,9 @@
-"""Contributions that choose which blocks of the sum they feed, and say so in the clear, ahead of their body.
+"""Contributions that choose which blocks of the sum they add to, and name them in the clear before their body.
 
-A route is public: who computes it learns nothing. Where a layout has `chosen` blocks a contribution, the choice is the
-client's own, so whoever sees it learns what the client chose: in Top-K's `own` support, on which entries of the item
-factors it has most to say. A mechanism that can sum such blocks lays them out with `name_blocks` when it seals and
-takes them apart with `read_blocks` when it checks and folds; the others refuse the layout with `refuse_chosen`.
+A route is public and reveals nothing. In a layout with `chosen` blocks per contribution, the client chooses the blocks,
+so the server learns the choice: in Top-K's `own` support, which entries of the item factors the client changes most. A
+mechanism that can sum such blocks uses `name_blocks` in `seal` and `read_blocks` in `check` and `fold`; the others
+reject the layout with `refuse_chosen`.
 
     head    `chosen` block numbers, uint32 little-endian, strictly ascending
 """
@@ -26,14 +26,15 @@ INDEX_BYTES: Final = 4
 
 
 def head_bytes(layout: VectorLayout) -> int:
-    """What naming its blocks adds to a contribution: 0 where none are chosen."""
+    """Return the length in bytes of the head of a contribution; 0 if the layout has no chosen blocks."""
     return INDEX_BYTES * layout.chosen
 
 
 def name_blocks(layout: VectorLayout, parts: Sequence[NDArray[np.float64]]) -> tuple[bytes, NDArray[np.float64]]:
-    """The head, and the values (chosen, block length), of what a client seals: block numbers (chosen,), then values.
+    """Return the head of a contribution and its values, float64 (chosen, block length).
 
-    `ParameterError` unless the numbers are whole, ascending and of blocks of the layout, and the values as many as fit.
+    parts: block numbers (chosen,), then values. Raises `ParameterError` unless the numbers are ascending whole numbers
+    of blocks of the layout, and there are as many values as these blocks hold.
     """
     if len(parts) != 2:
         raise ParameterError(f"a contribution is a vector of block numbers and one of values, {len(parts)} were given")
@@ -48,9 +49,10 @@ def name_blocks(layout: VectorLayout, parts: Sequence[NDArray[np.float64]]) -> t
 
 
 def read_blocks(plan: SumPlan, body: Buffer) -> tuple[NDArray[np.int64], memoryview]:
-    """The block numbers (chosen,) that a contribution names, and the bytes behind them.
+    """Return the block numbers, int64 (chosen,), that a contribution names, and the bytes after them.
 
-    `ContributionError` for another length than the plan's, and for numbers that do not ascend or name no block.
+    Raises `ContributionError` for another length than the plan's, and for numbers that are not ascending or not of a
+    block of the layout.
     """
     view, expected = memoryview(body).cast("B"), plan.contribution_bytes(())
     if view.nbytes != expected:
@@ -63,9 +65,9 @@ def read_blocks(plan: SumPlan, body: Buffer) -> tuple[NDArray[np.int64], memoryv
 
 
 def refuse_chosen(layout: VectorLayout, mechanism: str) -> None:
-    """For mechanisms that need public routes: `ParameterError` when contributions choose their blocks."""
+    """Raise `ParameterError` if contributions to this layout choose their blocks; `mechanism` needs public routes."""
     if layout.chosen:
-        raise ParameterError(f"{mechanism!r} sums need public routes: no contribution can choose the blocks it feeds")
+        raise ParameterError(f"{mechanism!r} sums need public routes: contributions cannot choose their blocks")
 
 
 def _ascending(layout: VectorLayout, numbers: NDArray[np.int64]) -> bool:

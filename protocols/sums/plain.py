@@ -1,12 +1,12 @@
-"""The plain mechanism: what every benchmark compares with, and what locally private recipes use. Hides nothing.
+"""The plain mechanism hides nothing. It is the baseline of every benchmark, and serves locally private recipes.
 
-contribution    float32 little-endian, the blocks of the route one after the other (behind a head that names them where
-                the layout lets contributions choose: `protocols.sums.chosen`)
+contribution    float32 little-endian, the blocks of the route in order (after a head that names them if the layout
+                lets contributions choose: `protocols.sums.chosen`)
 partial         contributions so far (uint64), then float64 sums, all little-endian
 aggregate       float32 little-endian
 
 Every value is rounded to a multiple of its segment's grain, a power of two so small that the sum of a full cohort still
-fits float64's 53 bits. So each addition is exact, and neither order nor batches nor workers show in a sum.
+fits float64's 53 bits. Every addition is therefore exact, and a sum does not depend on order, batches or workers.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _FLOAT32_WHOLE: Final = 2**24
 _FLOAT32_ROUNDING: Final = 2.0**-24
 _LARGEST: Final = float(np.finfo(np.float32).max)
 _PIECE: Final = 32 * 1024
-"""Values rounded and added at a time, in the processor's cache."""
+"""Values rounded and added at a time, so that they stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class PlainPlan:
-    """A laid-out plain sum."""
+    """The plan of a plain sum; see `protocols.sums.base.SumPlan`."""
 
     layout: VectorLayout
     max_contributions: int
@@ -54,14 +54,15 @@ class PlainPlan:
 
     @property
     def opened_by(self) -> OpenedBy:
-        """Anyone: nothing is hidden."""
+        """ "anyone": nothing is encrypted."""
         return "anyone"
 
     @property
     def predicted_error(self) -> float:
-        """Float32 rounding of every contribution and of the aggregate, in the widest segment that is not a count.
+        """Bound on the error of float32 rounding and of the grain, in the widest segment that is not a count.
 
-        The second term is the grain's: at most 2^-52 of clip * max_contributions, rounded to half of it n times.
+        The first term is the rounding of every contribution and of the aggregate. The second is the grain's: a grain is
+        at most 2^-52 of clip * max_contributions, and n values are rounded to it with an error of half a grain each.
         """
         clips = [s.clip for block in self.layout.blocks for s in block.segments if not s.integral]
         summed = max(clips, default=0.0) * self.max_contributions
@@ -69,23 +70,23 @@ class PlainPlan:
 
     @property
     def partial_bytes(self) -> int:
-        """Length of a partial sum."""
+        """Length of a partial sum in bytes."""
         return _COUNT.size + 8 * self.layout.length
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate."""
+        """Length of a released aggregate in bytes."""
         return 4 * self.layout.length
 
     def contribution_bytes(self, route: Route) -> int:
-        """Exact length of a contribution along `route`."""
+        """Return the exact length in bytes of a contribution along `route`."""
         if self.layout.chosen:
             self.layout.check_route(route)
             return head_bytes(self.layout) + 4 * self.layout.chosen * self.layout.blocks[0].length
         return 4 * sum(block.length for block in self.layout.contribution_blocks(route))
 
     def describe(self) -> dict[str, Any]:
-        """JSON-ready facts for people."""
+        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         return {
             "mechanism": self.mechanism,
             "security_bits": 0,
@@ -97,14 +98,18 @@ class PlainPlan:
 
 
 class PlainMechanism:
-    """Sums in the clear."""
+    """Sums of vectors in the clear; see `protocols.sums.base.Mechanism`."""
 
     name: Final = "plain"
     needs_keyring: Final = False
     interactive: Final = False
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PlainPlan:
-        """Takes no parameters. `BudgetError` when a count could pass 2^24, the whole numbers that float32 holds."""
+        """Return the plan of a plain sum, which has no parameters.
+
+        Raises `ParameterError` for any parameter and `BudgetError` if a count could exceed 2^24, the largest exact
+        count in float32.
+        """
         if parameters:
             raise ParameterError("the plain mechanism takes no parameters")
         if max_contributions < 1:
@@ -112,17 +117,17 @@ class PlainMechanism:
         counts = [s.clip for block in layout.blocks for s in block.segments if s.integral]
         if counts and max(counts) * max_contributions > _FLOAT32_WHOLE:
             most = int(_FLOAT32_WHOLE / max(counts))
-            raise BudgetError(f"counts must stay below 2^24 to be exact: at most {most} contributions fit")
+            raise BudgetError(f"counts are exact up to 2^24 only: at most {most} contributions fit")
         return PlainPlan(layout, max_contributions)
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """There is none: always `ParameterError`."""
+        """Raise `ParameterError`: plain sums have no keys."""
         raise ParameterError(f"{plan.mechanism!r} sums have no keys")
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        """The blocks as float32. `keyring` is not used."""
+        """Return the blocks as float32; see `protocols.sums.base.Mechanism.seal`. `keyring` is not used."""
         own = _own(plan)
         if own.layout.chosen:
             return _seal_chosen(own, blocks)
@@ -133,11 +138,11 @@ class PlainMechanism:
             if values.shape != (block.length,):
                 raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
             if not (np.abs(values) <= block.bounds() * _SLACK).all():
-                raise BudgetError(f"block {block.name!r} holds a value that is not finite or over its clip")
+                raise BudgetError(f"block {block.name!r} holds a value that is not finite or exceeds its clip")
         return b"".join(values.astype("<f4").tobytes() for values in blocks)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
-        """Exact length, every value finite and within its clip."""
+        """Raise `ContributionError` unless the length is exact and every value is finite and within its clip."""
         own = _own(plan)
         bounds = own.layout.contribution_bounds(route)
         if own.layout.chosen:
@@ -150,10 +155,10 @@ class PlainMechanism:
         finite = np.isfinite(values)  # as float32: widening a signalling NaN warns
         wrong = np.flatnonzero(~(np.abs(values, where=finite, out=np.full_like(values, np.inf)) <= bounds * _SLACK))
         if wrong.size:
-            raise ContributionError(f"value {int(wrong[0])} is not finite or over its clip")
+            raise ContributionError(f"value {int(wrong[0])} is not finite or exceeds its clip")
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-        """Add checked contributions to a partial sum, in float64."""
+        """Return the partial sum plus checked contributions, in float64; see `protocols.sums.base.Mechanism.fold`."""
         own = _own(plan)
         count, sums = _read_partial(own, partial)
         blocks = () if own.layout.chosen else own.layout.blocks
@@ -172,7 +177,7 @@ class PlainMechanism:
         return _write_partial(count, sums)
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
-        """Add partial sums: exact, since all are multiples of the same grains."""
+        """Return the sum of partial sums. It is exact, since all are multiples of the same grains."""
         own = _own(plan)
         count, sums = 0, np.zeros(own.layout.length)
         for partial in partials:
@@ -182,16 +187,19 @@ class PlainMechanism:
         return _write_partial(count, sums)
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
-        """The sums rounded to float32."""
+        """Return the sums rounded to float32."""
         return _read_partial(_own(plan), partial)[1].astype("<f4").tobytes()
 
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """The sum; `CodecError` for a wrong length or a value that no sum can have. `keyring` is not used."""
+        """Return the sum, float64 (layout.length,). `keyring` is not used.
+
+        Raises `CodecError` for another length or values that are not finite.
+        """
         own = _own(plan)
         if not 0 <= contributions <= own.max_contributions:
-            raise ParameterError(f"the plan holds for {own.max_contributions} contributions, not {contributions}")
+            raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
         narrow = np.frombuffer(exact(aggregate, own.aggregate_bytes, "an aggregate"), "<f4")
         if not np.isfinite(narrow).all():
             raise CodecError("the aggregate holds values that are not finite")
@@ -203,7 +211,7 @@ def _seal_chosen(plan: PlainPlan, parts: Sequence[NDArray[np.float64]]) -> bytes
     head, values = name_blocks(plan.layout, parts)
     block = plan.layout.blocks[0]
     if not (np.abs(values) <= block.bounds() * _SLACK).all():
-        raise BudgetError(f"block {block.name!r} holds a value that is not finite or over its clip")
+        raise BudgetError(f"block {block.name!r} holds a value that is not finite or exceeds its clip")
     return head + values.astype("<f4").tobytes()
 
 
@@ -220,10 +228,11 @@ def _fold_chosen(plan: PlainPlan, sums: NDArray[np.float64], route: Route, body:
 
 @lru_cache(maxsize=4096)
 def _grains(block: Block, contributions: int) -> tuple[tuple[slice, float], ...]:
-    """For each segment its place in the block, and what rounds a value to the grain when added and taken off again.
+    """Return for each segment its slice of the block, and the constant that rounds a value to the grain.
 
-    The grain is 2^(e - 53), 2^e the power of two above what `contributions` values can add up to. Float64 numbers
-    around 1.5 * 2^52 grains are whole grains: adding that much rounds, half to even.
+    Adding and then subtracting the constant rounds. The grain is 2^(e - 53), 2^e the power of two above the largest sum
+    of `contributions` values. Float64 numbers near 1.5 * 2^52 grains are whole grains, so adding 1.5 * 2^52 grains
+    rounds half to even.
     """
     edges = accumulate((segment.length for segment in block.segments), initial=0)
     found = []
@@ -247,7 +256,7 @@ def _add(sums: NDArray[np.float64], values: NDArray[np.float32], grains: tuple[t
 def _counted(plan: PlainPlan, count: int, more: int) -> int:
     count += more
     if count > plan.max_contributions:
-        raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+        raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")
     return count
 
 
@@ -262,7 +271,7 @@ def _read_partial(plan: PlainPlan, partial: Buffer | None) -> tuple[int, NDArray
     (count,) = _COUNT.unpack_from(view)
     sums = np.frombuffer(view, "<f8", offset=_COUNT.size).astype(np.float64)
     if not (np.abs(sums) <= _LARGEST).all():
-        raise CodecError("a partial sum holds a value that no sum can have")
+        raise CodecError("a partial sum holds a value that is not finite or exceeds float32's range")
     return count, sums
 
 

@@ -1,4 +1,4 @@
-"""Mechanisms by name, imported only when asked for, so that a plain client needs no HE library."""
+"""Mechanisms by name. A mechanism is imported on first use, so that a plain client needs no HE library."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MECHANISMS: Final[dict[str, str]] = {
     "paillier": "protocols.sums.paillier.mechanism:PAILLIER",
     "plain": "protocols.sums.plain:PLAIN",
 }
-"""Name -> module:attribute."""
+"""Name -> "module:attribute" of the mechanism."""
 
 
 def mechanism(name: str) -> Mechanism:
-    """The mechanism called `name`; `ParameterError` names those that exist."""
+    """Return the mechanism called `name`; `ParameterError` for an unknown name lists the known ones."""
     try:
         module, attribute = MECHANISMS[name].split(":")
     except KeyError:

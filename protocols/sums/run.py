@@ -1,4 +1,4 @@
-"""A whole sum with every party on one page: documentation, test harness and vector generator at once."""
+"""A complete sum with all parties in one function, for documentation, tests and test vectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ __all__ = ["SumTranscript", "run_sum", "split_along"]
 
 @dataclass(frozen=True)
 class SumTranscript:
-    """What went over the wire, and what came out."""
+    """What was sent, and the opened sum.
+
+    contributions: each client's body. aggregate: the released aggregate. total: float64 (layout.length,).
+    """
 
     contributions: tuple[bytes, ...]
     aggregate: bytes
@@ -26,10 +29,13 @@ class SumTranscript:
 
 
 def split_along(plan: SumPlan, route: Route, vector: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-    """Views of a client's flat vector, one a contribution block, in the order of the route."""
+    """Return views of a client's flat vector, one per contribution block, in the order of the route.
+
+    Raises `ParameterError` for a vector of another length.
+    """
     lengths = [block.length for block in plan.layout.contribution_blocks(route)]
     if vector.shape != (sum(lengths),):
-        raise ParameterError(f"a vector of {sum(lengths)} values was expected along this route, got {vector.shape}")
+        raise ParameterError(f"this route needs a vector of {sum(lengths)} values, got shape {vector.shape}")
     return [vector[start:end] for start, end in pairwise(accumulate(lengths, initial=0))]
 
 
@@ -39,9 +45,10 @@ def run_sum(
     vectors: Sequence[NDArray[np.float64]],
     routes: Sequence[Route] | None = None,
 ) -> SumTranscript:
-    """Sum one flat vector a client, each along its route (None: every client feeds every block once).
+    """Return the transcript of a sum of one flat vector per client, each along its route.
 
-    Raises what the mechanism's moves raise.
+    routes: None if every client adds to every block once. Raises `ParameterError` for another number of routes, and the
+    errors of the mechanism's functions.
     """
     chosen = [whole_route(plan.layout)] * len(vectors) if routes is None else list(routes)
     if len(chosen) != len(vectors):
@@ -51,18 +58,18 @@ def run_sum(
     holder = mechanism.generate_keyring(plan) if mechanism.needs_keyring else None
     member = holder.without_secret_key() if holder is not None and plan.opened_by == "holder" else holder
 
-    # Each client seals its own vector.
+    # Every client seals its own vector.
     contributions = tuple(
         mechanism.seal(plan, route, split_along(plan, route, vector), member)
         for route, vector in zip(chosen, vectors, strict=True)
     )
 
-    # The server, without any key, checks what arrives, adds it to the partial sum and releases the sum.
+    # The server, which has no key, checks each contribution, adds it to the partial sum and releases the sum.
     for route, body in zip(chosen, contributions, strict=True):
         mechanism.check(plan, route, body)
     partial = mechanism.fold(plan, None, zip(chosen, contributions, strict=True))
     aggregate = mechanism.release(plan, partial)
 
-    # Whoever may open it does.
+    # The holder of the secret key (anyone, in a plain sum) opens it.
     total = mechanism.open(plan, aggregate, len(contributions), holder)
     return SumTranscript(contributions, aggregate, total)

@@ -15,7 +15,7 @@ from tests.support.api import Api
 from tests.support.server import running_aggregator
 
 
-def test_readiness_is_checked_for_real(tmp_path: Path) -> None:
+def test_readiness_checks_the_blob_store(tmp_path: Path) -> None:
     with running_aggregator(tmp_path / "data") as server:
         api = Api(server.url, server.operator_token)
         assert api.http.get("/healthz").json() == {"status": "ok"}
@@ -23,7 +23,7 @@ def test_readiness_is_checked_for_real(tmp_path: Path) -> None:
         blobs = tmp_path / "data" / "blobs"
         before = sorted(blobs.rglob("*"))
         assert api.http.get("/readyz").status_code == 200
-        assert sorted(blobs.rglob("*")) == before  # a look leaves nothing behind
+        assert sorted(blobs.rglob("*")) == before  # the check writes nothing
         blobs.rename(tmp_path / "elsewhere")
         answer = api.http.get("/readyz")
         assert (answer.status_code, answer.json()["type"]) == (503, "urn:hushrec:problem:unavailable")

@@ -1,4 +1,4 @@
-"""FAIR's benchmark federation gives what the recipe's contributions give; FedHM's factors are the best there are."""
+"""FAIR's benchmark federation equals the recipe's contributions; FedHM's factors are the best of their rank."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parameters(*capacities: int, clip: float = 1.0) -> FairParameters:
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.03])
-def test_a_turn_is_that_of_the_contributions(train: Interactions, clip: float) -> None:
+def test_a_turn_equals_the_sum_of_the_contributions(train: Interactions, clip: float) -> None:
     made = FairFederation(train, parameters(0, 2, clip=clip), TRAINING, equal_groups(USERS, 2), (4, 3), seed=1)
     recipe, half, state = made.recipe, made.half, made.state
     client_states, clipped = list(made.client_states), 0
@@ -60,7 +60,7 @@ def test_users_outside_every_group_take_no_part(train: Interactions) -> None:
     np.testing.assert_array_equal(moved, device_groups == 0)
 
 
-def test_ranking_many_users_is_ranking_each_by_the_clients_scores(train: Interactions) -> None:
+def test_ranking_all_users_equals_ranking_each_with_the_clients_scores(train: Interactions) -> None:
     made = FairFederation(train, parameters(1), TRAINING, np.zeros(USERS, dtype=int), (10,))
     list(made.run(2))
     test = synthetic(SyntheticConfig(users=USERS, items=ITEMS, positives=10, seed=5))
@@ -69,7 +69,7 @@ def test_ranking_many_users_is_ranking_each_by_the_clients_scores(train: Interac
     each = np.stack([made.half.scores(view, made.client_states[u], histories[u]) for u in range(USERS)])
     found = rank_model(made.users, whole_tables(made.recipe, view), view.dense, train, test)
     assert found == rank_all(lambda users: each[users], train, test)
-    # all devices of one size: the server's model lies in their space
+    # with one device group the server's model is in its space
     assert made.rank(test).ndcg == pytest.approx(found.ndcg, abs=1e-3)
 
 
@@ -82,14 +82,14 @@ def test_factors_are_the_best_of_their_rank() -> None:
         np.testing.assert_allclose((left**2).sum(axis=0), (right**2).sum(axis=1), rtol=1e-3)
 
 
-def test_ranks_are_the_papers_and_there_is_none_for_an_eighth() -> None:
+def test_fedhm_ranks_are_the_papers_and_an_eighth_has_none() -> None:
     assert [rank_of(359_014, 8, p) for p in (1, 2)] == [3, 1]
     with pytest.raises(ParameterError, match="cannot hold"):
         rank_of(359_014, 8, 3)
     assert [c for c, (_, _, fedhm) in TABLE_2.items() if fedhm is None] == [8, 16]
 
 
-def test_fedhm_averages_what_its_devices_trained(train: Interactions) -> None:
+def test_fedhm_averages_its_devices_models(train: Interactions) -> None:
     def run(cohorts: tuple[int, int]) -> FedHMFederation:
         device_groups = equal_groups(USERS, 2)
         made = FedHMFederation(train, parameters(0), TRAINING, device_groups, cohorts, halvings=1, seed=1)
@@ -98,14 +98,14 @@ def test_fedhm_averages_what_its_devices_trained(train: Interactions) -> None:
 
     mixed, small = run((3, 3)), run((0, 3))
     assert mixed.state.round_number == 1
-    # devices of rank r alone: a mean of three matrices of rank r
+    # only devices of rank r: a mean of three matrices of rank r
     table = small.state.tables[0].reshape(ITEMS, DIM)
     assert np.linalg.matrix_rank(table, tol=1e-5) <= 3 * rank_of(ITEMS, DIM, 1)
     start = FairFederation(train, parameters(0), TRAINING, equal_groups(USERS, 1), (1,), seed=1).state.tables
     assert np.abs(mixed.state.tables - start).max() > 0.01
 
 
-def test_every_run_of_the_table_has_a_key_of_its_own() -> None:
+def test_keys_of_runs_are_unique() -> None:
     keys = [run.key for run in fair_runs(quick=False, protocol="clean")]
     assert len(set(keys)) == len(keys)
     assert {"fair.fedavg", "fair.1x-64x.het", "fair.1x-4x.fedhm", "fair.20pct.full_trn"} <= set(keys)

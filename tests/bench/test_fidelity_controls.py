@@ -1,4 +1,4 @@
-"""Controls stand beneath every fidelity table, measured once; every protocol goes by its own name."""
+"""Controls of the fidelity tables are measured once per data set; every protocol has its exclusions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_data_set_is_measured_once(tmp_path: Path) -> None:
     assert [row.metric_words for row in fidelity_rows(flat_controls(found))] == ["HR@10", "HR@10"]
 
 
-def test_every_measure_gives_what_its_tables_show(tmp_path: Path) -> None:
+def test_the_metrics_of_every_measure(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     users, items = np.nonzero(rng.random((40, 150)) < 0.1)
     lines = [f"{user}\t{item}\t{1 + item % 5}\t{user * item}" for user, item in zip(users, items, strict=True)]
@@ -47,7 +47,7 @@ def test_every_measure_gives_what_its_tables_show(tmp_path: Path) -> None:
     assert rating_mean_controls("ml-100k", tmp_path).metrics == ("MAE", "RMSE")
 
 
-def test_every_protocol_leaves_out_what_it_says() -> None:
+def test_the_exclusions_of_every_protocol() -> None:
     data = load_dataset("synthetic")
     candidates = candidates_of(data, np.random.default_rng(0)).negatives
     assert exclusions("clean", data, candidates) is None

@@ -1,4 +1,4 @@
-"""The overhead table: the paper's figures, measured steps to flat figures and back, and what people read."""
+"""The overhead table: published figures, measured steps to flat figures and back, and the rendered table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BY_KEY = {row.key: row for row in ROWS}
 
 
 def measured() -> dict[str, Figure]:
-    """Three rows, some of their ways, two of them alike."""
+    """Figures of three rows in some of the ways; two are equal."""
     ours = Steps(0.03, 0.01, 0.02, 0.005, 0.001, 1_189_696)
     usual = Steps(150.0, 0.25, 50.0, 0.0, 0.125, 2_861_032, scaled=True)
     return {
@@ -35,7 +35,7 @@ def measured() -> dict[str, Figure]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
-def test_the_papers_ratio_is_its_ciphertext_over_the_plaintext_of_the_row(row: Row) -> None:
+def test_the_published_ratio_is_ciphertext_size_by_plaintext_size(row: Row) -> None:
     published = row.published
     plaintext = row.plaintext_bytes / KB
     assert published.plaintext_kb == pytest.approx(plaintext, abs=1.0)
@@ -60,18 +60,18 @@ def test_steps_come_back_from_flat_figures() -> None:
 
 
 @pytest.mark.parametrize(("warm", "expected"), [(True, 12), (False, 9)])
-def test_moves_take_turns_and_the_first_turn_may_not_count(warm: bool, expected: int) -> None:
+def test_steps_take_turns_and_the_warm_up_does_not_count(warm: bool, expected: int) -> None:
     called: list[str] = []
-    moves = {name: lambda name=name: called.append(name) for name in ("seal", "open")}
-    found = medians(moves, 3, calls=3, warm=warm)
+    steps = {name: lambda name=name: called.append(name) for name in ("seal", "open")}
+    found = medians(steps, 3, calls=3, warm=warm)
     assert called == (["seal"] * 3 + ["open"] * 3) * (expected // 3)
     assert set(found) == {"seal", "open"}
     assert all(0 <= seconds < 10 for seconds in found.values())
 
 
-def test_the_comparison_has_a_column_for_what_was_measured_and_marks_what_was_scaled() -> None:
+def test_the_comparison_has_a_column_per_measured_way_and_marks_scaled_figures() -> None:
     headings, rows = comparison(measured(), "client")
-    assert headings == ["", "paper", "ordinary", "HushRec", "public key"]
+    assert headings == ["", "paper", "usual", "HushRec", "public key"]
     assert len(rows) == len(ROWS)
     assert rows[0] == ["FedMF", "0.93", "", "0.0600", ""]
     assert rows[1] == ["Top-K@1/64", "88.20", "200*", "", ""]
@@ -81,14 +81,14 @@ def test_the_comparison_has_a_column_for_what_was_measured_and_marks_what_was_sc
     assert not any("measured on" in note for note in notes(full | {"topk1.usual.scaled": False}))
 
 
-def test_every_step_has_a_line() -> None:
+def test_every_measured_row_and_way_has_its_steps() -> None:
     headings, rows = in_detail(measured())
     assert headings[2:7] == ["encrypt", "serialise", "decrypt", "deserialise", "fold"]
     assert rows[0][:7] == ["FedMF", "HushRec", "0.0300", "0.0100", "0.0200", "0.00500", "0.00100"]
-    assert [row[:2] for row in rows[:2]] == [["FedMF", "HushRec"], ["Top-K@1/64", "ordinary"]]
+    assert [row[:2] for row in rows[:2]] == [["FedMF", "HushRec"], ["Top-K@1/64", "usual"]]
 
 
-def test_the_page_in_markdown_is_whole_tables() -> None:
+def test_the_markdown_page_has_well_formed_tables() -> None:
     page = markdown(measured() | {"machine.cores": 2}, ["overhead-size.png"])
     for title in COMPARISONS.values():
         assert f"## {title}" in page
@@ -100,7 +100,7 @@ def test_the_page_in_markdown_is_whole_tables() -> None:
             assert len({line.count("|") for line in lines}) == 1
 
 
-def test_plots_are_drawn_from_whatever_was_measured(tmp_path: Path) -> None:
+def test_plots_are_drawn_from_partial_measurements(tmp_path: Path) -> None:
     written = write_plots(measured(), tmp_path / "overhead")
     assert [path.name for path in written] == ["overhead-size.png", "overhead-client.png", "overhead-server.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
@@ -112,7 +112,7 @@ def test_plots_are_drawn_from_whatever_was_measured(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=12).map(sorted), st.floats(0.01, 0.2))
-def test_labels_are_apart_and_none_moves_without_need(places: list[float], gap: float) -> None:
+def test_labels_are_spread_and_do_not_move_without_need(places: list[float], gap: float) -> None:
     moved = spread(places, gap)
     assert all(after - before >= gap - 1e-9 for before, after in zip(moved, moved[1:], strict=False))
     assert sum(moved) == pytest.approx(sum(places), abs=1e-6)

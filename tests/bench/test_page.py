@@ -1,4 +1,4 @@
-"""The page of all results: what it says of results, of targets, of scripts that failed."""
+"""The page of all results: figures, targets, and scripts that failed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_page_has_every_script_its_verdicts_and_its_machine() -> None:
     assert "+0.0127" in page
 
 
-def test_a_page_needs_nothing_else() -> None:
+def test_a_page_is_self_contained() -> None:
     page = render({"memory": MEMORY, "fidelity-colr": COLR})
     references = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')>\s]+)""", page)
     assert references
@@ -60,7 +60,7 @@ def test_the_same_results_make_the_same_page() -> None:
     assert render({"memory": MEMORY}) == render({"memory": MEMORY})
 
 
-def test_a_script_that_failed_or_was_skipped_has_its_place_and_its_reason() -> None:
+def test_a_script_that_failed_or_was_skipped_has_a_section_with_the_reason() -> None:
     ended = [
         Outcome("ckks", "failed", 3.4, "Traceback: <no such file>\nexit code 1"),
         Outcome("fidelity-colr", "skipped", note="no data"),
@@ -74,7 +74,7 @@ def test_a_script_that_failed_or_was_skipped_has_its_place_and_its_reason() -> N
     assert page.index("CKKS sums") < page.index("Server memory")
 
 
-def test_ratios_to_a_peer_are_drawn_where_they_were_measured() -> None:
+def test_ratios_to_a_peer_are_drawn_if_they_were_measured() -> None:
     page = render({"masked": {"share_speedup_vs_flower": 12.5}, "paillier": {"bits3072.fold_speedup": 96.7}})
     assert 'aria-label="Times faster than Flower (log scale)"' in page
     assert 'aria-label="Times better than phe, 3072-bit key (log scale)"' in page
@@ -82,30 +82,30 @@ def test_ratios_to_a_peer_are_drawn_where_they_were_measured() -> None:
     assert 'aria-label="Times better than phe, 2048-bit key (log scale)"' not in page
 
 
-def test_figures_of_a_script_that_is_not_known_here_are_shown() -> None:
+def test_figures_of_an_unknown_script_are_shown() -> None:
     page = render({"something-new": {"speed<up>": 12.0, **MACHINE}})
     assert "speed&lt;up&gt;" in page
     assert "something-new" in page
 
 
-def test_verdicts_tell_met_missed_and_not_measured() -> None:
+def test_verdicts_are_met_missed_or_not_measured() -> None:
     section = section_of("ckks", {"upload_ratio_compact": 1.0, "fold_speedup_seeded": 2.9})
-    words = {verdict.target.key: verdict.word for verdict in section.verdicts}
+    words = {verdict.target.key: verdict.status for verdict in section.verdicts}
     assert words["upload_ratio_compact"] == "met"
     assert words["fold_speedup_seeded"] == "missed"
     assert words["encrypt_speedup_seeded"] == "not measured"
-    assert all(0 <= verdict.place <= 100 for verdict in section.verdicts)
+    assert all(0 <= verdict.gauge_percent <= 100 for verdict in section.verdicts)
     printed = verdicts("ckks", {"upload_ratio_compact": 1.0, "fold_speedup_seeded": 2.9})
     assert printed["upload_ratio_compact (<= 1.1)"] == "1"
     assert printed["fold_speedup_seeded (>= 3)"] == "2.9   MISSED"
 
 
-def test_nothing_is_said_of_an_optional_figure_that_is_missing() -> None:
+def test_a_missing_optional_figure_has_no_verdict() -> None:
     keys = {verdict.target.key for verdict in section_of("masked", {"bytes_per_value": 4.0}).verdicts}
     assert "server_speedup_vs_flower" in keys
     assert "round1000.exact" not in keys
     with_round = section_of("masked", {"round1000.exact": True}).verdicts
-    assert [v.word for v in with_round if v.target.key == "round1000.exact"] == ["met"]
+    assert [v.status for v in with_round if v.target.key == "round1000.exact"] == ["met"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_fidelity_rows_pair_with_the_papers_and_sort_by_number() -> None:
     assert common_prefix(["ml1m.a", "gowalla.a"]) == ""
 
 
-def test_results_are_flat_or_refused(tmp_path: Path) -> None:
+def test_results_must_be_flat(tmp_path: Path) -> None:
     (tmp_path / "ckks.json").write_text(json.dumps({"a": 1, "b": None, "c": "x"}))
     assert read_results(tmp_path) == {"ckks": {"a": 1, "b": None, "c": "x"}}
     (tmp_path / "bad.json").write_text(json.dumps({"a": [1]}))
@@ -164,11 +164,11 @@ def test_shown_values(value: Figure, words: str) -> None:
     assert shown_value(value) == words
 
 
-def test_order_and_targets_speak_of_the_same_scripts() -> None:
+def test_the_order_of_scripts_and_the_keys_of_targets() -> None:
     assert in_order(["zebra", "memory", "ckks", "fidelity-colr"]) == ["ckks", "memory", "fidelity-colr", "zebra"]
-    assert all(len({target.key for target in device_group}) == len(device_group) for device_group in TARGETS.values())
+    assert all(len({target.key for target in targets}) == len(targets) for targets in TARGETS.values())
 
 
-def test_figures_on_the_way_to_a_run_s_end_are_no_rows() -> None:
+def test_points_of_a_curve_are_not_rows() -> None:
     rows = fidelity_rows({"a.round10.hr10": 0.1, "a.hr10": 0.2, "a.paper.hr10": 0.3, "b.round10s.hr10": 0.4})
     assert [(row.run, row.ours, row.paper) for row in rows] == [("a", 0.2, 0.3), ("b.round10s", 0.4, None)]

@@ -1,4 +1,4 @@
-"""PFedCLR's table: every figure under both protocols, measured and kept, on data of FilmTrust's shape."""
+"""PFedCLR's table: runs under both protocols, on data in FilmTrust's format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USERS, ITEMS, EACH = 30, 160, 14
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """Thirty users with 14 of 160 items, and one with 3, which the paper leaves out."""
+    """Thirty users with 14 of 160 items, and one with 3 items, whom the paper excludes."""
     rng = np.random.default_rng(0)
     rows = [(user, item) for user in range(USERS) for item in rng.choice(ITEMS, EACH, replace=False)]
     rows += [(USERS, item) for item in (0, 1, 2)]
@@ -28,7 +28,9 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_run_is_measured_both_ways_and_kept(data_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_runs_under_both_protocols_are_measured_and_kept(
+    data_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     runs = [replace(run, rounds=2) for run in pfedclr_runs(quick=True, protocol="clean")[:2]]
     assert [run.protocol for run in runs] == ["paper_protocol", "clean"]
     ticks: dict[str, int] = {}
@@ -49,7 +51,7 @@ def test_a_run_is_measured_both_ways_and_kept(data_dir: Path, tmp_path: Path, ca
     assert flat[f"{runs[1].key}.round2.hr10"] == results[1].figures["hr10"]
 
 
-def test_the_papers_data_is_cut_and_held_out_as_the_paper_does(data_dir: Path) -> None:
+def test_the_split_is_the_papers(data_dir: Path) -> None:
     data = pfedclr_split("filmtrust", data_dir)
     assert data.train.n_users == USERS
     for user in range(USERS):
@@ -57,7 +59,7 @@ def test_the_papers_data_is_cut_and_held_out_as_the_paper_does(data_dir: Path) -
     assert len(pfedclr_controls("filmtrust", data_dir).rows) == 8
 
 
-def test_every_leaky_run_of_the_table_has_its_published_figure_and_no_clean_one_has() -> None:
+def test_only_leaky_runs_have_published_figures() -> None:
     runs = pfedclr_runs(quick=False, protocol="clean")
     assert len({run.key for run in runs}) == len(runs)
     assert all(bool(run.published) == (run.protocol == "paper_protocol") for run in runs)

@@ -1,4 +1,4 @@
-"""The bench's sums of all clients at once are, bit for bit, the sums of every client's own contribution."""
+"""The benchmark's sums of all clients at once equal the sums of single contributions, bit for bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USERS, ITEMS = 40, 23
 
 
 def interactions(seed: int = 0) -> Interactions:
-    """Some users, and one item, have nothing."""
+    """Random interactions; one user and one item have none."""
     rng = np.random.default_rng(seed)
     chosen = rng.random((USERS, ITEMS)) < 0.25
     chosen[3], chosen[:, 5] = False, False
@@ -27,7 +27,7 @@ def interactions(seed: int = 0) -> Interactions:
 
 
 def client_rows(data: Interactions, a: float) -> np.ndarray:
-    """Every client's normalised row, from its own items and the item degrees alone."""
+    """Every client's normalised row, computed from its own items and the item degrees."""
     degrees, rows = data.item_degrees(), np.zeros((USERS, ITEMS))
     for user in range(USERS):
         for item in data.positives(user):
@@ -36,7 +36,7 @@ def client_rows(data: Interactions, a: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("bits", [16, 24, 32, 64])
-def test_products_are_the_sum_of_every_clients_contribution(bits) -> None:
+def test_products_equal_the_sum_of_contributions(bits) -> None:
     data, sums = interactions(), RingSums(interactions(), bits)
     vectors = start_vectors(ITEMS, 35, 1)
     ring = FixedPoint.widest(bits, 1.0)
@@ -54,7 +54,7 @@ def test_products_are_the_sum_of_every_clients_contribution(bits) -> None:
 
 
 @pytest.mark.parametrize(("bits", "a"), [(16, 0.5), (24, 0.5), (32, 0.6)])
-def test_the_gram_matrix_is_the_sum_of_every_clients_pairs(bits, a, monkeypatch) -> None:
+def test_the_gram_matrix_equals_the_sum_of_the_clients_pairs(bits, a, monkeypatch) -> None:
     data, sums = interactions(), RingSums(interactions(), bits, a)
     monkeypatch.setattr("bench.systems.ring_sums.CHUNK_VALUES", 50)
     bound = sums.gram_bound()
@@ -88,7 +88,7 @@ def test_the_power_iteration_converges_and_its_first_columns_are_those_of_a_smal
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_filters_that_share_their_products_score_as_each_does_alone(dtype) -> None:
+def test_filters_that_share_products_score_as_they_do_alone(dtype) -> None:
     data = interactions()
     central = Central(data)
     rows = csr_array(central.rows.astype(np.float32))
@@ -110,7 +110,7 @@ def test_filters_that_share_their_products_score_as_each_does_alone(dtype) -> No
         np.testing.assert_allclose(found[name], chosen.scores(components, rows), atol=2e-5)
 
 
-def test_blocks_cover_everything_once_whatever_the_sizes(monkeypatch) -> None:
+def test_blocks_cover_every_index_once(monkeypatch) -> None:
     monkeypatch.setattr("bench.systems.ring_sums.CHUNK_VALUES", 10)
     for sizes in ([3, 3, 3, 3], [25, 1, 0, 0, 30], [0], []):
         found = [index for part in blocks(np.array(sizes, dtype=np.int64)) for index in range(len(sizes))[part]]

@@ -1,4 +1,4 @@
-"""The benchmark's devices give what a federation gives, absent clients included; its runs keep their figures."""
+"""The benchmark's devices train the same model as a federation, also with absent clients; runs keep their figures."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_device_of_several_users_trains_them_all(data: Interactions) -> None:
     assert (np.abs(devices.users - before).max(axis=1) > 0.01).all()
 
 
-def test_a_run_keeps_its_errors_or_says_that_it_diverged(tmp_path: Path, data: Interactions) -> None:
+def test_a_run_keeps_its_errors_or_the_sum_in_which_it_diverged(tmp_path: Path, data: Interactions) -> None:
     rows = [f"{u + 1}\t{i + 1}\t{int(r)}\t0" for u, i, r in zip(data.users, data.items, data.ratings, strict=True)]
     (tmp_path / "u.data").write_text("\n".join(rows) + "\n")
     ticks: dict[str, int] = {}
@@ -86,7 +86,7 @@ def test_a_run_keeps_its_errors_or_says_that_it_diverged(tmp_path: Path, data: I
     assert "mae" not in figures
 
 
-def test_every_run_has_a_name_of_its_own() -> None:
+def test_keys_of_runs_are_unique() -> None:
     for runs in (rfrec_runs, rfrecf_runs):
         keys = [run.key for quick in (True, False) for run in runs(quick=quick, protocol="clean", seed=int(quick))]
         assert len(set(keys)) == len(keys)

@@ -1,4 +1,4 @@
-"""Running the benchmarks: a script that fails, one that is skipped, and the page that is written all the same."""
+"""Running the benchmarks: scripts that fail or are skipped, and the page that is written in every case."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ WRITES = "import json, sys; print('measuring'); json.dump({'speed': 2.0}, open(s
 FAILS = "import sys; print('half way'); sys.exit('no such processor')"
 
 
-def job(name: str, code: str, lacks: str = "") -> Job:
-    return Job(name, (sys.executable, "-c", code), lacks=lacks)
+def job(name: str, code: str, missing: str = "") -> Job:
+    return Job(name, (sys.executable, "-c", code), missing=missing)
 
 
-def test_a_job_leaves_its_results_and_what_it_said(tmp_path: Path) -> None:
+def test_a_job_writes_its_results_and_its_output(tmp_path: Path) -> None:
     outcome = run(job("quick", WRITES), tmp_path)
     assert (outcome.state, outcome.note) == ("done", "")
     assert json.loads((tmp_path / "quick.json").read_text()) == {"speed": 2.0}
     assert (tmp_path / "quick.log").read_text() == "measuring\n"
 
 
-def test_a_job_that_fails_shows_no_older_results_but_its_last_words(tmp_path: Path) -> None:
+def test_a_failed_job_removes_older_results_and_keeps_the_end_of_its_output(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text('{"speed": 1.0}')
     outcome = run(job("broken", FAILS), tmp_path)
     assert outcome.state == "failed"
     assert outcome.note.splitlines() == ["half way", "no such processor", "exit code 1"]
     assert not (tmp_path / "broken.json").exists()
-    assert run(job("silent", "pass"), tmp_path).note == "it wrote no results"
+    assert run(job("silent", "pass"), tmp_path).note == "the script wrote no results"
 
 
-def test_a_job_that_lacks_something_is_skipped_and_leaves_no_older_results(tmp_path: Path) -> None:
+def test_a_job_with_a_missing_requirement_is_skipped_and_removes_older_results(tmp_path: Path) -> None:
     (tmp_path / "fidelity-colr.json").write_text('{"speed": 1.0}')
     outcome = run(job("fidelity-colr", WRITES, "data sets"), tmp_path)
-    assert (outcome.state, outcome.note) == ("skipped", "it needs data sets")
+    assert (outcome.state, outcome.note) == ("skipped", "needs data sets")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("broken", "code"), [(False, 0), (True, 1)])
-def test_the_page_is_written_whatever_happens(
+def test_the_page_is_written_even_if_a_script_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: bool, code: int
 ) -> None:
     chosen = [job("first", FAILS if broken else WRITES), job("second", WRITES)]
@@ -53,11 +53,11 @@ def test_the_page_is_written_whatever_happens(
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert ("no such processor" in page) == broken
     assert "second" in page
-    assert "older" not in page, "only what this run made is on its page"
+    assert "older" not in page, "the page has only results of this run"
     assert str(tmp_path) in capsys.readouterr().out.replace("\n", "")
 
 
-def test_only_names_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_selects_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_all, "jobs", lambda *_: [job("first", FAILS), job("second", WRITES)])
     assert main(["--output", str(tmp_path), "--only", "second"]) == 0
     assert main(["--output", str(tmp_path), "--only", "third"]) == 2
@@ -69,7 +69,7 @@ def test_committed_results_make_a_page_without_a_run(tmp_path: Path) -> None:
     assert "1.04" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
-def test_every_script_is_run_the_quick_way_unless_asked_otherwise(tmp_path: Path) -> None:
+def test_every_script_gets_quick_unless_the_run_is_full(tmp_path: Path) -> None:
     quick, full = jobs(tmp_path, quick=True), jobs(tmp_path, quick=False)
     assert {"ckks", "memory", "overhead", "fidelity-colr", "training"} <= {job.name for job in quick}
     assert all("--quick" in job.command for job in quick)
@@ -77,12 +77,12 @@ def test_every_script_is_run_the_quick_way_unless_asked_otherwise(tmp_path: Path
     assert all(Path(job.command[1]).exists() for job in quick)
 
 
-def test_what_is_not_here_is_named_before_anything_runs(tmp_path: Path) -> None:
-    without = {job.name: job.lacks for job in jobs(tmp_path / "nowhere", quick=True)}
+def test_missing_requirements_are_known_before_anything_runs(tmp_path: Path) -> None:
+    without = {job.name: job.missing for job in jobs(tmp_path / "nowhere", quick=True)}
     assert "DATA_DIR" in without["fidelity-colr"]
     assert "DATA_DIR" in without["training"]
     assert without["ckks"] == ""
     given = {job.name: job for job in jobs(tmp_path, quick=True, peer_python=Path("peers/python"))}
-    assert given["fidelity-colr"].lacks == ""
+    assert given["fidelity-colr"].missing == ""
     if "masked" in given:
         assert given["masked"].command[-2:] == ("--peer-python", "peers/python")

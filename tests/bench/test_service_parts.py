@@ -1,4 +1,4 @@
-"""The load generator of bench/service.py counts what it sends, and its round of many clients is checked to the sum."""
+"""The load generator of bench/service.py, and a small round whose sum is checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.service_parts.wire import Answer, Run, at_rate, closed_loop, request_
 
 
 class _Echo(asyncio.Protocol):
-    """Answers each request with its path, in two pieces; 304 for /same, and hangs up on /bye."""
+    """Answer each request with its path in two parts; answer /same with 304, and close the connection on /bye."""
 
     open: ClassVar[set[asyncio.BaseTransport]] = set()
 
@@ -41,26 +41,26 @@ class _Echo(asyncio.Protocol):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of a server in a thread of its own."""
-    told: Queue[int] = Queue()
-    over = threading.Event()
+    """The port of a server in a thread of its own."""
+    ports: Queue[int] = Queue()
+    stop = threading.Event()
 
     async def serve() -> None:
         server = await asyncio.get_running_loop().create_server(_Echo, "127.0.0.1", 0)
         async with server:
-            told.put(server.sockets[0].getsockname()[1])
-            await asyncio.to_thread(over.wait)
-            while _Echo.open:  # the clients have closed them all: take note
+            ports.put(server.sockets[0].getsockname()[1])
+            await asyncio.to_thread(stop.wait)
+            while _Echo.open:  # wait until every connection is closed
                 await asyncio.sleep(0.01)
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    yield told.get(timeout=30)
-    over.set()
+    yield ports.get(timeout=30)
+    stop.set()
     thread.join()
 
 
-def test_each_request_is_sent_once_and_its_answer_kept(port: int) -> None:
+def test_each_request_is_sent_once_and_its_answer_reported(port: int) -> None:
     answers: list[Answer] = []
     calls = [request_bytes("GET", f"/{index}", {}) for index in range(50)]
     run = closed_loop(port, calls, 3, keep=answers.append).expect(200)
@@ -69,7 +69,7 @@ def test_each_request_is_sent_once_and_its_answer_kept(port: int) -> None:
     assert closed_loop(port, [], 3).latencies == []
 
 
-def test_an_answer_without_a_body_may_name_its_length(port: int) -> None:
+def test_a_304_answer_may_have_a_content_length(port: int) -> None:
     assert closed_loop(port, [request_bytes("GET", "/same", {})] * 4, 2).statuses == {304: 4}
 
 
@@ -79,19 +79,19 @@ def test_latencies_count_from_when_a_request_was_due(port: int) -> None:
     assert run.seconds >= 39 / 200.0
 
 
-def test_what_was_not_expected_ends_the_benchmark(port: int) -> None:
+def test_an_unexpected_status_or_a_closed_connection_ends_the_benchmark(port: int) -> None:
     with pytest.raises(SystemExit, match="304"):
         closed_loop(port, [request_bytes("GET", "/same", {})], 1).expect(200)
     with pytest.raises(ConnectionError):
         closed_loop(port, [request_bytes("GET", "/bye", {})], 1)
 
 
-def test_percentiles_are_of_the_answers() -> None:
+def test_rate_and_percentiles() -> None:
     run = Run(seconds=2.0, latencies=[float(n) for n in range(100, 0, -1)])
     assert (run.rate, run.percentile(0.5), run.percentile(0.95), run.percentile(0.99)) == (50.0, 51.0, 96.0, 100.0)
 
 
-def test_a_round_of_everybody_ends_with_the_right_sum() -> None:
+def test_a_round_ends_with_the_right_sum() -> None:
     figures = one_round(12)
     assert figures["exact"] is True
     assert (figures["clients"], figures["survivors"]) == (12, 12)

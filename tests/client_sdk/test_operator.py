@@ -1,4 +1,4 @@
-"""Extend and abort through the SDK, on a real server."""
+"""An operator extends and aborts rounds through the SDK, on a real server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
         yield running
 
 
-def test_an_operator_gives_a_round_more_time_and_ends_it(server: AggregatorProcess) -> None:
+def test_an_operator_extends_and_aborts_a_round(server: AggregatorProcess) -> None:
     with Operator(server.url, server.operator_token) as operator:
         task_id = small_task(operator, "intervened", users=3, collect_seconds=3600.0).task_id
         api = Api(server.url, server.operator_token)

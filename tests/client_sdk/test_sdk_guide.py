@@ -1,4 +1,4 @@
-"""docs/sdk.md: every block of it is run, in order, against a real server."""
+"""Every Python block of docs/sdk.md runs, in order, against a real server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         names["interactions"] = chosen[0]
 
         def run(name: str, scope: dict[str, Any]) -> None:
-            exec(compile(blocks[name], f"docs/sdk.md: {name}", "exec"), scope)  # noqa: S102 - our own page
+            exec(compile(blocks[name], f"docs/sdk.md: {name}", "exec"), scope)  # noqa: S102 - the project's own page
 
         run("operator", names)
         run("code", names)

@@ -140,7 +140,7 @@ def revoked_and_still_asked(patch: Patch) -> None:
 
 def no_guard(patch: Patch) -> None:
     """Sums over the same data may differ by whatever they differ by."""
-    patch.setattr(transactions, "retire_similar", lambda session, task, round_: None)
+    patch.setattr(transactions, "retire_if_too_similar", lambda session, task, round_: None)
 
 
 def any_group(patch: Patch) -> None:
@@ -157,7 +157,7 @@ def no_second_receipt(patch: Patch) -> None:
     """The same bytes again are taken for other ones."""
 
     def same_or_conflict(round_: RoundRow, stored: ContributionRow, digest: str) -> UploadReceipt:
-        raise Problem("contribution-conflict", "another contribution of this client is stored, and it stands")
+        raise Problem("contribution-conflict", "another contribution of this client is stored and stays")
 
     patch.setattr(routes, "same_or_conflict", same_or_conflict)
 

@@ -1,4 +1,4 @@
-"""An aggregator inside the test's own process: no socket, folds in a thread, its application at hand."""
+"""An aggregator in the process of the test, without a socket; folds run in a thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["aggregator_inside", "services"]
 def aggregator_inside(
     data_dir: Path, *, clock: Clock | None = None, tracer_provider: TracerProvider | None = None, **settings: Any
 ) -> Iterator[Api]:
-    """An operator's view of an aggregator that lives within the block; `settings` as for `Settings`."""
+    """Run an aggregator within the block and yield an operator's client; settings: fields of `Settings`."""
     given = Settings(data_dir=data_dir, operator_token=OPERATOR_TOKEN, recheck_seconds=0.1, **settings)
     with ThreadPoolExecutor(1) as executor:
         app = create_app(given, clock=clock, executor=executor, tracer_provider=tracer_provider)
@@ -38,6 +38,6 @@ def aggregator_inside(
 
 
 def services(api: Api) -> Services:
-    """What the routes of this aggregator work with."""
+    """Return the services of this aggregator."""
     found: Services = api.http.app.state.services  # type: ignore[attr-defined]
     return found

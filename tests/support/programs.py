@@ -1,4 +1,4 @@
-"""Running the SDK's sans-IO programs by hand: a server played by a function, pauses only written down."""
+"""Runs the SDK's programs without IO: a function is the server, and pauses are recorded instead of waited for."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import Any
 from client_sdk.api.effects import Pause, Program, Request, Response, Work
 from protocols.messages.problem import PROBLEM_TYPES, ProblemDocument, problem_uri
 
-__all__ = ["Stage", "problem"]
+__all__ = ["ProgramRunner", "problem"]
 
 
 def problem(slug: str, detail: str = "", **headers: str) -> Response:
-    """The answer of a server that refuses."""
+    """Return the answer of a server that refuses with the problem `slug`; `headers` are added with - for _."""
     status, title = PROBLEM_TYPES[slug]
     document = ProblemDocument(type=problem_uri(slug), title=title, status=status, detail=detail)
     fields = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(status, {"content-type": "application/problem+json", **fields}, document.model_dump_json().encode())
 
 
-class Stage:
-    """Runs a program against `answer`, which returns a response or raises `ConnectionFailed`."""
+class ProgramRunner:
+    """Runs programs against `answer`, which returns a response or raises `ConnectionFailed`.
+
+    requests, pauses: what the programs have yielded so far.
+    """
 
     def __init__(self, answer: Callable[[Request], Response]) -> None:
         self.answer = answer
@@ -28,7 +31,7 @@ class Stage:
         self.pauses: list[float] = []
 
     def run(self, program: Program[Any]) -> Any:
-        """What the program returns."""
+        """Run `program` to its end and return its result."""
         reply: Any = None
         error: Exception | None = None
         try:

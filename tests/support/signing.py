@@ -1,7 +1,7 @@
-"""Signed requests for raw httpx clients: whoever enrolled through `signed_enrolment` signs, nobody else does.
+"""Signed requests for tests that use httpx directly.
 
-A client of httpx that has `SIGNED` as its auth learns the token of each enrolment that it sends, and signs what goes
-out with such a token, whatever test sends it. A request that carries a signature already is left as it is.
+An httpx client with `SIGNED` as its auth records the token of each enrolment that it sends, and signs every later
+request with such a token. A request that has a signature already is not changed.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ __all__ = [
 _IDENTITIES: Final[dict[str, Ed25519PrivateKey]] = {}
 _TOKENS: Final[dict[str, tuple[str, Ed25519PrivateKey]]] = {}
 UNSIGNED: Final = {SIGNATURE_INPUT: ""}
-"""Headers of a request that shall go out without a signature."""
+"""Headers of a request that is to be sent without a signature."""
 
 
 def know_identity(key: Ed25519PrivateKey) -> None:
-    """Sign for whoever enrols this identity key."""
+    """Record the identity key of a client that will enrol, to sign its requests."""
     _IDENTITIES[b64encode(key.public_key().public_bytes_raw())] = key
 
 
 def know(token: str, client_id: str, key: Ed25519PrivateKey) -> None:
-    """Sign what goes out with this token."""
+    """Record the key that signs the requests with this token."""
     _TOKENS[token] = client_id, key
 
 
 def enrolled_as(token: str) -> tuple[str, str, Ed25519PrivateKey]:
-    """Client id, token and key of whoever has this token: what `ApiCalls.enrolled` takes."""
+    """Return the client id, the token and the key for `token`: the arguments of `ApiCalls.enrolled`."""
     client_id, key = _TOKENS[token]
     return client_id, token, key
 
@@ -59,7 +59,7 @@ def enrolled_as(token: str) -> tuple[str, str, Ed25519PrivateKey]:
 def signature_of(
     request: httpx.Request, client_id: str, key: Ed25519PrivateKey, created: int | None = None
 ) -> dict[str, str]:
-    """The two headers that sign a request as it is; created: seconds since the epoch, now by default."""
+    """Return the two signature headers of `request`. created: seconds since the epoch; now by default."""
     path, _, query = request.url.raw_path.decode("ascii").partition("?")
     fields = {name: request.headers[name] for name in SIGNED_FIELDS if name in request.headers}
     signed = SignedRequest(request.method, path, query, fields)
@@ -67,7 +67,7 @@ def signature_of(
 
 
 def raw_head(method: str, path: str, token: str, *lines: str) -> bytes:
-    """The head of a signed request, to be sent over a socket; lines: its other headers."""
+    """Return the head of a signed request, to be sent over a socket. lines: the other header lines."""
     headers = [line.partition(": ") for line in lines]
     request = httpx.Request(method, f"http://test{path}", headers={name: value for name, _, value in headers})
     signed = [f"{name}: {value}" for name, value in signature_of(request, *_TOKENS[token]).items()]
@@ -76,7 +76,7 @@ def raw_head(method: str, path: str, token: str, *lines: str) -> bytes:
 
 
 def sign_prepared(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """What clients of requests (schemathesis) are given as their auth. What cannot be signed goes out as it is."""
+    """Sign a prepared request (schemathesis). A request without a recorded token is returned unchanged."""
     known = _TOKENS.get(str(request.headers.get("Authorization", "")).removeprefix("Bearer "))
     path, _, query = request.path_url.partition("?")
     given = {name.lower(): str(value) for name, value in request.headers.items()}
@@ -94,26 +94,26 @@ def sign_prepared(request: requests.PreparedRequest) -> requests.PreparedRequest
 
 
 class Signatures(httpx.Auth, httpx2.Auth):
-    """now: the server's time, where a test moves its clock."""
+    """An httpx auth that signs requests. now: the server's time, for tests that move its clock."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
 
     def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Sign, send, and look at what an enrolment was answered."""
+        """Sign and send the request; record the token in the answer to an enrolment."""
         self._sign(request)
         response = yield request
         if _is_enrolment(request, response):
             response.read()
-            _learn(request, response)
+            _record_token(request, response)
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        """As `sync_auth_flow`."""
+        """See `sync_auth_flow`."""
         self._sign(request)
         response = yield request
         if _is_enrolment(request, response):
             await response.aread()
-            _learn(request, response)
+            _record_token(request, response)
 
     def _sign(self, request: httpx.Request) -> None:
         known = _TOKENS.get(request.headers.get("authorization", "").removeprefix("Bearer "))
@@ -129,14 +129,14 @@ class Signatures(httpx.Auth, httpx2.Auth):
 
 
 SIGNED: Final = Signatures()
-"""What raw clients of httpx are given as their auth."""
+"""The auth of httpx clients in tests."""
 
 
 def _is_enrolment(request: httpx.Request, response: httpx.Response) -> bool:
     return request.method == "POST" and request.url.path.endswith("/v1/enrolments") and response.is_success
 
 
-def _learn(request: httpx.Request, response: httpx.Response) -> None:
+def _record_token(request: httpx.Request, response: httpx.Response) -> None:
     sent, got = json.loads(request.content), response.json()
     key = _IDENTITIES.get(sent["identity_key"])
     if key is not None:

@@ -1,1 +1,1 @@
-"""One module a step, oldest first."""
+"""One module for each migration, oldest first."""

@@ -1,4 +1,4 @@
-"""Sealing and opening: values to ciphertexts in wire form, and an aggregate back to values."""
+"""Encryption of values to ciphertexts in wire form, and decryption of an aggregate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["gaussian_noise", "open_aggregate", "seal_blocks"]
 
 
 def seal_blocks(plan: CkksPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None) -> bytes:
-    """A contribution of `plan.contribution_bytes(route)` bytes; errors as in `protocols.sums.base.Mechanism.seal`."""
+    """Return a contribution of `plan.contribution_bytes(route)` bytes; see `protocols.sums.base.Mechanism.seal`."""
     slots = pack_blocks(plan.layout.contribution_blocks(route), blocks, plan.degree)
     context = seal_context(plan.parameters.set, plan.degree)
     wire = WireBuffer.empty(plan.parameter_set, len(slots), plan.degree, seeded=plan.seeded)
@@ -54,7 +54,7 @@ def _write_seeded(
         ciphertext = encryptor.encrypt_symmetric(plaintext)
         residues, tail = file.saved(ciphertext, prefix, plan.degree, len(marker) + SEED_BYTES)
         if not tail.startswith(marker):
-            raise CodecError("SEAL saved a seed of a form that is not known here")
+            raise CodecError("SEAL saved a seed in an unknown form")
         wire.put(index, residues)
         wire.seeds[index] = np.frombuffer(tail, np.uint8, SEED_BYTES, len(marker))
 
@@ -78,13 +78,13 @@ def _write_expanded(
 
 
 def open_aggregate(plan: CkksPlan, aggregate: Buffer, keyring: Keyring | None) -> NDArray[np.float64]:
-    """The sum, float64 (layout.length,), counts rounded.
+    """Return the sum, float64 (layout.length,), counts rounded.
 
-    In public mode the values get rounded Gaussian noise of `plan.flood_deviation` first, so that what the holder shows
-    to others does not carry the encryption's own noise, from which the key can be computed (IND-CPA-D: Li and
-    Micciancio, EUROCRYPT 2021; noise that hides it: Li, Micciancio, Schultz and Sorrell, CRYPTO 2022). How well it
-    hides is `plan.flooding_distance`: a good defence for a task's rounds with these one-prime sets, not a proof of
-    128 bits.
+    In public mode rounded Gaussian noise of `plan.flood_deviation` is added first, so that the sum that the holder
+    publishes does not contain the encryption's own noise, from which the key can be computed (IND-CPA-D: Li and
+    Micciancio, EUROCRYPT 2021; noise that hides it: Li, Micciancio, Schultz and Sorrell, CRYPTO 2022).
+    `plan.flooding_distance` says how well it hides: a good defence for the rounds of a task with these one-prime sets,
+    not a proof of 128 bits. Raises `CodecError` for a malformed aggregate, `KeyringError` for a missing or wrong key.
     """
     planes = view_planes(aggregate, plan.parameter_set, plan.ciphertexts, 2, plan.degree)
     wrong = check_range(planes, plan.parameter_set.modulus)
@@ -112,9 +112,9 @@ def _decrypt(plan: CkksPlan, planes: Planes, keyring: Keyring | None) -> NDArray
         for index in range(plan.ciphertexts):
             residues = join_planes(tuple(plane[index] for plane in planes))
             if not residues.any():
-                continue  # nobody fed this part of the sum: it is zero, and SEAL has nothing to decrypt
+                continue  # no client contributed to this part of the sum: it is zero
             if not residues[1].any():
-                raise CodecError(f"ciphertext {index} of the aggregate is transparent: nothing encrypted adds up to it")
+                raise CodecError(f"ciphertext {index} of the aggregate is transparent: it is not a sum of ciphertexts")
             context.load(file, ciphertext, context.stream(prefix, residues))
             decryptor.decrypt(ciphertext, plaintext)
             slots[index] = context.encoder.decode_complex(plaintext)
@@ -122,7 +122,7 @@ def _decrypt(plan: CkksPlan, planes: Planes, keyring: Keyring | None) -> NDArray
 
 
 def _flooded(plan: CkksPlan, slots: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """Slots on the grid 1/scale, plus whole multiples of it: no bit below the grid survives."""
+    """Return the slots rounded to the grid 1/scale plus Gaussian noise on the same grid."""
     values = slots.view(np.float64)
     noise = gaussian_noise(values.size, plan.flood_deviation * plan.scale).reshape(values.shape)
     flooded: NDArray[np.float64] = (np.rint(values * plan.scale) + np.rint(noise)) / plan.scale
@@ -130,7 +130,10 @@ def _flooded(plan: CkksPlan, slots: NDArray[np.complex128]) -> NDArray[np.comple
 
 
 def gaussian_noise(count: int, deviation: float) -> NDArray[np.float64]:
-    """`count` secret normals by Box and Muller (1958), every uniform fresh from the operating system."""
+    """Return `count` secret normal values with this deviation, float64 (count,), by Box and Muller (1958).
+
+    The uniforms come from the operating system's generator.
+    """
     half = (count + 1) // 2
     words = np.frombuffer(os.urandom(16 * half), np.uint64).reshape(2, half)
     uniforms = ((words >> np.uint64(11)) + 1.0) * 2.0**-53

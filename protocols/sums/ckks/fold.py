@@ -1,9 +1,8 @@
-"""Adding ciphertexts without a key: coefficient-wise addition modulo q, on the wire's byte planes.
+"""Folding of CKKS ciphertexts without a key: coefficient-wise addition modulo q, on the wire's byte planes.
 
-Planes are added into wider integers and reduced modulo q only when a batch ends, or before an accumulator could
-overflow. Seeds are expanded by SEAL itself: a ciphertext whose c0 is zero carries the seed, SEAL's load expands it into
-c1 and SEAL's own add accumulates it, while c0 is summed here. SEAL's add is the oracle in the tests: both ways agree
-residue for residue.
+Planes are added into wider integers, and reduced modulo q at the end of a batch or before an accumulator could
+overflow. SEAL expands seeds: a ciphertext with c0 = 0 contains the seed, SEAL's load expands it into c1, and SEAL's add
+accumulates it, while c0 is summed here. The tests compare the result with SEAL's add, residue by residue.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _COUNT: Final = struct.Struct("<Q")
 
 
 def read_partial(plan: CkksPlan, partial: Buffer) -> tuple[int, Planes]:
-    """Contribution count and planes of a partial sum; `CodecError` unless its length is exact."""
+    """Return the contribution count and the planes of a partial sum; `CodecError` unless its length is exact."""
     view = memoryview(partial)
     if view.nbytes != plan.partial_bytes:
         raise CodecError(f"a partial sum must be exactly {plan.partial_bytes} bytes, got {view.nbytes}")
@@ -40,7 +39,10 @@ def read_partial(plan: CkksPlan, partial: Buffer) -> tuple[int, Planes]:
 
 
 def fold_contributions(plan: CkksPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-    """A new partial sum; see `protocols.sums.base.Mechanism.fold`. Bodies must have passed `check`."""
+    """Return the partial sum plus contributions; see `protocols.sums.base.Mechanism.fold`.
+
+    Bodies must have passed `check`.
+    """
     total = _Accumulator(plan.parameter_set, (plan.ciphertexts, 2, plan.degree))
     count = 0
     if partial is not None:
@@ -60,7 +62,7 @@ def fold_contributions(plan: CkksPlan, partial: Buffer | None, contributions: It
 
 
 def merge_partials(plan: CkksPlan, partials: Iterable[Buffer]) -> bytes:
-    """The sum of partial sums; see `protocols.sums.base.Mechanism.merge`."""
+    """Return the sum of partial sums; see `protocols.sums.base.Mechanism.merge`."""
     total = _Accumulator(plan.parameter_set, (plan.ciphertexts, 2, plan.degree))
     count = 0
     for partial in partials:
@@ -74,7 +76,7 @@ def merge_partials(plan: CkksPlan, partials: Iterable[Buffer]) -> bytes:
 def _counted(plan: CkksPlan, count: int, more: int) -> int:
     count += more
     if count > plan.max_contributions:
-        raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+        raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")
     return count
 
 
@@ -109,7 +111,7 @@ class _Accumulator:
         self._pending = 1
 
     def count(self) -> None:
-        """Make room for one more summand in every place: reduce when the next could overflow."""
+        """Count one more summand; first reduce modulo q if the next addition could overflow."""
         if self._pending == self._limit:
             planes = self._reduced().planes
             for sums, plane in zip(self._sums, planes, strict=True):
@@ -128,7 +130,7 @@ class _Accumulator:
         self._sums[0][index, 1] += residues
 
     def body(self) -> bytes:
-        """The sum modulo q in expanded wire form."""
+        """Return the sum modulo q in expanded wire form."""
         return bytes(self._reduced().body)
 
     def _reduced(self) -> WireBuffer:
@@ -147,7 +149,7 @@ class _Accumulator:
 
 
 class _SeedSum:
-    """The sum of the second polynomials that seeds stand for, expanded and added by SEAL."""
+    """The sum of the second polynomials, which SEAL expands from seeds and adds."""
 
     def __init__(self, plan: CkksPlan) -> None:
         self._plan = plan
@@ -176,7 +178,7 @@ class _SeedSum:
         return ciphertext
 
     def add_to(self, total: _Accumulator) -> None:
-        """Hand the sums over, each as one more summand."""
+        """Add the sums to `total`, as one more summand of each ciphertext."""
         plan = self._plan
         prefix = self._context.ciphertext_prefix(plan.scale, 2)
         if self._sums:
@@ -187,5 +189,5 @@ class _SeedSum:
                 total.add_second(index, residues[plan.degree :])
 
     def close(self) -> None:
-        """Give the memory file back."""
+        """Close the memory file."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""CKKS keys of a task: made by SEAL, kept as fixed-length planes of residues.
+"""CKKS keys of a task: made by SEAL, stored as fixed-length planes of residues.
 
 A secret key is one polynomial, a public key two, in the byte planes of `wire`. Keys are bound to (N, q) through
 `Keyring.parameter_id`; using one with a plan of other parameters raises `KeyringError`.
@@ -25,7 +25,7 @@ __all__ = ["generate_keyring", "load_public_key", "load_secret_key"]
 
 
 def generate_keyring(plan: CkksPlan) -> Keyring:
-    """Fresh keys from SEAL's generator (seeded by the operating system) and a fresh state key: the holder's copy."""
+    """Return the holder's copy of new keys from SEAL's generator, which the OS seeds, and a new state key."""
     context = seal_context(plan.parameters.set, plan.degree)
     generator = sealapi.KeyGenerator(context.seal)
     with MemoryFile() as file:
@@ -41,10 +41,10 @@ def generate_keyring(plan: CkksPlan) -> Keyring:
 
 
 def load_secret_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyring: Keyring | None) -> Any:
-    """The SEAL secret key of `keyring`; `KeyringError` when it is missing, of other parameters, or malformed."""
+    """Return the SEAL secret key of `keyring`; `KeyringError` if it is missing, of other parameters, or malformed."""
     body = _checked(plan, keyring).secret_key
     if not body:
-        raise KeyringError("this keyring holds no secret key: only a key holder can do this")
+        raise KeyringError("this keyring has no secret key: only a key holder can do this")
     residues = _key_residues(body, plan.parameter_set, 1, plan.degree, "secret")
     key = sealapi.SecretKey()
     context.load(file, key, context.stream(context.plaintext_prefix(1.0), residues))
@@ -52,10 +52,10 @@ def load_secret_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyr
 
 
 def load_public_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyring: Keyring | None) -> Any:
-    """The SEAL public key of `keyring`; `KeyringError` as for `load_secret_key`."""
+    """Return the SEAL public key of `keyring`; `KeyringError` as for `load_secret_key`."""
     body = _checked(plan, keyring).public_key
     if not body:
-        raise KeyringError("this keyring holds no public key: it belongs to a shared-secret task")
+        raise KeyringError("this keyring has no public key: it belongs to a task in shared mode")
     residues = _key_residues(body, plan.parameter_set, 2, plan.degree, "public")
     key = sealapi.PublicKey()
     context.load(file, key, context.stream(context.ciphertext_prefix(1.0, 2), residues))
@@ -86,5 +86,5 @@ def _key_residues(
     except CodecError:
         raise KeyringError(f"the {kind} key does not have the length that its parameters imply") from None
     if check_range(planes, parameter_set.modulus) is not None:
-        raise KeyringError(f"the {kind} key holds residues that are not below the modulus")
+        raise KeyringError(f"the {kind} key has residues that are not below the modulus")
     return join_planes(planes)

@@ -1,4 +1,4 @@
-"""The CKKS mechanism: the moves of `protocols.sums.base`, each in its own module."""
+"""The CKKS mechanism: the functions of `protocols.sums.base`, each in its own module."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ __all__ = ["CKKS", "CkksMechanism"]
 
 
 class CkksMechanism:
-    """Sums of CKKS ciphertexts (Cheon, Kim, Kim and Song, ASIACRYPT 2017) that the folding side cannot open."""
+    """Sums of CKKS ciphertexts (Cheon, Kim, Kim and Song, ASIACRYPT 2017), which the server cannot decrypt."""
 
     name: Final = "ckks"
     needs_keyring: Final = True
     interactive: Final = False
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> CkksPlan:
-        """See `protocols.sums.ckks.planner.make_plan`; parameters are those of `CkksParameters`."""
+        """Return the plan of a task; `parameters` are the fields of `CkksParameters`. See `make_plan`."""
         return make_plan(parameters, layout, max_contributions)
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Fresh keys: a secret key, and in public mode the public key that goes with it."""
+        """Return new keys: a secret key and, in public mode, its public key."""
         return keys.generate_keyring(_own(plan))
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        """Encrypt, under the secret key in shared mode and the public key in public mode."""
+        """Return the encrypted blocks: with the secret key in shared mode, with the public key in public mode."""
         return encryption.seal_blocks(_own(plan), route, blocks, keyring)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
-        """Length, residues below q, no transparent ciphertext; the error names the ciphertext."""
+        """Raise `ContributionError` for another length, a residue that is not below q or a transparent ciphertext."""
         own = _own(plan)
         view = memoryview(body)
         expected = own.contribution_bytes(route)
@@ -53,15 +53,15 @@ class CkksMechanism:
         (check_seeded if own.seeded else check_expanded)(planes, own.parameter_set.modulus)
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-        """Add checked contributions to a partial sum."""
+        """Return the partial sum plus checked contributions."""
         return fold.fold_contributions(_own(plan), partial, contributions)
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
-        """Add partial sums, modulo q."""
+        """Return the sum of partial sums, modulo q."""
         return fold.merge_partials(_own(plan), partials)
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
-        """The expanded ciphertexts without the count."""
+        """Return the expanded ciphertexts without the count."""
         own = _own(plan)
         fold.read_partial(own, partial)
         return bytes(memoryview(partial)[COUNT_BYTES:])
@@ -69,10 +69,10 @@ class CkksMechanism:
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """Decrypt the sum; in public mode it is flooded with noise before anyone sees it."""
+        """Return the decrypted sum, float64 (layout.length,), with flooding noise in public mode."""
         own = _own(plan)
         if not 0 <= contributions <= own.max_contributions:
-            raise ParameterError(f"the plan holds for {own.max_contributions} contributions, not {contributions}")
+            raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
         return encryption.open_aggregate(own, aggregate, keyring)
 
 

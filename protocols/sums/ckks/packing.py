@@ -1,4 +1,4 @@
-"""Complex packing: N real values ride in the N/2 complex slots of one ciphertext, whole arrays at a time."""
+"""Complex packing: N real values in the N/2 complex slots of one ciphertext, for whole arrays at a time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["pack_blocks", "unpack_block"]
 
 
 def pack_blocks(blocks: Sequence[Block], vectors: Sequence[NDArray[np.float64]], degree: int) -> NDArray[np.complex128]:
-    """Values divided by their clips, each block zero-padded to whole ciphertexts: complex128 (ciphertexts, degree/2).
+    """Return the values divided by their clips, complex128 (ciphertexts, degree/2), blocks padded to whole ciphertexts.
 
-    Values 2j and 2j+1 of a ciphertext are the real and the imaginary part of slot j. `ParameterError` for another shape
-    than (block.length,), `BudgetError` for a value that is not finite or over its clip.
+    Values 2j and 2j+1 of a ciphertext are the real and the imaginary part of slot j. Raises `ParameterError` for
+    another shape than (block.length,), `BudgetError` for a value that is not finite or exceeds its clip.
     """
     if len(vectors) != len(blocks):
         raise ParameterError(f"the route has {len(blocks)} blocks, {len(vectors)} were given")
@@ -40,9 +40,9 @@ def _normalise(block: Block, vector: NDArray[np.float64], into: NDArray[np.float
         np.divide(vector[start:end], segment.clip, out=into[start:end])
         start = end
     if not (into.max() <= SLACK and into.min() >= -SLACK):
-        raise BudgetError(f"block {block.name!r} holds a value that is not finite or over its clip: clip it first")
+        raise BudgetError(f"block {block.name!r} holds a value that is not finite or exceeds its clip: clip it first")
 
 
 def unpack_block(block: Block, slots: NDArray[np.complex128]) -> NDArray[np.float64]:
-    """The way back for a sum: float64 (block.length,) in the segments' units, from slots (ciphertexts, degree/2)."""
+    """Return a sum's values, float64 (block.length,) in the segments' units, from slots (ciphertexts, degree/2)."""
     return np.ascontiguousarray(slots).view(np.float64).reshape(-1)[: block.length] * block.bounds()

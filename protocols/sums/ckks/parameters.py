@@ -1,9 +1,9 @@
-"""Named, tested CKKS parameter sets: one data prime each, no special prime, no free-form moduli.
+"""Named, tested CKKS parameter sets: one data prime each, no special prime, no free choice of moduli.
 
-Sums need no multiplication, so one prime is enough and no relinearisation or Galois key ever exists. Each prime is the
-largest below 2^bits that is 1 mod 2*8192, so it serves every ring degree here; at the smallest degree, 2048, the
-HomomorphicEncryption.org standard allows 54 bits at 128-bit security (ternary secret), and SEAL checks it again
-(`sec_level_type::tc128`) whenever a context is made.
+Sums need no multiplication, so one prime is enough and no relinearisation or Galois keys are needed. Each prime is the
+largest below 2^bits that is 1 mod 2*8192, so it works with every ring degree here. At the smallest degree, 2048, the
+HomomorphicEncryption.org standard allows 54 bits at 128-bit security (ternary secret); SEAL checks this again
+(`sec_level_type::tc128`) whenever a context is created.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DEGREES: Final = (2048, 4096, 8192)
 """Ring degrees N that the planner chooses from; a ciphertext of degree N carries N real values."""
 
 SECURITY_BITS: Final = 128
-"""Classical security that SEAL enforces for every set at every degree."""
+"""Classical security in bits that SEAL enforces for every set at every degree."""
 
 
 @dataclass(frozen=True)
 class ParameterSet:
-    """A prime modulus q and how its residues are cut into byte planes.
+    """A prime modulus q and how its residues are split into byte planes.
 
-    plane_dtypes: numpy dtypes of the planes, least significant first; together they are as wide as q in whole bytes.
+    plane_dtypes: numpy dtypes of the planes, least significant first; together they have the width of q in whole bytes.
     """
 
     name: SetName
@@ -38,7 +38,7 @@ class ParameterSet:
 
     @property
     def residue_bytes(self) -> int:
-        """Bytes of one residue on the wire."""
+        """Bytes per residue on the wire."""
         return sum(int(dtype[-1]) for dtype in self.plane_dtypes)
 
 
@@ -47,11 +47,13 @@ PARAMETER_SETS: Final[dict[str, ParameterSet]] = {
     "standard": ParameterSet("standard", 40, 0xFFFFFDC001, ("<u4", "|u1")),
     "precise": ParameterSet("precise", 54, 0x3FFFFFFFEF8001, ("<u4", "<u2", "|u1")),
 }
-"""compact: 4 bytes a residue, for averages that bear 1e-4. standard: 5 bytes. precise: 7 bytes, for public mode too."""
+"""Sets by name. compact: 4 bytes per residue, errors of about 1e-4. standard: 5 bytes. precise: 7 bytes, also for
+public mode.
+"""
 
 
 class CkksParameters(BaseModel):
-    """What a task says about its CKKS sum; everything else follows from the layout and the cohort."""
+    """A task's parameters for CKKS sums; everything else follows from the layout and the cohort."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,23 +63,23 @@ class CkksParameters(BaseModel):
     )
     mode: Literal["shared", "public"] = Field(
         default="shared",
-        description="shared: all clients hold the secret key. public: clients encrypt under a key holder's public key.",
+        description="shared: all clients have the secret key. public: clients encrypt with a key holder's public key.",
     )
     wire: Literal["seeded", "expanded"] = Field(
         default="seeded",
-        description="seeded: a 64-byte seed stands for the second polynomial (smallest, shared mode only). "
+        description="seeded: a 64-byte seed replaces the second polynomial (smallest; shared mode only). "
         "expanded: both polynomials (twice as large, folds fastest). Public mode is always expanded.",
     )
     degree: Literal[2048, 4096, 8192] | None = Field(
         default=None,
-        description="Ring degree; null: what pads the sum least. To be named where sums of several lengths share keys.",
+        description="Ring degree; null: the one that pads the sum least. Set it if sums of several lengths share keys.",
     )
     flood_bits: int = Field(
         default=0,
         ge=0,
         le=40,
-        description="Public mode: opened values get Gaussian noise 2^flood_bits times the predicted noise. "
-        "Default 20 there, at least 8; shared mode has none.",
+        description="Public mode adds Gaussian noise of 2^flood_bits times the predicted noise to opened values; at "
+        "least 8, default 20. Shared mode adds none.",
     )
 
     @model_validator(mode="before")
@@ -90,14 +92,14 @@ class CkksParameters(BaseModel):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if self.mode == "public" and self.wire == "seeded":
-            raise ValueError("public mode has no seeded wire form: a public-key encryption has no seed to send")
+            raise ValueError("public mode has no seeded wire form: set wire to 'expanded'")
         if self.mode == "public" and self.flood_bits < 8:
             raise ValueError("public mode needs flood_bits of at least 8: opened sums are shown to others")
         if self.mode == "shared" and self.flood_bits:
-            raise ValueError("flood_bits belong to public mode: in shared mode only key holders see the sum")
+            raise ValueError("flood_bits needs public mode: in shared mode only key holders see the sum")
         return self
 
     @property
     def parameter_set(self) -> ParameterSet:
-        """The named set."""
+        """The parameter set that `set` names."""
         return PARAMETER_SETS[self.set]

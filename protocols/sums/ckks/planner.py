@@ -1,18 +1,19 @@
-"""Lays out a CKKS sum: ring degree, scale, lengths, and how far the opened sum can be from the true one.
+"""The plan of a CKKS sum: ring degree, scale, lengths, and a bound on the error of the opened sum.
 
 Values are divided by their segment's clip, so every slot holds re + i*im with |re|, |im| <= 1 (times SLACK, which
-forgives a clip done in float32). Notation: N degree, q modulus, K contributions, S scale.
+allows for clipping in float32). Notation: N degree, q modulus, K contributions, S scale.
 
-*No wrap, ever.* A coefficient of an encoded polynomial is S * (2/N) * Re(sum over the N/2 slots of z_j * root), at most
-sqrt(2)*SLACK*S in size, and encoding rounds it by at most 1/2. SEAL's errors are centred binomial of 21 coins (variance
-10.5), at most 21 in size; secrets are ternary. A symmetric encryption adds e, so at most 21; a public-key one adds
-e_pk*u + e_0 + e_1*s, at most 21*(2N+1). The sum of K stays below q/2 when
+*No wrap-around.* A coefficient of an encoded polynomial is S * (2/N) * Re(sum over the N/2 slots of z_j * root), at
+most sqrt(2)*SLACK*S in size, and encoding rounds it by at most 1/2. SEAL's errors are centred binomial of 21 coins
+(variance 10.5), at most 21 in size; secrets are ternary. A symmetric encryption adds e, so at most 21; a public-key
+one adds e_pk*u + e_0 + e_1*s, at most 21*(2N+1). The sum of K stays below q/2 when
 
     K * (sqrt(2)*SLACK*S + 1/2 + B) < q/2,   B = 21 (shared) or 21*(2N+1) (public),
 
-and S is the largest power of two for which it does.
+and S is the largest power of two for which this holds.
 
-*Error.* Rounding is uniform (variance 1/12), so a coefficient of the sum is off with variance V = K*(v + 1/12), where
+*Error.* Rounding is uniform (variance 1/12), so the error of a coefficient of the sum has variance V = K*(v + 1/12),
+where
 v = 10.5 (shared) or 10.5*(1 + 4N/3) (public: products of N terms with ternary factors of variance 2/3). A slot's real
 or imaginary part is a sum of N coefficients with weights cos(.) or sin(.) whose squares add up to N/2, so its standard
 deviation is sigma = sqrt(V*N/2)/S. In public mode opening adds a Gaussian of deviation 2^flood_bits * sigma. The bound
@@ -42,7 +43,7 @@ from protocols.sums.ckks.parameters import DEGREES, PARAMETER_SETS, SECURITY_BIT
 __all__ = ["COUNT_BYTES", "SEED_BYTES", "SLACK", "CkksPlan", "make_plan"]
 
 SLACK: Final = 1.0 + 2.0**-22
-"""How far over its clip a value may be, relatively: float32 rounding of the clip itself."""
+"""Relative amount by which a value may exceed its clip, for float32 rounding of the clip itself."""
 
 SEED_BYTES: Final = 64
 """SEAL's seed of the second polynomial (Blake2xb)."""
@@ -59,7 +60,7 @@ _PADDING_TOLERANCE: Final = 1.01
 
 @dataclass(frozen=True)
 class CkksPlan:
-    """A laid-out CKKS sum; equal on every party because it follows from the task's parameters alone."""
+    """The plan of a CKKS sum; all parties compute the same from the task's parameters."""
 
     parameters: CkksParameters
     layout: VectorLayout
@@ -78,22 +79,22 @@ class CkksPlan:
 
     @property
     def opened_by(self) -> OpenedBy:
-        """Every member in shared mode, the key holder in public mode."""
+        """ "members" in shared mode, "holder" in public mode."""
         return "members" if self.parameters.mode == "shared" else "holder"
 
     @property
     def seeded(self) -> bool:
-        """Whether contributions carry a seed instead of the second polynomial."""
+        """Whether contributions hold a seed instead of the second polynomial."""
         return self.parameters.wire == "seeded"
 
     @cached_property
     def parameter_id(self) -> bytes:
-        """32 bytes that name (N, q)."""
+        """32 bytes that identify (N, q)."""
         return digest("ckks parameters", self.degree, self.parameter_set.modulus)
 
     @cached_property
     def block_ciphertexts(self) -> tuple[int, ...]:
-        """Ciphertexts of each block of the aggregate."""
+        """Number of ciphertexts of each block of the aggregate."""
         return tuple(ceil(block.length / self.degree) for block in self.layout.blocks)
 
     @cached_property
@@ -103,35 +104,35 @@ class CkksPlan:
 
     @property
     def ciphertexts(self) -> int:
-        """Ciphertexts of the aggregate."""
+        """Number of ciphertexts of the aggregate."""
         return sum(self.block_ciphertexts)
 
     def route_ciphertexts(self, route: Route) -> int:
-        """Ciphertexts of a contribution along `route`."""
+        """Return the number of ciphertexts of a contribution along `route`."""
         self.layout.check_route(route)
         return sum(self.block_ciphertexts[targets[0]] for targets in route)
 
     def expanded_bytes(self, ciphertexts: int) -> int:
-        """Length of `ciphertexts` in expanded form: two polynomials each."""
+        """Return the length in bytes of `ciphertexts` in expanded form: two polynomials each."""
         return ciphertexts * 2 * self.degree * self.parameter_set.residue_bytes
 
     def seeded_bytes(self, ciphertexts: int) -> int:
-        """Length of `ciphertexts` in seeded form: one polynomial and a seed each."""
+        """Return the length in bytes of `ciphertexts` in seeded form: one polynomial and a seed each."""
         return ciphertexts * (self.degree * self.parameter_set.residue_bytes + SEED_BYTES)
 
     def contribution_bytes(self, route: Route) -> int:
-        """Exact length of a contribution along `route`."""
+        """Return the exact length in bytes of a contribution along `route`."""
         count = self.route_ciphertexts(route)
         return self.seeded_bytes(count) if self.seeded else self.expanded_bytes(count)
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate: expanded form."""
+        """Length of a released aggregate in bytes: expanded form."""
         return self.expanded_bytes(self.ciphertexts)
 
     @property
     def partial_bytes(self) -> int:
-        """Length of a partial sum: the contribution count, then expanded form."""
+        """Length of a partial sum in bytes: the contribution count, then expanded form."""
         return COUNT_BYTES + self.aggregate_bytes
 
     @property
@@ -146,7 +147,7 @@ class CkksPlan:
 
     @cached_property
     def scale(self) -> float:
-        """S, the largest power of two with which no coefficient of the sum can wrap (module docstring); 0.0 if none."""
+        """S: the largest power of two with which no coefficient of the sum wraps (module docstring); 0.0 if none."""
         room = self.parameter_set.modulus / 2 / self.max_contributions - 0.5 - self._noise_bound
         limit = room / (sqrt(2.0) * SLACK)
         return 2.0 ** (frexp(limit)[1] - 1) if limit > 1 else 0.0
@@ -164,11 +165,11 @@ class CkksPlan:
 
     @property
     def flooding_distance(self) -> float | None:
-        """Bound on the statistical distance, an opening, between the flooded sum and one without encryption noise.
+        """Bound on the statistical distance, per opening, between the flooded sum and one without encryption noise.
 
         Gaussians of deviation 2^f * sigma around values that are about sigma apart have Kullback-Leibler divergence
         2^-(2f+1) each; n of them add up, and Pinsker's inequality gives sqrt(n) * 2^-(f+1). It grows with the square
-        root of the number of openings. None in shared mode, where nobody outside the key holders sees an opened sum.
+        root of the number of openings. None in shared mode, where only key holders see an opened sum.
         """
         if self.opened_by == "members":
             return None
@@ -183,7 +184,7 @@ class CkksPlan:
 
     @property
     def segment_errors(self) -> dict[str, float]:
-        """Error bound by `block/segment`, in the segment's own unit; 0.0 for counts, which are rounded."""
+        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts, which are rounded."""
         return {
             f"{block.name}/{segment.name}": 0.0 if segment.integral else self.relative_error * segment.clip
             for block in self.layout.blocks
@@ -196,7 +197,7 @@ class CkksPlan:
         return max(self.segment_errors.values())
 
     def describe(self) -> dict[str, Any]:
-        """JSON-ready facts for people."""
+        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         values, count = self.layout.length, self.ciphertexts
         return {
             "mechanism": self.mechanism,
@@ -220,7 +221,10 @@ class CkksPlan:
 
 
 def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> CkksPlan:
-    """The plan of a task. `ParameterError` for parameters that make no sense, `BudgetError` when precision is short."""
+    """Return the plan of a task.
+
+    Raises `ParameterError` for invalid parameters, `BudgetError` if the precision is not sufficient.
+    """
     try:
         checked = CkksParameters.model_validate(dict(parameters))
     except ValidationError as error:
@@ -235,9 +239,9 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 
 
 def _degree(layout: VectorLayout, parameters: CkksParameters) -> int:
-    """The largest degree that pads hardly more than the smallest: fewer, larger calls into SEAL are faster.
+    """Return the largest degree that pads at most 1 % more than the smallest: fewer, larger calls into SEAL are faster.
 
-    Public mode takes the smallest: its noise grows with N, and SEAL compresses what it saves faster in small pieces.
+    In public mode, return the smallest degree: noise grows with N, and SEAL saves small ciphertexts faster.
     """
     if parameters.degree is not None:
         return parameters.degree
@@ -248,7 +252,7 @@ def _degree(layout: VectorLayout, parameters: CkksParameters) -> int:
 
 
 def _fits(plan: CkksPlan) -> bool:
-    """A count must round to the true whole number; any other value must keep at least its size."""
+    """Return whether counts round to the true whole number, and the error of other values is below their clip."""
     if plan.scale == 0.0:
         return False
     counts = [s.clip for block in plan.layout.blocks for s in block.segments if s.integral]
@@ -256,7 +260,7 @@ def _fits(plan: CkksPlan) -> bool:
 
 
 def _refusal(plan: CkksPlan) -> str:
-    error = "no scale is left" if plan.scale == 0.0 else f"the error could reach {plan.relative_error:.2g} of the clip"
+    error = "no scale fits" if plan.scale == 0.0 else f"the error could reach {plan.relative_error:.2g} of the clip"
     alternatives = []
     most = _most_contributions(plan)
     if most:
@@ -270,8 +274,8 @@ def _refusal(plan: CkksPlan) -> str:
         if _fits(_with(plan, least, plan.max_contributions)):
             alternatives.append("fewer flood_bits fit")
     return (
-        f"{plan.max_contributions} contributions over {plan.parameters.set!r} in {plan.parameters.mode} mode lose the "
-        f"values: {error}; {', or '.join(alternatives) or 'no named set fits'}"
+        f"{plan.max_contributions} contributions exceed the precision of set {plan.parameters.set!r} in "
+        f"{plan.parameters.mode} mode: {error}; {', or '.join(alternatives) or 'no named set fits'}"
     )
 
 
@@ -280,7 +284,7 @@ def _with(plan: CkksPlan, parameters: CkksParameters, contributions: int) -> Ckk
 
 
 def _most_contributions(plan: CkksPlan) -> int:
-    """The largest cohort that fits (the error grows with it), by bisection; 0 when none does."""
+    """Return the largest cohort that fits, by bisection (the error grows with the cohort); 0 if none fits."""
     low, high = 0, plan.max_contributions
     while high - low > 1:
         middle = floor((low + high) / 2)

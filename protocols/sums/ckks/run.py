@@ -1,4 +1,4 @@
-"""A CKKS sum with every party on one page, from the task's parameters to the opened sum."""
+"""A complete CKKS sum with all parties in one function, from the task's parameters to the opened sum."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ __all__ = ["run_ckks_sum"]
 def run_ckks_sum(
     parameters: Mapping[str, Any], layout: VectorLayout, vectors: Sequence[NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """The sum of `vectors`, each (layout.length,), as a task with `parameters` (`CkksParameters`) computes it."""
-    # Everyone derives the same plan from the task: ring degree, scale and lengths.
+    """Return the sum of `vectors`, each float64 (layout.length,), as a task with `parameters` computes it.
+
+    parameters: the fields of `CkksParameters`.
+    """
+    # All parties compute the same plan from the task: ring degree, scale and lengths.
     plan = make_plan(parameters, layout, len(vectors))
     route = whole_route(layout)
 
-    # The key holder: SEAL makes the secret key. Shared mode: every client gets it, sealed, through the mailbox.
-    # Public mode: they get the public key only.
+    # The key holder makes the keys with SEAL. In shared mode every client gets the secret key, sealed, through the
+    # mailbox; in public mode clients get the public key only.
     holder = generate_keyring(plan)
     member = holder.without_secret_key() if plan.opened_by == "holder" else holder
 
-    # Each client: values / clip into complex slots, encode at the plan's scale, encrypt, cut into byte planes.
+    # Each client packs values / clip into complex slots, encodes at the plan's scale, encrypts, and splits residues
+    # into byte planes.
     contributions = [seal_blocks(plan, route, layout.split(vector), member) for vector in vectors]
 
-    # The server: residues below q? Then add modulo q; the partial sum starts with its count.
+    # The server checks that residues are below q and adds them modulo q; the partial sum starts with its count.
     for body in contributions:
         CKKS.check(plan, route, body)
     partial = fold_contributions(plan, None, ((route, body) for body in contributions))

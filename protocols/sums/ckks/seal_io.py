@@ -1,8 +1,8 @@
-"""SEAL objects to bytes and back, through a file in memory; no other module knows SEAL's stream format.
+"""Conversion of SEAL objects to bytes and back, through a file in memory; only this module knows SEAL's stream format.
 
-`tenseal.sealapi` saves and loads through a path only, and saves compressed. So an object is saved to a memory file
-(Linux `memfd_create`), its Zstandard frame unpacked, and what precedes the residues is compared with what this SEAL
-must write. The other way, SEAL's uncompressed form is rebuilt around the residues and loaded, which SEAL checks again.
+`tenseal.sealapi` saves and loads through a path only, and saves compressed. An object is therefore saved to a memory
+file (Linux `memfd_create`), its Zstandard frame is decompressed, and the bytes before the residues are compared with
+the expected ones. To load, SEAL's uncompressed form is rebuilt around the residues, and SEAL checks it again.
 
 SEAL 4 streams: SEALHeader (16 bytes: magic, header size, version, compression, 2 zero bytes, uint64 length), body:
     Ciphertext   parms_id[32] is_ntt u8, size u64, degree u64, primes u64, scale f64, correction u64, array
@@ -39,14 +39,14 @@ _ZSTD: Final = 2
 _UNCOMPRESSED: Final = 0
 _PRNG_BLAKE2XB: Final = 1
 _LONGEST_SAVE: Final = 1 << 18
-"""Twice what two polynomials of the largest degree take uncompressed."""
+"""Twice the uncompressed length of two polynomials of the largest degree, in bytes."""
 
 
 class MemoryFile:
-    """A place without a name through which SEAL saves and loads, gone when closed: nothing secret touches a disk.
+    """An unnamed file in memory through which SEAL saves and loads; nothing secret is written to a disk.
 
-    Loads read a memory file. Saves go through a pipe that holds far more than is ever saved (measured: 3 % of a whole
-    encryption less than through the file); where the system grants no such pipe, they use the file, too.
+    Loads read a memory file. Saves use a pipe with room for more than is ever saved (measured: this saves 3 % of the
+    time of an encryption), or the memory file if the system does not grant such a pipe.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class MemoryFile:
         self.close()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Close the file and free its memory."""
         for fd in (self._fd, *(self._pipe or ())):
             os.close(fd)
 
@@ -80,7 +80,7 @@ class MemoryFile:
         os.pwrite(self._fd, body, offset)
 
     def raw(self, item: Any) -> memoryview:
-        """What SEAL saves of `item`, valid until the next call."""
+        """Return the bytes that SEAL saves for `item`, valid until the next call; `CodecError` if they are too long."""
         if self._pipe is None:
             item.save(self.path)
             length = os.preadv(self._fd, [self._buffer], 0)
@@ -89,26 +89,26 @@ class MemoryFile:
             item.save(f"/proc/self/fd/{writing}")
             length = os.readv(reading, [self._buffer])
         if length == len(self._buffer):
-            raise CodecError("SEAL saved more than any object of the named sets has")
+            raise CodecError("SEAL saved more bytes than any object of the named sets has")
         return memoryview(self._buffer)[:length]
 
     def saved(self, item: Any, prefix: bytes, residues: int, suffix: int) -> tuple[NDArray[np.uint64], bytes]:
-        """Save a SEAL `item`; its residues (valid until the next call) and the `suffix` bytes behind them.
+        """Save a SEAL `item` and return its residues (valid until the next call) and the `suffix` bytes after them.
 
-        `CodecError` unless the unpacked stream is `prefix`, so many residues, so many bytes.
+        Raises `CodecError` unless the decompressed stream is `prefix`, `residues` residues and `suffix` bytes.
         """
         frame = self.raw(item)
         _, _, _, _, compression, _, stated = _HEADER.unpack_from(frame)
         if compression != _ZSTD or stated != len(frame):
-            raise CodecError("SEAL saved a stream of a form that is not known here")
-        start = -len(prefix) % 8  # so that the residues lie on whole words
+            raise CodecError("SEAL saved a stream in an unknown form")
+        start = -len(prefix) % 8  # aligns the residues to 8 bytes
         words = (start + len(prefix) + suffix + 7) // 8 + residues
         if words > self._room.size:
             self._room = np.empty(words, np.uint64)
         stream = memoryview(self._room.view(np.uint8).data)[start : start + len(prefix) + 8 * residues + suffix]
         self._unpack(frame[_HEADER.size :], stream)
         if stream[: len(prefix)] != prefix:
-            raise CodecError("SEAL saved an object of other parameters than expected")
+            raise CodecError("SEAL saved an object with unexpected parameters")
         first = (start + len(prefix)) // 8
         return self._room[first : first + residues], bytes(stream[len(prefix) + 8 * residues :])
 
@@ -125,7 +125,7 @@ class MemoryFile:
 
 
 def _wide_pipe() -> tuple[int, int] | None:
-    """A pipe that holds four times the longest save, so that no write into it can ever wait; None if not granted.
+    """Return a pipe with room for four times the longest save, so that no write blocks; None if not granted.
 
     Four times, because short writes may leave pages of the pipe half empty.
     """
@@ -140,7 +140,10 @@ def _wide_pipe() -> tuple[int, int] | None:
 
 
 class SealContext:
-    """SEAL's objects for one (set, degree) and the constant parts of its streams. Holds no key."""
+    """SEAL's objects for one parameter set and degree, and the constant parts of its streams. It holds no key.
+
+    Raises `ParameterError` if SEAL's prime differs from the pinned one, or SEAL rejects the parameters.
+    """
 
     def __init__(self, set_name: str, degree: int) -> None:
         self.parameter_set = PARAMETER_SETS[set_name]
@@ -150,11 +153,11 @@ class SealContext:
         parameters.set_coeff_modulus(sealapi.CoeffModulus.Create(DEGREES[-1], [self.parameter_set.modulus_bits]))
         (prime,) = (modulus.value() for modulus in parameters.coeff_modulus())
         if prime != self.parameter_set.modulus:
-            raise ParameterError(f"SEAL's prime for {set_name!r} is {prime:#x}, not the one that is pinned here")
+            raise ParameterError(f"SEAL's prime for {set_name!r} is {prime:#x}, not the pinned one")
         self.seal = sealapi.SEALContext(parameters, True, sealapi.SEC_LEVEL_TYPE.TC128)
         if not self.seal.parameters_set():
             raise ParameterError(
-                f"SEAL refuses {set_name!r} at degree {degree}: {self.seal.parameters_error_message()}"
+                f"SEAL rejects {set_name!r} at degree {degree}: {self.seal.parameters_error_message()}"
             )
         self.encoder = sealapi.CKKSEncoder(self.seal)
         self.evaluator = sealapi.Evaluator(self.seal)
@@ -174,33 +177,33 @@ class SealContext:
         return self._header(_COUNT.size + 8 * residues) + _COUNT.pack(residues)
 
     def ciphertext_prefix(self, scale: float, polynomials: int) -> bytes:
-        """What precedes the residues of a ciphertext that saves so many polynomials."""
+        """Return the bytes before the residues of a ciphertext with `polynomials` saved polynomials."""
         fields = _CIPHERTEXT.pack(self._parms_id, 1, 2, self.degree, 1, scale, 1)
         return fields + self._array(polynomials * self.degree)
 
     def plaintext_prefix(self, scale: float) -> bytes:
-        """What precedes the residues of a plaintext or a secret key."""
+        """Return the bytes before the residues of a plaintext or a secret key."""
         return _PLAINTEXT.pack(self._parms_id, self.degree, scale) + self._array(self.degree)
 
     def seed_marker(self) -> bytes:
-        """What stands between c0 and the seed of a seeded ciphertext."""
+        """Return the bytes between c0 and the seed of a seeded ciphertext."""
         return self._header(1 + SEED_BYTES) + bytes([_PRNG_BLAKE2XB])
 
     def stream(self, prefix: bytes, residues: NDArray[np.uint64], suffix: bytes = b"") -> bytes:
-        """A whole uncompressed SEAL stream."""
+        """Return a complete uncompressed SEAL stream."""
         body = prefix + residues.tobytes() + suffix
         return self._header(len(body)) + body
 
     def load(self, file: MemoryFile, item: Any, stream: bytes) -> None:
-        """Load `stream` into a SEAL object; SEAL refuses residues out of range with `CodecError`."""
+        """Load `stream` into the SEAL object `item`; `CodecError` if SEAL rejects it, as for residues out of range."""
         file.write(stream)
         try:
             item.load(self.seal, file.path)
         except (RuntimeError, ValueError) as error:
-            raise CodecError("SEAL refuses this object") from error
+            raise CodecError("SEAL rejects this object") from error
 
 
 @lru_cache(maxsize=len(PARAMETER_SETS) * len(DEGREES))
 def seal_context(set_name: str, degree: int) -> SealContext:
-    """The context of a named set at a degree, made once a process."""
+    """Return the context of a named set at a degree, created once per process."""
     return SealContext(set_name, degree)

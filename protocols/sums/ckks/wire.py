@@ -1,8 +1,8 @@
-"""The fixed-length wire forms: residues cut into byte planes, and seeds behind them.
+"""The fixed-length wire forms: residues split into byte planes, followed by seeds.
 
-What SEAL saves is compressed, so its length varies. Here every residue takes the modulus's width in whole bytes and
-lies in planes: for a 40-bit modulus first the low uint32 of all residues, then the top uint8 of all. A fold adds such
-planes straight into wider integers, with nothing to unpack.
+SEAL's saved form is compressed, so its length varies. Here every residue takes the modulus's width in whole bytes, in
+planes: for a 40-bit modulus first the low uint32 of all residues, then the top uint8 of all. A fold adds such planes to
+wider integers without unpacking.
 
     expanded    planes of uint (ciphertexts, 2, degree)
     seeded      planes of uint (ciphertexts, 1, degree), then seeds of 64 bytes (ciphertexts, 64)
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Planes = tuple[NDArray[np.unsignedinteger], ...]
-"""One array a plane, least significant first, all of shape (ciphertexts, polynomials, degree)."""
+"""One array per plane, least significant first, all of shape (ciphertexts, polynomials, degree)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,7 +47,7 @@ class WireBuffer:
 
     @classmethod
     def empty(cls, parameter_set: ParameterSet, ciphertexts: int, degree: int, *, seeded: bool) -> WireBuffer:
-        """Zeroed, of the exact length."""
+        """Return a buffer of zeros with the exact length."""
         polynomials = 1 if seeded else 2
         residues = ciphertexts * polynomials * degree * parameter_set.residue_bytes
         body = bytearray(residues + (ciphertexts * SEED_BYTES if seeded else 0))
@@ -61,7 +61,7 @@ class WireBuffer:
 
 
 def split_residues(residues: NDArray[np.uint64], planes: Planes) -> None:
-    """Cut contiguous `residues` into the given planes of the same number of elements (strided views, one copy each)."""
+    """Write contiguous `residues` into planes of the same number of elements (strided views, one copy each)."""
     raw = residues.reshape(-1).view(np.uint8)
     offset = 0
     for plane in planes:
@@ -72,7 +72,7 @@ def split_residues(residues: NDArray[np.uint64], planes: Planes) -> None:
 
 
 def join_planes(planes: Planes) -> NDArray[np.uint64]:
-    """Residues as uint64, of the planes' shape."""
+    """Return the residues as uint64, of the planes' shape."""
     total = planes[0].astype(np.uint64)
     shift = 8 * planes[0].itemsize
     for plane in planes[1:]:
@@ -82,7 +82,7 @@ def join_planes(planes: Planes) -> NDArray[np.uint64]:
 
 
 def view_planes(body: Buffer, parameter_set: ParameterSet, ciphertexts: int, polynomials: int, degree: int) -> Planes:
-    """The planes of `body` without copying; `CodecError` unless its length is exact."""
+    """Return the planes of `body` without copying; `CodecError` unless its length is exact."""
     count = ciphertexts * polynomials * degree
     view = memoryview(body)
     if view.nbytes != count * parameter_set.residue_bytes:
@@ -96,9 +96,9 @@ def view_planes(body: Buffer, parameter_set: ParameterSet, ciphertexts: int, pol
 
 
 def check_range(planes: Planes, modulus: int) -> int | None:
-    """None when every residue is below the modulus, else the index of the first ciphertext that holds one which is not.
+    """Return the index of the first ciphertext with a residue that is not below the modulus; None if there is none.
 
-    Only where the top plane equals the modulus's top plane do the planes below matter.
+    The lower planes are compared only where the top plane is not below the modulus's top plane.
     """
     shift = 8 * sum(plane.itemsize for plane in planes[:-1])
     top = modulus >> shift
@@ -111,7 +111,7 @@ def check_range(planes: Planes, modulus: int) -> int | None:
 
 
 def check_expanded(planes: Planes, modulus: int) -> None:
-    """`ContributionError` for a residue out of range or a second polynomial that is zero (nothing encrypted at all)."""
+    """Raise `ContributionError` for a residue out of range or a second polynomial of zeros, which encrypts nothing."""
     _refuse_out_of_range(planes, modulus)
     shown = np.flatnonzero(~np.logical_or.reduce([plane[:, 1].any(axis=1) for plane in planes]))
     if shown.size:
@@ -119,7 +119,7 @@ def check_expanded(planes: Planes, modulus: int) -> None:
 
 
 def check_seeded(planes: Planes, modulus: int) -> None:
-    """`ContributionError` for a residue out of range. Any 64 bytes are a seed."""
+    """Raise `ContributionError` for a residue out of range. Any 64 bytes are a valid seed."""
     _refuse_out_of_range(planes, modulus)
 
 

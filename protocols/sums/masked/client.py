@@ -1,13 +1,14 @@
-"""A client in a masked round: one state a stage, each good for one step. Done has no steps.
+"""A client in a masked round: one state per stage, each usable for one step. `Done` has no step.
 
     advertise -> Advertised -> share -> Shared -> contribute -> Contributed
         semi-malicious: -> confirm -> Confirmed -> unmask -> Done         curious: -> unmask_unconfirmed -> Done
 
-Every check is made here, whatever the server says (after fcp/secagg of google-parfait/federated-compute). A step that
-raises ends the round for this client: `RefusalError` when the server breaks a rule or the client's policy,
-`ThresholdError` when too few neighbours are there, `CodecError` for bytes of another form. A state is spent by the
-first try, failed or not, and cannot be copied or pickled: so no mask is used for two vectors, and no second unmask
-request is answered. What a step returned is what is sent again when the network loses it.
+The client makes every check itself and does not trust the server (following fcp/secagg of
+google-parfait/federated-compute). A step that raises ends the round for this client: `RefusalError` if the server
+breaks a rule of the protocol or the client's policy, `ThresholdError` if too few neighbours are left, `CodecError` for
+malformed bytes. A state can be used once, even if the step fails, and cannot be copied or pickled, so that no mask is
+used for two vectors and no second unmask request is answered. To resend a lost message, send the bytes that the step
+returned.
 """
 
 from __future__ import annotations
@@ -60,38 +61,38 @@ __all__ = [
 ]
 
 IsMember = Callable[[RosterEntry], bool]
-"""Whether a member's identity key is what it should be: `check_membership` with the secret, or pinned keys."""
+"""Whether a member's identity key is accepted: by `check_membership` with the membership secret, or by pinned keys."""
 
 
-class _Once:
-    """Taken once."""
+class _SingleUse:
+    """A token that can be taken once."""
 
     def __init__(self) -> None:
         self._left = [True]
 
     def take(self) -> None:
         try:
-            self._left.pop()  # one atomic step, so that of two threads one is refused
+            self._left.pop()  # atomic: of two threads, one gets the error
         except IndexError:
-            raise RefusalError("this state was used: a client takes each step of a round once") from None
+            raise RefusalError("this state was already used: a client takes each step of a round once") from None
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("the state of a masked round is never copied, pickled or stored")
+        raise TypeError("the state of a masked round cannot be copied or pickled")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class _State:
-    """What all states hold. Nothing of it is shown."""
+    """The fields of every state. States have no repr, because they hold secrets."""
 
     context: RoundContext
     policy: ClientPolicy
     identity: Ed25519PrivateKey
-    _once: _Once = field(default_factory=_Once, init=False)
+    _single_use: _SingleUse = field(default_factory=_SingleUse, init=False)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Advertised(_State):
-    """Keys were made up and advertised; waits for the roster."""
+    """The state after `advertise`: keys are made and advertised; the roster comes next."""
 
     client_id: str
     mask_secret: X25519PrivateKey
@@ -102,7 +103,7 @@ class Advertised(_State):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Shared(_State):
-    """Secrets were shared among the neighbours; waits for their shares."""
+    """The state after `share`: the secrets are shared among the neighbours; their shares come next."""
 
     roster: Roster
     index: int
@@ -113,9 +114,9 @@ class Shared(_State):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Contributed(_State):
-    """The masked vector is made, its secrets are gone from here; waits for the survivors.
+    """The state after `contribute`: it holds no secrets of the masks any more; the survivors come next.
 
-    pairs: by neighbour that shared, the shares this client holds of it (none for one whose sealed shares did not open).
+    pairs: neighbour that shared -> the shares that this client holds of it; no entry if its sealed shares did not open.
     """
 
     roster: Roster
@@ -126,7 +127,7 @@ class Contributed(_State):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Confirmed(_State):
-    """One set of survivors is signed; waits for the neighbours' signatures of the same."""
+    """The state after `confirm`: one set of survivors is signed; the neighbours' signatures of it come next."""
 
     roster: Roster
     index: int
@@ -137,7 +138,7 @@ class Confirmed(_State):
 
 @dataclass(frozen=True)
 class Done:
-    """The one unmask request of the round is answered. There is nothing more to do, and nothing left to give away."""
+    """The state after `unmask`: the only unmask request of the round is answered. It holds nothing."""
 
 
 def advertise(
@@ -147,7 +148,10 @@ def advertise(
     policy: ClientPolicy,
     random: Randomness = os.urandom,
 ) -> tuple[Advertised, bytes]:
-    """Fresh keys for this round, and their advertisement of 160 bytes. `RefusalError` for a round below policy."""
+    """Return the state with new keys for this round, and their advertisement (160 bytes).
+
+    Raises `RefusalError` if the round does not satisfy the policy.
+    """
     policy.check_ring(context.plan.bits, context.plan.mode)
     policy.check_cohort(context.cohort, "the round asks")
     mask_secret = X25519PrivateKey.from_private_bytes(clamped(random(KEY_BYTES)))
@@ -160,19 +164,20 @@ def advertise(
 def share(
     state: Advertised, roster_body: Buffer, is_member: IsMember, random: Randomness = os.urandom
 ) -> tuple[Shared, bytes]:
-    """Shares of both secrets, sealed for each neighbour: `share_bytes(k)` bytes.
+    """Return the next state and the shares of both secrets, sealed for each neighbour: `share_bytes(k)` bytes.
 
-    Refused: a roster in which this client does not stand exactly once with exactly its keys, that is below policy, has
-    a member whom nobody vouches for, or a neighbour who did not sign its keys for this very round and model.
+    Raises `RefusalError` if this client is not in the roster exactly once with its own keys, if the roster does not
+    satisfy the policy, if `is_member` rejects a member, or if a neighbour did not sign its keys for this round and
+    model.
     """
-    state._once.take()
+    state._single_use.take()
     roster = open_roster(state.context, roster_body)
     index = _own_place(state, roster)
     state.policy.check_cohort(len(roster), "the roster has")
     state.policy.check_neighbourhood(roster.neighbourhood)
     for place, entry in enumerate(roster.entries):
         if place != index and not is_member(entry):
-            raise RefusalError(f"nobody vouches for member {place} of the roster: no such identity is known here")
+            raise RefusalError(f"member {place} of the roster has no valid proof of membership")
     neighbours = roster.neighbours_of(index)
     for place in neighbours:
         _check_signature(roster, place)
@@ -188,15 +193,18 @@ def share(
 
 
 def _own_place(state: Advertised, roster: Roster) -> int:
-    """Own entry, once (the roster's form sees to that) and as it was advertised."""
+    """Return this client's place in the roster; `RefusalError` if it is absent or has other keys.
+
+    The roster's encoding ensures that it appears at most once.
+    """
     try:
         index = roster.index(state.client_id)
     except ParameterError as error:
-        raise RefusalError("this client is not in the roster it was given") from error
+        raise RefusalError("this client is not in the roster that the server sent") from error
     entry = roster.entries[index]
     own = (state.identity.public_key().public_bytes_raw(), state.advertisement)
     if (entry.identity_key, entry.advertisement) != own:
-        raise RefusalError("this client stands in the roster with keys that are not its own")
+        raise RefusalError("this client is in the roster with keys that are not its own")
     return index
 
 
@@ -209,20 +217,21 @@ def _check_signature(roster: Roster, place: int) -> None:
 def contribute(
     state: Shared, inbox: Buffer, elements: NDArray[np.unsignedinteger[Any]], threads: int = 1
 ) -> tuple[Contributed, bytes]:
-    """The masked vector, packed: `plan.contribution_bytes(route)` bytes.
+    """Return the next state and the masked vector, packed: `plan.contribution_bytes(route)` bytes.
 
-    elements: (layout.length,) ring elements, as `MASKED.encode` gives them; left as they are. Masked with this client's
-    own mask and one for each neighbour that shared. A neighbour's shares that do not open are left out, as if they were
-    lost: what it loses is its own.
+    elements: ring elements (layout.length,), as `MASKED.encode` returns them; they are not modified. The masks are this
+    client's own and one for each neighbour that shared. A neighbour's shares that do not open are ignored, as if they
+    were lost: this only harms that neighbour. Raises `RefusalError` if the set of sharers breaks a rule or the policy,
+    `ThresholdError` if fewer than t neighbours shared.
     """
-    state._once.take()
+    state._single_use.take()
     plan, roster = state.context.plan, state.roster
     if elements.shape != (plan.layout.length,):
         raise ParameterError(f"{plan.layout.length} ring elements were expected, got shape {elements.shape}")
     sharers_body, slots = messages.split_inbox(inbox, len(roster), roster.degree)
     sharers = messages.decode_set(sharers_body, len(roster))
     if state.index not in sharers:
-        raise RefusalError("this client shared, and the server says that it did not")
+        raise RefusalError("this client sent its shares, but the server's list of sharers leaves it out")
     state.policy.check_cohort(len(sharers), "shares came from")
     neighbours = roster.neighbours_of(state.index)
     sharing = [place for place in neighbours if place in sharers]
@@ -233,7 +242,7 @@ def contribute(
         if sealed is None:
             continue
         if place not in sharers:
-            raise RefusalError(f"the server hands out shares of member {place} and says that it did not share")
+            raise RefusalError(f"the server sent shares of member {place}, but its list of sharers leaves it out")
         pair = open_pair(sealed, state.sealing_secret, roster, place, state.index)
         if pair is not None:
             pairs[place] = pair
@@ -245,7 +254,7 @@ def contribute(
 
 
 def _masks(state: Shared, sharers: bytes, sharing: list[int]) -> list[Mask]:
-    """The self mask, and one for each pair: the earlier member of the roster adds it, the later one subtracts it."""
+    """Return the self mask and one mask per pair; the earlier member of the roster adds it, the later subtracts it."""
     context = mask_context(state.context, state.roster.digest, sharers)
     own = state.roster.entries[state.index].advertised.mask_key
     masks: list[Mask] = [(state.seed, context, 1)]
@@ -256,8 +265,11 @@ def _masks(state: Shared, sharers: bytes, sharing: list[int]) -> list[Mask]:
 
 
 def confirm(state: Contributed, survivors: Buffer) -> tuple[Confirmed, bytes]:
-    """The signature (64 bytes) of the survivors, once they pass `_check_survivors`."""
-    state._once.take()
+    """Return the next state and the signature (64 bytes) of the set of survivors.
+
+    Raises `RefusalError` or `ThresholdError` if the set breaks a rule, the policy or the threshold.
+    """
+    state._single_use.take()
     body = bytes(survivors)
     _check_survivors(state, body)
     signature = sign_survivors(state.identity, state.context, state.roster.digest, state.sharers, body)
@@ -268,23 +280,23 @@ def confirm(state: Contributed, survivors: Buffer) -> tuple[Confirmed, bytes]:
 
 
 def _check_survivors(state: Contributed, body: bytes) -> None:
-    """This client is in the set, everyone in it shared, and it is above the policy's floor and the threshold."""
+    """Raise unless this client is in the set, all its clients shared, and it satisfies the policy and the threshold."""
     survivors = messages.decode_set(body, len(state.roster))
     if state.index not in survivors:
-        raise RefusalError("this client contributed, and the server says that it did not")
+        raise RefusalError("this client contributed, but the server's list of survivors leaves it out")
     if not survivors <= messages.decode_set(state.sharers, len(state.roster)):
-        raise RefusalError("the server counts a client among the survivors that it said had not shared")
+        raise RefusalError("the server's list of survivors has a client that is not in its list of sharers")
     state.policy.check_cohort(len(survivors), "contributions came from")
     _require(state, "collecting", sum(place in survivors for place in state.roster.neighbours_of(state.index)))
 
 
 def unmask(state: Confirmed, confirmations: Buffer) -> tuple[Done, bytes]:
-    """One share, never two, of each neighbour that shared: `reply_bytes(k)` bytes.
+    """Return the last state and one share, never two, of each neighbour that shared: `reply_bytes(k)` bytes.
 
-    Only when at least t neighbours among the survivors signed the set that this client signed; a signature of anything
-    else counts as none.
+    Raises `ThresholdError` unless at least t neighbours among the survivors signed the same set as this client; a
+    signature of anything else is ignored.
     """
-    state._once.take()
+    state._single_use.take()
     roster = state.roster
     survivors = messages.decode_set(state.survivors, len(roster))
     slots = messages.split_slots(confirmations, roster.degree, messages.CONFIRMATION_BYTES, "the confirmations")
@@ -298,17 +310,20 @@ def unmask(state: Confirmed, confirmations: Buffer) -> tuple[Done, bytes]:
 
 
 def unmask_unconfirmed(state: Contributed, survivors: Buffer) -> tuple[Done, bytes]:
-    """As `unmask`, on the server's word alone: for tasks in curious mode, where the server is trusted to keep to it."""
-    state._once.take()
+    """Return what `unmask` does, without confirmations: for mode curious, which trusts the server's set of survivors.
+
+    Raises `RefusalError` in any other mode, and what `confirm` raises.
+    """
+    state._single_use.take()
     if state.context.plan.mode != "curious":
-        raise RefusalError("this task's mode asks for confirmed survivors: nothing is unmasked without")
+        raise RefusalError("this task's mode needs confirmed survivors: use unmask with the confirmations")
     body = bytes(survivors)
     _check_survivors(state, body)
     return Done(), _reply(state.roster, state.index, state.pairs, messages.decode_set(body, len(state.roster)))
 
 
 def _reply(roster: Roster, index: int, pairs: dict[int, SharePair], survivors: frozenset[int]) -> bytes:
-    """The seed's share of a survivor, the mask key's of any other: which, is for this client's own state to say."""
+    """Return the share of the seed of each survivor, and of the mask key of each other neighbour that shared."""
     slots = [
         None if place not in pairs else pairs[place].of_seed if place in survivors else pairs[place].of_mask_key
         for place in roster.neighbours_of(index)

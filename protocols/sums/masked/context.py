@@ -1,4 +1,4 @@
-"""What every party of a masked round knows before it begins, and to which everything it makes is bound."""
+"""The public facts of a masked round, to which all keys, masks and signatures of the round are bound."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ DIGEST_BYTES: Final = 32
 class RoundContext:
     """One round of one task, as one party sees it.
 
-    round_seed: 32 public bytes that order the neighbour graph. model_digest: of the task's parameters and the broadcast
-    that THIS party computed (`model_digest`), never taken from the wire: a client that was given another model makes
-    keys and masks that fit nobody else's. cohort: clients asked; no roster is larger.
+    round_seed: 32 public bytes that order the neighbour graph. model_digest: digest of the task's parameters and the
+    broadcast (`model_digest`), which THIS party computed itself and did not take from the wire: a client with another
+    model makes keys and masks that do not match any other client's. cohort: number of clients asked, the largest size
+    of a roster. Raises `ParameterError` for values outside their ranges.
     """
 
     task_id: str
@@ -42,7 +43,7 @@ class RoundContext:
             )
 
     def binding(self) -> bytes:
-        """32 bytes that two parties share only if they agree on all of it: signed, and bound into every mask."""
+        """Return 32 bytes that are equal for two parties only if all fields are; part of every signature and mask."""
         return self._binding
 
     @cached_property
@@ -60,5 +61,5 @@ class RoundContext:
 
 
 def model_digest(parameters: bytes, broadcast: bytes) -> bytes:
-    """32 bytes for a task's parameters (in one canonical form) and what a round's clients compute from."""
+    """Return the digest (32 bytes) of a task's parameters, in a canonical form, and of a round's broadcast."""
     return digest("masked model", parameters, broadcast)

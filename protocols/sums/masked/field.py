@@ -1,4 +1,4 @@
-"""The prime field that secrets are shared over, its polynomials, and the one polynomial behind mostly right values."""
+"""The prime field of secret sharing, its polynomials, and Reed-Solomon decoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Polynomial = list[int]
 
 
 def value_at(polynomial: Sequence[int], point: int) -> int:
-    """The polynomial's value, by Horner's rule."""
+    """Return the polynomial's value at `point` modulo p, by Horner's rule."""
     value = 0
     for coefficient in reversed(polynomial):
         value = (value * point + coefficient) % PRIME
@@ -23,7 +23,10 @@ def value_at(polynomial: Sequence[int], point: int) -> int:
 
 
 def inverses(elements: Sequence[int]) -> list[int]:
-    """The inverses of elements that are not 0 modulo p, by one inversion and three products each (Montgomery, 1987)."""
+    """Return the inverses of elements, none of them 0 modulo p.
+
+    One inversion in total, and three products per element (Montgomery, 1987).
+    """
     products = [1]
     for element in elements:
         products.append(products[-1] * element % PRIME)
@@ -36,10 +39,11 @@ def inverses(elements: Sequence[int]) -> list[int]:
 
 
 def decode(values: Mapping[int, int], size: int) -> Polynomial | None:
-    """The polynomial of fewer than `size` coefficients through all but (m - size) // 2 of the m values; None if none.
+    """Return the polynomial with at most `size` coefficients through all but (m - size) // 2 of the m values, or None.
 
-    Gao's decoder ("A new algorithm for decoding Reed-Solomon codes", 2003): Euclid's remainders of g0 = prod(x - a_i)
-    and g1, the polynomial through all values, come to f * v, where v is 0 at the wrong points. O(m^2) products.
+    values: point -> value. Gao's decoder ("A new algorithm for decoding Reed-Solomon codes", 2003): the Euclidean
+    algorithm on g0 = prod(x - a_i) and g1, the polynomial through all values, yields f * v, where v is 0 at the wrong
+    points. O(m^2) products.
     """
     if len(values) < size:
         return None
@@ -55,7 +59,7 @@ def decode(values: Mapping[int, int], size: int) -> Polynomial | None:
 
 
 def _interpolate(values: Mapping[int, int]) -> tuple[Polynomial, Polynomial]:
-    """prod(x - a_i), and the polynomial of degree below m through all m values (Lagrange)."""
+    """Return prod(x - a_i), and the polynomial of degree below m through all m values (Lagrange)."""
     vanishing = [1]
     for point in values:
         vanishing = _subtract([0, *vanishing], [coefficient * point % PRIME for coefficient in vanishing])
@@ -67,7 +71,7 @@ def _interpolate(values: Mapping[int, int]) -> tuple[Polynomial, Polynomial]:
 
 
 def _without(polynomial: Polynomial, root: int) -> Polynomial:
-    """polynomial / (x - root), which leaves no remainder."""
+    """Return polynomial / (x - root), which has no remainder."""
     quotient, carried = [], 0
     for coefficient in reversed(polynomial[1:]):
         carried = (carried * root + coefficient) % PRIME
@@ -76,7 +80,7 @@ def _without(polynomial: Polynomial, root: int) -> Polynomial:
 
 
 def _divide(dividend: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Quotient and remainder; `divisor` is not zero."""
+    """Return quotient and remainder; `divisor` must not be zero."""
     remainder, quotient = list(dividend), [0] * max(len(dividend) - len(divisor) + 1, 0)
     (leading,) = inverses(divisor[-1:])
     for shift in reversed(range(len(quotient))):

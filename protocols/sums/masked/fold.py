@@ -1,4 +1,4 @@
-"""Adding contributions: ring elements modulo 2^bits, in the partial sum's own buffer, one contribution at a time."""
+"""Folding masked contributions: addition of ring elements modulo 2^bits, one contribution at a time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ __all__ = ["check_contribution", "correct", "fold_contributions", "merge_partial
 
 _COUNT: Final = struct.Struct("<Q")
 _PIECE: Final = 1024 * GROUP
-"""Elements unpacked and added at a time, where the wire is not the ring's own form."""
+"""Elements unpacked and added at a time, for widths that are packed on the wire."""
 
 
 def check_contribution(plan: MaskedPlan, route: Route, body: Buffer) -> None:
-    """Exact length, unused bits zero; any ring elements will do: masked ones are uniform."""
+    """Raise `ContributionError` unless the length is exact and the unused bits are zero.
+
+    Any ring elements are valid, since masked elements are uniform.
+    """
     expected, view = plan.contribution_bytes(route), memoryview(body)
     if view.nbytes != expected:
         raise ContributionError(f"a contribution along this route is {expected} bytes, got {view.nbytes}")
@@ -36,7 +39,7 @@ def check_contribution(plan: MaskedPlan, route: Route, body: Buffer) -> None:
 def fold_contributions(
     plan: MaskedPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]
 ) -> bytes:
-    """A new partial sum; see `protocols.sums.base.Mechanism.fold`."""
+    """Return the partial sum plus contributions; see `protocols.sums.base.Mechanism.fold`."""
     count, body, sums = _copy_of(plan, partial)
     for route, contribution in contributions:
         count = _counted(plan, count, 1)
@@ -45,7 +48,7 @@ def fold_contributions(
 
 
 def merge_partials(plan: MaskedPlan, partials: Iterable[Buffer]) -> bytes:
-    """The sum of partial sums; see `protocols.sums.base.Mechanism.merge`."""
+    """Return the sum of partial sums; see `protocols.sums.base.Mechanism.merge`."""
     count, body, sums = _copy_of(plan, None)
     for partial in partials:
         view = exact(partial, plan.partial_bytes, "a partial sum")
@@ -57,18 +60,19 @@ def merge_partials(plan: MaskedPlan, partials: Iterable[Buffer]) -> bytes:
 def _counted(plan: MaskedPlan, count: int, more: int) -> int:
     count += more
     if count > plan.max_contributions:
-        raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+        raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")
     return count
 
 
 def correct(plan: MaskedPlan, partial: Buffer | None, correction: Ring) -> bytes:
-    """The partial sum plus `correction` ((layout.length,), the ring's dtype): what unmasking adds to it.
+    """Return the partial sum plus the correction of unmasking, `correction` (layout.length,) of the ring's dtype.
 
-    With None, the correction itself as a partial sum of no contributions, to be merged with others.
+    partial: None gives the correction as a partial sum of no contributions, to be merged with others. Raises
+    `ParameterError` for a correction of another shape or dtype.
     """
     if correction.dtype != plan.dtype or correction.shape != (plan.layout.length,):
         raise ParameterError(
-            f"a correction is {plan.layout.length} elements of {plan.dtype}, got {correction.shape} of "
+            f"a correction must be {plan.layout.length} elements of {plan.dtype}, got {correction.shape} of "
             f"{correction.dtype}"
         )
     count, body, sums = _copy_of(plan, partial)
@@ -77,16 +81,16 @@ def correct(plan: MaskedPlan, partial: Buffer | None, correction: Ring) -> bytes
 
 
 def release_sum(plan: MaskedPlan, partial: Buffer) -> bytes:
-    """The sums as packed ring elements, without the count."""
+    """Return the sums as packed ring elements, without the count."""
     sums = _view(plan, exact(partial, plan.partial_bytes, "a partial sum"))
     return pack(sums.astype(plan.dtype, copy=False), plan.bits)
 
 
 def open_sum(plan: MaskedPlan, aggregate: Buffer, contributions: int) -> NDArray[np.float64]:
-    """The sum as float64 (layout.length,).
+    """Return the sum, float64 (layout.length,).
 
-    `CodecError` for another length, and for a value that no sum of so many contributions has: what is left when masks
-    did not cancel looks like that, and is refused.
+    Raises `CodecError` for another length, and for a value beyond the bound of a sum of so many contributions, which
+    shows that masks did not cancel.
     """
     elements = unpack(aggregate, plan.bits, plan.layout.length)
     total = np.empty(plan.layout.length)
@@ -96,13 +100,14 @@ def open_sum(plan: MaskedPlan, aggregate: Buffer, contributions: int) -> NDArray
             bound = segment.bound_on_sum(contributions) + (0.0 if segment.integral else contributions / 2 / ring.scale)
             if max(total[span].max(), -total[span].min()) > bound * (1.0 + 2.0**-40):
                 raise CodecError(
-                    f"{block.name}/{segment.name} holds a value that no sum of {contributions} contributions can have"
+                    f"{block.name}/{segment.name} holds a value beyond the bound of a sum of {contributions} "
+                    "contributions"
                 )
     return total
 
 
 def _copy_of(plan: MaskedPlan, partial: Buffer | None) -> tuple[int, bytearray, Ring]:
-    """Count, a new body and the sums in it, as a writable view."""
+    """Return the count, a new body, and the sums in it as a writable view."""
     if partial is None:
         body = bytearray(plan.partial_bytes)
     else:
@@ -116,7 +121,7 @@ def _view(plan: MaskedPlan, body: Buffer) -> Ring:
 
 
 def _add(plan: MaskedPlan, sums: Ring, contribution: memoryview) -> None:
-    """Raw elements are added from where they lie; packed ones are unpacked piece by piece."""
+    """Add a contribution to `sums`: raw elements directly, packed elements unpacked piece by piece."""
     piece = sums.size if plan.bits in RAW_BITS else _PIECE
     for first in range(0, sums.size, piece):
         part = sums[first : first + piece]

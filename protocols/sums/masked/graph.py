@@ -1,4 +1,4 @@
-"""Who shares secrets with whom: a regular graph in random order, the same for everyone who knows the seed."""
+"""The neighbour graph of a masked round: a regular graph in random order, determined by a public seed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _PURPOSE = "masked sum graph"
 
 
 def neighbours(clients: int, degree: int, seed: bytes) -> NDArray[np.int32]:
-    """int32 (clients, degree): row i holds the neighbours of client i, ascending, never i itself.
+    """Return the neighbour graph, int32 (clients, degree): row i holds the neighbours of client i, ascending.
 
-    The clients stand in a circle in an order drawn from `seed`, each linked with the degree/2 nearest on either side: a
-    Harary graph, which stays in one piece unless `degree` of its clients leave it (Harary, PNAS 1962). `degree` is
-    even, or clients-1: the complete graph. `ParameterError` otherwise.
+    The clients form a circle in an order drawn from `seed`, and each is linked with the degree/2 nearest on either
+    side: a Harary graph, which stays connected unless `degree` of its clients leave it (Harary, PNAS 1962). degree:
+    even, or clients-1 for the complete graph. Raises `ParameterError` otherwise.
     """
     if degree == clients - 1 and clients >= 2:
         rows = np.broadcast_to(np.arange(degree, dtype=np.int32), (clients, degree))
         return rows + (rows >= np.arange(clients)[:, None]).astype(np.int32)
     if not 2 <= degree < clients or degree % 2:
-        raise ParameterError(f"{clients} clients have an even number of neighbours below it, or all; got {degree}")
+        raise ParameterError(f"{clients} clients need an even degree below {clients}, or {clients - 1}; got {degree}")
     circle = permutation(seed, _PURPOSE, clients).astype(np.int32)
     steps = np.arange(1, degree // 2 + 1)
     beside = np.add.outer(np.arange(clients), np.concatenate([-steps, steps])) % clients

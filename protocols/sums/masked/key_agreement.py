@@ -1,8 +1,8 @@
-"""Keys of one masked round: X25519 (RFC 7748) agreements, what is derived from them, and what is signed.
+"""Keys of one masked round: X25519 (RFC 7748) agreement, derived keys, and signatures.
 
-A client makes two X25519 keys a round. With the sealing key it agrees on keys that shares travel under; with the mask
-key, on the masks it has in common with each neighbour. They are two because the second is given away, in shares, when
-its owner drops out, and must then not open the shares that were sealed for it.
+A client makes two X25519 keys per round. The sealing key is for the encryption of shares, the mask key for the masks
+that it has in common with each neighbour. They are separate because the mask key of a client that drops out is
+reconstructed by the server, which must not be able to decrypt the shares that were sent to that client.
 """
 
 from __future__ import annotations
@@ -34,54 +34,54 @@ __all__ = [
 ]
 
 _FIXED: Final = X25519PrivateKey.from_private_bytes(digest("masked key check"))
-"""Any private key tells a point of low order; this one is no secret."""
+"""A public constant: any private key serves to detect points of low order."""
 
 
 def public_key(secret: bytes) -> bytes:
-    """The X25519 public key (32) of a secret key (32)."""
+    """Return the X25519 public key (32 bytes) of a secret key (32 bytes)."""
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 def clamped(secret: bytes) -> bytes:
-    """The one form (RFC 7748, section 5) of all the 32 bytes that X25519 takes for the same secret key.
+    """Return the canonical form (RFC 7748, section 5) of the 32 bytes that X25519 treats as the same secret key.
 
-    Mask keys are made in it, so that a key put together from shares is right in every bit, or known to be wrong.
+    Mask keys have this form, so that every wrong bit in a key reconstructed from shares is detected.
     """
     return bytes([secret[0] & 248]) + secret[1:31] + bytes([secret[31] & 127 | 64])
 
 
 def is_mask_secret(secret: bytes, public: bytes) -> bool:
-    """Whether `secret` (32) is exactly the mask key that was advertised as `public`."""
+    """Return whether `secret` (32 bytes) is exactly the mask key whose public key is `public`."""
     return secret == clamped(secret) and public_key(secret) == public
 
 
 def agree(secret: X25519PrivateKey, peer: bytes) -> bytes:
-    """The X25519 shared secret (32); `CodecError` for a public key of low order, with which none can be agreed on."""
+    """Return the X25519 shared secret (32 bytes); `CodecError` if the peer's public key has low order."""
     try:
         return secret.exchange(X25519PublicKey.from_public_bytes(peer))
     except ValueError as error:
-        raise CodecError("an X25519 public key is of low order: no secret can be agreed on with it") from error
+        raise CodecError("an X25519 public key has low order: it is not usable for key agreement") from error
 
 
 def check_public_key(key: bytes) -> None:
-    """Raise `CodecError` for a public key with which no secret can be agreed on."""
+    """Raise `CodecError` if the X25519 public key has low order."""
     agree(_FIXED, key)
 
 
 def pair_mask_key(secret: X25519PrivateKey, own: bytes, peer: bytes) -> bytes:
-    """The key (32) of the mask that the owner of `secret` (its public key is `own`) has in common with `peer`."""
+    """Return the key (32 bytes) of the mask that the owner of `secret` (public key `own`) has in common with `peer`."""
     return derive_key(agree(secret, peer), "masked pair", *sorted((own, peer)))
 
 
 def seed_commitment(seed: bytes) -> bytes:
-    """What a client advertises of its self-mask seed (32): hides it, and tells a wrong one later."""
+    """Return the commitment (32 bytes) to a self-mask seed (32 bytes): hiding and binding."""
     return digest("masked seed commitment", seed)
 
 
 def mask_context(context: RoundContext, roster_digest: bytes, sharers: bytes) -> bytes:
-    """What every mask stream of a round is bound to: clients that were told different things share no mask.
+    """Return the context (32 bytes) of every mask stream of a round; clients with different inputs share no mask.
 
-    `sharers` is the encoded set of those that masks are shared with (and, with the roster, who they are).
+    sharers: the encoded set of clients that sent shares, as places in the roster with digest `roster_digest`.
     """
     return digest("masked stream", context.binding(), roster_digest, sharers)
 
@@ -93,14 +93,14 @@ def _advertised(context: RoundContext, client_id: str, mask_key: bytes, sealing_
 def sign_advertisement(
     identity: Ed25519PrivateKey, context: RoundContext, client_id: str, mask_key: bytes, sealing_key: bytes, seed: bytes
 ) -> Advertisement:
-    """The advertisement of two public keys and the commitment of `seed`, signed for this round and this client."""
+    """Return the advertisement of two public keys and the commitment to `seed`, signed for this round and client."""
     commitment = seed_commitment(seed)
     signature = identity.sign(_advertised(context, client_id, mask_key, sealing_key, commitment))
     return Advertisement(mask_key, sealing_key, commitment, signature)
 
 
 def verify_advertisement(context: RoundContext, client_id: str, identity_key: bytes, body: bytes) -> bool:
-    """Whether the owner of `identity_key` (Ed25519, 32) advertised `body` for exactly this round."""
+    """Return whether the owner of `identity_key` (Ed25519, 32 bytes) signed the advertisement `body` for this round."""
     parts = decode_advertisement(body)
     message = _advertised(context, client_id, parts.mask_key, parts.sealing_key, parts.commitment)
     return _verify(identity_key, parts.signature, message)
@@ -113,7 +113,7 @@ def _confirmed(context: RoundContext, roster_digest: bytes, sharers: bytes, surv
 def sign_survivors(
     identity: Ed25519PrivateKey, context: RoundContext, roster_digest: bytes, sharers: bytes, survivors: bytes
 ) -> bytes:
-    """The confirmation (64) of one encoded set of survivors."""
+    """Return the confirmation (64 bytes) of one encoded set of survivors."""
     return identity.sign(_confirmed(context, roster_digest, sharers, survivors))
 
 
@@ -125,7 +125,7 @@ def verify_survivors(
     sharers: bytes,
     survivors: bytes,
 ) -> bool:
-    """Whether the owner of `identity_key` confirmed exactly this set."""
+    """Return whether `signature` is the confirmation of exactly this set by the owner of `identity_key`."""
     return _verify(identity_key, signature, _confirmed(context, roster_digest, sharers, survivors))
 
 

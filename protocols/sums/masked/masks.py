@@ -1,12 +1,12 @@
-"""Mask streams: AES-128-CTR keystreams read as ring elements, which can be sought to any element.
+"""Mask streams: AES-128-CTR keystreams read as ring elements, starting at any element.
 
-Every stream has a key of its own, HKDF of a client's or pair's secret bound to the round by `context`, so the counter
-starts at block 0 and a stream is never used twice. Element i is bytes i*w to (i+1)*w of the keystream, little-endian,
-for a ring dtype of w bytes: uniform in [0, 2^(8w)), hence uniform modulo 2^bits too. AES-128 is up to a fifth faster
-than AES-256, and a key serves one stream of one round.
+Every stream has its own key, HKDF of a client's or pair's secret bound to the round by `context`, so the counter starts
+at block 0 and a stream is never used twice. Element i is bytes i*w to (i+1)*w of the keystream, little-endian, for a
+ring dtype of w bytes: uniform in [0, 2^(8w)), hence uniform modulo 2^bits too. AES-128 is up to a fifth faster than
+AES-256, and each key is used for one stream of one round.
 
-Adding is bound by memory, not by AES: so the keystream is made in steps that stay in the processor's cache, and
-several streams are added to one step of the target before the next step is touched.
+Additions are limited by memory bandwidth, not by AES. The keystream is therefore generated in steps that stay in the
+processor's cache, and several streams are added to one step of the target before the next step.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ _PURPOSE: Final = "masked sum mask"
 _KEY: Final = 16
 _BLOCK: Final = 16
 _STEP: Final = 128 * 1024
-"""Bytes a step: its zeros, keystream and target lie in the second-level cache together."""
+"""Bytes per step; its zeros, keystream and target fit into the second-level cache together."""
 
 _BATCH: Final = 512
-"""Streams at a time: the state of one takes about 1 kB."""
+"""Streams at a time; the state of one takes about 1 kB."""
 
 
 def add_mask(target: Ring, key: bytes, context: bytes, sign: Sign, start: int = 0) -> None:
     """Add (or subtract) elements `start`, `start`+1, ... of the stream of (key, context) to `target`, in place.
 
-    `target` is a contiguous uint16, uint32 or uint64 vector, whose dtype is the ring's; an element of a stream is the
-    same in whichever pieces it is asked for. `ParameterError` otherwise.
+    target: a contiguous vector of the ring's dtype, uint16, uint32 or uint64. Adding a stream in pieces gives the same
+    result. Raises `ParameterError` for another target, a secret of another length or another sign.
     """
     add_masks(target, [(key, context, sign)], start=start)
 
 
 def add_masks(target: Ring, masks: Sequence[Mask], threads: int = 1, start: int = 0) -> None:
-    """`add_mask` for each of `masks`; `threads` take a piece of `target` each, for AES and additions hold no lock.
+    """Apply `add_mask` for each of `masks`, with `threads` threads that each work on one piece of `target`.
 
-    Memory: the AES states of a batch of streams and two steps of 128 KiB, once a thread.
+    AES and additions release the GIL. Memory: the AES states of a batch of streams and two steps of 128 KiB per thread.
     """
     _check(target, masks, threads, start)
     keys = [derive_key(key, _PURPOSE, context, length=_KEY) for key, context, _ in masks]
@@ -71,31 +71,31 @@ def add_masks(target: Ring, masks: Sequence[Mask], threads: int = 1, start: int 
 
 def _check(target: Ring, masks: Sequence[Mask], threads: int, start: int) -> None:
     if target.dtype not in (np.uint16, np.uint32, np.uint64) or target.ndim != 1 or not target.flags.c_contiguous:
-        raise ParameterError("a masked vector is contiguous and of uint16, uint32 or uint64")
+        raise ParameterError("a masked vector must be contiguous and of dtype uint16, uint32 or uint64")
     if any(len(key) != SECRET_BYTES or sign not in (1, -1) for key, _, sign in masks):
         raise ParameterError(f"a mask has a secret of {SECRET_BYTES} bytes and the sign 1 or -1")
     if threads < 1 or start < 0:
-        raise ParameterError(f"at least one thread and no negative start, got {threads} and {start}")
+        raise ParameterError(f"threads must be at least 1 and start at least 0, got {threads} and {start}")
 
 
 def _add_piece(target: Ring, keys: Sequence[bytes], signs: Sequence[int], start: int) -> None:
-    """All streams over `target`, batch by batch and step by step; buffers are reused."""
+    """Add all streams to `target`, batch by batch and step by step, with reused buffers."""
     size = min(_STEP, target.nbytes)
     zeros, keystream = memoryview(bytes(size)), memoryview(bytearray(size))
     words = np.frombuffer(keystream, target.dtype.newbyteorder("<"))
     for first in range(0, len(keys), _BATCH):
         streams = [_stream(key, start * target.itemsize) for key in keys[first : first + _BATCH]]
-        moves = [np.add if sign == 1 else np.subtract for sign in signs[first : first + _BATCH]]
+        operations = [np.add if sign == 1 else np.subtract for sign in signs[first : first + _BATCH]]
         for place in range(0, target.size, max(words.size, 1)):
             part = target[place : place + words.size]
             source, output, elements = zeros[: part.nbytes], keystream[: part.nbytes], words[: part.size]
-            for stream, move in zip(streams, moves, strict=True):
+            for stream, operation in zip(streams, operations, strict=True):
                 stream.update_into(source, output)
-                move(part, elements, out=part)
+                operation(part, elements, out=part)
 
 
 def _stream(key: bytes, position: int) -> CipherContext:
-    """The keystream from byte `position` on."""
+    """Return the keystream from byte `position` on."""
     block, skipped = divmod(position, _BLOCK)
     stream = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(_BLOCK, "big"))).encryptor()
     if skipped:

@@ -1,14 +1,14 @@
-"""The messages of a masked round: fixed layouts, every length a function of n (members) and k (neighbours).
+"""The messages of a masked round: fixed layouts whose lengths are functions of n (members) and k (neighbours).
 
 advertisement   mask key (32), sealing key (32), commitment of the self-mask seed (32), Ed25519 signature (64)
 shares          k slots of 82 bytes: what one client sealed for each of its neighbours
-inbox           the set of clients that shared, then k slots of 82 bytes: what its neighbours sealed for one client
-set             one bit a member of the roster, lowest first; padding is zero
+inbox           the set of clients that shared, then k slots of 82 bytes: what the neighbours sealed for one client
+set             one bit per member of the roster, lowest first; padding is zero
 confirmation    Ed25519 signature (64) over round, roster, sharers and survivors
 confirmations   k slots of 64 bytes: the confirmations of a client's neighbours
-reply           k slots of 33 bytes: one share, or none, for each neighbour
+reply           k slots of 33 bytes: one share, or none, of each neighbour
 
-Slots stand in the order of a client's neighbours, which ascends. A slot of zeros is empty.
+Slots are in the ascending order of a client's neighbours. A slot of zeros is empty.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SEALED_BYTES: Final = 2 * SHARE_BYTES + 16
 
 @dataclass(frozen=True)
 class Advertisement:
-    """The public half of what a client made up for one round, signed with its identity key."""
+    """A client's public keys for one round and the commitment to its self-mask seed, signed with its identity key."""
 
     mask_key: bytes
     sealing_key: bytes
@@ -60,50 +60,50 @@ class Advertisement:
     signature: bytes
 
     def encode(self) -> bytes:
-        """160 bytes."""
+        """Return the advertisement as 160 bytes."""
         return self.mask_key + self.sealing_key + self.commitment + self.signature
 
 
 def decode_advertisement(body: Buffer) -> Advertisement:
-    """The parts; `CodecError` for any other length."""
+    """Return the advertisement that `body` encodes; `CodecError` for another length than 160 bytes."""
     view = bytes(exact(body, ADVERTISEMENT_BYTES, "an advertisement"))
     return Advertisement(view[:32], view[32:64], view[64:96], view[96:])
 
 
 def share_bytes(degree: int) -> int:
-    """Length of the shares that a client sends."""
+    """Return the length in bytes of the shares that a client with `degree` neighbours sends."""
     return SEALED_BYTES * degree
 
 
 def set_bytes(members: int) -> int:
-    """Length of a set of members of the roster."""
+    """Return the length in bytes of a set of members of a roster."""
     return (members + 7) // 8
 
 
 def inbox_bytes(members: int, degree: int) -> int:
-    """Length of what a client is given of the shares."""
+    """Return the length in bytes of the inbox of a client with `degree` neighbours."""
     return set_bytes(members) + SEALED_BYTES * degree
 
 
 def confirmations_bytes(degree: int) -> int:
-    """Length of the confirmations that a client is given."""
+    """Return the length in bytes of the confirmations that a client with `degree` neighbours receives."""
     return CONFIRMATION_BYTES * degree
 
 
 def reply_bytes(degree: int) -> int:
-    """Length of a reply to an unmask request."""
+    """Return the length in bytes of the reply of a client with `degree` neighbours to an unmask request."""
     return SHARE_BYTES * degree
 
 
 def encode_set(indices: Iterable[int], members: int) -> bytes:
-    """Members by their place in the roster, each below `members`, as bits."""
+    """Return a set of places in the roster, each below `members`, as bits."""
     bits = np.zeros(members, np.bool_)
     bits[list(indices)] = True
     return np.packbits(bits, bitorder="little").tobytes()
 
 
 def decode_set(body: Buffer, members: int) -> frozenset[int]:
-    """The inverse of `encode_set`; `CodecError` for another length or padding that is not zero."""
+    """Decode the bytes of `encode_set`; `CodecError` for another length or padding that is not zero."""
     packed = np.frombuffer(exact(body, set_bytes(members), f"a set of {members} members"), np.uint8)
     bits = np.unpackbits(packed, bitorder="little")
     if bits[members:].any():
@@ -112,19 +112,22 @@ def decode_set(body: Buffer, members: int) -> frozenset[int]:
 
 
 def join_slots(slots: Sequence[bytes | None], length: int) -> bytes:
-    """Slots of `length` bytes one after the other, zeros where there is None."""
+    """Return the slots, `length` bytes each, concatenated; None becomes zeros."""
     return b"".join(bytes(length) if slot is None else slot for slot in slots)
 
 
 def split_slots(body: Buffer, degree: int, length: int, what: str) -> tuple[bytes | None, ...]:
-    """The inverse of `join_slots`; `CodecError` for another length."""
+    """Return the slots that `join_slots` concatenated, None for zeros; `CodecError` for another length."""
     view = exact(body, degree * length, what)
     slots = (bytes(view[start : start + length]) for start in range(0, degree * length, length))
     return tuple(slot if any(slot) else None for slot in slots)
 
 
 def split_inbox(body: Buffer, members: int, degree: int) -> tuple[bytes, tuple[bytes | None, ...]]:
-    """The set of sharers, still encoded, and a sealed pair of shares, or None, for each neighbour."""
+    """Return the encoded set of sharers and, for each neighbour, a sealed pair of shares or None.
+
+    Raises `CodecError` for another length.
+    """
     view = exact(body, inbox_bytes(members, degree), "an inbox")
     edge = set_bytes(members)
     return bytes(view[:edge]), split_slots(view[edge:], degree, SEALED_BYTES, "the shares of an inbox")

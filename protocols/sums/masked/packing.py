@@ -1,4 +1,4 @@
-"""Ring elements as bytes: 16, 32 and 64 bits raw, other widths packed without a gap, all little-endian.
+"""Ring elements as bytes: 16, 32 and 64 bits raw, other widths packed without gaps, all little-endian.
 
 Element i takes bits i*bits to (i+1)*bits of the body, lowest first, bit b being bit b%8 of byte b//8: for 16, 32 and 64
 that is the usual raw form. The last byte's unused bits are zero. 64 elements fill exactly `bits` words of 64 bits, so
@@ -21,26 +21,29 @@ __all__ = ["GROUP", "RAW_BITS", "pack", "packed_bytes", "ring_dtype", "unpack"]
 Ring = NDArray[np.unsignedinteger[Any]]
 
 RAW_BITS: Final = frozenset({16, 32, 64})
-"""Widths that lie on the wire as they lie in memory."""
+"""Widths whose wire form equals the form in memory."""
 
 GROUP: Final = 64
-"""So many elements end on a whole number of bytes, whatever their width."""
+"""Number of elements that fill a whole number of 64-bit words at any width."""
 
 
 def ring_dtype(bits: int) -> np.dtype[Any]:
-    """The narrowest of uint16, uint32 and uint64 that holds 16 to 64 bits; `ParameterError` for other widths."""
+    """Return the narrowest of uint16, uint32 and uint64 that holds `bits` bits; `ParameterError` outside 16..64."""
     if not 16 <= bits <= 64:
         raise ParameterError(f"a ring has 16 to 64 bits, got {bits}")
     return np.dtype(np.uint16 if bits == 16 else np.uint32 if bits <= 32 else np.uint64)
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """Length of `count` packed elements."""
+    """Return the length in bytes of `count` packed elements."""
     return (count * bits + 7) // 8
 
 
 def pack(elements: Ring, bits: int) -> bytes:
-    """Elements (any number, dtype of the ring) modulo 2^bits, `packed_bytes` long."""
+    """Return the elements (any number, of the ring's dtype) modulo 2^bits as `packed_bytes(size, bits)` bytes.
+
+    Raises `ParameterError` for another dtype.
+    """
     dtype = ring_dtype(bits)
     if elements.dtype != dtype:
         raise ParameterError(f"elements of {bits} bits are {dtype}, got {elements.dtype}")
@@ -61,9 +64,9 @@ def pack(elements: Ring, bits: int) -> bytes:
 
 
 def unpack(body: Buffer, bits: int, count: int) -> Ring:
-    """`count` elements in the ring's dtype; for 16, 32 and 64 bits a read-only view of `body`.
+    """Return `count` elements in the ring's dtype; for 16, 32 and 64 bits a read-only view of `body`.
 
-    `CodecError` for another length, or where the unused bits of the last byte are not zero.
+    Raises `CodecError` for another length, or if the unused bits of the last byte are not zero.
     """
     dtype = ring_dtype(bits)
     view = exact(body, packed_bytes(count, bits), f"{count} elements of {bits} bits")

@@ -1,26 +1,26 @@
-"""Neighbours k and threshold t of a masked sum, from the cohort and from what may go wrong in it.
+"""The number of neighbours k and the threshold t of a masked sum, from the cohort and its corrupt and dropout shares.
 
-Every client shares its two secrets among k neighbours; t of those shares open one of them. Of n clients at most A =
-floor(corrupt * n) collude with the server and at most D = floor(dropout * n) fall silent, so S = n - D stay. The
+Every client shares its two secrets among k neighbours, and t of the shares reconstruct a secret. Of n clients at most
+A = floor(corrupt * n) collude with the server and at most D = floor(dropout * n) drop out, so S = n - D survive. The
 neighbours of a client are a uniform sample of the cohort without replacement, hence hypergeometric (Bell et al., CCS
 2020; here a client holds no share of its own). Per round, over all clients, with probability
 
-    2^-(sigma+1)  at most, the honest clients that stay fall into several parts, whose sums the server would learn
-                  apart: n(n-k-1)/2 * prod_{i<k} (A+D-i)/(n-i)
-    2^-(sigma+1)  at most, one of them has too many corrupt neighbours, so that the server learns its secret alone:
+    2^-(sigma+1)  at most, the graph of the honest survivors is disconnected, and the server would learn the sum of
+                  each part: n(n-k-1)/2 * prod_{i<k} (A+D-i)/(n-i)
+    2^-(sigma+1)  at most, a client has so many corrupt neighbours that they reconstruct its secret:
                   n * Pr[Hyp(n, A, k) >= t]; semi-malicious: n * Pr[Hyp(n, A, k) >= 2t-k]
-    2^-eta        at most, one of them has too few survivors among its neighbours, so that the round fails:
+    2^-eta        at most, a client has too few survivors among its neighbours, and the round fails:
                   n * Pr[Hyp(n, S, k) < t]
 
-A semi-malicious server may call a client alive to some neighbours and dead to others. Then no t honest shares must
-exist twice: 2t > k + corrupt neighbours. That is what the second line's other form says.
+A semi-malicious server may report a client as alive to some neighbours and as dropped out to others. It must not get t
+honest shares for both, hence 2t > k + corrupt neighbours: the semi-malicious form of the second line.
 
-*The complete graph.* In small cohorts no sparse graph has such tails. There every client is everybody's neighbour, k =
-n-1, and nothing is left to chance: exactly A neighbours of an honest client may be corrupt and at least S-1 survive, so
+*The complete graph.* In small cohorts no sparse graph has such tails. Then every client is a neighbour of every other,
+k = n-1, and the conditions are exact: at most A neighbours of an honest client are corrupt and at least S-1 survive, so
 
     A < t <= S-1   (curious)      n-1+A < 2t and t <= S-1   (semi-malicious)
 
-with t at least 2. It leaves two honest survivors or more, and their graph is complete: all three probabilities are 0.
+with t at least 2. At least two honest clients survive, and their graph is complete: all three probabilities are 0.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ __all__ = [
 Mode = Literal["curious", "semi-malicious"]
 
 MIN_CLIENTS: Final = 3
-"""A sum of two tells each of them the other's vector."""
+"""Smallest cohort of a masked sum: a sum over two clients reveals to each the vector of the other."""
 
 MOST_CLIENTS: Final = 2**31 - 1
 _MOST_NEIGHBOURS: Final = 1024
 
 
 class MaskedParameters(BaseModel):
-    """What a task says about its masked sum; neighbours and threshold follow from it and a round's cohort."""
+    """A task's parameters for masked sums; neighbours and threshold follow from them and a round's cohort."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,32 +68,36 @@ class MaskedParameters(BaseModel):
         default=32,
         ge=16,
         le=64,
-        description="Size of the ring: bits a value on the wire. 16, 32 and 64 are added up without unpacking.",
+        description="Bits of a ring element, and of a value on the wire. 16, 32 and 64 are summed without unpacking.",
     )
     mode: Mode = Field(
         default="semi-malicious",
-        description="What the server is trusted with. curious: it follows the protocol and reads everything. "
-        "semi-malicious: it may also lie about who is alive, about keys and about the model.",
+        description="Server that the sum withstands. curious: it follows the protocol and reads everything. "
+        "semi-malicious: it may also lie about survivors, keys and the model.",
     )
     corrupt: float = Field(
-        default=0.05, ge=0.0, lt=1.0, description="Share of a cohort that may collude with the server."
+        default=0.05, ge=0.0, lt=1.0, description="Largest share of a cohort that colludes with the server."
     )
     dropout: float = Field(
-        default=0.1, ge=0.0, lt=1.0, description="Share of a cohort that may fall silent during a round."
+        default=0.1, ge=0.0, lt=1.0, description="Largest share of a cohort that drops out during a round."
     )
     sigma: int = Field(
-        default=40, ge=20, le=80, description="A round gives a client's vector away with probability 2^-sigma at most."
+        default=40, ge=20, le=80, description="A round reveals a client's vector with probability at most 2^-sigma."
     )
     eta: int = Field(
-        default=30, ge=10, le=80, description="With no more dropouts than said, a round fails with probability 2^-eta."
+        default=30,
+        ge=10,
+        le=80,
+        description="A round fails with probability at most 2^-eta, if no more clients than `dropout` drop out.",
     )
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """`degree` neighbours a client, `threshold` of their shares open a secret of it.
+    """The parameters of a round's neighbour graph.
 
-    The last three are base-2 logarithms of the probabilities of the module's docstring, over all clients; -inf for 0.
+    degree: neighbours of each client. threshold: shares that reconstruct a secret. The last three fields are base-2
+    logarithms of the probabilities in the module's docstring, over all clients; -inf for 0.
     """
 
     clients: int
@@ -110,21 +114,21 @@ class Neighbourhood:
 
     @property
     def complete(self) -> bool:
-        """Whether everybody is everybody's neighbour."""
+        """Whether every client is a neighbour of every other."""
         return self.degree == self.clients - 1
 
     def describe(self) -> dict[str, Any]:
-        """JSON-ready facts; an impossible event has the logarithm None."""
+        """Return the fields, JSON-ready; the logarithm of an impossible event is None."""
         return {name: None if value == -inf else value for name, value in asdict(self).items()}
 
 
 def choose_neighbourhood(
     clients: int, corrupt: float, dropout: float, mode: Mode = "semi-malicious", sigma: int = 40, eta: int = 30
 ) -> Neighbourhood:
-    """The smallest even k whose tails hold with some t, and the smallest such t; else the complete graph.
+    """Return the smallest even k, at most 1024, whose tails hold with some t, and the smallest such t.
 
-    `corrupt` and `dropout` are taken as the decimals they are written as, and are at least 0 and below 1.
-    `ParameterError` names the condition that fails and what would fit. k is at most 1024.
+    If there is none, return the complete graph. corrupt, dropout: at least 0 and below 1, taken as decimals exactly as
+    written. Raises `ParameterError`, which names the condition that fails and what would fit.
     """
     if not MIN_CLIENTS <= clients <= MOST_CLIENTS:
         raise ParameterError(f"a masked sum has {MIN_CLIENTS} to {MOST_CLIENTS} clients, got {clients}")
@@ -140,7 +144,7 @@ def choose_neighbourhood(
 
 
 def upload_bytes(neighbourhood: Neighbourhood, elements: int, bits: int) -> dict[str, int]:
-    """Bytes that a client sends in each stage of a round, for a vector of so many elements of a ring of `bits`."""
+    """Return the bytes that a client sends, by stage, for a vector of `elements` elements of a ring of `bits` bits."""
     degree = neighbourhood.degree
     return {
         "advertise": messages.ADVERTISEMENT_BYTES,
@@ -153,13 +157,13 @@ def upload_bytes(neighbourhood: Neighbourhood, elements: int, bits: int) -> dict
 
 @lru_cache(maxsize=256)
 def _search(clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int) -> Neighbourhood | str:
-    """The neighbourhood, or the condition that fails."""
+    """Return the neighbourhood, or the text of the condition that fails."""
     bad, gone = _whole_part(corrupt, clients), _whole_part(dropout, clients)
     most = min(clients - 2, _MOST_NEIGHBOURS)
     disconnected = _disconnected(clients, bad + gone, most)
     corrupt_tail, survivor_tail = _Hypergeometric(clients, bad, most), _Hypergeometric(clients, clients - gone, most)
     secret, alive = -(sigma + 1.0), float(-eta)
-    failing = "the honest survivors would not hold together"
+    failing = "the graph of the honest survivors would be disconnected"
     for degree in range(2, most + 1, 2):
         if disconnected[degree] >= secret:
             continue
@@ -167,7 +171,7 @@ def _search(clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int
         corrupt_most = int(np.flatnonzero(above > secret)[-1])  # at(0) is log2(n) > secret
         threshold = max(corrupt_most + 1 if mode == "curious" else (degree + corrupt_most) // 2 + 1, 2)
         if threshold > int(np.argmax(below > alive)):
-            failing = "no threshold is above what corrupt neighbours can open and within what survivors can"
+            failing = "no threshold is both above the number of corrupt neighbours and within that of survivors"
             continue
         return Neighbourhood(
             clients,
@@ -190,12 +194,12 @@ def _search(clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int
 
 
 def _whole_part(share: float, clients: int) -> int:
-    """floor(share * clients), with share the decimal it is written as: 0.29 of 100 is 29."""
+    """Return floor(share * clients), with share as the decimal it is written as: 0.29 of 100 is 29."""
     return floor(Fraction(str(share)) * clients)
 
 
 def _disconnected(clients: int, lost: int, most: int) -> NDArray[np.float64]:
-    """log2 of the bound on a fallen-apart graph, by k from 0 to `most`."""
+    """Return log2 of the bound on the probability of a disconnected graph, for k from 0 to `most`."""
     steps = np.arange(most)
     with np.errstate(divide="ignore"):
         ratios = np.log2(np.maximum(lost - steps, 0.0)) - np.log2(clients - steps)
@@ -205,9 +209,9 @@ def _disconnected(clients: int, lost: int, most: int) -> NDArray[np.float64]:
 
 
 class _Hypergeometric:
-    """How many of k neighbours are marked, where `marked` of `clients` are: tails in log2, for k up to `most`.
+    """The tails, in log2, of the number of marked among k neighbours, if `marked` of `clients` are; for k up to `most`.
 
-    Pr[x] = C(marked, x) C(rest, k-x) / C(clients, k); the logarithms of all coefficients are summed up once.
+    Pr[x] = C(marked, x) C(rest, k-x) / C(clients, k); the logarithms of the coefficients are computed once.
     """
 
     def __init__(self, clients: int, marked: int, most: int) -> None:
@@ -215,11 +219,11 @@ class _Hypergeometric:
         self._all = _log_binomials(clients, most)
 
     def at_least(self, degree: int) -> NDArray[np.float64]:
-        """log2 Pr[X >= x] for x = 0 to k."""
+        """Return log2 Pr[X >= x] for x = 0 to k."""
         return self._summed(self._log_weights(degree)[::-1])[::-1]
 
     def at_most(self, degree: int) -> NDArray[np.float64]:
-        """log2 Pr[X <= x] for x = 0 to k."""
+        """Return log2 Pr[X <= x] for x = 0 to k."""
         return self._summed(self._log_weights(degree))
 
     def _log_weights(self, degree: int) -> NDArray[np.float64]:
@@ -228,7 +232,7 @@ class _Hypergeometric:
 
     @staticmethod
     def _summed(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """log2 of the running sums; -inf for 0."""
+        """Return log2 of the cumulative sums; -inf for 0."""
         sums = np.cumsum(np.exp(log_weights), dtype=np.float64)
         with np.errstate(divide="ignore"):
             logs: NDArray[np.float64] = np.minimum(np.log2(sums), 0.0)
@@ -236,14 +240,14 @@ class _Hypergeometric:
 
 
 def _log_binomials(size: int, most: int) -> NDArray[np.float64]:
-    """ln C(size, x) for x = 0 to `most`; -inf beyond `size`."""
+    """Return ln C(size, x) for x = 0 to `most`; -inf beyond `size`."""
     steps = np.arange(most)
     with np.errstate(divide="ignore"):
         return np.concatenate([[0.0], np.cumsum(np.log(np.maximum(size - steps, 0.0)) - np.log(steps + 1.0))])
 
 
 def _refusal(failing: str, clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int) -> str:
-    """What fails, and what would fit."""
+    """Return the error text: the condition that fails, and the parameters that would fit."""
     fitting = []
     less = _largest_below(dropout, lambda share: _search(clients, corrupt, share, mode, sigma, eta))
     if less is not None:
@@ -252,16 +256,16 @@ def _refusal(failing: str, clients: int, corrupt: float, dropout: float, mode: M
     if less is not None:
         fitting.append(f"a corrupt share of at most {less:g}")
     if mode == "semi-malicious" and not isinstance(_search(clients, corrupt, dropout, "curious", sigma, eta), str):
-        fitting.append("a server that is only curious")
+        fitting.append("mode curious")
     return (
-        f"no neighbourhood of {clients} clients, with at most {_MOST_NEIGHBOURS} neighbours each, bears {corrupt:g} "
-        f"corrupt and {dropout:g} dropped out against a {mode} server: {failing}; "
+        f"no neighbourhood of {clients} clients, with at most {_MOST_NEIGHBOURS} neighbours each, withstands a "
+        f"corrupt share of {corrupt:g} and a dropout of {dropout:g} in mode {mode}: {failing}; "
         f"{', or '.join(fitting) or 'smaller shares of both'} would fit"
     )
 
 
 def _largest_below(share: float, search: Callable[[float], Neighbourhood | str]) -> float | None:
-    """The largest share in hundredths, below `share`, that has a neighbourhood (fewer are easier), by bisection."""
+    """Return the largest share in hundredths, below `share`, that has a neighbourhood, by bisection; None if none."""
     low, high = -1, ceil(Fraction(str(share)) * 100)
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,15 +1,15 @@
-"""Lays out a masked sum: the ring, the scale of each segment, lengths, and how a contribution becomes ring elements.
+"""The plan of a masked sum: the ring, the scale of each segment, lengths, and the encoding as ring elements.
 
 A masked contribution is always the whole aggregate vector, whatever its route (docs/adr/0006-masked-sums-are-dense.md):
-what a client does not feed is masked zeros, what it feeds twice stands there twice.
+blocks outside the route are masked zeros, and a block with two targets appears twice.
 
-*Scales.* All segments share one ring Z_{2^bits} and each has its own scale, the finest power of two whose sums fit
-(`FixedPoint.widest`): by the segment's bound on the SUM, which a recipe may prove to be far below contributions * clip.
-Counts have scale 1 and are exact. A plan is refused unless a ring step is at most the clip: coarser, and rounding would
-be all that is left of a value.
+*Scales.* All segments share one ring Z_{2^bits}. Each segment has its own scale, the finest power of two whose sums fit
+(`FixedPoint.widest`), by the segment's bound on the SUM, which a recipe may prove to be far below contributions * clip.
+Counts have scale 1 and are exact. A plan is refused unless a ring step is at most the clip: with a coarser step,
+nothing but rounding error would remain of a value.
 
-*Error.* Rounding to nearest is off by half a step a contribution, so a full sum by max_contributions / 2 steps; scales
-are powers of two, so encoding and decoding add nothing. What float64 itself would lose in the sum is allowed for.
+*Error.* Rounding to nearest has an error of half a step per contribution, so max_contributions / 2 steps in a full sum.
+Scales are powers of two, so encoding and decoding add no error. The rounding of float64 itself is included.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ COUNT_BYTES: Final = 8
 """A partial sum starts with its number of contributions, a little-endian uint64."""
 
 _SECURITY_BITS: Final = 128
-"""AES-128 and X25519."""
+"""Security of AES-128 and X25519."""
 
 _SLACK: Final = 1.0 + 2.0**-22
-"""How far over its clip a value may be, relatively: float32 rounding of the clip itself."""
+"""Relative amount by which a value may exceed its clip, for float32 rounding of the clip itself."""
 
 _EXACT: Final = 2.0**53
 
 
 @dataclass(frozen=True)
 class MaskedPlan:
-    """A laid-out masked sum; equal on every party because it follows from the task's parameters alone."""
+    """The plan of a masked sum; all parties compute the same from the task's parameters."""
 
     parameters: MaskedParameters
     layout: VectorLayout
@@ -70,32 +70,32 @@ class MaskedPlan:
 
     @property
     def opened_by(self) -> OpenedBy:
-        """Anyone: a released sum is in the clear, no contribution ever is."""
+        """ "anyone": a released sum is in the clear, although no contribution is."""
         return "anyone"
 
     @property
     def bits(self) -> int:
-        """Size of the ring."""
+        """Bits of a ring element."""
         return self.parameters.bits
 
     @property
     def mode(self) -> Mode:
-        """What the server is trusted with."""
+        """Behaviour of the server that the sum withstands."""
         return self.parameters.mode
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """uint16, uint32 or uint64: what holds a ring element."""
+        """dtype of ring elements: uint16, uint32 or uint64."""
         return ring_dtype(self.bits)
 
     def neighbourhood(self, clients: int) -> Neighbourhood:
-        """Neighbours and threshold in a cohort of so many; `ParameterError` when none serves."""
+        """Return neighbours and threshold for a roster of `clients`; `ParameterError` if no values fit."""
         own = self.parameters
         return choose_neighbourhood(clients, own.corrupt, own.dropout, own.mode, own.sigma, own.eta)
 
     @cached_property
     def places(self) -> tuple[tuple[tuple[FixedPoint, slice], ...], ...]:
-        """For each block of the aggregate, for each of its segments: its fixed point, and where it lies."""
+        """The fixed point and the slice of every segment, by block of the aggregate."""
         segments = [segment for block in self.layout.blocks for segment in block.segments]
         edges = accumulate((segment.length for segment in segments), initial=0)
         spans = iter([slice(start, end) for start, end in pairwise(edges)])
@@ -106,7 +106,7 @@ class MaskedPlan:
 
     @property
     def segment_errors(self) -> dict[str, float]:
-        """Error bound by `block/segment`, in the segment's own unit; 0.0 for counts."""
+        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts."""
         roundings = self.max_contributions / 2
         return {
             f"{block.name}/{segment.name}": 0.0
@@ -123,21 +123,21 @@ class MaskedPlan:
 
     @property
     def partial_bytes(self) -> int:
-        """Length of a partial sum: the contribution count, then raw ring elements."""
+        """Length of a partial sum in bytes: the contribution count, then raw ring elements."""
         return COUNT_BYTES + self.layout.length * self.dtype.itemsize
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate: packed ring elements."""
+        """Length of a released aggregate in bytes: packed ring elements."""
         return packed_bytes(self.layout.length, self.bits)
 
     def contribution_bytes(self, route: Route) -> int:
-        """Exact length of a contribution: that of the whole vector along any route."""
+        """Return the length in bytes of a contribution: that of the whole vector, along any route."""
         self.layout.check_route(route)
         return packed_bytes(self.layout.length, self.bits)
 
     def describe(self) -> dict[str, Any]:
-        """JSON-ready facts for people."""
+        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         return {
             "mechanism": self.mechanism,
             **self.parameters.model_dump(),
@@ -152,10 +152,10 @@ class MaskedPlan:
 
 
 def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> MaskedPlan:
-    """The plan of a task.
+    """Return the plan of a task.
 
-    `ParameterError` for parameters that make no sense or a full cohort that no neighbourhood serves, `BudgetError` when
-    the sums do not fit the ring.
+    Raises `ParameterError` for invalid parameters or a full cohort without a neighbourhood, `BudgetError` if the sums
+    do not fit the ring.
     """
     try:
         checked = MaskedParameters.model_validate(dict(parameters))
@@ -176,10 +176,10 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 
 
 def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> Ring:
-    """Ring elements (layout.length,) of a contribution along `route`: what masks are added to.
+    """Return the ring elements (layout.length,) of a contribution along `route`, before masks are added.
 
-    `blocks` holds one float64 vector per route entry. `BudgetError` for a value that is not finite or over its clip,
-    `ParameterError` for other shapes and for counts that are not whole.
+    blocks: one float64 vector per route entry. Raises `BudgetError` for a value that is not finite or exceeds its clip,
+    `ParameterError` for other shapes and for counts that are not whole numbers.
     """
     layout_blocks = plan.layout.contribution_blocks(route)
     if len(blocks) != len(layout_blocks):
@@ -199,29 +199,29 @@ def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]
 
 def _check_values(block: str, segment: Segment, values: NDArray[np.float64]) -> None:
     if not max(values.max(), -values.min()) <= segment.clip * _SLACK:
-        raise BudgetError(f"block {block!r} holds a value that is not finite or over its clip")
+        raise BudgetError(f"block {block!r} holds a value that is not finite or exceeds its clip")
     if segment.integral and not (np.rint(values) == values).all():
         raise ParameterError(f"block {block!r} holds a count that is not a whole number")
 
 
 def _ring(bits: int, segment: Segment, contributions: int) -> FixedPoint:
-    """The segment's fixed point; `BudgetError` when its sums do not fit."""
+    """Return the segment's fixed point; `BudgetError` if its sums do not fit."""
     bound = segment.bound_on_sum(contributions)
     if segment.integral:
         return FixedPoint(bits, bound, 1.0)
     ring = FixedPoint.widest(bits, bound, contributions)
-    exact = 2.0 ** floor(log2(_EXACT / segment.clip))  # a single value must be exact too, be it above the sum's bound
+    exact = 2.0 ** floor(log2(_EXACT / segment.clip))  # a single value, which may exceed the sum's bound, must be exact
     return ring if ring.scale <= exact else FixedPoint(bits, bound, exact)
 
 
 def _fault(bits: int, segment: Segment, contributions: int) -> str | None:
-    """Why the segment's sums do not fit; None when they do."""
+    """Return why the segment's sums do not fit; None if they do."""
     try:
         ring = _ring(bits, segment, contributions)
     except BudgetError as error:
         return str(error)
     step = 1.0 / ring.scale
-    return f"a ring step is {step:g}, over its clip {segment.clip:g}" if step > segment.clip else None
+    return f"a ring step is {step:g}, greater than the clip {segment.clip:g}" if step > segment.clip else None
 
 
 def _first_fault(bits: int, layout: VectorLayout, contributions: int) -> str | None:

@@ -1,4 +1,4 @@
-"""What a client agrees to in masked sums, whatever the server says."""
+"""A client's own requirements for masked rounds, independent of the server."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ __all__ = ["ClientPolicy"]
 
 @dataclass(frozen=True)
 class ClientPolicy:
-    """A client's own floor: a round below it is refused.
+    """A client's minimum requirements; it refuses a round that does not meet them.
 
-    min_cohort: members of the roster, and of the survivors: a sum of fewer says too much about each of them.
-    min_degree, min_threshold: neighbours, and how many of them open a secret. min_bits: the ring. modes: what the
-    server is trusted with; `curious` (it follows the protocol) must be allowed by name.
+    min_cohort: fewest members of the roster, and fewest survivors: a sum of fewer reveals too much about each.
+    min_degree: fewest neighbours. min_threshold: smallest number of shares that reconstruct a secret. min_bits:
+    smallest ring. modes: accepted modes; `curious`, which trusts the server to follow the protocol, must be added
+    explicitly. Raises `ParameterError` if min_cohort, min_degree or min_threshold is below 2.
     """
 
     min_cohort: int = 3
@@ -32,22 +33,22 @@ class ClientPolicy:
             )
 
     def check_ring(self, bits: int, mode: Mode) -> None:
-        """Raise `RefusalError` unless the ring and the mode are good enough."""
+        """Raise `RefusalError` unless the policy accepts the ring and the mode."""
         if mode not in self.modes:
             raise RefusalError(f"the task's mode is {mode!r}; this client's policy allows {', '.join(self.modes)}")
         if bits < self.min_bits:
-            raise RefusalError(f"the ring has {bits} bits; this client's policy wants at least {self.min_bits}")
+            raise RefusalError(f"the ring has {bits} bits; this client's policy requires at least {self.min_bits}")
 
     def check_neighbourhood(self, neighbourhood: Neighbourhood) -> None:
-        """Raise `RefusalError` unless enough neighbours hold shares, and enough of them are needed."""
+        """Raise `RefusalError` if there are too few neighbours or the threshold is too low."""
         k, t = neighbourhood.degree, neighbourhood.threshold
         if k < self.min_degree or t < self.min_threshold:
             raise RefusalError(
-                f"a client has {k} neighbours and {t} open its secrets; this client's policy wants at least "
+                f"a client has {k} neighbours, {t} of which open its secrets; this client's policy requires at least "
                 f"{self.min_degree} and {self.min_threshold}"
             )
 
     def check_cohort(self, clients: int, what: str) -> None:
         """Raise `RefusalError` for fewer than `min_cohort` clients."""
         if clients < self.min_cohort:
-            raise RefusalError(f"{what}: {clients} clients; this client's policy wants at least {self.min_cohort}")
+            raise RefusalError(f"{what} {clients} clients; this client's policy requires at least {self.min_cohort}")

@@ -1,4 +1,4 @@
-"""Who takes part in a masked round, with which keys, and who is whose neighbour: one body, the same for everybody.
+"""The roster of a masked round: its members, their keys and the neighbour graph; the same bytes for every client.
 
 members (uint32), then for each, in ascending order of ids: length of the id (1 byte), the id (UTF-8), identity key
 (Ed25519, 32), mailbox key (X25519, 32), membership certificate (81, zeros for none) and advertisement (160).
@@ -35,7 +35,11 @@ _CERTIFIED: Final = 2 * KEY_BYTES + CERTIFICATE_BYTES
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """A member: enrolled keys, membership certificate (zeros for none), this round's keys."""
+    """A member of the roster.
+
+    identity_key: Ed25519, 32 bytes. mailbox_key: X25519, 32 bytes. certificate: the organiser's membership certificate,
+    81 bytes, zeros for none (`protocols.crypto.certificates`). advertisement: the signed keys of this round, 160 bytes.
+    """
 
     client_id: str
     identity_key: bytes
@@ -44,7 +48,7 @@ class RosterEntry:
     advertisement: bytes
 
     def encode(self) -> bytes:
-        """The bytes of one member; `ParameterError` unless every field has its length."""
+        """Return the bytes of this member in the roster; `ParameterError` unless every field has its length."""
         name = self.client_id.encode()
         keys = (self.identity_key, self.mailbox_key)
         if not 1 <= len(name) <= _LONGEST_ID or any(len(key) != KEY_BYTES for key in keys):
@@ -57,16 +61,16 @@ class RosterEntry:
 
     @cached_property
     def advertised(self) -> Advertisement:
-        """The advertisement, taken apart."""
+        """The decoded advertisement; `CodecError` for another length."""
         return decode_advertisement(self.advertisement)
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The members in order of their ids, and the neighbour graph that follows from them and the round's seed.
+    """The members in order of their ids, and the neighbour graph derived from them and the round's seed.
 
-    index: place in the roster, from 0; the member's Shamir point is one more. adjacency: int32 (members, degree), row
-    i the neighbours of member i, ascending. Made by `make_roster` and `open_roster` alone.
+    A member's index is its place in the roster, from 0; its Shamir point is index + 1. adjacency: int32 (members,
+    degree), row i the neighbours of member i, ascending. Create it with `make_roster` or `open_roster`.
     """
 
     context: RoundContext
@@ -83,7 +87,7 @@ class Roster:
 
     @property
     def threshold(self) -> int:
-        """t: neighbours whose shares open a secret."""
+        """t: number of shares that reconstruct a secret."""
         return self.neighbourhood.threshold
 
     def __len__(self) -> int:
@@ -94,30 +98,30 @@ class Roster:
         return {entry.client_id: index for index, entry in enumerate(self.entries)}
 
     def index(self, client_id: str) -> int:
-        """Place of a member; `ParameterError` when it is none."""
+        """Return the place of a member; `ParameterError` if the client is not in the roster."""
         try:
             return self._places[client_id]
         except KeyError:
             raise ParameterError("this client is not in the roster of the round") from None
 
     def indices(self, client_ids: Iterable[str]) -> frozenset[int]:
-        """Places of several members."""
+        """Return the places of several members; `ParameterError` if one is not in the roster."""
         return frozenset(map(self.index, client_ids))
 
     def neighbours_of(self, index: int) -> tuple[int, ...]:
-        """Neighbours of a member, ascending: the order of its slots in every message."""
+        """Return the places of a member's neighbours, ascending: the order of its slots in every message."""
         return tuple(self.adjacency[index].tolist())
 
     def encode_set(self, client_ids: Iterable[str]) -> bytes:
-        """A set of members as it goes over the wire."""
+        """Return the encoded set of these members; `ParameterError` if one is not in the roster."""
         return messages.encode_set(self.indices(client_ids), len(self))
 
     def decode_set(self, body: Buffer) -> tuple[str, ...]:
-        """The ids in a set, ascending; `CodecError` for any other form."""
+        """Return the ids in an encoded set, ascending; `CodecError` for malformed bytes."""
         return tuple(self.entries[index].client_id for index in sorted(messages.decode_set(body, len(self))))
 
     def require_neighbours(self, stage: str, needed_by: Collection[int], present: Collection[int]) -> None:
-        """Raise `ThresholdError` unless each of `needed_by` has `threshold` neighbours in `present` (both places)."""
+        """Raise `ThresholdError` unless each place in `needed_by` has `threshold` neighbours in `present` (places)."""
         here = np.zeros(len(self), np.bool_)
         here[list(present)] = True
         rows = np.array(sorted(needed_by), np.int64)
@@ -128,10 +132,10 @@ class Roster:
 
 
 def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster:
-    """The roster of those whose advertisements were checked, in any order.
+    """Return the roster of `entries` (in any order), whose advertisements must have been checked.
 
-    Raises `ThresholdError` below `MIN_CLIENTS`, `ParameterError` when an id or a key stands there twice or the plan has
-    no neighbourhood for so many.
+    Raises `ThresholdError` for fewer than `MIN_CLIENTS` members, `ParameterError` if an id or a key occurs twice or the
+    plan has no neighbourhood for this number of members.
     """
     ordered = tuple(sorted(entries, key=lambda entry: entry.client_id))
     if len(ordered) < MIN_CLIENTS:
@@ -140,17 +144,17 @@ def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster
         raise ParameterError(f"{context.cohort} clients were asked, {len(ordered)} are in the roster")
     repeated = _repeated(ordered)
     if repeated:
-        raise ParameterError(f"{repeated} stands in the roster twice")
+        raise ParameterError(f"{repeated} occurs twice in the roster")
     body = _COUNT.pack(len(ordered)) + b"".join(entry.encode() for entry in ordered)
     return _roster(context, ordered, body)
 
 
 def open_roster(context: RoundContext, body: Buffer) -> Roster:
-    """The roster in `body`; `CodecError` for any other form: order, lengths, an id or a key found twice."""
+    """Return the roster in `body`; `CodecError` for a wrong length or order, or if an id or a key occurs twice."""
     return _read_roster(context, bytes(body))
 
 
-@lru_cache(maxsize=2)  # a process that plays many clients reads the one roster of a round once
+@lru_cache(maxsize=2)  # a process that simulates many clients decodes the roster of a round once
 def _read_roster(context: RoundContext, body: bytes) -> Roster:
     reader = Reader(body)
     (count,) = _COUNT.unpack(reader.fixed(_COUNT.size))
@@ -160,10 +164,10 @@ def _read_roster(context: RoundContext, body: bytes) -> Roster:
     reader.finish()
     names = [entry.client_id for entry in entries]
     if names != sorted(names):
-        raise CodecError("the members of a roster ascend by id")
+        raise CodecError("the members of a roster must be in ascending order of their ids")
     repeated = _repeated(entries)
     if repeated:
-        raise CodecError(f"{repeated} stands in the roster twice")
+        raise CodecError(f"{repeated} occurs twice in the roster")
     return _roster(context, entries, body)
 
 
@@ -179,7 +183,10 @@ def _read_entry(reader: Reader) -> RosterEntry:
 
 
 def _repeated(entries: tuple[RosterEntry, ...]) -> str | None:
-    """What is found twice. Mask and sealing keys are one kind: a client with another's key reads what is not for it."""
+    """Return what occurs twice, or None.
+
+    Mask and sealing keys are compared with each other too: a client with another's key could read its messages.
+    """
     if len({entry.client_id for entry in entries}) < len(entries):
         return "a client id"
     if len({entry.identity_key for entry in entries}) < len(entries):
@@ -194,5 +201,5 @@ def _roster(context: RoundContext, entries: tuple[RosterEntry, ...], body: bytes
     summary = digest("masked roster", context.binding(), *facts, body)
     seed = digest("masked graph", context.round_seed, summary)
     adjacency = neighbours(len(entries), neighbourhood.degree, seed)
-    adjacency.setflags(write=False)  # one roster serves many
+    adjacency.setflags(write=False)  # the roster is shared
     return Roster(context, entries, body, summary, neighbourhood, adjacency)

@@ -1,4 +1,4 @@
-"""A masked sum with every party on one page, from the task's plan to the opened sum, with clients that drop out."""
+"""A complete masked sum with all parties in one function, from the plan to the opened sum, with dropouts."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ from protocols.sums.masked.shamir import Randomness
 
 __all__ = ["MaskedTranscript", "run_masked_sum"]
 
-"""What a client that drops out does not send any more."""
-
 
 @dataclass(frozen=True)
 class MaskedTranscript:
-    """What went over the wire, by client id, and what came out."""
+    """What was sent, by client id, and the opened sum: total, float64 (layout.length,)."""
 
     roster: bytes
     shares: dict[str, bytes]
@@ -49,9 +47,10 @@ def run_masked_sum(
     drop: Mapping[str, MaskedMessage] | None = None,
     random: Randomness = os.urandom,
 ) -> MaskedTranscript:
-    """The sum of the vectors, each (layout.length,), of all clients that contribute before they drop out.
+    """Return the transcript of a masked sum over all clients that contribute before they drop out.
 
-    Raises `ThresholdError` when too few are left in a stage, and whatever else the parties raise.
+    vectors: client id -> float64 (layout.length,). drop: client id -> the first message that it does not send. Raises
+    `ThresholdError` if too few clients are left in a stage, and the errors of the parties' functions.
     """
     order = MASKED_MESSAGES
     drop = {} if drop is None else drop
@@ -60,8 +59,8 @@ def run_masked_sum(
     def stays(client_id: str, stage: MaskedMessage) -> bool:
         return client_id not in drop or order.index(drop[client_id]) > order.index(stage)
 
-    # Everyone knows the round; each client computed the model's digest itself. An organiser, whom the server does not
-    # control, has certified every member's keys.
+    # Everyone knows the round, and each client computes the model's digest itself. An organiser, whom the server
+    # does not # control, has certified the keys of every member.
     context = RoundContext("t_1", 1, random(SEED_BYTES), plan, random(DIGEST_BYTES), max(2, len(vectors)))
     policy = ClientPolicy(modes=frozenset({plan.mode}))
     identities = {name: Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES)) for name in vectors}
@@ -78,7 +77,7 @@ def run_masked_sum(
             return False
         return True
 
-    # advertising: fresh keys, signed. The server checks and lists them; the list gives the neighbour graph.
+    # advertising: new signed keys. The server checks them and makes the roster, which determines the neighbour graph.
     advertised: dict[str, client.Advertised] = {}
     entries: list[RosterEntry] = []
     for name in vectors:
@@ -90,7 +89,7 @@ def run_masked_sum(
             entries.append(RosterEntry(name, key, mailbox, made.encode(), body))
     roster = make_roster(context, entries)
 
-    # sharing: self-mask seed and mask key, in shares, sealed for the neighbours. The server slices and delivers.
+    # sharing: shares of self-mask seed and mask key, encrypted for the neighbours. The server delivers them.
     shared, shares = {}, {}
     for name in advertised:
         if stays(name, "share"):
@@ -99,7 +98,7 @@ def run_masked_sum(
     server.check_sharers(roster, shares)
     inboxes = server.inboxes(roster, shares)
 
-    # collecting: ring elements + own mask + masks shared with neighbours. The server folds.
+    # collecting: ring elements + self mask + masks in common with neighbours. The server folds them.
     contributed, contributions = {}, {}
     for name in shared:
         if stays(name, "contribute"):
@@ -110,7 +109,7 @@ def run_masked_sum(
     survivors = roster.encode_set(contributions)
     partial = MASKED.fold(plan, None, ((route, body) for body in contributions.values()))
 
-    # confirming (semi-malicious): the survivors sign their set, and answer only if t neighbours signed the same.
+    # confirming (semi-malicious): survivors sign their set, and reply only if t neighbours signed the same set.
     confirmed, confirmations, signed, replies = {}, {}, {}, {}
     if plan.mode == "semi-malicious":
         for name in contributed:
@@ -120,7 +119,7 @@ def run_masked_sum(
         server.check_confirmed(roster, shares, contributions, confirmations)
         signed = server.confirmations(roster, confirmations)
 
-    # unmasking: seed shares of survivors, mask-key shares of dropouts. The server takes the masks off.
+    # unmasking: seed shares of survivors, mask-key shares of dropouts. The server removes the masks.
     for name in contributed:
         if stays(name, "unmask"):
             if plan.mode == "curious":

@@ -1,7 +1,7 @@
-"""The server of a masked round: checks what arrives, hands it on, and takes the masks off the sum. All functions pure.
+"""The server of a masked round: checks messages, delivers them, and removes the masks from the sum. Pure functions.
 
-Sets of clients are collections of client ids. After each stage a check says whether the round can still end with a sum
-(`ThresholdError` when it cannot); contributions are folded as those of every mechanism, block by block.
+Sets of clients are collections of client ids. After each stage a check raises `ThresholdError` if the round can no
+longer end with a sum. Contributions are folded like those of every mechanism.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BadShare:
-    """A share of `owner`'s secret, as `holder` sent it, that does not fit the others. Either may have made it so."""
+    """A wrong share of `owner`'s secret, sent by `holder`. Either of the two may be at fault."""
 
     owner: str
     holder: str
@@ -66,14 +66,17 @@ class BadShare:
 
 @dataclass(frozen=True)
 class Unmasking:
-    """What to add to the sum of the contributions, ring elements (layout.length,), and the shares that were wrong."""
+    """The result of unmasking.
+
+    correction: ring elements (layout.length,) to add to the sum of the contributions. bad_shares: shares found wrong.
+    """
 
     correction: NDArray[np.unsignedinteger[Any]] = field(repr=False)
     bad_shares: tuple[BadShare, ...]
 
 
 def check_advertisement(context: RoundContext, client_id: str, identity_key: bytes, body: Buffer) -> None:
-    """Raise `ContributionError` unless the client signed these keys for this round and model, and they can be used."""
+    """Raise `ContributionError` unless the keys are usable, and signed by the client for this round and model."""
     _check_length(body, messages.ADVERTISEMENT_BYTES, "an advertisement")
     if not verify_advertisement(context, client_id, identity_key, bytes(body)):
         raise ContributionError("the advertisement is not signed by this client for this round and model")
@@ -93,34 +96,34 @@ def _check_length(body: Buffer, length: int, what: str) -> None:
 
 
 def check_shares(roster: Roster, body: Buffer) -> None:
-    """Raise `ContributionError` for another length. What is inside, the neighbours alone can tell."""
+    """Raise `ContributionError` for another length. Only the neighbours can check the content."""
     _check_length(body, messages.share_bytes(roster.degree), "the shares of a client")
 
 
 def check_sharers(roster: Roster, sharers: Collection[str]) -> None:
-    """Raise `ThresholdError` unless every sharer has t neighbours that shared: it would refuse to contribute."""
+    """Raise `ThresholdError` unless every sharer has t neighbours that shared; a client checks the same."""
     places = roster.indices(sharers)
     _require_any(roster, "sharing", places)
     roster.require_neighbours("sharing", places, places)
 
 
 def _require_any(roster: Roster, stage: str, present: Collection[int]) -> None:
-    """No client can have t neighbours where t or fewer are left."""
+    """Raise `ThresholdError` if t or fewer clients are present: then no client has t neighbours."""
     if len(present) <= roster.threshold:
         raise ThresholdError(stage, roster.threshold + 1, len(present))
 
 
 def inboxes(roster: Roster, shares: Mapping[str, Buffer]) -> dict[str, bytes]:
-    """For every client that shared (the keys of `shares`), `inbox_bytes(n, k)` bytes: who did, and what for this one.
+    """Return the inbox, `inbox_bytes(n, k)` bytes, of every client that shared: the sharers and the shares for it.
 
-    Memory is O(n k); each body has passed `check_shares`.
+    shares: client id -> its shares, which have passed `check_shares`. Memory is O(n k).
     """
     members, degree = roster.adjacency.shape
     sealed = np.zeros((members * degree, messages.SEALED_BYTES), np.uint8)
     for client_id, body in shares.items():
         start = roster.index(client_id) * degree
         sealed[start : start + degree] = np.frombuffer(body, np.uint8).reshape(degree, -1)
-    # Who sends to whom, as sender * members + receiver, ascends along the slots: the place of a pair can be searched.
+    # sender * members + receiver ascends along the slots, so the slot of a pair is found by binary search
     receivers = np.arange(members)[:, None]
     outgoing = receivers * members + roster.adjacency
     places = np.searchsorted(outgoing.ravel(), roster.adjacency.astype(np.int64) * members + receivers)
@@ -129,14 +132,14 @@ def inboxes(roster: Roster, shares: Mapping[str, Buffer]) -> dict[str, bytes]:
 
 
 def check_survivors(roster: Roster, sharers: Collection[str], survivors: Collection[str]) -> None:
-    """Raise `ThresholdError` unless every secret that will be needed has t surviving holders."""
+    """Raise `ThresholdError` unless every secret that unmasking needs has t surviving share holders."""
     alive = roster.indices(survivors)
     _require_any(roster, "collecting", alive)
     roster.require_neighbours("collecting", _needed(roster, sharers, survivors), alive)
 
 
 def _needed(roster: Roster, sharers: Collection[str], survivors: Collection[str]) -> frozenset[int]:
-    """Whose secrets the sum hangs on: survivors (the seed), and dropouts that share a mask with one (the mask key)."""
+    """Return the places whose secrets unmasking needs: survivors (seed) and their dropped-out neighbours (mask key)."""
     alive = roster.indices(survivors)
     masked = roster.adjacency[sorted(alive)]
     return alive | (roster.indices(sharers) & frozenset(masked.ravel().tolist()))
@@ -148,7 +151,7 @@ def check_confirmation(
     """Raise `ContributionError` unless the client, a survivor, signed exactly these survivors."""
     _check_length(body, messages.CONFIRMATION_BYTES, "a confirmation")
     if client_id not in survivors:
-        raise ContributionError("only survivors confirm, and this client is none")
+        raise ContributionError("only survivors confirm: this client is not a survivor")
     sets = (roster.encode_set(sharers), roster.encode_set(survivors))
     key = roster.entries[roster.index(client_id)].identity_key
     if not verify_survivors(key, bytes(body), roster.context, roster.digest, *sets):
@@ -158,7 +161,7 @@ def check_confirmation(
 def check_confirmed(
     roster: Roster, sharers: Collection[str], survivors: Collection[str], confirmed: Collection[str]
 ) -> None:
-    """Raise `ThresholdError` unless enough clients will answer: each one asks for t neighbours that confirmed."""
+    """Raise `ThresholdError` unless enough clients will reply: each needs t neighbours that confirmed."""
     places = roster.indices(confirmed)
     here = np.zeros(len(roster), np.bool_)
     here[list(places)] = True
@@ -168,7 +171,7 @@ def check_confirmed(
 
 
 def confirmations(roster: Roster, confirmed: Mapping[str, bytes]) -> dict[str, bytes]:
-    """For every client that confirmed, `confirmations_bytes(k)` bytes: the signatures of its neighbours."""
+    """Return for every client that confirmed the signatures of its neighbours, `confirmations_bytes(k)` bytes."""
     by_place = {roster.index(client_id): signature for client_id, signature in confirmed.items()}
     return {
         client_id: messages.join_slots(
@@ -180,14 +183,14 @@ def confirmations(roster: Roster, confirmed: Mapping[str, bytes]) -> dict[str, b
 
 
 def check_reply(roster: Roster, body: Buffer) -> None:
-    """Raise `ContributionError` for another length. Wrong shares are found, and named, by `unmask`."""
+    """Raise `ContributionError` for another length. Wrong shares are found by `unmask`."""
     _check_length(body, messages.reply_bytes(roster.degree), "the shares of a reply")
 
 
 def check_replies(
     roster: Roster, sharers: Collection[str], survivors: Collection[str], replied: Collection[str]
 ) -> None:
-    """Raise `ThresholdError` unless every secret that is needed has t holders that replied."""
+    """Raise `ThresholdError` unless every secret that unmasking needs has t share holders that replied."""
     roster.require_neighbours("unmasking", _needed(roster, sharers, survivors), roster.indices(replied))
 
 
@@ -198,24 +201,24 @@ def unmask(
     replies: Mapping[str, Buffer],
     threads: int = 1,
 ) -> Unmasking:
-    """The masks that are left in the sum of the survivors' contributions, negated. Memory is O(vector).
+    """Return the negated sum of the masks that remain in the sum of the survivors' contributions. Memory is O(vector).
 
-    Every survivor's seed and every needed dropout's mask key is put together from t shares and checked against what its
-    owner advertised. `ThresholdError` when a secret has fewer than t good shares.
+    Every survivor's seed and every needed dropout's mask key is reconstructed from t shares and checked against its
+    owner's advertisement. Raises `ThresholdError` if a secret has fewer than t correct shares.
 
-    For several workers: `collect_shares`, `split_shares`, then `unmask_shares` of each part, whose corrections add up.
+    With several workers: `collect_shares`, `split_shares`, then `unmask_shares` of each part; add the corrections.
     """
     return unmask_shares(roster, sharers, survivors, collect_shares(roster, sharers, survivors, replies), threads)
 
 
 HeldShares = Mapping[int, Mapping[int, bytes]]
-"""Shares of one secret of each owner: by the owner's place in the roster, then by the holder's Shamir point. Secret."""
+"""Owner's place in the roster -> holder's Shamir point -> share of the owner's seed or mask key. Secret."""
 
 
 def unmask_shares(
     roster: Roster, sharers: Collection[str], survivors: Collection[str], held: HeldShares, threads: int = 1
 ) -> Unmasking:
-    """The masks of those owners alone whose shares are in `held`; otherwise as `unmask`."""
+    """Return what `unmask` returns, for the masks of only those owners whose shares are in `held`."""
     secrets, bad_shares = _secrets(roster, survivors, held)
     plan = roster.context.plan
     masks = _masks(roster, sharers, survivors, secrets)
@@ -227,7 +230,7 @@ def unmask_shares(
 def _secrets(
     roster: Roster, survivors: Collection[str], held: HeldShares
 ) -> tuple[dict[int, bytes], tuple[BadShare, ...]]:
-    """Seeds of survivors and mask keys of dropouts by place, and the shares that did not fit."""
+    """Return the seeds of survivors and mask keys of dropouts by place, and the wrong shares."""
     alive = roster.indices(survivors)
     secrets, bad = {}, []
     for place, shares in sorted(held.items()):
@@ -239,9 +242,9 @@ def _secrets(
 def collect_shares(
     roster: Roster, sharers: Collection[str], survivors: Collection[str], replies: Mapping[str, Buffer]
 ) -> dict[int, dict[int, bytes]]:
-    """What the replies hold of every secret that is needed, a survivor's seed or a dropout's mask key: `HeldShares`.
+    """Return the replies' shares of every secret that unmasking needs: survivors' seeds and dropouts' mask keys.
 
-    `ThresholdError` when a secret has fewer than t holders that replied.
+    Raises `ThresholdError` if a secret has fewer than t share holders that replied.
     """
     check_survivors(roster, sharers, survivors)
     check_replies(roster, sharers, survivors, replies)
@@ -256,12 +259,12 @@ def collect_shares(
 
 
 def count_masks(roster: Roster, survivors: Collection[str], held: HeldShares) -> int:
-    """How many masks there are to take off."""
+    """Return the number of masks to remove."""
     return sum(_mask_counts(roster, survivors, held).values())
 
 
 def _mask_counts(roster: Roster, survivors: Collection[str], held: HeldShares) -> dict[int, int]:
-    """A survivor has one mask to take off, a dropout one for each neighbour that survived."""
+    """Return the number of masks to remove by owner: one for a survivor, one per surviving neighbour for a dropout."""
     alive = np.zeros(len(roster), np.bool_)
     alive[list(roster.indices(survivors))] = True
     shared = alive[roster.adjacency].sum(axis=1)
@@ -271,7 +274,7 @@ def _mask_counts(roster: Roster, survivors: Collection[str], held: HeldShares) -
 def split_shares(
     roster: Roster, survivors: Collection[str], held: HeldShares, parts: int
 ) -> list[dict[int, Mapping[int, bytes]]]:
-    """The owners in at most `parts` groups of about equally many masks; none is empty."""
+    """Return the owners in at most `parts` groups with about equally many masks; no group is empty."""
     weights = _mask_counts(roster, survivors, held)
     lightest = [(0, number) for number in range(parts)]
     groups: list[dict[int, Mapping[int, bytes]]] = [{} for _ in range(parts)]
@@ -294,14 +297,14 @@ def _secret(roster: Roster, place: int, shares: Mapping[int, bytes], survived: b
         raise ThresholdError("unmasking", roster.threshold, len(shares), entry.client_id)
     try:
         return combine_checked(shares, roster.threshold, fits)
-    except CodecError as error:  # so many are wrong that the good ones cannot be told: one more may settle it
+    except CodecError as error:  # too many wrong shares to tell which are correct: one more share may be enough
         raise ThresholdError("unmasking, wrong shares", len(shares) + 1, len(shares), entry.client_id) from error
 
 
 def _masks(
     roster: Roster, sharers: Collection[str], survivors: Collection[str], secrets: Mapping[int, bytes]
 ) -> list[Mask]:
-    """The survivors' self masks, and what they had in common with dropouts, each with the sign that takes it off."""
+    """Return the survivors' self masks and the masks they share with dropouts, with the sign that removes each."""
     context = mask_context(roster.context, roster.digest, roster.encode_set(sharers))
     alive = roster.indices(survivors)
     masks: list[Mask] = []

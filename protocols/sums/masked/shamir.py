@@ -1,12 +1,12 @@
-"""Shamir sharing (Commun. ACM, 1979) of 32-byte secrets over the field of p = 2^256 + 297, a prime.
+"""Shamir sharing (Commun. ACM, 1979) of 32-byte secrets over the field of the prime p = 2^256 + 297.
 
-A secret is a little-endian integer below 2^256; a share is the value of a random polynomial of degree t-1, whose
-constant is the secret, at a public point, as 33 little-endian bytes. Any t shares give the secret, t-1 say nothing.
+A secret is a little-endian integer below 2^256. A share is the value of a random polynomial of degree t-1, whose
+constant is the secret, at a public point, as 33 little-endian bytes. Any t shares give the secret; t-1 reveal nothing.
 
-*Wrong shares.* Who reconstructs knows a commitment to the secret, so a wrong one never passes. When the first t shares
-fail it, all m are decoded as a Reed-Solomon code: (m-t)//2 wrong ones are corrected with O(m^2) products. With m-t odd
-that is done again with each share left out in turn, O(m^3) in all, which corrects one more: one share to spare is
-enough to find one wrong share.
+*Wrong shares.* The server knows a commitment to the secret, so it never accepts a wrong secret. If the first t shares
+do not match it, all m shares are decoded as a Reed-Solomon code: (m-t)//2 wrong shares are corrected with O(m^2)
+products. If m-t is odd, this is repeated with each share left out in turn, O(m^3) in total, which corrects one more:
+one extra share is enough to find one wrong share.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
 
 Randomness = Callable[[int], bytes]
-"""random(n) -> n secret random bytes; only test vectors bring their own."""
+"""random(n) -> n secret random bytes; `os.urandom` except in tests and test vectors."""
 
 _LARGEST_POINT: Final = 2**31 - 1
 
 
 def split(secret: bytes, threshold: int, points: Sequence[int], random: Randomness = os.urandom) -> list[bytes]:
-    """One share of 33 bytes for each of `points` (distinct, 1 to 2^31-1), any `threshold` of which give `secret`.
+    """Return one share of 33 bytes for each point; any `threshold` of them give `secret`.
 
-    `ParameterError` for a secret that is not 32 bytes, or a threshold that so many points cannot reach.
+    points: distinct, 1 to 2^31-1. secret: 32 bytes.
+    Raises `ParameterError` for a secret that is not 32 bytes, invalid points, or a threshold above their number.
     """
     if len(secret) != SECRET_BYTES:
-        raise ParameterError(f"a secret has {SECRET_BYTES} bytes, this one has {len(secret)}")
+        raise ParameterError(f"a secret must be {SECRET_BYTES} bytes, got {len(secret)}")
     _check_points(points)
     if not 1 <= threshold <= len(points):
-        raise ParameterError(f"a threshold is 1 to the number of shares, {len(points)}, got {threshold}")
+        raise ParameterError(f"a threshold must be 1 to the number of shares, {len(points)}, got {threshold}")
     coefficients = [int.from_bytes(secret, "little"), *(_field_element(random) for _ in range(threshold - 1))]
     return [value_at(coefficients, point).to_bytes(SHARE_BYTES, "little") for point in points]
 
 
 def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """The 32-byte secret, from the `threshold` shares with the lowest points (point -> share).
+    """Return the 32-byte secret, from the `threshold` shares with the lowest points (point -> share).
 
-    `ParameterError` when there are fewer; `CodecError` for a share that is no field element, or when what they give
-    does not fit 32 bytes: then one of them was wrong. That it does fit proves nothing: see `combine_checked`.
+    Raises `ParameterError` for fewer shares, and `CodecError` for a share that is not a field element, or if the result
+    does not fit 32 bytes: then a share is wrong. A result that fits may still be wrong: see `combine_checked`.
     """
     _check_enough(shares, threshold)
     lowest = sorted(shares)[:threshold]
@@ -59,18 +60,18 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
         raise CodecError(f"the share of point {broken[0]} is not {SHARE_BYTES} bytes of a field element")
     secret = _at_zero({point: int.from_bytes(shares[point], "little") for point in lowest})
     if secret is None:
-        raise CodecError(f"the {threshold} shares give no secret: at least one of them is wrong")
+        raise CodecError(f"the {threshold} shares do not give a secret: at least one of them is wrong")
     return secret
 
 
 def combine_checked(
     shares: Mapping[int, bytes], threshold: int, check: Callable[[bytes], bool]
 ) -> tuple[bytes, frozenset[int]]:
-    """The secret that passes `check` (its commitment), and the points whose shares were found to be wrong.
+    """Return the secret that passes `check` (its commitment), and the points whose shares were found to be wrong.
 
-    Where the first `threshold` field elements pass, no more is looked for; otherwise up to (m-t+1)//2 wrong ones of m
-    elements are found. `ParameterError` when there are fewer shares than `threshold`; `CodecError` when no secret
-    passes: it names the points whose shares are no field elements, of the others it is not known who is wrong.
+    If the first `threshold` field elements pass, the others are not examined; otherwise up to (m-t+1)//2 wrong ones of
+    m elements are found. Raises `ParameterError` for fewer shares than `threshold`, and `CodecError` if no secret
+    passes: the text names the points whose shares are not field elements; which others are wrong is not known.
     """
     _check_enough(shares, threshold)
     broken = frozenset(point for point, share in shares.items() if not _is_element(share))
@@ -84,12 +85,12 @@ def combine_checked(
         secret = None if polynomial is None else _as_secret(value_at(polynomial, 0))
         if polynomial is not None and secret is not None and check(secret):
             return secret, broken | {point for point, value in values.items() if value_at(polynomial, point) != value}
-    named = f"; no field elements: points {', '.join(map(str, sorted(broken)))}" if broken else ""
-    raise CodecError(f"too many of {len(shares)} shares are wrong: they do not give the secret committed to{named}")
+    named = f"; not field elements: points {', '.join(map(str, sorted(broken)))}" if broken else ""
+    raise CodecError(f"too many of {len(shares)} shares are wrong: no secret matches the commitment{named}")
 
 
 def _candidates(values: Mapping[int, int], threshold: int) -> Iterator[Mapping[int, int]]:
-    """All values; where an odd number is to spare, also all but each one."""
+    """Yield all values and, if the number of extra values is odd, all values but one, for each one."""
     if len(values) > threshold:
         yield values
         if (len(values) - threshold) % 2:
@@ -99,17 +100,17 @@ def _candidates(values: Mapping[int, int], threshold: int) -> Iterator[Mapping[i
 
 def _check_points(points: Collection[int]) -> None:
     if len(set(points)) < len(points) or not all(1 <= point <= _LARGEST_POINT for point in points):
-        raise ParameterError(f"the points of shares are distinct and 1 to {_LARGEST_POINT}")
+        raise ParameterError(f"the points of shares must be distinct and 1 to {_LARGEST_POINT}")
 
 
 def _check_enough(shares: Mapping[int, bytes], threshold: int) -> None:
     _check_points(shares.keys())
     if not 1 <= threshold <= len(shares):
-        raise ParameterError(f"{threshold} shares are needed, {len(shares)} are there")
+        raise ParameterError(f"{threshold} shares are needed, got {len(shares)}")
 
 
 def _field_element(random: Randomness) -> int:
-    """Uniform: 257 random bits are taken again until they are below p, twice on average."""
+    """Return a uniform field element: 257 random bits, drawn again until they are below p (twice on average)."""
     while True:
         element = int.from_bytes(random(SHARE_BYTES), "little") >> 7
         if element < PRIME:
@@ -125,14 +126,14 @@ def _as_secret(element: int) -> bytes | None:
 
 
 def _at_zero(values: Mapping[int, int]) -> bytes | None:
-    """The secret of the polynomial through all values; None when it does not fit 32 bytes."""
+    """Return the secret of the polynomial through all values; None if it does not fit 32 bytes."""
     weights = _weights(tuple(values))
     return _as_secret(sum(w * value for w, value in zip(weights, values.values(), strict=True)) % PRIME)
 
 
 @lru_cache(maxsize=64)
 def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's weights at 0, prod_{j != i} x_j / (x_j - x_i); kept, for secrets may be shared at the same points."""
+    """Return the Lagrange weights at 0, prod_{j != i} x_j / (x_j - x_i); cached, because points often repeat."""
     whole = prod(points)
     below = [x * prod(y - x for y in points if y != x) % PRIME for x in points]
     return tuple(whole * inverse % PRIME for inverse in inverses(below))

@@ -1,8 +1,8 @@
-"""Shares of a client's two secrets, sealed from one neighbour to another, and the secrets put together again.
+"""Shares of a client's two secrets, encrypted from the client to each neighbour.
 
-A client shares its self-mask seed and its mask key (32 bytes each) among its k neighbours; it holds no share of its
-own. A pair of shares travels under AES-256-GCM with a key that serves for this one message: X25519 between the two
-sealing keys of the round, HKDF bound to round, roster, sender and receiver. So the nonce can be fixed.
+A client shares its self-mask seed and its mask key (32 bytes each) among its k neighbours and keeps no share itself. A
+pair of shares is encrypted with AES-256-GCM under a key for this one message: X25519 between the two sealing keys of
+the round, then HKDF bound to round, roster, sender and receiver. The nonce can therefore be fixed.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _NONCE: Final = bytes(12)
 
 @dataclass(frozen=True, repr=False)
 class SharePair:
-    """One neighbour's shares of another's self-mask seed and mask key, 33 bytes each. At most one is ever shown."""
+    """One neighbour's shares of a client's self-mask seed and mask key, 33 bytes each. At most one may be revealed."""
 
     of_seed: bytes
     of_mask_key: bytes
 
 
 def point(index: int) -> int:
-    """Where the polynomials are evaluated for a member of the roster."""
+    """Return the point at which the polynomials are evaluated for the member at place `index`: index + 1."""
     return index + 1
 
 
 def split_secrets(
     seed: bytes, mask_secret: bytes, threshold: int, neighbours: Sequence[int], random: Randomness = os.urandom
 ) -> list[SharePair]:
-    """A pair of shares for each neighbour (places in the roster)."""
+    """Return a pair of shares for each of `neighbours` (places in the roster), any `threshold` of which reconstruct."""
     points = [point(index) for index in neighbours]
     of_seed = split(seed, threshold, points, random)
     of_mask_key = split(mask_secret, threshold, points, random)
@@ -50,20 +50,23 @@ def split_secrets(
 
 
 def _cipher(shared: bytes, roster: Roster, sender: int, receiver: int) -> tuple[AESGCM, bytes]:
-    """The cipher of one message from `sender` to `receiver`, and the data that it authenticates."""
+    """Return the cipher of the one message from `sender` to `receiver`, and its associated data."""
     bound = (roster.digest, sender, receiver)
     return AESGCM(derive_key(shared, "masked share", *bound)), domain_tag("masked share", *bound)
 
 
 def seal_pair(pair: SharePair, secret: X25519PrivateKey, roster: Roster, sender: int, receiver: int) -> bytes:
-    """82 bytes that `receiver` alone can open; `secret` is the sender's sealing key."""
+    """Return the pair encrypted for `receiver`, 82 bytes; `secret` is the sender's sealing key."""
     shared = agree(secret, roster.entries[receiver].advertised.sealing_key)
     cipher, associated = _cipher(shared, roster, sender, receiver)
     return cipher.encrypt(_NONCE, pair.of_seed + pair.of_mask_key, associated)
 
 
 def open_pair(sealed: bytes, secret: X25519PrivateKey, roster: Roster, sender: int, receiver: int) -> SharePair | None:
-    """What `sender` sealed for `receiver`, whose sealing key is `secret`; None when it does not open."""
+    """Return the pair that `sender` encrypted for `receiver`, or None if decryption fails.
+
+    secret: the receiver's sealing key.
+    """
     shared = agree(secret, roster.entries[sender].advertised.sealing_key)
     cipher, associated = _cipher(shared, roster, sender, receiver)
     try:

@@ -1,7 +1,7 @@
-"""What the parties of a masked round must agree on: the task's terms, the sum and the model, as one digest.
+"""The digest of what the parties of a masked round must agree on: the task's terms, the sum and the model.
 
-Each side computes it from what it knows itself. A client that was told other terms, or given another model, makes
-masks that cancel against nobody's: it cannot be singled out by a crafted model (model inconsistency attack).
+Each party computes it itself. The masks of a client with other terms or another model do not cancel against any other
+client's, so a crafted model for one client reveals nothing (model inconsistency attack).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["broadcast_digest"]
 
 
 def broadcast_digest(task: TaskView, sum_index: int, snapshot_digest: bytes | None) -> bytes:
-    """32 bytes for a round that is sum `sum_index` of `task`.
+    """Return the digest (32 bytes) of a round that computes sum `sum_index` of `task`.
 
-    snapshot_digest: SHA-256 (32 bytes) of the model state after the newest completed round, as the server publishes it
-    and clients take it; None while no round is complete: the first state follows from the task's seed.
+    snapshot_digest: SHA-256 (32 bytes) of the model state after the newest complete round, as the server publishes it
+    and clients use it; None while no round is complete, when the state follows from the task's seed.
     """
     terms = {
         "task": task.task_id,

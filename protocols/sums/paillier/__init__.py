@@ -1,6 +1,6 @@
-"""Paillier sums: phe's keys, gmpy2's arithmetic, many fixed-point values in one plaintext.
+"""Paillier sums: keys from phe, arithmetic by gmpy2, many fixed-point values in one plaintext.
 
-Needs the extra `paillier`. Folding needs gmpy2 alone; phe (GPL-3.0) is imported only where keys are made.
+Needs the extra `paillier`. Folding needs gmpy2 only; phe (GPL-3.0) is imported only to make keys.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sealing and opening: values to ciphertexts (1 + m n) r^n mod n^2 in wire form, and an aggregate back to values."""
+"""Encryption of values to ciphertexts (1 + m n) r^n mod n^2 in wire form, and decryption of an aggregate."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def seal_blocks(
     keyring: Keyring | None,
     randomiser: Callable[[], Any] | None = None,
 ) -> bytes:
-    """A contribution of `plan.contribution_bytes(route)` bytes; errors as in `protocols.sums.base.Mechanism.seal`.
+    """Return a contribution of `plan.contribution_bytes(route)` bytes; see `protocols.sums.base.Mechanism.seal`.
 
-    Randomisers come from the pool that serves this key, as long as it has any; then by CRT when the keyring holds the
-    secret key, else as the plan's `randomiser` says. `randomiser` stands for all of these in test vectors.
+    Randomisers come from this key's pool while it has any, then by CRT if the keyring has the secret key, else by the
+    method of the plan's `randomiser`. randomiser: replaces all of these in test vectors.
     """
     plan.layout.check_route(route)
     key = load_public_key(plan, keyring)
     head = b""
     if plan.layout.chosen:
         head, rows = name_blocks(plan.layout, blocks)
-        blocks, route = list(rows), ((0,),) * plan.layout.chosen  # all alike: any of them tells how they are packed
+        blocks, route = list(rows), ((0,),) * plan.layout.chosen  # all blocks have the packing of block 0
     if len(blocks) != len(route):
         raise ParameterError(f"the route has {len(route)} blocks, {len(blocks)} were given")
     plaintexts: list[int] = []
@@ -56,11 +56,11 @@ def seal_blocks(
 
 
 def open_aggregate(plan: PaillierPlan, aggregate: Buffer, keyring: Keyring | None) -> NDArray[np.float64]:
-    """The sum, float64 (layout.length,); errors as in `protocols.sums.base.Mechanism.open`."""
+    """Return the sum, float64 (layout.length,); see `protocols.sums.base.Mechanism.open`."""
     key, secret = load_public_key(plan, keyring), load_secret_key(plan, keyring)
     n, ciphertexts = read_sum(plan, aggregate, plan.ciphertexts, "an aggregate")
     if n not in (0, key.n):
-        raise KeyringError("this keyring is of another public key than the sum")
+        raise KeyringError("this keyring belongs to another public key than the sum")
     if not all(0 < ciphertext < key.n_squared for ciphertext in ciphertexts):
         raise CodecError("a ciphertext of the aggregate is not in the range from 1 to n^2 - 1")
     plaintexts = [decrypt(secret, ciphertext) for ciphertext in ciphertexts]
@@ -72,7 +72,7 @@ def open_aggregate(plan: PaillierPlan, aggregate: Buffer, keyring: Keyring | Non
 
 
 def decrypt(key: SecretKey, ciphertext: Any) -> int:
-    """The signed plaintext, in (-n/2, n/2), by the Chinese remainder theorem (Paillier 1999, section 7)."""
+    """Return the signed plaintext, in (-n/2, n/2), by the Chinese remainder theorem (Paillier 1999, section 7)."""
     residues = []
     for prime, square, h in zip((key.p, key.q), key.squares, key.h, strict=True):
         power = powmod_unlocked(ciphertext % square, prime - 1, square)

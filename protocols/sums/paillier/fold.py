@@ -1,4 +1,4 @@
-"""Adding ciphertexts without a key: one multiplication modulo n^2 each, one contribution in memory at a time."""
+"""Folding of Paillier ciphertexts without a key: one multiplication modulo n^2 each, one contribution at a time."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _COUNT: Final = struct.Struct("<Q")
 
 
 def read_partial(plan: PaillierPlan, partial: Buffer) -> tuple[int, Any, list[Any]]:
-    """Contribution count, n and ciphertexts of a partial sum; `CodecError` for another form."""
+    """Return the contribution count, n and the ciphertexts of a partial sum; `CodecError` for malformed bytes."""
     view = exact(partial, plan.partial_bytes, "a partial sum")
     (count,) = _COUNT.unpack_from(view)
     n, ciphertexts = read_sum(plan, view[COUNT_BYTES:], plan.ciphertexts, "a partial sum")
     if count and not n:
-        raise CodecError("a partial sum of contributions names the modulus that they are under")
+        raise CodecError("a partial sum of contributions must name their modulus")
     return count, n, ciphertexts
 
 
 def fold_contributions(
     plan: PaillierPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]
 ) -> bytes:
-    """A new partial sum; see `protocols.sums.base.Mechanism.fold`. Bodies must have passed `check`.
+    """Return the partial sum plus contributions; see `protocols.sums.base.Mechanism.fold`.
 
-    `ContributionError` for a contribution under another modulus than those before it.
+    Bodies must have passed `check`. Raises `ContributionError` for a contribution under another modulus than the first.
     """
     count, n, totals = 0, mpz(plan.modulus or 0), [mpz(1)] * plan.ciphertexts
     if partial is not None:
@@ -63,9 +63,9 @@ def fold_contributions(
 
 
 def merge_partials(plan: PaillierPlan, partials: Iterable[Buffer]) -> bytes:
-    """The sum of partial sums; see `protocols.sums.base.Mechanism.merge`.
+    """Return the sum of partial sums; see `protocols.sums.base.Mechanism.merge`.
 
-    `ContributionError` for partials under different moduli; one that nobody fed is under any.
+    Raises `ContributionError` for partial sums under different moduli; an empty one is compatible with any modulus.
     """
     count, n, totals = 0, mpz(plan.modulus or 0), [mpz(1)] * plan.ciphertexts
     for partial in partials:
@@ -83,5 +83,5 @@ def merge_partials(plan: PaillierPlan, partials: Iterable[Buffer]) -> bytes:
 def _counted(plan: PaillierPlan, count: int, more: int) -> int:
     count += more
     if count > plan.max_contributions:
-        raise BudgetError(f"the plan holds for {plan.max_contributions} contributions, another one arrived")
+        raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")
     return count

@@ -1,7 +1,7 @@
-"""Paillier keys of a task: made by phe, kept as fixed-length big-endian numbers.
+"""Paillier keys of a task: made by phe, stored as fixed-length big-endian numbers.
 
 A public key is n, a secret key is p and q; the generator is n + 1, as in phe. Keys are bound to the key size through
-`Keyring.parameter_id`, and to one n where the plan names it.
+`Keyring.parameter_id`, and to one n if the plan names it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _MISSING: Final = "making Paillier keys needs phe, of the extra `paillier`: pip 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """n, and n^2 beside it."""
+    """A public key: the modulus n, and n^2."""
 
     n: Any
 
     @cached_property
     def n_squared(self) -> Any:
-        """The modulus of ciphertexts."""
+        """n^2, the modulus of ciphertexts."""
         return self.n * self.n
 
 
 @dataclass(frozen=True, repr=False)
 class SecretKey:
-    """The prime factors of n, and what decryption modulo each of them needs (Paillier 1999, section 7)."""
+    """The prime factors of n, and the constants of decryption modulo each of them (Paillier 1999, section 7)."""
 
     p: Any
     q: Any
@@ -65,10 +65,10 @@ class SecretKey:
 
 
 def generate_keyring(plan: PaillierPlan) -> Keyring:
-    """Fresh keys from phe's generator and a fresh state key: the holder's copy.
+    """Return the holder's copy of new keys from phe's generator, and a new state key.
 
-    phe's pairs are drawn until one is of the form that short exponents ask for (`is_blum_pair`), about one in six.
-    `ParameterError` where the task names its public key already, or phe is missing.
+    phe's pairs are drawn until one has the form that short exponents need (`is_blum_pair`), about one in six. Raises
+    `ParameterError` if the task names its public key already, or phe is not installed.
     """
     if plan.modulus is not None:
         raise ParameterError("this task names its public key: its keyring exists already")
@@ -87,12 +87,12 @@ def generate_keyring(plan: PaillierPlan) -> Keyring:
 
 
 def is_blum_pair(p: int, q: int) -> bool:
-    """Whether p = q = 3 mod 4 and gcd(p-1, q-1) = 2 (Damgard, Jurik and Nielsen 2010, the variant with short r)."""
+    """Return whether p = q = 3 mod 4 and gcd(p-1, q-1) = 2 (Damgard, Jurik and Nielsen 2010, variant with short r)."""
     return p % 4 == q % 4 == 3 and gmpy2.gcd(p - 1, q - 1) == 2
 
 
 def load_public_key(plan: PaillierPlan, keyring: Keyring | None) -> PublicKey:
-    """The public key of `keyring`; `KeyringError` when it is missing, of another size or task, or malformed."""
+    """Return the public key of `keyring`; `KeyringError` if it is missing, of another size or task, or malformed."""
     body = _checked(plan, keyring).public_key
     if len(body) != plan.modulus_bytes:
         raise KeyringError("the public key does not have the length that its parameters imply")
@@ -100,21 +100,24 @@ def load_public_key(plan: PaillierPlan, keyring: Keyring | None) -> PublicKey:
     if n.bit_length() != plan.key_bits or n % 2 == 0:
         raise KeyringError(f"the public key is not an odd number of {plan.key_bits} bits")
     if plan.modulus not in (None, n):
-        raise KeyringError("this keyring is not of the public key that the task names")
+        raise KeyringError("this keyring has another public key than the one that the task names")
     return PublicKey(n)
 
 
 def load_secret_key(plan: PaillierPlan, keyring: Keyring | None) -> SecretKey:
-    """The secret key of `keyring`; `KeyringError` as for `load_public_key`, or when it does not belong to it."""
+    """Return the secret key of `keyring`.
+
+    Raises `KeyringError` as `load_public_key` does, or if the secret key does not belong to the public key.
+    """
     body = _checked(plan, keyring).secret_key
     if not body:
-        raise KeyringError("this keyring holds no secret key: only a key holder can do this")
+        raise KeyringError("this keyring has no secret key: only a key holder can do this")
     if len(body) != plan.modulus_bytes:
         raise KeyringError("the secret key does not have the length that its parameters imply")
     half = len(body) // 2
     key = SecretKey(mpz.from_bytes(body[:half], "big"), mpz.from_bytes(body[half:], "big"))
     if key.p == key.q or key.p * key.q != load_public_key(plan, keyring).n:
-        raise KeyringError("the secret key does not belong to the public key beside it")
+        raise KeyringError("the secret key does not belong to the keyring's public key")
     return key
 
 

@@ -1,4 +1,4 @@
-"""The Paillier mechanism: the moves of `protocols.sums.base`, each in its own module."""
+"""The Paillier mechanism: the functions of `protocols.sums.base`, each in its own module."""
 
 from __future__ import annotations
 
@@ -22,48 +22,51 @@ __all__ = ["PAILLIER", "PaillierMechanism"]
 
 
 class PaillierMechanism:
-    """Sums of Paillier ciphertexts (EUROCRYPT 1999) that the folding side cannot open."""
+    """Sums of Paillier ciphertexts (EUROCRYPT 1999), which the server cannot decrypt."""
 
     name: Final = "paillier"
     needs_keyring: Final = True
     interactive: Final = False
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PaillierPlan:
-        """See `protocols.sums.paillier.planner.make_plan`; parameters are those of `PaillierParameters`."""
+        """Return the plan of a task; `parameters` are the fields of `PaillierParameters`. See `make_plan`."""
         return make_plan(parameters, layout, max_contributions)
 
     def name_public_key(self, parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
-        """See `protocols.sums.base.NamesPublicKey`."""
+        """Return the task's parameters with the public key; see `protocols.sums.base.NamesPublicKey`."""
         return name_public_key(parameters, public_key)
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Fresh keys from phe's generator; `ParameterError` where the plan names a public key already."""
+        """Return new keys from phe's generator; `ParameterError` if the plan names a public key already."""
         return keys.generate_keyring(_own(plan))
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        """Pack and encrypt; the public key is enough in either mode."""
+        """Return the blocks packed and encrypted; the public key is sufficient in both modes."""
         return encryption.seal_blocks(_own(plan), route, blocks, keyring)
 
     def working_ahead(self, plan: SumPlan, keyring: Keyring) -> AbstractContextManager[None]:
-        """A pool of randomisers for one contribution, filled at the lowest priority; see `pool.standing_pool`."""
+        """Return a context with a pool of randomisers for one contribution, filled at lowest priority.
+
+        See `protocols.sums.paillier.pool.standing_pool`.
+        """
         return standing_pool(_own(plan), keyring)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
-        """Length, modulus, every ciphertext in range, invertible, not transparent; the error names the ciphertext."""
+        """Raise `ContributionError` for another length or modulus, or an invalid ciphertext, which the text names."""
         wire.check_contribution(_own(plan), route, body)
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-        """Add checked contributions to a partial sum; `ContributionError` for one under another modulus."""
+        """Return the partial sum plus checked contributions; `ContributionError` for one under another modulus."""
         return fold.fold_contributions(_own(plan), partial, contributions)
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
-        """Multiply partial sums, modulo n^2; `ContributionError` when they are under different keys."""
+        """Return the sum of partial sums (a product modulo n^2); `ContributionError` if their keys differ."""
         return fold.merge_partials(_own(plan), partials)
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
-        """The modulus and the ciphertexts without the count."""
+        """Return the modulus and the ciphertexts without the count."""
         own = _own(plan)
         fold.read_partial(own, partial)
         return bytes(memoryview(partial)[COUNT_BYTES:])
@@ -71,10 +74,10 @@ class PaillierMechanism:
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """Decrypt the sum; `KeyringError` for a key that it is not under."""
+        """Return the decrypted sum, float64 (layout.length,); `KeyringError` for another key than the sum's."""
         own = _own(plan)
         if not 0 <= contributions <= own.max_contributions:
-            raise ParameterError(f"the plan holds for {own.max_contributions} contributions, not {contributions}")
+            raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
         return encryption.open_aggregate(own, aggregate, keyring)
 
 

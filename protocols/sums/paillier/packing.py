@@ -1,19 +1,19 @@
-"""Many fixed-point values in one plaintext, whole arrays at a time.
+"""Packing of many fixed-point values into one plaintext, for whole arrays at a time.
 
-A plaintext is m = sum_i v_i * 2^(p_i) over signed whole numbers v_i, each with a slot of w_i bits at position p_i, the
-slots side by side and not overlapping. Adding plaintexts adds the v_i, carries and all:
-M = sum_i S_i * 2^(p_i) with S_i the sum of the v_i, whatever the order and whatever the signs on the way.
+A plaintext is m = sum_i v_i * 2^(p_i) over signed whole numbers v_i, each with a slot of w_i bits at position p_i.
+Slots are adjacent and do not overlap. The sum of plaintexts is M = sum_i S_i * 2^(p_i), with S_i the sum of the v_i,
+independent of the order and of the signs of intermediate sums.
 
-*No carry is ever seen.* Let K contributions have |v_i| <= L_i and let w_i be the least with K * L_i < 2^(w_i - 1).
+*No carries.* Let K contributions have |v_i| <= L_i and let w_i be the least with K * L_i < 2^(w_i - 1).
 Then 0 <= S_i + 2^(w_i - 1) < 2^(w_i), so the digits of M + C, C = sum_i 2^(w_i - 1) * 2^(p_i), are exactly
-S_i + 2^(w_i - 1): whoever opens the sum adds C once and reads the slots, however many contributions fed it.
+S_i + 2^(w_i - 1). To open a sum, add C once and read the slots, for any number of contributions.
 
-*No wrap.* The slots end two bits below the top of key_bits bits, so with the top slot at 2^p and w bits wide
-|M| <= (2^(w-1) - 1) * 2^p + (what the lower slots hold, less than 2^p) < 2^(key_bits - 3) <= n/4: M mod n gives M back
-with its sign, and phe, which takes numbers up to n/3 as positive and from 2n/3 on as negative, reads the same one.
+*No wrap-around.* The slots end two bits below the top of key_bits bits, so with the top slot at 2^p and w bits wide
+|M| <= (2^(w-1) - 1) * 2^p + (the lower slots, less than 2^p) < 2^(key_bits - 3) <= n/4: M mod n determines M with its
+sign. phe, which takes numbers up to n/3 as positive and from 2n/3 on as negative, decodes the same number.
 
-A slot has at most 54 bits, so |S_i| < 2^53 is exact in float64; scales are powers of two, so scaling is exact too. The
-one error of a sum is each value's rounding to nearest, at most 1/2 step a contribution.
+A slot has at most 54 bits, so |S_i| < 2^53 is exact in float64. Scales are powers of two, so scaling is exact too. The
+only error of a sum is each value's rounding to nearest, at most 1/2 step per contribution.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from protocols.layout import Block, Segment
 __all__ = ["MAX_SUM", "SLACK", "BlockPacking", "SegmentCode", "SlotRun"]
 
 SLACK: Final = 1.0 + 2.0**-22
-"""How far over its clip a value may be, relatively: float32 rounding of the clip itself."""
+"""Relative amount by which a value may exceed its clip, for float32 rounding of the clip itself."""
 
 MAX_SUM: Final = 2**53 - 1
-"""The largest |sum| of a slot: what float64 holds exactly."""
+"""The largest |sum| of a slot, which float64 represents exactly."""
 
 _MARGIN: Final = 2
-"""Bits of a plaintext that stay zero at its top, so that phe, too, reads a signed number."""
+"""Bits at the top of a plaintext that stay zero, so that phe decodes the same signed number."""
 
 
 @dataclass(frozen=True)
 class SegmentCode:
-    """How the values of one segment become whole numbers: v = round(x * scale), |v| <= largest, in slots of `width`."""
+    """The code of a segment's values as whole numbers: v = round(x * scale), |v| <= largest, slots of `width` bits."""
 
     scale: float
     largest: int
@@ -53,9 +53,10 @@ class SegmentCode:
 
     @classmethod
     def of(cls, segment: Segment, value_bits: int, contributions: int) -> SegmentCode:
-        """Counts at scale 1; other values at the largest power of two at which the clip fits `value_bits` bits.
+        """Return the code of a segment for sums of `contributions`.
 
-        `BudgetError` for a clip that has no such scale in float64.
+        Counts have scale 1; other values the largest power of two at which the clip fits `value_bits` bits. Raises
+        `BudgetError` for a clip without such a scale in float64.
         """
         bound = segment.clip * SLACK
         scale = 1.0
@@ -70,7 +71,7 @@ class SegmentCode:
 
 @dataclass(frozen=True)
 class SlotRun:
-    """A rectangle of slots: `rows` plaintexts from `first` on, in each `slots` of one segment from bit `offset` on."""
+    """A rectangle of slots of one segment: in `rows` plaintexts from `first` on, `slots` slots from bit `offset` on."""
 
     segment: int
     first: int
@@ -81,7 +82,7 @@ class SlotRun:
 
 @dataclass(frozen=True)
 class BlockPacking:
-    """Where every value of a block of such segments lies. Values fill plaintexts in order, from the top bit down."""
+    """The position of every value of a block with these segments. Values fill plaintexts in order, from the top bit."""
 
     segments: tuple[Segment, ...]
     codes: tuple[SegmentCode, ...]
@@ -89,7 +90,7 @@ class BlockPacking:
 
     @cached_property
     def runs(self) -> tuple[SlotRun, ...]:
-        """A segment takes up to three: the rest of a plaintext, whole plaintexts, the beginning of the last."""
+        """The runs of all segments, up to three each: the rest of a plaintext, whole plaintexts, part of the last."""
         runs: list[SlotRun] = []
         row, offset = 0, _MARGIN
         for index, (segment, code) in enumerate(zip(self.segments, self.codes, strict=True)):
@@ -108,7 +109,7 @@ class BlockPacking:
 
     @cached_property
     def plaintexts(self) -> int:
-        """Plaintexts, so ciphertexts, of the block."""
+        """Number of plaintexts, and ciphertexts, of the block."""
         last = self.runs[-1]
         return last.first + last.rows
 
@@ -118,15 +119,17 @@ class BlockPacking:
         return tuple(int.from_bytes(row, "big") for row in self._pack([np.zeros(r.rows * r.slots) for r in self.runs]))
 
     def pack(self, block: Block, values: NDArray[np.float64]) -> list[int]:
-        """The signed plaintexts of `values`, float64 (block.length,), of a block of these segments.
+        """Return the signed plaintexts of `values`, float64 (block.length,), of a block with these segments.
 
-        `ParameterError` for another shape or a count that is not whole, `BudgetError` for a value that is not finite or
-        over its clip.
+        Raises `ParameterError` for another shape or a count that is not a whole number, `BudgetError` for a value that
+        is not finite or exceeds its clip.
         """
         if values.shape != (block.length,):
             raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
         if not (np.abs(values) <= block.bounds() * SLACK).all():
-            raise BudgetError(f"block {block.name!r} holds a value that is not finite or over its clip: clip it first")
+            raise BudgetError(
+                f"block {block.name!r} holds a value that is not finite or exceeds its clip: clip it first"
+            )
         parts = [self._steps(index, part) for index, part in enumerate(block.split(values).values())]
         taken = [0] * len(parts)
         digits = []
@@ -140,11 +143,11 @@ class BlockPacking:
         segment, code = self.segments[index], self.codes[index]
         steps = np.rint(values * code.scale)
         if segment.integral and not np.array_equal(steps, values):
-            raise ParameterError(f"segment {segment.name!r} counts, and holds a value that is not a whole number")
+            raise ParameterError(f"segment {segment.name!r} holds a count that is not a whole number")
         return steps
 
     def _pack(self, digits: Sequence[NDArray[np.float64]]) -> list[bytes]:
-        """Plaintexts of M + C as big-endian bytes, from the signed digits of each run."""
+        """Return the plaintexts of M + C as big-endian bytes, from the signed digits of each run."""
         bits = np.zeros((self.plaintexts, self.key_bits), np.uint8)
         for run, signed in zip(self.runs, digits, strict=True):
             width = self.codes[run.segment].width
@@ -155,9 +158,9 @@ class BlockPacking:
         return [row.tobytes() for row in np.packbits(bits, axis=1)]
 
     def unpack(self, block: Block, plaintexts: Sequence[int]) -> NDArray[np.float64]:
-        """The sums in the segments' units, float64 (block.length,), from the signed plaintexts of a sum.
+        """Return the sums in the segments' units, float64 (block.length,), from the signed plaintexts of a sum.
 
-        `CodecError` when no contributions add up to these plaintexts: bits outside of the slots are set.
+        Raises `CodecError` if bits outside the slots are set, which no sum of contributions does.
         """
         totals = [int(m) + c for m, c in zip(plaintexts, self._offsets, strict=True)]
         if not all(0 <= total < 1 << self.key_bits for total in totals):

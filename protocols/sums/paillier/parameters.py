@@ -1,4 +1,4 @@
-"""What a task says about its Paillier sum: two key sizes, no free-form ones."""
+"""The parameters of Paillier sums: two key sizes, no free choice of others."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from protocols.parameter_text.first_fault import first_fault
 __all__ = ["SECURITY_BITS", "PaillierParameters", "checked_parameters", "name_public_key"]
 
 SECURITY_BITS: Final = {2048: 112, 3072: 128}
-"""Classical security of factoring a modulus of so many bits (NIST SP 800-57 part 1, table 2)."""
+"""Bits of the modulus -> classical security bits (NIST SP 800-57 part 1, table 2)."""
 
 
 class PaillierParameters(BaseModel):
-    """Parameters of a Paillier sum; everything else follows from the layout and the cohort."""
+    """A task's parameters for Paillier sums; everything else follows from the layout and the cohort."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,22 +27,22 @@ class PaillierParameters(BaseModel):
     )
     mode: Literal["shared", "public"] = Field(
         default="shared",
-        description="shared: all clients hold the secret key. public: clients encrypt under a key holder's public key.",
+        description="shared: all clients have the secret key. public: clients encrypt with a key holder's public key.",
     )
     value_bits: int = Field(
         default=32,
         ge=8,
         le=48,
-        description="Bits of one value with its sign, before the headroom for the sum. Counts take what they need.",
+        description="Bits of one value with its sign, before the headroom for the sum. Counts use as many as needed.",
     )
     randomiser: Literal["short", "strict"] = Field(
         default="short",
-        description="short: who has the public key alone blinds with short exponents of one base "
-        "(Damgard, Jurik and Nielsen 2010). strict: with r^n for a fresh uniform r, always.",
+        description="How a client without the secret key randomises. short: short exponents of one base (Damgard, "
+        "Jurik and Nielsen 2010). strict: r^n for a new uniform r.",
     )
     public_key: str | None = Field(
         default=None,
-        description="The modulus n, big-endian base64url, once the key holder has made it: other ones are refused.",
+        description="The modulus n, big-endian base64url, once the key holder has made it; others are then refused.",
     )
 
     @field_validator("public_key")
@@ -51,7 +51,7 @@ class PaillierParameters(BaseModel):
         try:
             b64decode(text or "")
         except CodecError:
-            raise ValueError("a public key is base64url without padding") from None
+            raise ValueError("a public key must be base64url without padding") from None
         return text
 
     @model_validator(mode="after")
@@ -62,7 +62,7 @@ class PaillierParameters(BaseModel):
 
     @property
     def modulus(self) -> int | None:
-        """n where the task names it."""
+        """n if the task names it, else None; 0 for a key of another length."""
         if self.public_key is None:
             return None
         body = b64decode(self.public_key)
@@ -70,7 +70,7 @@ class PaillierParameters(BaseModel):
 
 
 def checked_parameters(parameters: Mapping[str, Any]) -> PaillierParameters:
-    """`parameters` of a task; `ParameterError` says what is wrong with them."""
+    """Return the validated parameters of a task; `ParameterError` names the first invalid one."""
     try:
         return PaillierParameters.model_validate(dict(parameters))
     except ValidationError as error:
@@ -78,11 +78,12 @@ def checked_parameters(parameters: Mapping[str, Any]) -> PaillierParameters:
 
 
 def name_public_key(parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
-    """`parameters` with n in them, from its big-endian bytes.
+    """Return `parameters` with n added, from its big-endian bytes.
 
-    `ParameterError` for bytes that are not an odd number of `key_bits` bits at full width, or when they name another n.
+    Raises `ParameterError` unless the bytes are an odd number of `key_bits` bits at full width, or if the parameters
+    name another n already.
     """
     named = {**parameters, "public_key": b64encode(public_key)}
     if checked_parameters(parameters).public_key not in (None, checked_parameters(named).public_key):
-        raise ParameterError("the task names another public key already, and keeps it")
+        raise ParameterError("the task already names another public key, which cannot be replaced")
     return named

@@ -1,7 +1,7 @@
-"""Lays out a Paillier sum: slots, lengths, and how far the opened sum can be from the true one.
+"""The plan of a Paillier sum: slots, lengths, and a bound on the error of the opened sum.
 
-`protocols.sums.paillier.packing` proves that no slot carries into the next and bounds the error: half a step for every
-contribution, nothing else.
+`protocols.sums.paillier.packing` proves that no slot carries into the next, and that the error is at most half a step
+per contribution.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEAST_VALUE_BITS: Final = 8
 
 @dataclass(frozen=True)
 class PaillierPlan:
-    """A laid-out Paillier sum; equal on every party because it follows from the task's parameters alone."""
+    """The plan of a Paillier sum; all parties compute the same from the task's parameters."""
 
     parameters: PaillierParameters
     layout: VectorLayout
@@ -43,7 +43,7 @@ class PaillierPlan:
 
     @property
     def opened_by(self) -> OpenedBy:
-        """Every member in shared mode, the key holder in public mode."""
+        """ "members" in shared mode, "holder" in public mode."""
         return "members" if self.parameters.mode == "shared" else "holder"
 
     @property
@@ -53,28 +53,29 @@ class PaillierPlan:
 
     @cached_property
     def modulus(self) -> int | None:
-        """n where the task names it; None: a sum is of whatever n its first contribution has."""
+        """n if the task names it; None if the first contribution of a sum determines it."""
         return self.parameters.modulus
 
     @property
     def modulus_bytes(self) -> int:
-        """Length of n on the wire."""
+        """Length of n on the wire, in bytes."""
         return self.key_bits // 8
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Length of one ciphertext on the wire: a number below n^2."""
+        """Length of one ciphertext on the wire, in bytes: a number below n^2."""
         return self.key_bits // 4
 
     @cached_property
     def parameter_id(self) -> bytes:
-        """32 bytes that name the key size."""
+        """32 bytes that identify the key size."""
         return digest("paillier parameters", self.key_bits)
 
     def with_public_key(self, public_key: bytes) -> PaillierPlan:
-        """The same plan for one modulus only: `check` and `fold` refuse contributions under any other.
+        """Return this plan for one modulus only: `check` and `fold` refuse contributions under any other.
 
-        `public_key`: n, big-endian, `modulus_bytes` long, as in `Keyring.public_key`; `ParameterError` for others.
+        public_key: n, big-endian, `modulus_bytes` bytes, as in `Keyring.public_key`. Raises `ParameterError` for a
+        malformed key.
         """
         named = name_public_key(self.parameters.model_dump(), public_key)
         return make_plan(named, self.layout, self.max_contributions)
@@ -91,7 +92,7 @@ class PaillierPlan:
 
     @cached_property
     def _coded_segments(self) -> dict[str, tuple[Segment, SegmentCode]]:
-        """By `block/segment`; of blocks alike the first stands for all, for there may be very many."""
+        """Segment and code by `block/segment`, for the first of all blocks with equal segments: there may be many."""
         first: dict[tuple[Segment, ...], Block] = {}
         for block in self.layout.blocks:
             first.setdefault(block.segments, block)
@@ -108,33 +109,33 @@ class PaillierPlan:
 
     @cached_property
     def ciphertexts(self) -> int:
-        """Ciphertexts of the aggregate."""
+        """Number of ciphertexts of the aggregate."""
         return sum(packing.plaintexts for packing in self.packings)
 
     def route_ciphertexts(self, route: Route) -> int:
-        """Ciphertexts of a contribution along `route`."""
+        """Return the number of ciphertexts of a contribution along `route`."""
         self.layout.check_route(route)
         chosen = self.layout.chosen * self.packings[0].plaintexts
         return chosen or sum(self.packings[targets[0]].plaintexts for targets in route)
 
     def contribution_bytes(self, route: Route) -> int:
-        """Exact length of a contribution along `route`: the blocks it chose, if any, n, then the ciphertexts."""
+        """Return the exact length in bytes of a contribution along `route`: chosen blocks if any, n, ciphertexts."""
         head = head_bytes(self.layout)
         return head + self.modulus_bytes + self.route_ciphertexts(route) * self.ciphertext_bytes
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate: n, then the ciphertexts."""
+        """Length of a released aggregate in bytes: n, then the ciphertexts."""
         return self.modulus_bytes + self.ciphertexts * self.ciphertext_bytes
 
     @property
     def partial_bytes(self) -> int:
-        """Length of a partial sum: the contribution count, then what an aggregate holds."""
+        """Length of a partial sum in bytes: the contribution count, then the fields of an aggregate."""
         return COUNT_BYTES + self.aggregate_bytes
 
     @property
     def segment_errors(self) -> dict[str, float]:
-        """Error bound by `block/segment`, in the segment's own unit; 0.0 for counts, which are exact."""
+        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts, which are exact."""
         return {
             name: 0.0 if segment.integral else self.max_contributions / 2 / code.scale
             for name, (segment, code) in self._coded_segments.items()
@@ -142,11 +143,11 @@ class PaillierPlan:
 
     @property
     def predicted_error(self) -> float:
-        """The largest of the segments' error bounds: half a step for every contribution."""
+        """The largest of the segments' error bounds: half a step per contribution."""
         return max(self.segment_errors.values())
 
     def describe(self) -> dict[str, Any]:
-        """JSON-ready facts for people."""
+        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         values = self.layout.length
         return {
             "mechanism": self.mechanism,
@@ -168,7 +169,10 @@ class PaillierPlan:
 
 
 def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PaillierPlan:
-    """The plan of a task. `ParameterError` for parameters that make no sense, `BudgetError` when slots do not fit."""
+    """Return the plan of a task.
+
+    Raises `ParameterError` for invalid parameters, `BudgetError` if sums could exceed the exact range of float64.
+    """
     checked = checked_parameters(parameters)
     if max_contributions < 1:
         raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
@@ -186,6 +190,6 @@ def _refusal(parameters: PaillierParameters, segments: set[Segment], contributio
     if contributions * counts <= MAX_SUM and _LEAST_VALUE_BITS <= value_bits < parameters.value_bits:
         alternatives.append(f"value_bits of at most {value_bits} fit")
     return (
-        f"sums of {contributions} contributions with value_bits {parameters.value_bits} could pass 2^53, the whole "
-        f"numbers that float64 holds; {', or '.join(alternatives) or 'no number of contributions fits these counts'}"
+        f"sums of {contributions} contributions with value_bits {parameters.value_bits} could exceed 2^53, the largest "
+        f"exact integer in float64; {', or '.join(alternatives) or 'no number of contributions fits these counts'}"
     )

@@ -1,7 +1,7 @@
-"""A pool of randomisers, filled in the background while nothing else is to do.
+"""A pool of randomisers, filled in the background at low priority.
 
-With a pool, sealing costs two multiplications a ciphertext. A randomiser leaves the pool once and is never put back,
-never written anywhere, and a forked process starts with empty pools: one used twice would show the difference of two
+With a pool, sealing costs two multiplications per ciphertext. A randomiser leaves the pool once, is never put back or
+stored, and a forked process starts with empty pools: a randomiser used twice would reveal the difference of two
 plaintexts.
 """
 
@@ -26,11 +26,11 @@ from protocols.sums.paillier.randomisers import crt_randomiser, full_randomiser,
 __all__ = ["RandomiserPool", "randomiser_maker", "standing_pool", "take_pooled"]
 
 _NICE: Final = 19
-"""The filling thread's place in the queue for the processor, where the system has one for threads: the last."""
+"""Niceness of the filling thread on systems with per-thread priorities: the lowest priority."""
 
 
 def randomiser_maker(plan: PaillierPlan, keyring: Keyring) -> Callable[[], Any]:
-    """How the owner of `keyring` makes one: by CRT with the secret key, else as the plan's `randomiser` says."""
+    """Return a function that makes a randomiser: by CRT if `keyring` has the secret key, else as the plan says."""
     if keyring.secret_key:
         secret = load_secret_key(plan, keyring)
         return lambda: crt_randomiser(secret)
@@ -41,10 +41,11 @@ def randomiser_maker(plan: PaillierPlan, keyring: Keyring) -> Callable[[], Any]:
 
 
 class RandomiserPool:
-    """Up to `capacity` randomisers for one task's public key; sealing under that key takes from it first.
+    """Up to `capacity` randomisers for one task's public key; sealing with that key takes from the pool first.
 
-    `start` fills it in a thread of low priority and refills what is taken; `fill` fills it at once, in the calling
-    thread. From then until `stop`, or the end of the `with` block, it is offered to every seal in this process.
+    `start` fills the pool in a thread of low priority and refills it; `fill` fills it at once, in the calling thread.
+    From then until `stop`, or the end of the `with` block, every seal in this process can use it. Raises
+    `ParameterError` for a capacity below 1.
     """
 
     def __init__(self, plan: PaillierPlan, keyring: Keyring, capacity: int) -> None:
@@ -57,7 +58,7 @@ class RandomiserPool:
         _EVERY.add(self)
 
     def forget(self) -> None:
-        """Become empty and idle: at first, at the end, and in a forked process, which has no thread to stop."""
+        """Reset to an empty pool without a thread: in `__init__`, in `stop`, and in a forked process."""
         self._ready: deque[Any] = deque()
         self._wanted = threading.Event()
         self._stopping = False
@@ -67,31 +68,31 @@ class RandomiserPool:
         return f"<RandomiserPool {len(self)} of {self._capacity}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a pool of randomisers is never written down, nor copied")
+        raise TypeError("a pool of randomisers cannot be copied or pickled")
 
     def __len__(self) -> int:
-        """Randomisers that wait."""
+        """Number of randomisers in the pool."""
         return len(self._ready)
 
     def start(self) -> RandomiserPool:
-        """Offer the pool and fill it in the background; `ParameterError` when it or another one serves this key."""
+        """Offer the pool and fill it in the background; `ParameterError` if it runs already, or another pool does."""
         self._offer()
         if self._thread is not None:
-            raise ParameterError("this pool runs already")
+            raise ParameterError("this pool is already running")
         self._wanted.set()
         self._thread = threading.Thread(target=self._run, name="paillier-randomisers", daemon=True)
         self._thread.start()
         return self
 
     def fill(self) -> RandomiserPool:
-        """Offer the pool and fill it here and now."""
+        """Offer the pool and fill it in the calling thread; `ParameterError` if another pool serves this key."""
         self._offer()
         while len(self._ready) < self._capacity:
             self._ready.append(self._make())
         return self
 
     def stop(self) -> None:
-        """Withdraw the pool and drop what is in it."""
+        """Stop the thread, withdraw the pool and discard its randomisers."""
         if _OFFERED.get(self._key) is self:
             del _OFFERED[self._key]
         if self._thread is not None:
@@ -113,7 +114,7 @@ class RandomiserPool:
             raise ParameterError("another pool serves this public key: stop it first")
 
     def _run(self) -> None:
-        _step_back()
+        _lower_priority()
         while True:
             self._wanted.wait()
             self._wanted.clear()
@@ -123,7 +124,7 @@ class RandomiserPool:
                 return
 
     def take(self, count: int) -> list[Any]:
-        """At most `count` randomisers, which are the caller's alone from here on."""
+        """Remove and return at most `count` randomisers."""
         taken: list[Any] = []
         with contextlib.suppress(IndexError):
             for _ in range(count):
@@ -138,9 +139,9 @@ _EVERY: Final[WeakSet[RandomiserPool]] = WeakSet()
 
 @contextlib.contextmanager
 def standing_pool(plan: PaillierPlan, keyring: Keyring) -> Iterator[None]:
-    """A pool that holds one contribution's randomisers and fills in the background; a task has at most one a process.
+    """Run a background pool with the randomisers of one contribution; a task has at most one per process.
 
-    Whoever comes second takes from the pool that is there, and what it lacks is made as it is needed.
+    If another pool serves the key already, its randomisers are used, and missing ones are made when they are needed.
     """
     with contextlib.ExitStack() as held:
         pool = RandomiserPool(plan, keyring, capacity=plan.layout.chosen or plan.ciphertexts)
@@ -150,13 +151,13 @@ def standing_pool(plan: PaillierPlan, keyring: Keyring) -> Iterator[None]:
 
 
 def take_pooled(plan: PaillierPlan, key: PublicKey, count: int) -> list[Any]:
-    """At most `count` randomisers from the pool that serves `key`; none where there is no pool."""
+    """Remove and return at most `count` randomisers from the pool that serves `key`; none if there is no pool."""
     pool = _OFFERED.get((key, plan.parameters.randomiser))
     return [] if pool is None else pool.take(count)
 
 
-def _step_back() -> None:
-    """Let everything else go first: on Linux a thread has a priority of its own."""
+def _lower_priority() -> None:
+    """Give the calling thread the lowest priority, on Linux, where each thread has its own."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

@@ -1,4 +1,4 @@
-"""A Paillier sum with every party on one page, from the task's parameters to the opened sum."""
+"""A complete Paillier sum with all parties in one function, from the task's parameters to the opened sum."""
 
 from __future__ import annotations
 
@@ -22,22 +22,27 @@ __all__ = ["run_paillier_sum"]
 def run_paillier_sum(
     parameters: Mapping[str, Any], layout: VectorLayout, vectors: Sequence[NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """The sum of `vectors`, each (layout.length,), as a task with `parameters` (`PaillierParameters`) computes it."""
-    # Everyone derives the same plan from the task: slots, scales and lengths.
+    """Return the sum of `vectors`, each float64 (layout.length,), as a task with `parameters` computes it.
+
+    parameters: the fields of `PaillierParameters`.
+    """
+    # All parties compute the same plan from the task: slots, scales and lengths.
     plan = make_plan(parameters, layout, len(vectors))
     route = whole_route(layout)
 
-    # The key holder: phe makes p and q. Shared mode: every client gets them, sealed, through the mailbox. Public mode:
-    # they get n only. The task names n from then on, so that nobody's contribution is under another one.
+    # The key holder makes p and q with phe. In shared mode every client gets them, sealed, through the mailbox; in
+    # public mode clients get n only. From then on the task names n, and contributions under another n are refused.
     holder = generate_keyring(plan)
     member = holder.without_secret_key() if plan.opened_by == "holder" else holder
     plan = plan.with_public_key(holder.public_key)
 
-    # Each client: round(value * scale) into slots, (1 + m n) r^n mod n^2. Idle time goes into randomisers beforehand.
+    # Each client packs round(value * scale) into slots and computes (1 + m n) r^n mod n^2, with randomisers that it
+    # made in idle time.
     with RandomiserPool(plan, member, capacity=plan.ciphertexts).fill():
         contributions = [seal_blocks(plan, route, layout.split(vector), member) for vector in vectors]
 
-    # The server: in range, invertible, under n? Then multiply modulo n^2; the partial sum starts with its count.
+    # The server checks that ciphertexts are in range, invertible and under n, and multiplies them modulo n^2; the
+    # partial sum starts with its count.
     for body in contributions:
         check_contribution(plan, route, body)
     partial = fold_contributions(plan, None, ((route, body) for body in contributions))

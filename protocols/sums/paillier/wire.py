@@ -1,12 +1,12 @@
 """The fixed-length wire form: the modulus, then ciphertexts, every number big-endian at its full width.
 
-    contribution    n (key_bits/8 bytes), ciphertexts (key_bits/4 bytes each), the blocks of the route in order; behind
-                    a head that names them where contributions choose (`protocols.sums.chosen`)
+    contribution    n (key_bits/8 bytes), ciphertexts (key_bits/4 bytes each), the blocks of the route in order; after
+                    a head that names the blocks if contributions choose them (`protocols.sums.chosen`)
     aggregate       n, the ciphertexts of every block
     partial         contributions so far (uint64, little-endian), then as an aggregate
 
-n is zero in a partial that nobody has fed, under a plan that names no public key. A block that nobody fed is
-ciphertexts 1: they encrypt zero.
+n is zero in a partial sum without contributions, if the plan names no public key. A block without contributions
+consists of ciphertexts 1, which encrypt zero.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["check_contribution", "read_numbers", "read_sum", "write_sum"]
 
 
 def read_numbers(body: memoryview, width: int) -> list[Any]:
-    """The big-endian numbers of `width` bytes that `body` consists of."""
+    """Return the big-endian numbers of `width` bytes each in `body`."""
     return [mpz.from_bytes(body[start : start + width], "big") for start in range(0, len(body), width)]
 
 
 def read_sum(plan: PaillierPlan, body: Buffer, ciphertexts: int, what: str) -> tuple[Any, list[Any]]:
-    """n and the ciphertexts behind it; `CodecError` for another length, an n of another size or another n."""
+    """Return n and the ciphertexts after it; `CodecError` for another length, an n of another size or another n."""
     view = exact(body, plan.modulus_bytes + ciphertexts * plan.ciphertext_bytes, what)
     n = mpz.from_bytes(view[: plan.modulus_bytes], "big")
     if n and (n.bit_length() != plan.key_bits or n % 2 == 0):
@@ -44,16 +44,16 @@ def read_sum(plan: PaillierPlan, body: Buffer, ciphertexts: int, what: str) -> t
 
 
 def write_sum(plan: PaillierPlan, n: Any, ciphertexts: Iterable[Any]) -> bytes:
-    """The inverse of `read_sum`."""
+    """Return n and the ciphertexts as bytes that `read_sum` decodes."""
     width = plan.ciphertext_bytes
     return b"".join((n.to_bytes(plan.modulus_bytes, "big"), *(c.to_bytes(width, "big") for c in ciphertexts)))
 
 
 def check_contribution(plan: PaillierPlan, route: Route, body: Buffer) -> None:
-    """Raise `ContributionError` unless every ciphertext is in [1, n^2), invertible, and hides what it holds.
+    """Raise `ContributionError` unless every ciphertext is in [1, n^2), invertible modulo n^2, and randomised.
 
-    Invertible modulo n^2 is coprime to n: one gcd for the product of all. c = 1 mod n has no randomiser at all: anyone
-    reads the plaintext (c - 1)/n.
+    Invertible modulo n^2 means coprime to n, which one gcd checks for the product of all. c = 1 mod n has no
+    randomiser: anyone can read its plaintext (c - 1)/n.
     """
     expected = plan.route_ciphertexts(route)
     if plan.layout.chosen:
@@ -63,7 +63,7 @@ def check_contribution(plan: PaillierPlan, route: Route, body: Buffer) -> None:
     except CodecError as error:
         raise ContributionError(str(error)) from None
     if not n:
-        raise ContributionError("a contribution names the modulus that it is under")
+        raise ContributionError("a contribution must name its modulus")
     n_squared, product = n * n, mpz(1)
     for index, ciphertext in enumerate(ciphertexts):
         if not 0 < ciphertext < n_squared:

@@ -1,4 +1,4 @@
-"""Operators' tokens: named, hashed, expiring, rotated, revoked; over HTTP and from the command line."""
+"""Operators' tokens: names, hashes, expiry, rotation and revocation, over HTTP and from the command line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def works(api: Api, token: str) -> bool:
     return answer.status_code == 200
 
 
-def test_a_token_is_shown_once_and_kept_as_a_hash(api: Api, tmp_path: Path) -> None:
+def test_a_token_is_shown_once_and_stored_as_a_hash(api: Api, tmp_path: Path) -> None:
     token = make(api, "grafana", role="read-only")
     assert token.startswith("hro_")
     assert works(api, token)
@@ -52,7 +52,7 @@ def test_a_token_is_shown_once_and_kept_as_a_hash(api: Api, tmp_path: Path) -> N
     assert hash_token(token).encode() in stored
 
 
-def test_a_name_is_taken_once(api: Api) -> None:
+def test_names_of_tokens_are_unique(api: Api) -> None:
     make(api, "anna")
     again = api.http.post("/v1/operators", json={"name": "anna"}, headers=api.operator)
     assert again.status_code == 409
@@ -70,7 +70,7 @@ def test_a_token_expires(api: Api, clock: ManualClock) -> None:
     assert (view["age_seconds"], view["expires_seconds"]) == (60.0, 0.0)
 
 
-def test_rotation_voids_the_old_one_and_lasts_as_long_again(api: Api, clock: ManualClock) -> None:
+def test_rotation_voids_the_old_token_and_restarts_the_lifetime(api: Api, clock: ManualClock) -> None:
     old = make(api, "guest", role="operator", expires_seconds=60)
     clock.advance(50.0)
     answer = api.http.post("/v1/operators/guest/rotation", headers=api.operator)
@@ -84,7 +84,7 @@ def test_rotation_voids_the_old_one_and_lasts_as_long_again(api: Api, clock: Man
     assert api.http.post("/v1/operators/nobody/rotation", headers=api.operator).status_code == 404
 
 
-def test_revocation_is_at_once_and_frees_the_name(api: Api) -> None:
+def test_revocation_takes_effect_at_once_and_frees_the_name(api: Api) -> None:
     token = make(api, "anna")
     assert api.http.delete("/v1/operators/anna", headers=api.operator).status_code == 200
     assert not works(api, token)
@@ -92,7 +92,7 @@ def test_revocation_is_at_once_and_frees_the_name(api: Api) -> None:
     assert works(api, make(api, "anna"))
 
 
-def test_an_admin_cannot_be_made_by_others(api: Api) -> None:
+def test_only_admins_create_tokens(api: Api) -> None:
     token = make(api, "anna", role="operator")
     headers = {"Authorization": f"Bearer {token}"}
     answer = api.http.post("/v1/operators", json={"name": "me", "role": "admin"}, headers=headers)

@@ -1,4 +1,4 @@
-"""Rate limits: generous to those who show a token, strict with those who fail; and the SDK keeps to them."""
+"""Rate limits by token and, for failed attempts, by address; and how the SDK handles 429."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.server import running_aggregator
 
 
 class Time:
-    """Seconds that pass when told to."""
+    """A monotonic clock that tests set."""
 
     def __init__(self) -> None:
         self.seconds = 100.0
@@ -33,36 +33,36 @@ class Time:
         return self.seconds
 
 
-def test_a_bucket_takes_a_burst_and_then_its_rate() -> None:
+def test_a_bucket_allows_a_burst_and_then_its_rate() -> None:
     time = Time()
     buckets = Buckets(2.0, time)
     assert [buckets.take("a") for _ in range(41)] == [0.0] * 40 + [0.5]
-    assert buckets.take("b") == 0.0  # somebody else's is full
+    assert buckets.take("b") == 0.0  # another key's bucket is full
     time.seconds += 0.25
     assert buckets.take("a") == pytest.approx(0.25)
     time.seconds += 0.25
     assert buckets.wait("a") == 0.0
     assert (buckets.take("a"), buckets.take("a")) == (0.0, 0.5)
     time.seconds += 1000.0
-    assert sum(not buckets.take("a") for _ in range(100)) == 40  # no more is saved up than a burst
+    assert sum(not buckets.take("a") for _ in range(100)) == 40  # the capacity is one burst
 
 
-def test_no_rate_is_no_limit_and_a_tiny_one_still_lets_one_through() -> None:
+def test_rate_0_is_no_limit_and_a_tiny_rate_allows_one_request() -> None:
     assert not any(Buckets(0.0).take("a") for _ in range(1000))
     slow = Buckets(0.001, Time())
     assert slow.take("a") == 0.0
     assert slow.take("a") == pytest.approx(1000.0)
 
 
-def test_callers_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limits, "_MOST_BUCKETS", 10)
+def test_the_number_of_buckets_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limits, "_MAX_BUCKETS", 10)
     time = Time()
     buckets = Buckets(1.0, time)
     for number in range(50):
         buckets.take(f"caller {number}")
     assert len(buckets._levels) == 10
     time.seconds += 60.0
-    buckets.wait("caller 49")  # it is full again: forgotten
+    buckets.wait("caller 49")  # it is full again, so it is dropped
     assert len(buckets._levels) == 9
 
 
@@ -73,7 +73,7 @@ def test_threads_share_a_bucket() -> None:
     assert taken.count(0.0) == 100
 
 
-def test_an_ipv6_customer_is_one_caller() -> None:
+def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
     strict = Limits(Settings(failure_rate=0.05), Time())
     strict.failure("2001:db8::1")
     with pytest.raises(Problem) as refused:
@@ -91,7 +91,7 @@ def refused(answer: httpx.Response) -> None:
     assert int(answer.headers["retry-after"]) >= 1
 
 
-def test_a_client_that_asks_too_often_waits_and_others_do_not(tmp_path: Path) -> None:
+def test_a_client_over_its_rate_gets_429_and_others_do_not(tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data", client_rate=0.2) as api:
         task = api.create_task(cohort=4)
         busy, other = task.enrol(2)
@@ -104,7 +104,7 @@ def test_a_client_that_asks_too_often_waits_and_others_do_not(tmp_path: Path) ->
         assert all(api.http.get(task.path, headers=holder.auth).status_code == 200 for _ in range(20))
 
 
-def test_an_operators_script_that_runs_wild_waits(tmp_path: Path) -> None:
+def test_an_operator_over_the_rate_gets_429(tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data", operator_rate=0.2) as api:
         statuses = [api.http.get("/v1/tasks", headers=api.operator).status_code for _ in range(6)]
         assert (statuses[:4], statuses[-1]) == ([200] * 4, 429)
@@ -115,10 +115,10 @@ def wrong_invitation(api: Api) -> httpx.Response:
     return api.http.post("/v1/enrolments", json=body)
 
 
-def test_failed_attempts_are_counted_and_good_tokens_of_the_same_address_go_on(tmp_path: Path) -> None:
+def test_failed_attempts_are_limited_and_valid_tokens_from_the_same_address_are_not(tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data", failure_rate=0.25) as api:
         task = api.create_task(cohort=4)
-        members = task.enrol(10)  # from one address, at once: a fleet
+        members = task.enrol(10)  # many clients from one address
         assert [wrong_invitation(api).status_code for _ in range(2)] == [403] * 2
         tries = [api.http.get(task.path, headers={"Authorization": f"Bearer hrc_{n}"}) for n in range(2)]
         assert [answer.status_code for answer in tries] == [401] * 2
@@ -130,15 +130,15 @@ def test_failed_attempts_are_counted_and_good_tokens_of_the_same_address_go_on(t
         assert api.http.get("/healthz").status_code == 200
 
 
-def test_a_fleet_behind_one_address_enrols_at_once(tmp_path: Path) -> None:
+def test_many_clients_behind_one_address_enrol_at_once(tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data", failure_rate=0.05) as api:
-        assert len(api.create_task(cohort=4).enrol(60)) == 60  # successes cost nothing
+        assert len(api.create_task(cohort=4).enrol(60)) == 60  # successful enrolments are not counted
 
 
-def test_the_sdk_waits_as_it_is_told_to(tmp_path: Path) -> None:
+def test_the_sdk_waits_for_retry_after(tmp_path: Path) -> None:
     with running_aggregator(tmp_path / "data", operator_rate=1) as server:
         with Operator(server.url, server.operator_token) as patient:
-            for _ in range(23):  # a burst of 20, and then one a second
+            for _ in range(23):  # a burst of 20, then one a second
                 assert patient.tasks() == []
         hasty = ClientOptions(retry=RetryPolicy(attempts=1))
         with Operator(server.url, server.operator_token, hasty) as operator:

@@ -25,11 +25,11 @@ from tests.support.masked import enrol_masked, masked_task, play
 
 CHANGING = ("DELETE", "PATCH", "POST", "PUT")
 HARMLESS = {200, 409}
-"""What a replay is answered: with the same receipt, or with a conflict."""
+"""Statuses of a replay: the same receipt, or a conflict."""
 
 
 class Recorder:
-    """Keeps what clients send that may change something, and sends each again as soon as it was answered."""
+    """Records clients' requests with changing methods, and sends each again after its response."""
 
     def __init__(self, api: Api) -> None:
         self.api, self.recorded = api, list[httpx.Request]()
@@ -69,7 +69,7 @@ def rows(tmp_path: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def check(recorder: Recorder, tmp_path: Path, *kinds: str) -> None:
-    """At the end, when nothing moves any more: all of it once more, and no row has changed."""
+    """After the last round: send every recorded request again, and check that no row has changed."""
     assert recorder.kinds() == set(kinds)
     before = rows(tmp_path)
     for request in recorder.recorded:
@@ -104,7 +104,7 @@ def test_contributions_and_chunks(api: Api, tmp_path: Path) -> None:
 def test_every_stage_of_a_masked_round(api: Api, tmp_path: Path, mode: str) -> None:
     recorder, task = Recorder(api), masked_task(api, "masked", 6, mode, rounds=1)
     clients = enrol_masked(task, 6)
-    play(None, task, clients)  # type: ignore[arg-type]  # the server is asked for when clients drop out
+    play(None, task, clients)  # type: ignore[arg-type]  # the server is used only when clients drop out
     task.wait_round(1, "complete")
     assert task.opened(1).max() == pytest.approx(63.0, abs=0.1)
     stages = {"advertise", "share", "unmask"} | ({"confirm"} if mode == "semi-malicious" else set())
@@ -136,14 +136,14 @@ def test_keys_envelopes_and_snapshots(api: Api, tmp_path: Path) -> None:
 
 
 def snapshot_bytes(holder: TestMember) -> int:
-    """How long a snapshot must be: a wrong one is told."""
+    """Return the length of a snapshot, from the problem that a wrong length gets."""
     headers = {**holder.auth, "Content-Digest": digest_field(b"x")}
     answer = holder.task.api.http.put(f"{holder.task.path}/snapshots/1", content=b"x", headers=headers)
     return int(answer.json()["expected_bytes"])
 
 
-def test_no_changing_route_of_clients_is_left_out() -> None:
-    """Every route that an enrolled client may change something through is in one of the tests above."""
+def test_every_changing_route_of_clients_is_replayed() -> None:
+    """Every route through which an enrolled client may change something is in one of the tests above."""
     changing = {
         (method, path)
         for (method, path), callers in promised().items()

@@ -1,4 +1,4 @@
-"""Signed requests at the server: a stolen token alone is worth nothing, and neither is a recording."""
+"""Signed requests at the server: neither a stolen token nor a recorded request is accepted."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from aggregator_service.clock import ManualClock
 from aggregator_service.settings import Settings
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT
+from protocols.messages import TaskView
+from protocols.sums.masked.task_binding import broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.inside import aggregator_inside
 from tests.support.server import running_aggregator
@@ -46,7 +48,7 @@ def slug(answer: httpx.Response) -> str:
 
 
 def build(member: TestMember, body: bytes | None = None) -> httpx.Request:
-    """An upload, or a look at the task: not signed yet."""
+    """Build an unsigned upload, or without a body a GET of the task."""
     http = member.task.api.http
     if body is None:
         return http.build_request("GET", f"{member.task.path}/rounds?limit=5", headers=member.auth)
@@ -65,7 +67,7 @@ def sent(member: TestMember, request: httpx.Request) -> httpx.Response:
 
 
 def refused(member: TestMember, request: httpx.Request, why: str = "bad-signature") -> str:
-    """The reason, after it was seen that nothing of it was stored."""
+    """Return the detail of the refusal, after checking that nothing was stored."""
     answer = sent(member, request)
     assert (answer.status_code, slug(answer)) == (400 if why == "bad-digest" else 401, why), answer.text
     assert "www-authenticate" in answer.headers or why == "bad-digest"
@@ -73,7 +75,7 @@ def refused(member: TestMember, request: httpx.Request, why: str = "bad-signatur
     return str(answer.json()["detail"])
 
 
-def test_a_stolen_token_alone_is_worth_nothing(members: list[TestMember]) -> None:
+def test_a_token_without_a_signature_is_refused(members: list[TestMember]) -> None:
     body = members[0].contribution(1, 5.0)
     assert "are missing" in refused(members[0], build(members[0], body))
     assert "are missing" in refused(members[0], build(members[0]))
@@ -85,7 +87,7 @@ def test_a_stolen_token_alone_is_worth_nothing(members: list[TestMember]) -> Non
         assert "are missing" in refused(members[0], request)
 
 
-def test_a_signed_request_is_taken(members: list[TestMember], clock: ManualClock) -> None:
+def test_a_signed_request_is_accepted(members: list[TestMember], clock: ManualClock) -> None:
     body = members[0].contribution(1, 5.0)
     assert sent(members[0], signed(build(members[0], body), members[0], clock)).status_code == 201
     assert sent(members[0], signed(build(members[0]), members[0], clock)).status_code == 200
@@ -96,12 +98,14 @@ def test_operators_need_no_signature(members: list[TestMember]) -> None:
     assert api.http.get("/v1/tasks", headers=api.operator, auth=None).status_code == 200
 
 
-def test_another_key_or_another_client(members: list[TestMember], clock: ManualClock) -> None:
+def test_a_signature_with_another_key_or_of_another_client_is_refused(
+    members: list[TestMember], clock: ManualClock
+) -> None:
     one, other = members
     request = build(one)
     request.headers.update(signature_of(request, one.client_id, Ed25519PrivateKey.generate(), round(clock.now())))
     assert "does not match" in refused(one, request)
-    request = build(one)  # the other's signature, beside the token of this one
+    request = build(one)  # the other client's signature with this client's token
     request.headers.update(signature_of(request, other.client_id, enrolled_as(other.token)[2], round(clock.now())))
     assert "keyid" in refused(one, request)
     request = build(one)
@@ -110,21 +114,21 @@ def test_another_key_or_another_client(members: list[TestMember], clock: ManualC
 
 
 @pytest.mark.parametrize("moved", ["", "?limit=6", "?limit=5&after=0", "/1", "/1?limit=5", "?%6cimit=5"])
-def test_a_signature_is_for_one_place(members: list[TestMember], clock: ManualClock, moved: str) -> None:
+def test_a_signature_covers_path_and_query(members: list[TestMember], clock: ManualClock, moved: str) -> None:
     member = members[0]
     good = signed(build(member), member, clock)
     url = f"{member.task.path}/rounds{moved}"
     assert refused(member, member.task.api.http.build_request("GET", url, headers=good.headers))
 
 
-def test_a_signature_is_for_one_method(members: list[TestMember], clock: ManualClock) -> None:
+def test_a_signature_covers_the_method(members: list[TestMember], clock: ManualClock) -> None:
     member, http = members[0], members[0].task.api.http
     good = signed(http.build_request("HEAD", member.path(1), headers=member.auth), member, clock)
     assert sent(member, good).status_code == 200
     refused(member, http.build_request("PUT", member.path(1), headers=good.headers))
 
 
-def test_another_body(members: list[TestMember], clock: ManualClock) -> None:
+def test_a_signature_covers_the_body(members: list[TestMember], clock: ManualClock) -> None:
     member, http = members[0], members[0].task.api.http
     body, other = member.contribution(1, 5.0), member.contribution(1, 6.0)
     good = signed(build(member, body), member, clock)
@@ -137,8 +141,8 @@ def test_another_body(members: list[TestMember], clock: ManualClock) -> None:
     assert "Content-Digest" in refused(member, signed(bare, member, clock), "bad-digest")
 
 
-def test_another_json_body(members: list[TestMember], clock: ManualClock) -> None:
-    """No client sends JSON once it is enrolled; if it does, it is held against its digest like any body."""
+def test_a_signature_covers_a_json_body(members: list[TestMember], clock: ManualClock) -> None:
+    """Enrolled clients send no JSON, but a JSON body would be checked against its digest like any other body."""
     member, http = members[0], members[0].task.api.http
     path = f"{member.task.path}/invitations"
     content = json.dumps({"role": "member"}).encode()
@@ -165,7 +169,7 @@ def test_a_chunk_cannot_be_moved_or_made_the_last(members: list[TestMember], clo
 
 
 @pytest.mark.parametrize("late", [-WINDOW - 1, WINDOW + 1, -86_400, 86_400, -1790000000])
-def test_a_signature_of_another_time(members: list[TestMember], clock: ManualClock, late: int) -> None:
+def test_a_signature_outside_the_window_is_stale(members: list[TestMember], clock: ManualClock, late: int) -> None:
     answer = sent(members[0], signed(build(members[0]), members[0], clock, late))
     assert (answer.status_code, slug(answer)) == (401, "stale-signature")
     document = answer.json()
@@ -175,7 +179,9 @@ def test_a_signature_of_another_time(members: list[TestMember], clock: ManualClo
 
 
 @pytest.mark.parametrize("late", [-WINDOW, 0, WINDOW])
-def test_the_edges_of_the_window(members: list[TestMember], clock: ManualClock, late: int) -> None:
+def test_a_signature_at_the_edges_of_the_window_is_accepted(
+    members: list[TestMember], clock: ManualClock, late: int
+) -> None:
     assert sent(members[0], signed(build(members[0]), members[0], clock, late)).status_code == 200
 
 
@@ -186,7 +192,7 @@ def test_a_recording_is_stale_after_the_window(members: list[TestMember], clock:
     refused(member, recorded, "stale-signature")
 
 
-def test_odd_headers(members: list[TestMember], clock: ManualClock) -> None:
+def test_malformed_or_repeated_signature_headers_are_refused(members: list[TestMember], clock: ManualClock) -> None:
     member, http = members[0], members[0].task.api.http
     good = signed(build(member), member, clock)
     text, signature = good.headers[SIGNATURE_INPUT], good.headers[SIGNATURE]
@@ -202,7 +208,7 @@ def test_odd_headers(members: list[TestMember], clock: ManualClock) -> None:
         odd = http.build_request("GET", str(good.url), headers={**good.headers, **changes})
         assert len(refused(member, odd)) < 400
     twice = [*good.headers.multi_items(), (SIGNATURE, signature)]
-    assert "comes twice" in refused(member, http.build_request("GET", str(good.url), headers=twice))
+    assert "more than one header" in refused(member, http.build_request("GET", str(good.url), headers=twice))
 
 
 def test_failed_signatures_count_against_the_address_and_not_the_client(tmp_path: Path, clock: ManualClock) -> None:
@@ -210,17 +216,17 @@ def test_failed_signatures_count_against_the_address_and_not_the_client(tmp_path
         member = api.create_task(cohort=2).enrol(1)[0]
         statuses = [sent(member, build(member)).status_code for _ in range(12)]
         assert statuses == [401] * 10 + [429] * 2
-        assert sent(member, signed(build(member), member, clock)).status_code == 200  # the client itself goes on
+        assert sent(member, signed(build(member), member, clock)).status_code == 200  # the client itself is not limited
 
 
-def test_clocks_that_are_wrong_do_not_lock_out_an_address(tmp_path: Path, clock: ManualClock) -> None:
+def test_stale_signatures_do_not_count_as_failed_attempts(tmp_path: Path, clock: ManualClock) -> None:
     with aggregator_inside(tmp_path / "strict", clock=clock, failure_rate=0.5) as api:
         member = api.create_task(cohort=2).enrol(1)[0]
         stale = [sent(member, signed(build(member), member, clock, 3600)) for _ in range(20)]
         assert {slug(answer) for answer in stale} == {"stale-signature"}
 
 
-def test_signatures_can_be_switched_off_and_that_is_told(
+def test_signatures_can_be_switched_off_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: ManualClock
 ) -> None:
     assert Settings().signatures == "required"
@@ -233,16 +239,19 @@ def test_signatures_can_be_switched_off_and_that_is_told(
         assert answer.status_code == 200
         view = api.http.get(task.path, headers=member.auth).json()
         assert any("need no signature" in warning for warning in view["warnings"])
+        # masks are bound to the terms of the task, and the warning is a fact about the server
+        bound = [TaskView.model_validate(view | {"warnings": texts}) for texts in ([], view["warnings"])]
+        assert len({broadcast_digest(terms, 1, None) for terms in bound}) == 1
 
 
-def test_a_proxy_that_strips_a_prefix(tmp_path: Path) -> None:
+def test_signatures_behind_a_proxy_that_removes_a_path_prefix(tmp_path: Path) -> None:
     with running_aggregator(tmp_path / "data", root_path="/hushrec/one") as server:
         api = Api(server.url, server.operator_token)
         task: TestTask = api.create_task(cohort=2)
         member = task.enrol(1)[0]
         client_id, _, key = enrolled_as(member.token)
         asked = httpx.Request("GET", f"{server.url}/hushrec/one{task.path}", headers=member.auth)
-        arrives = api.http.build_request("GET", task.path, headers=member.auth)  # what the proxy passes on
+        arrives = api.http.build_request("GET", task.path, headers=member.auth)  # as the proxy forwards it
         arrives.headers.update(signature_of(asked, client_id, key))
         assert api.http.send(arrives, auth=None).status_code == 200
         unaware = api.http.build_request("GET", task.path, headers=member.auth)

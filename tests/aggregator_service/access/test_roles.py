@@ -1,4 +1,4 @@
-"""Who may call what: docs/http-api.md says so route by route, and here every role tries every route."""
+"""Roles: every role calls every route, and the result is what docs/http-api.md states."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def callers(api: Api) -> dict[str, dict[str, str]]:
-    """Header fields by caller; member and holder are of one keyed task."""
+    """Request headers by caller; member and holder belong to one keyed task."""
     task = api.create_task("mine", cohort=2, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
     (holder,), (member,) = task.enrol(1, role="holder"), task.enrol(1)
     envelope = {**holder.auth, "Content-Digest": digest_field(b"sealed")}
@@ -45,7 +45,7 @@ def callers(api: Api) -> dict[str, dict[str, str]]:
 
 
 def call(api: Api, method: str, path: str, headers: dict[str, str], own: str) -> httpx.Response:
-    """A call that changes nothing: its body is wrong, or the thing it names is not there."""
+    """Make a call that changes nothing: its body is invalid, or what it names does not exist."""
     member: TestMember = api.holder if own == "holder" else api.member  # type: ignore[attr-defined]
     known = {"task": member.task.id, "client": member.client_id, "number": "1", "stage": "advertise", "name": "nobody"}
     known["invitation"] = "i_" + "0" * 20
@@ -59,7 +59,7 @@ def call(api: Api, method: str, path: str, headers: dict[str, str], own: str) ->
     return api.http.request(method, filled, json=[] if method == "POST" else None, headers=headers)
 
 
-def test_the_page_has_every_route_and_no_other() -> None:
+def test_the_documentation_lists_exactly_the_routes() -> None:
     assert {route for route in promised() if route[1] not in ("/openapi.json", "/docs")} == set(ROUTES)
 
 
@@ -79,7 +79,7 @@ def slug(answer: httpx.Response) -> Any:
     return answer.json()["type"].rpartition(":")[2] if answer.content else None
 
 
-def test_a_member_of_another_task_sees_nothing(api: Api, callers: dict[str, dict[str, str]]) -> None:
+def test_a_member_of_another_task_has_no_access(api: Api, callers: dict[str, dict[str, str]]) -> None:
     (stranger,) = api.create_task("other", cohort=2).enrol(1)
     for method, path in ROUTES:
         if "{task}" in path and "member" in promised()[method, path]:

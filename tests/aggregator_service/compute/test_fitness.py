@@ -1,6 +1,4 @@
-"""Unfit clusters and workers are refused with a clear message, when the server starts and when a worker connects
-later.
-"""
+"""Unfit clusters and workers are refused with a clear message, at the start and when a worker connects later."""
 
 from __future__ import annotations
 

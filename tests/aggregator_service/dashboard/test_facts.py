@@ -121,7 +121,7 @@ def test_a_round_that_is_under_way_and_one_that_failed(api: Api) -> None:
         ("failed", "failed", None),
     ]
     page = text_of(api.http.get(f"/dashboard/tasks/{task.id}/rounds/1").text)
-    assert "It failed: 1 of 4 clients delivered in time, and 2 are needed." in page
+    assert "It failed: 1 of 4 clients contributed in time, but 2 are needed." in page
     assert "1 min 41 s" in page
 
 

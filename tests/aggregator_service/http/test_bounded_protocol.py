@@ -1,4 +1,4 @@
-"""Headers that never end, and requests that never begin: the connection ends, and the server does not grow."""
+"""Limits on request headers: oversized and slow headers close the connection, and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def answer(_scope: Any, receive: Any, send: Any) -> None:
 
 
 async def talk(*chunks: bytes, pause: float = 0.0, until: bytes = b"ok") -> bytes:
-    """Send chunks to a server of its own; everything that comes back until it closes (or falls silent)."""
+    """Send chunks to a new server; return all that it sends until it closes the connection or stays silent."""
     config = uvicorn.Config(answer, http=Impatient, log_config=None)
     config.load()
     state = ServerState()
@@ -60,17 +60,17 @@ async def talk(*chunks: bytes, pause: float = 0.0, until: bytes = b"ok") -> byte
 
 
 @pytest.mark.parametrize("endless", [b"X-Long: " + b"a" * 8000, b"X-Many: a\r\n" * 800])
-def test_headers_that_never_end(endless: bytes) -> None:
+def test_endless_headers_close_the_connection(endless: bytes) -> None:
     received = asyncio.run(talk(REQUEST, endless))
     assert received.startswith(b"HTTP/1.1 400") or received == b"reset"
 
 
 @pytest.mark.parametrize("chunks", [(), (REQUEST,), (b"G",)])
-def test_a_request_that_never_comes_is_not_waited_for(chunks: tuple[bytes, ...]) -> None:
+def test_a_connection_without_a_complete_request_is_closed(chunks: tuple[bytes, ...]) -> None:
     assert asyncio.run(talk(*chunks)) == b""
 
 
-def test_what_is_no_http_is_refused_in_the_words_of_the_application() -> None:
+def test_malformed_http_gets_a_problem_document() -> None:
     received = asyncio.run(talk(b"GET / HTTP/1.1\r\nHost : test\r\n\r\n", b"a" * 4000))
     head, _, body = received.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400")
@@ -79,30 +79,30 @@ def test_what_is_no_http_is_refused_in_the_words_of_the_application() -> None:
     assert json.loads(body)["type"] == "urn:hushrec:problem:bad-request"
 
 
-def test_who_asks_for_another_protocol_is_answered_in_this_one_and_so_is_the_next_request() -> None:
+def test_a_request_to_upgrade_and_the_next_request_are_answered_in_http_1_1() -> None:
     upgrade = REQUEST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
     received = asyncio.run(talk(upgrade + REQUEST + b"Connection: close\r\n\r\n", until=b"nothing"))
     assert received.count(b"HTTP/1.1 200") == 2
 
 
-def test_an_honest_request_is_answered_however_long_its_body_takes() -> None:
+def test_a_slow_body_is_not_limited_by_the_time_for_headers() -> None:
     head = REQUEST + b"Content-Length: 9000\r\n\r\n"
     received = asyncio.run(talk(head, b"a" * 4500, b"a" * 4500, pause=0.2))
     assert received.startswith(b"HTTP/1.1 200")
 
 
-def test_the_server_is_bounded(tmp_path: Path) -> None:
+def test_the_server_limits_request_headers(tmp_path: Path) -> None:
     with (
         running_aggregator(tmp_path / "data") as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection,
         suppress(ConnectionError),
-    ):  # it hangs up while we are still talking
+    ):  # the server closes the connection while the client is sending
         connection.sendall(REQUEST + b"X-Long: " + b"a" * 1_000_000)
         assert connection.recv(4096).startswith(b"HTTP/1.1 400")
 
 
-def test_what_follows_a_request_may_be_no_http(tmp_path: Path) -> None:
-    """In one packet: the refusal ends the connection, and no answer is written behind that end."""
+def test_malformed_bytes_after_a_request_end_the_connection(tmp_path: Path) -> None:
+    """In one packet: the 400 ends the connection, and no other response follows it."""
     with running_aggregator(tmp_path / "data") as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n" * 2 + b"\0no HTTP\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Bodies straight from the connection: every byte where it belongs, and the connection good for the next request."""
+"""Direct bodies: every byte reaches the right request, and the connection serves the next request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Reader:
                 answer = await self._read(request, length)
             except Problem as problem:
                 self.problems.append(problem.slug)
-                while (await receive()).get("more_body"):  # as `BodyGuard` does it
+                while (await receive()).get("more_body"):  # as `BodyGuard` does
                     pass
                 answer = problem.slug.encode()
         await send(
@@ -77,7 +77,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Ends:
-    """How the two ends of a connection speak TLS, if they do."""
+    """The TLS contexts of server and client; None without TLS."""
 
     server: ssl.SSLContext | None = None
     client: ssl.SSLContext | None = None
@@ -98,7 +98,7 @@ def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Ends:
 async def connected(
     app: Reader, ends: Ends | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection to a server of its own."""
+    """Start a server and connect to it."""
     ends = ends or Ends()
     config = uvicorn.Config(app, http=BoundedHttp, log_config=None)  # type: ignore[arg-type]
     config.load()
@@ -138,8 +138,8 @@ def run(loop: Loop, work: Any) -> None:
 
 
 @pytest.mark.parametrize("step", [1000, 2**16, 2**22])
-def test_requests_one_behind_the_other_in_one_packet(loop: Loop, step: int, ends: Ends) -> None:
-    """Not one byte of the second request is taken for the first one's body."""
+def test_two_requests_in_one_packet(loop: Loop, step: int, ends: Ends) -> None:
+    """No byte of the second request is read as part of the first body."""
     app = Reader(step if step > 1000 else 99_991)
 
     async def talk() -> None:
@@ -152,7 +152,7 @@ def test_requests_one_behind_the_other_in_one_packet(loop: Loop, step: int, ends
     assert app.direct[0] and not app.direct[1]
 
 
-def test_a_body_in_small_packets_with_its_head_cut(loop: Loop) -> None:
+def test_a_request_in_small_packets(loop: Loop) -> None:
     async def talk() -> None:
         async with connected(app) as (reader, writer):
             sent = put(BODY[:200_000])
@@ -167,7 +167,7 @@ def test_a_body_in_small_packets_with_its_head_cut(loop: Loop) -> None:
     assert app.direct == [True]
 
 
-def test_a_sender_that_asks_before_it_sends(loop: Loop) -> None:
+def test_a_sender_that_expects_100_continue(loop: Loop) -> None:
     async def talk() -> None:
         async with connected(app) as (reader, writer):
             head = put(BODY, "Expect: 100-continue")[: -len(BODY)]
@@ -181,7 +181,7 @@ def test_a_sender_that_asks_before_it_sends(loop: Loop) -> None:
     assert app.direct == [False]
 
 
-def test_what_nobody_reads_is_thrown_away_and_the_next_request_served(loop: Loop, ends: Ends) -> None:
+def test_an_unread_body_is_discarded_and_the_next_request_answered(loop: Loop, ends: Ends) -> None:
     async def talk() -> None:
         async with connected(app, ends) as (reader, writer):
             writer.write(put(BODY) + put(BODY[:100]))
@@ -192,15 +192,15 @@ def test_what_nobody_reads_is_thrown_away_and_the_next_request_served(loop: Loop
     assert app.direct[0]
 
 
-def test_a_connection_is_given_back_once(loop: Loop) -> None:
-    """What goes wrong after the body's end must not take the connection away from the next request."""
+def test_a_connection_is_given_back_only_once(loop: Loop) -> None:
+    """A second call after the end of the body must not affect the next request on the connection."""
 
     class Clumsy(Reader):
         async def _read(self, request: Request, length: int) -> bytes:
             async with open_body(request, self._settings, length) as body:
                 await body.read_into(memoryview(bytearray(length)))
             writer_of_next.set()
-            await asyncio.sleep(0.1)  # the next request's head is half there
+            await asyncio.sleep(0.1)  # half of the next request's headers has arrived
             body.abandon()
             return b"taken"
 
@@ -219,7 +219,7 @@ def test_a_connection_is_given_back_once(loop: Loop) -> None:
     run(loop, talk())
 
 
-def test_a_sender_that_hangs_up(loop: Loop) -> None:
+def test_a_sender_that_closes_the_connection(loop: Loop) -> None:
     async def talk() -> None:
         async with connected(app) as (_, writer):
             writer.write(put(BODY)[: 2**20])
@@ -232,7 +232,7 @@ def test_a_sender_that_hangs_up(loop: Loop) -> None:
     assert app.problems == ["body-too-short"]
 
 
-def test_a_sender_that_falls_silent_and_one_that_is_merely_slow(loop: Loop) -> None:
+def test_a_silent_sender_times_out_and_a_slow_one_does_not(loop: Loop) -> None:
     app = Reader(idle=0.4)
 
     async def talk() -> None:

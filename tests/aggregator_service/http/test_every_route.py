@@ -1,4 +1,4 @@
-"""What holds for every route at once: a bound on its body, and headers that keep browsers from doing harm."""
+"""Rules for every route: a limit on the body, and security headers on the response."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def filled(path: str, who: TestMember) -> str:
 
 @pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if route not in RAW])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_no_route_reads_a_json_body_without_end(
+def test_every_route_limits_json_bodies(
     api: Api, members: dict[str, TestMember], method: str, path: str, chunked: bool
 ) -> None:
     body = b'{"name": "' + b"x" * JSON_LIMIT + b'"}'
@@ -58,7 +58,7 @@ def test_no_route_reads_a_json_body_without_end(
 
 @pytest.mark.parametrize(("method", "path"), RAW)
 @pytest.mark.parametrize("who", ["member", "holder"])
-def test_no_route_reads_raw_bytes_without_end(
+def test_every_route_limits_raw_bodies(
     api: Api, members: dict[str, TestMember], method: str, path: str, who: str
 ) -> None:
     body, bearer = bytes(1_000_000), members[who]
@@ -72,7 +72,7 @@ def test_no_route_reads_raw_bytes_without_end(
     }
     answer = api.http.request(method, filled(path, bearer), content=body, headers=headers)
     slug = answer.json()["type"].rpartition(":")[2]
-    # refused before the body is looked at, or because of its length
+    # refused before the body is read, or because of its length
     assert slug in ("body-too-long", "forbidden", "not-found", "conflict"), answer.text
     uploads = list((Path(api.http.app.state.services.settings.data_dir) / "uploads").glob("*"))  # type: ignore[attr-defined]
     assert not uploads
@@ -83,7 +83,7 @@ def test_no_route_reads_raw_bytes_without_end(
 
 @pytest.mark.parametrize(("method", "path"), [*ROUTES, ("GET", "/nowhere"), ("BREW", "/v1/tasks"), ("GET", "/docs")])
 @pytest.mark.parametrize("known", [False, True])
-def test_every_answer_carries_the_headers(
+def test_every_response_has_the_security_headers(
     api: Api, members: dict[str, TestMember], method: str, path: str, known: bool
 ) -> None:
     headers = api.operator if known else {}
@@ -100,13 +100,13 @@ def test_every_answer_carries_the_headers(
 
 
 @pytest.mark.parametrize("path", ["/v1/tasks/", "/healthz/", "/v1/operators/"])
-def test_nobody_is_sent_to_the_host_that_a_request_names(api: Api, path: str) -> None:
+def test_no_response_redirects_to_the_host_of_the_request(api: Api, path: str) -> None:
     answer = api.http.get(path, headers={**api.operator, "Host": "elsewhere.example"}, follow_redirects=False)
     assert answer.status_code == 404
     assert "elsewhere" not in str(answer.headers) + answer.text
 
 
-def test_what_never_changes_may_be_kept(api: Api) -> None:
+def test_immutable_responses_may_be_cached(api: Api) -> None:
     task = api.create_task("kept", cohort=2)
     for member in task.enrol(2):
         task.wait_round(1, "collecting")
@@ -119,6 +119,6 @@ def test_what_never_changes_may_be_kept(api: Api) -> None:
     assert first.headers["cache-control"] == second.headers["cache-control"] == "private, immutable"
 
 
-def test_a_server_without_tls_does_not_ask_browsers_for_it(tmp_path: Path) -> None:
+def test_without_the_setting_there_is_no_strict_transport_security(tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data") as api:
         assert "strict-transport-security" not in api.http.get("/healthz").headers

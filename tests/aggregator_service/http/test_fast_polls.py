@@ -76,7 +76,7 @@ def test_a_poll_is_counted_once_against_the_rate_of_its_client(tmp_path: Path, a
         assert api.http.send(old, auth=None).status_code == 429  # a recording uses up its client's rate
 
 
-def test_what_fails_in_the_cache_is_answered_by_the_route(
+def test_the_route_answers_if_the_cache_raises(
     tmp_path: Path, answered: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with aggregator_inside(tmp_path / "data") as api:

@@ -1,4 +1,4 @@
-"""TLS over real connections: the server's own certificate, and clients that must show one."""
+"""TLS over real connections: the server's certificate, and client certificates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def context(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
     return made
 
 
-def test_a_server_with_a_certificate_speaks_tls_only(tmp_path: Path) -> None:
+def test_a_server_with_a_certificate_accepts_tls_only(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.sign("server", server=True)
     with running_aggregator(
@@ -42,7 +42,7 @@ def test_a_server_with_a_certificate_speaks_tls_only(tmp_path: Path) -> None:
             httpx.get(f"{server.url}/healthz", verify=old)
 
 
-def test_clients_must_show_a_certificate_of_the_right_authority(
+def test_clients_must_present_a_certificate_of_the_configured_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
@@ -57,9 +57,9 @@ def test_clients_must_show_a_certificate_of_the_right_authority(
         headers = {"Authorization": f"Bearer {server.operator_token}"}
         known = httpx.get(f"{server.url}/v1/tasks", headers=headers, verify=context(authority, client))
         assert known.json() == {"tasks": []}
-        # a certificate does not stand in for a token
+        # a certificate does not replace a token
         assert httpx.get(f"{server.url}/v1/tasks", verify=context(authority, client)).status_code == 401
-        # the SDK shows the one that its environment names
+        # the SDK presents the certificate that its environment variables name
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
         monkeypatch.setenv("HUSHREC_CLIENT_CERT", str(client.certificate))
         monkeypatch.setenv("HUSHREC_CLIENT_KEY", str(client.key))
@@ -70,7 +70,7 @@ def test_clients_must_show_a_certificate_of_the_right_authority(
                 httpx.get(f"{server.url}/v1/tasks", headers=headers, verify=context(authority, shown))
 
 
-def test_a_key_that_is_missing_is_named_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_key_file_is_named_in_one_line(tmp_path: Path) -> None:
     pair = Authority(tmp_path).sign("server", server=True)
     pair.key.unlink()
     server = AggregatorProcess(tmp_path / "data", tls_cert=pair.certificate, tls_key=pair.key)
@@ -81,6 +81,6 @@ def test_a_key_that_is_missing_is_named_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [{"tls_cert": "a.pem"}, {"tls_key": "a.key"}, {"client_ca": "ca.pem"}])
-def test_half_a_configuration_is_refused(given: dict[str, str]) -> None:
+def test_an_incomplete_tls_configuration_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="tls_cert and tls_key"):
         Settings(**given)

@@ -1,4 +1,4 @@
-"""`/metrics`: what a whole round leaves there, who may read it, and that no label holds an id."""
+"""`/metrics`: values after whole rounds, access, and labels without ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
 
 
 def figures(api: Api) -> dict[tuple[str, ...], float]:
-    """Every sample: (name, label values in order of the labels' names) -> value."""
+    """Return every sample: (name, label values in order of the labels' names) -> value."""
     answer = api.http.get("/metrics", headers=api.operator)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain")
@@ -34,7 +34,7 @@ def figures(api: Api) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_a_round_leaves_its_figures(api: Api) -> None:
+def test_metrics_of_a_whole_round(api: Api) -> None:
     task = api.create_task(cohort=3, collect_seconds=600)
     members = task.enrol(3)
     task.wait_round(1, "collecting")
@@ -74,7 +74,7 @@ def test_a_round_leaves_its_figures(api: Api) -> None:
     assert seen["hushrec_database_up",] == 1
 
 
-def test_bytes_that_come_straight_from_the_connection_are_counted_refused_ones_too(tmp_path: Path) -> None:
+def test_bytes_of_direct_bodies_are_counted_also_when_refused(tmp_path: Path) -> None:
     with running_aggregator(tmp_path / "data") as server:
         api = Api(server.url, server.operator_token)
         task = api.create_task(items=20_000, cohort=2, collect_seconds=600)
@@ -89,7 +89,7 @@ def test_bytes_that_come_straight_from_the_connection_are_counted_refused_ones_t
         api.close()
 
 
-def test_those_who_stay_away_are_counted(api: Api) -> None:
+def test_dropouts_are_counted(api: Api) -> None:
     task = api.create_task(cohort=4, collect_seconds=1)
     members = task.enrol(4)
     task.wait_round(1, "collecting")
@@ -99,17 +99,17 @@ def test_those_who_stay_away_are_counted(api: Api) -> None:
     assert figures(api)["hushrec_dropouts_total", "collecting"] == 1
 
 
-def test_a_round_that_fails_says_why(api: Api) -> None:
+def test_the_outcome_of_a_failed_round_is_counted(api: Api) -> None:
     task = api.create_task(cohort=2)
     task.enrol(2)
     task.wait_round(1, "collecting")
     api.http.post(f"{task.path}/close", headers=api.operator)
     seen = figures(api)
     assert seen["hushrec_round_outcomes_total", "task_closed"] == 1
-    assert seen["hushrec_round_outcomes_total", "deadline_missed"] == 0  # there before its first event
+    assert seen["hushrec_round_outcomes_total", "deadline_missed"] == 0  # the series exists before its first event
 
 
-def test_no_label_holds_what_a_caller_wrote(api: Api) -> None:
+def test_no_label_holds_text_from_a_request(api: Api) -> None:
     task = api.create_task(cohort=2)
     (member, _) = task.enrol(2)
     task.wait_round(1, "collecting")
@@ -131,7 +131,7 @@ def test_no_label_holds_what_a_caller_wrote(api: Api) -> None:
     assert len(routes) <= 10
 
 
-def test_operators_alone_may_read_unless_told_otherwise(api: Api, tmp_path: Path) -> None:
+def test_only_operators_may_read_by_default(api: Api, tmp_path: Path) -> None:
     (member,) = api.create_task(cohort=2).enrol(1)
     assert api.http.get("/metrics").status_code == 401
     assert api.http.get("/metrics", headers=member.auth).status_code == 403
@@ -141,7 +141,7 @@ def test_operators_alone_may_read_unless_told_otherwise(api: Api, tmp_path: Path
         assert closed.http.get("/metrics", headers=closed.operator).status_code == 404
 
 
-def test_a_database_that_is_gone_is_told_of(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_database_is_reported(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone() -> None:
         raise OperationalError("SELECT", {}, Exception("gone"))
 

@@ -1,4 +1,4 @@
-"""Whole tasks at log level debug: no token, invitation, code, key or byte of a body in any log line or problem."""
+"""Whole tasks at log level debug: no log line or problem holds a token, invitation, secret, key or body."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ USERS = 3
 WINDOW = 12
 SIGNATURE_LENGTH = 88
 SENTINEL = "Sentinel7Value"
-"""What a careless caller might put anywhere."""
+"""Stands for a secret that a caller puts in the wrong place."""
 
 
 class Record(httpx.HTTPTransport):
-    """Remembers bodies that were sent, tokens that came back, and problems."""
+    """Records sent bodies, received tokens, and problems."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,18 +53,18 @@ class Record(httpx.HTTPTransport):
 
 
 def forms(secret: bytes) -> Iterator[str]:
-    """How bytes would look in a line: hex, base64 of either alphabet and any alignment, Python's own writing."""
+    """Yield the forms bytes may take in a line: hex, base64 in both alphabets and all alignments, Python's repr."""
     for start in {0, len(secret) // 2, max(0, len(secret) - WINDOW)}:
         window = secret[start : start + WINDOW]
         yield window.hex()
         yield repr(window)[2:-1]
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            for shift in range(3):  # the middle of an encoding does not depend on what surrounds it
+            for shift in range(3):  # the middle of an encoding does not depend on the bytes around it
                 yield encode(bytes(shift) + window).decode()[4:-4]
 
 
 def play(server: AggregatorProcess, task: SmallTask, record: Record) -> tuple[list[Identity], list[MemoryStore]]:
-    """A whole task with the SDK, over drivers that remember."""
+    """Play a whole task with the SDK, over drivers that record."""
     identities, stores = [Identity.generate() for _ in range(USERS)], [MemoryStore() for _ in range(USERS)]
     policy = Policy(mechanisms=frozenset({"plain", "ckks"}), snapshot_every=1)
     clients = [
@@ -92,7 +92,7 @@ def play(server: AggregatorProcess, task: SmallTask, record: Record) -> tuple[li
 
 
 def misbehave(server: AggregatorProcess, record: Record) -> None:
-    """Every way to be refused, with the sentinel in each place that a caller fills."""
+    """Get refused in every way, with the sentinel in each place that a caller can fill."""
     api = Api(server.url, server.operator_token)
     api.http = httpx.Client(base_url=server.url, transport=record, timeout=30, auth=SIGNED)
     task = api.create_task("provoked", cohort=2)
@@ -133,8 +133,8 @@ def enrolment(invitation: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mechanism", ["plain", "ckks"])
-def test_nothing_secret_is_written(tmp_path: Path, caplog: pytest.LogCaptureFixture, mechanism: str) -> None:
-    caplog.set_level(logging.DEBUG)  # what the client's own libraries say counts, too
+def test_logs_and_problems_contain_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture, mechanism: str) -> None:
+    caplog.set_level(logging.DEBUG)  # includes the log lines of the client's libraries
     record = Record()
     with running_aggregator(tmp_path / "data", log_level="debug", fold_batch=2) as server:
         with Operator(server.url, server.operator_token, driver=SyncDriver(transport=record)) as operator:
@@ -147,7 +147,7 @@ def test_nothing_secret_is_written(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert written.count('"message": "request"') > 40
     assert len(record.problems) >= 15
 
-    assert SENTINEL not in "\n".join([written, *record.problems])  # the caller's own log may name what it asked for
+    assert SENTINEL not in "\n".join([written, *record.problems])  # the caller's own log may contain its own input
     texts = {server.operator_token, task.invitation, *(text for text in record.texts if SENTINEL not in text)}
     texts |= {task.holder_invitation} if task.holder_invitation else set()
     texts |= {hash_token(text) for text in texts}

@@ -25,7 +25,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
 
 
 class Lines(logging.Handler):
-    """Formats as the server would, at the moment of the call."""
+    """Formats records as the server does, when they are logged."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -51,17 +51,17 @@ def lines() -> Iterator[Lines]:
 
 
 @pytest.mark.parametrize("offered", ["a", "0af7651916cd43dd8448eb211c80319c", "Trace_1.2-3", "x" * 64])
-def test_an_id_that_is_offered_is_kept(api: Api, offered: str) -> None:
+def test_a_valid_request_id_is_kept(api: Api, offered: str) -> None:
     assert api.http.get("/healthz", headers={"X-Request-Id": offered}).headers["x-request-id"] == offered
 
 
 @pytest.mark.parametrize("offered", ["", "x" * 65, "two words", 'a"b', "<b>", "-x", "hrc_token", "hri_secret", "é"])
-def test_an_id_that_could_do_harm_is_replaced(api: Api, offered: str) -> None:
+def test_an_invalid_request_id_is_replaced(api: Api, offered: str) -> None:
     given = api.http.get("/healthz", headers={"X-Request-Id": offered.encode("latin-1")}).headers["x-request-id"]
     assert MADE.match(given)
 
 
-def test_ids_are_made_one_a_request_also_for_what_is_refused(api: Api) -> None:
+def test_every_request_gets_its_own_id_also_when_refused(api: Api) -> None:
     answers = [api.http.get("/healthz"), api.http.get("/nowhere"), api.http.post("/v1/tasks", content=b"x" * 100_000)]
     assert [answer.status_code for answer in answers] == [200, 404, 413]
     ids = {answer.headers["x-request-id"] for answer in answers}
@@ -69,7 +69,7 @@ def test_ids_are_made_one_a_request_also_for_what_is_refused(api: Api) -> None:
     assert all(MADE.match(one) for one in ids)
 
 
-def test_a_request_leaves_one_line_with_ids_sizes_and_times(api: Api, lines: Lines) -> None:
+def test_each_request_is_one_line_with_ids_sizes_and_times(api: Api, lines: Lines) -> None:
     task = api.create_task(cohort=2)
     (member, _) = task.enrol(2)
     task.wait_round(1, "collecting")
@@ -92,19 +92,19 @@ def test_a_request_leaves_one_line_with_ids_sizes_and_times(api: Api, lines: Lin
         "round": 1,
         "client": member.client_id,
     }
-    # what the request caused carries its id too, although it was written in another thread
+    # lines written in other threads for the request have its id too
     (stored,) = [line for line in lines.lines if line["message"] == "contribution stored"]
     assert (stored["request"], stored["round"]) == ("upload-1", 1)
 
 
-def test_a_line_names_the_problem_and_keeps_nothing_that_a_caller_wrote(api: Api, lines: Lines) -> None:
+def test_a_line_names_the_problem_and_holds_no_text_from_the_request(api: Api, lines: Lines) -> None:
     api.http.get("/v1/tasks/t_INJECTED%0a%22x/rounds/99999999999999?wait=1&secret=hri_abc", headers=api.operator)
     (line,) = lines.requests()
     assert (line["status"], line["problem"]) == (422, "invalid-parameters")
     assert not re.search("INJECTED|secret|hri_|9999", json.dumps(line))
 
 
-def test_what_nobody_foresaw_is_a_problem_with_an_id_and_a_traceback_in_the_log(
+def test_an_unexpected_exception_is_a_problem_with_an_id_and_a_logged_traceback(
     api: Api, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services = api.http.app.state.services  # type: ignore[attr-defined]
@@ -119,7 +119,7 @@ def test_what_nobody_foresaw_is_a_problem_with_an_id_and_a_traceback_in_the_log(
     assert lines.requests()[0]["problem"] == "internal-error"
 
 
-def test_lines_for_people_carry_the_same(lines: Lines) -> None:
+def test_text_lines_hold_the_same_fields(lines: Lines) -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "round opened", (), None)
     record.hushrec_fields = {"task": "t_1", "round": 3}
     assert TextFormatter("%(message)s").format(record) == "round opened task=t_1 round=3"

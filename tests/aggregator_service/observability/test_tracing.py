@@ -1,4 +1,4 @@
-"""Spans of a whole round, caught by the SDK's in-memory exporter; and none of it without the setting."""
+"""Spans of a whole round, in OpenTelemetry's in-memory exporter; none without the setting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spans() -> Iterator[tuple[TracerProvider, InMemorySpanExporter]]:
     provider.shutdown()
 
 
-def test_a_round_leaves_spans(tmp_path: Path, spans: tuple[TracerProvider, InMemorySpanExporter]) -> None:
+def test_spans_of_a_whole_round(tmp_path: Path, spans: tuple[TracerProvider, InMemorySpanExporter]) -> None:
     provider, exporter = spans
     with aggregator_inside(tmp_path / "data", tracer_provider=provider) as api:
         task = api.create_task(cohort=2)
@@ -63,19 +63,19 @@ def test_a_round_leaves_spans(tmp_path: Path, spans: tuple[TracerProvider, InMem
     assert members[0].token not in everything
 
 
-def test_nothing_is_recorded_by_default() -> None:
+def test_no_spans_are_recorded_by_default() -> None:
     provider, _ = tracing("none")
     assert isinstance(provider, NoOpTracerProvider)
 
 
-def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ParameterError, match=r"hushrec\[otel\]"):
         tracing("otlp")
 
 
-def test_spans_go_to_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_are_exported_to_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     provider, flush = tracing("otlp")
     assert provider.get_tracer("x").start_span("y").is_recording()
-    flush()  # nothing was ended, so nothing is sent
+    flush()  # no span has ended, so none is exported

@@ -107,7 +107,7 @@ def test_another_one_leads_when_the_leader_is_stopped(replicas: Replicas) -> Non
         seconds = wait_until(lambda: bool(replicas.leaders()), "nobody took over")
         print(f"stopped: another one leads {seconds:.2f} s after the end of the process")
         finish(task, members)
-    assert "who leads cannot be asked" not in leader.log()
+    assert "cannot query the leader lock" not in leader.log()
     assert leader.log().count("this process no longer drives the rounds") == 1
     leader.start()
     assert len(replicas.leaders()) == 1
@@ -163,14 +163,14 @@ def worker_of(server: AggregatorProcess) -> psutil.Process:
 def test_a_second_server_on_a_data_directory_is_refused(replicas: Replicas) -> None:
     first = replicas.servers[0]
     second = AggregatorProcess(first.data_dir, database_url=replicas.database_url)
-    with pytest.raises(RuntimeError, match="each server needs a data directory of its own"):
+    with pytest.raises(RuntimeError, match="give each server its own data directory"):
         second.start()
 
 
 def test_a_follower_whose_blobs_nobody_else_finds_says_so(replicas: Replicas, tmp_path: Path) -> None:
     replicas.leader()
     with running_aggregator(tmp_path / "alone", database_url=replicas.database_url) as fourth:
-        wait_until(lambda: "give all of them the same HUSHREC_BLOBS" in fourth.log(), "it says nothing")
+        wait_until(lambda: "set the same HUSHREC_BLOBS for all processes" in fourth.log(), "no error logged")
     assert not any("the same HUSHREC_BLOBS" in server.log() for server in replicas.servers)
 
 

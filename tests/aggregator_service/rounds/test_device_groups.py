@@ -284,7 +284,7 @@ def test_where_there_is_one_group_none_need_be_stated(api: Api) -> None:
         body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), device_group)
         answer = api.http.post("/v1/enrolments", json=body)
         assert answer.status_code == status
-    assert "one group of clients, 0: there is no group 1" in answer.json()["detail"]
+    assert "one device group, 0: there is no group 1" in answer.json()["detail"]
 
 
 def test_a_member_downloads_what_its_group_sees(api: Api) -> None:

@@ -84,7 +84,7 @@ def test_below_the_floor_nothing_is_released(world: World) -> None:
     with world.database.read() as session:
         first, second = list_rounds(session, task, 0, 10, None)
     assert (first.state, first.survivors, first.aggregate_key, first.partial_key) == ("failed", 0, None, None)
-    assert first.failure == "1 of 4 clients delivered in time, and 2 are needed"
+    assert first.failure == "1 of 4 clients contributed in time, but 2 are needed"
     assert not list(world.blobs.keys())
     assert (second.number, second.state) == (2, "collecting")
     world.clock.advance(SECONDS)
@@ -197,12 +197,12 @@ def test_a_store_that_is_gone_fails_no_round(world: World) -> None:
     task = world.task(members=4)
     world.run(task)
     world.contribute(task, *world.cohort(task))
-    working = world.engine._steps._blobs
-    world.engine._steps._blobs = _Gone()  # type: ignore[assignment]
+    working = world.engine._advancer._blobs
+    world.engine._advancer._blobs = _Gone()  # type: ignore[assignment]
     with pytest.raises(BlobsUnavailableError):
         world.run(task)
     assert world.round(task).state == "folding"
-    world.engine._steps._blobs = working
+    world.engine._advancer._blobs = working
     world.run(task)
     assert world.total(task, 1) == 0b1111
 

@@ -64,9 +64,9 @@ def test_dropouts_in_several_stages_of_one_round(server: AggregatorProcess, api:
 @pytest.mark.parametrize(
     ("step", "leaving", "reason"),
     [
-        ("advertise", 4, "advertising: 4 clients are needed in the round, 2 are there"),
-        ("share", 3, "sharing: 4 clients are needed in the round, 3 are there"),
-        ("contribute", 3, "collecting: 4 clients are needed in the round, 3 are there"),
+        ("advertise", 4, "advertising: 4 clients are needed in the round, 2 are present"),
+        ("share", 3, "sharing: 4 clients are needed in the round, 3 are present"),
+        ("contribute", 3, "collecting: 4 clients are needed in the round, 3 are present"),
         ("confirm", 3, "confirming: 3 clients are needed"),
         ("unmask", 3, "unmasking: 3 clients are needed"),
     ],

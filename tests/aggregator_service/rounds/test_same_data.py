@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from aggregator_service.rounds.transactions import stop_collecting
+from aggregator_service.rounds.transactions import end_collecting
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.rounds import list_completed
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
@@ -154,9 +154,9 @@ def test_a_sum_that_is_about_to_be_released_counts_already(world: World) -> None
     for task in (first, second):
         contribute(world, task, world.cohort(task))
     with world.database.write() as session:  # both are judged before either is folded
-        one = stop_collecting(session, world.round(first).id, world.clock.now())
+        one = end_collecting(session, world.round(first).id, world.clock.now())
     with world.database.write() as session:
-        other = stop_collecting(session, world.round(second).id, world.clock.now())
+        other = end_collecting(session, world.round(second).id, world.clock.now())
     assert (one.state, other.state) == ("folding", "failed")
 
 

@@ -1,4 +1,4 @@
-"""The committed OpenAPI document is the app's; that the app keeps to it, whatever it is sent, is for `tests/fuzz`."""
+"""The committed OpenAPI document equals the app's. `tests/fuzz` checks that the app behaves as it says."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_json_body_has_an_example() -> None:
         assert schemas[message]["examples"]
 
 
-def test_links_name_operations_and_parameters_that_there_are() -> None:
+def test_links_name_existing_operations_and_parameters() -> None:
     found = {operation["operationId"]: operation for _, operation in operations()}
     linked = set()
     for _, operation in operations():
@@ -65,5 +65,5 @@ def test_links_name_operations_and_parameters_that_there_are() -> None:
                 assert {name.rpartition(".")[2] for name in link["parameters"]} <= names
                 linked.add(link["operationId"])
     unlinked = {name for name, operation in operations() if operation["operationId"] not in linked}
-    entries = {name for name in unlinked if "{" not in name}  # where one begins, knowing nothing
+    entries = {name for name in unlinked if "{" not in name}  # operations that need no earlier response
     assert unlinked == entries

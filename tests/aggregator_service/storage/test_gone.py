@@ -99,7 +99,7 @@ def test_the_blob_store_goes_and_comes_back(own_s3: S3Server, tmp_path: Path) ->
 def test_a_server_does_not_start_on_storage_that_does_not_work(tmp_path: Path) -> None:
     for settings, reason in (
         ({"database_url": "postgresql://me:hidden@127.0.0.1:1/none"}, "the database does not work"),
-        ({"blobs": "dir:/proc/nothing"}, "the directory of the blobs does not work"),
+        ({"blobs": "dir:/proc/nothing"}, "the blob directory cannot be used"),
         ({"blobs": "s3://NOT-A-BUCKET"}, "HUSHREC_BLOBS"),
     ):
         server = AggregatorProcess(tmp_path / "data", **settings)

@@ -1,4 +1,4 @@
-"""A task's terms are those of the first time: a server that states others is refused, whatever the policy allows."""
+"""A client refuses a server that changes the terms of a task, whatever the policy allows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from client_sdk.local_state.store import ClientStore
 from client_sdk.participation.enrolment import join
 from protocols.codec import b64encode
 from protocols.messages import Enrolment, TaskView
-from tests.support.programs import Stage
+from tests.support.programs import ProgramRunner
 
 AGREED: dict[str, Any] = {
     "task_id": "t_1",
@@ -34,8 +34,8 @@ AGREED: dict[str, Any] = {
 }
 
 
-def server(**changes: Any) -> Stage:
-    """A server with one task, whose terms it changes as it likes."""
+def server(**changes: Any) -> ProgramRunner:
+    """A server with one task whose terms are replaced by `changes`."""
     view = TaskView.model_validate({**AGREED, **changes})
 
     def answer(request: Request) -> Response:
@@ -44,7 +44,7 @@ def server(**changes: Any) -> Stage:
             return Response(201, {}, made.model_dump_json().encode())
         return Response(200, {}, view.model_dump_json().encode())
 
-    return Stage(answer)
+    return ProgramRunner(answer)
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -73,8 +73,8 @@ def test_changed_terms_are_refused(tmp_path: Path, change: dict[str, Any], invit
     assert client_store.membership("t_1") == kept  # another server with the same task id cannot take its place
 
 
-def test_damaged_terms_are_named(tmp_path: Path) -> None:
+def test_damaged_terms_raise_an_error_that_names_them(tmp_path: Path) -> None:
     client_store = ClientStore(DirectoryStore(tmp_path), "owner")
     client_store.store.write("owner", "t_1", "terms.json", b"{}")
-    with pytest.raises(LocalFileError, match="terms kept for task t_1"):
+    with pytest.raises(LocalFileError, match="stored terms of task t_1"):
         client_store.agreed("t_1")

@@ -1,4 +1,4 @@
-"""The SDK signs what it sends as a client, anew for each try, and learns the server's time where its own is wrong."""
+"""The SDK signs each attempt of a client's request anew, and corrects its clock by the server's time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRe
 from protocols.messages import ProblemDocument
 from protocols.messages.problem import problem_uri
 from tests.support.api import Api
-from tests.support.programs import Stage, problem
+from tests.support.programs import ProgramRunner, problem
 from tests.support.server import running_aggregator
 
 URL = "https://example.org/prefix"
@@ -38,7 +38,7 @@ def calls() -> ApiCalls:
 
 
 def signed_at(request: httpx.Request) -> int:
-    """When it was signed, after it was checked as the server checks it."""
+    """Return the time of the signature, after verifying the signature as the server does."""
     path, _, query = request.url.raw_path.decode().partition("?")
     fields = {name: request.headers[name] for name in ("content-digest",) if name in request.headers}
     signed = SignedRequest(request.method, path, query, fields)
@@ -46,7 +46,7 @@ def signed_at(request: httpx.Request) -> int:
 
 
 class Clock:
-    """A device's clock that goes on by a second at each look."""
+    """A device's clock that advances by one second at each reading."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -70,7 +70,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def test_every_kind_of_request_is_signed_as_it_goes_out(clock: Clock) -> None:
+def test_every_kind_of_request_is_signed_as_sent(clock: Clock) -> None:
     seen: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -90,7 +90,7 @@ def test_every_kind_of_request_is_signed_as_it_goes_out(clock: Clock) -> None:
     assert '"content-digest"' in seen[3].headers[SIGNATURE_INPUT]
 
 
-def test_what_is_no_clients_is_not_signed(clock: Clock) -> None:
+def test_requests_that_are_not_a_clients_are_not_signed(clock: Clock) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         assert SIGNATURE not in request.headers
         return httpx.Response(200, json={"tasks": []})
@@ -99,7 +99,7 @@ def test_what_is_no_clients_is_not_signed(clock: Clock) -> None:
         driver.run(ApiCalls(URL, "hro_token").tasks())
 
 
-def test_each_try_is_signed_anew(clock: Clock) -> None:
+def test_each_attempt_is_signed_anew(clock: Clock) -> None:
     times: list[int] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -114,7 +114,7 @@ def test_each_try_is_signed_anew(clock: Clock) -> None:
 
 
 def test_the_servers_time_is_learned_once_and_kept(clock: Clock) -> None:
-    """This device's clock is an hour late: one refusal, and no other."""
+    """This device's clock is an hour behind: one request is refused, later ones are not."""
     clock.now -= 3600.0
     times: list[int] = []
 
@@ -131,7 +131,7 @@ def test_the_servers_time_is_learned_once_and_kept(clock: Clock) -> None:
     assert own.time.offset == 3600
 
 
-def test_the_async_driver_signs_and_learns_too(clock: Clock) -> None:
+def test_the_async_driver_signs_and_learns_the_time_too(clock: Clock) -> None:
     clock.now += 7200.0
     answers: list[int] = []
 
@@ -148,7 +148,7 @@ def test_the_async_driver_signs_and_learns_too(clock: Clock) -> None:
     assert answers == [401, 201]
 
 
-def test_a_chunk_is_signed_anew_by_the_servers_time(clock: Clock) -> None:
+def test_a_chunk_is_signed_anew_with_the_servers_time(clock: Clock) -> None:
     clock.now += 7200.0
     statuses: list[int] = []
 
@@ -166,12 +166,12 @@ def test_a_chunk_is_signed_anew_by_the_servers_time(clock: Clock) -> None:
         ApiCalls(URL, None, chunk_bytes=2).enrolled(CLIENT, "hrc_token", KEY).contribute("t_1", 1, CLIENT, b"body")
     )
     with pytest.raises(Exception, match="409"):
-        Stage(answer).run(program)
+        ProgramRunner(answer).run(program)
     assert statuses == [401, 204, 204]
 
 
 @pytest.mark.parametrize("off", [LARGEST_OFFSET + 10, -LARGEST_OFFSET - 10, 10 * 365 * 86_400])
-def test_nobody_moves_this_clients_time_by_days(clock: Clock, off: int) -> None:
+def test_a_server_cannot_move_the_time_by_days(clock: Clock, off: int) -> None:
     tries: list[int] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -184,7 +184,7 @@ def test_nobody_moves_this_clients_time_by_days(clock: Clock, off: int) -> None:
     assert (len(tries), own.time.offset) == (1, 0)
 
 
-def test_a_server_that_never_agrees_is_asked_twice(clock: Clock) -> None:
+def test_a_request_refused_as_stale_twice_is_not_sent_again(clock: Clock) -> None:
     tries: list[int] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -196,25 +196,27 @@ def test_a_server_that_never_agrees_is_asked_twice(clock: Clock) -> None:
     assert len(tries) == 2
 
 
-def test_other_refusals_teach_no_time(clock: Clock) -> None:
+def test_other_refusals_do_not_change_the_time(clock: Clock) -> None:
     own = calls()
     with pytest.raises(BadSignature):
-        Stage(lambda _: problem("bad-signature", date="Mon, 21 Sep 2026 14:13:20 GMT")).run(
+        ProgramRunner(lambda _: problem("bad-signature", date="Mon, 21 Sep 2026 14:13:20 GMT")).run(
             own.put_envelope("t_1", CLIENT, b"sealed")
         )
     assert own.time.offset == 0
     with pytest.raises(StaleSignature):
-        Stage(lambda _: problem("stale-signature", date="yesterday")).run(own.put_envelope("t_1", CLIENT, b"sealed"))
+        ProgramRunner(lambda _: problem("stale-signature", date="yesterday")).run(
+            own.put_envelope("t_1", CLIENT, b"sealed")
+        )
 
 
-def test_a_signer_shows_no_key() -> None:
+def test_the_repr_of_a_signer_omits_the_key() -> None:
     signer = Signer(CLIENT, KEY, ServerTime())
     assert repr(signer) == f"<Signer {CLIENT}>"
     assert KEY.private_bytes_raw().hex() not in repr(vars(signer)) + repr(calls())
 
 
-def test_a_device_whose_clock_is_wrong_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real server, and a device two hours ahead."""
+def test_a_device_with_a_wrong_clock_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real server, and a device whose clock is two hours ahead."""
     with running_aggregator(tmp_path / "data") as server, closing(Api(server.url, server.operator_token)) as api:
         task = api.create_task("wrong-clock", cohort=4, min_clients=3)
         invitation = api.invite(task.id, uses=2)
@@ -236,11 +238,11 @@ def test_a_device_whose_clock_is_wrong_takes_part(tmp_path: Path, monkeypatch: p
         assert len(refused) == 1
 
 
-def test_an_unreachable_server_is_no_wrong_clock(clock: Clock) -> None:
+def test_an_unreachable_server_does_not_change_the_time(clock: Clock) -> None:
     def answer(_: Request) -> Response:
         raise ConnectionFailed("PUT", URL, "refused", sent=False)
 
     own = calls()
     with pytest.raises(Exception, match="gave up"):
-        Stage(answer).run(own.put_envelope("t_1", CLIENT, b"sealed"))
+        ProgramRunner(answer).run(own.put_envelope("t_1", CLIENT, b"sealed"))
     assert own.time.offset == 0

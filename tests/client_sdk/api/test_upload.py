@@ -1,4 +1,4 @@
-"""Uploads against a server that keeps to the resumable-upload draft, over connections that break."""
+"""Uploads to a server that follows the resumable-upload draft, over connections that break."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ from client_sdk.errors import (
 )
 from protocols.crypto.digest_fields import parse_digest
 from protocols.messages import UploadReceipt
-from tests.support.programs import Stage, problem
+from tests.support.programs import ProgramRunner, problem
 
 BODY = bytes(range(256)) * 4
 POLICY = RetryPolicy(attempts=5, jitter=lambda: 0.0)
 
 
-class Mailbox:
-    """A server with one contribution. `breaks`: bytes after which each next body's connection breaks."""
+class UploadServer:
+    """A server with one contribution.
+
+    breaks: bytes after which the connection of each next body breaks. kept: bytes of an earlier upload. lose_answers:
+    number of answers that are lost after a body was stored.
+    """
 
     def __init__(self, *breaks: int, kept: bytes = b"", lose_answers: int = 0) -> None:
         self.part = bytearray(kept)
@@ -44,13 +48,13 @@ class Mailbox:
                 offset = len(self.stored) if self.stored is not None else len(self.part)
                 return Response(200, {"upload-offset": str(offset), "upload-complete": "?1" if done else "?0"})
             case "PUT":
-                body = self._arrive(request, keep=False)
+                body = self._receive(request, keep=False)
                 return self._store(body)
             case "PATCH":
                 return self._patch(request)
         raise AssertionError(request.method)
 
-    def _arrive(self, request: Request, keep: bool) -> bytes:
+    def _receive(self, request: Request, keep: bool) -> bytes:
         body = bytes(request.body)
         if self.breaks:
             body = body[: self.breaks.pop(0)]
@@ -66,16 +70,16 @@ class Mailbox:
         assert request.headers["content-type"] == "application/partial-upload"
         last = request.headers["upload-complete"] == "?1"
         if self.stored is not None:
-            return self._same(request.headers.get("repr-digest", ""))
+            return self._repeated(request.headers.get("repr-digest", ""))
         if int(request.headers["upload-offset"]) != len(self.part):
             return problem("offset-mismatch", upload_offset=str(len(self.part)))
-        self.part += self._arrive(request, keep=True)
+        self.part += self._receive(request, keep=True)
         if not last:
             return Response(204, {"upload-offset": str(len(self.part))})
         assert parse_digest(request.headers["repr-digest"]) == hashlib.sha256(self.part).digest()
         return self._store(bytes(self.part))
 
-    def _same(self, digest: str) -> Response:
+    def _repeated(self, digest: str) -> Response:
         assert self.stored is not None
         same = parse_digest(digest) == hashlib.sha256(self.stored).digest()
         return self._receipt(200) if same else problem("contribution-conflict")
@@ -96,100 +100,107 @@ class Mailbox:
         return Response(status, {}, receipt.model_dump_json().encode())
 
 
-def send_to(server: Mailbox, chunk_bytes: int = 1 << 20, body: bytes = BODY) -> tuple[Stage, UploadReceipt]:
-    stage = Stage(server)
+def send_to(
+    server: UploadServer, chunk_bytes: int = 1 << 20, body: bytes = BODY
+) -> tuple[ProgramRunner, UploadReceipt]:
+    runner = ProgramRunner(server)
     calls = ApiCalls("https://example.org", "token", POLICY, chunk_bytes)
-    return stage, stage.run(calls.contribute("t", 1, "c", body))
+    return runner, runner.run(calls.contribute("t", 1, "c", body))
 
 
-def methods(stage: Stage) -> list[str]:
-    return [request.method for request in stage.requests]
+def methods(runner: ProgramRunner) -> list[str]:
+    return [request.method for request in runner.requests]
 
 
-def test_a_small_body_goes_in_one_put() -> None:
-    server = Mailbox()
-    stage, receipt = send_to(server)
-    assert methods(stage) == ["PUT"]
+def test_a_small_body_is_sent_in_one_put() -> None:
+    server = UploadServer()
+    runner, receipt = send_to(server)
+    assert methods(runner) == ["PUT"]
     assert server.stored == BODY
     assert receipt.digest == hashlib.sha256(BODY).hexdigest()
 
 
-def test_a_large_body_goes_in_chunks_that_carry_their_digests() -> None:
-    server = Mailbox()
-    stage, _ = send_to(server, chunk_bytes=300)
-    assert methods(stage) == ["HEAD", "PATCH", "PATCH", "PATCH", "PATCH"]
+def test_a_large_body_is_sent_in_chunks_with_their_digests() -> None:
+    server = UploadServer()
+    runner, _ = send_to(server, chunk_bytes=300)
+    assert methods(runner) == ["HEAD", "PATCH", "PATCH", "PATCH", "PATCH"]
     assert server.stored == BODY
 
 
-def test_after_a_broken_connection_the_upload_goes_on_at_the_servers_offset() -> None:
-    server = Mailbox(700)
-    server._arrive, arrive = (lambda request, keep: arrive(request, keep=True)), server._arrive  # a PUT's bytes stay
-    stage, _ = send_to(server)
-    assert methods(stage) == ["PUT", "HEAD", "PATCH"]
-    assert stage.requests[-1].headers["upload-offset"] == "700"
+def test_after_a_broken_connection_the_upload_resumes_at_the_servers_offset() -> None:
+    server = UploadServer(700)
+    server._receive, receive = (
+        (lambda request, keep: receive(request, keep=True)),
+        server._receive,
+    )  # the server keeps the bytes of a broken PUT
+    runner, _ = send_to(server)
+    assert methods(runner) == ["PUT", "HEAD", "PATCH"]
+    assert runner.requests[-1].headers["upload-offset"] == "700"
     assert server.stored == BODY
     assert server.received == len(BODY)
 
 
 @given(st.lists(st.integers(0, 400), max_size=4), st.integers(1, 2000))
-def test_however_it_breaks_the_right_bytes_arrive_once(breaks: list[int], chunk: int) -> None:
-    server = Mailbox(*breaks)
+def test_the_body_is_stored_however_often_the_connection_breaks(breaks: list[int], chunk: int) -> None:
+    server = UploadServer(*breaks)
     _, receipt = send_to(server, chunk_bytes=chunk)
     assert server.stored == BODY
     assert receipt.bytes == len(BODY)
 
 
-def test_a_lost_answer_is_asked_for_again_without_the_body() -> None:
-    server = Mailbox(lose_answers=1)
-    stage, _ = send_to(server)
-    assert methods(stage) == ["PUT", "HEAD", "PATCH"]
-    assert len(stage.requests[-1].body) == 0
+def test_after_a_lost_answer_the_receipt_is_requested_without_the_body() -> None:
+    server = UploadServer(lose_answers=1)
+    runner, _ = send_to(server)
+    assert methods(runner) == ["PUT", "HEAD", "PATCH"]
+    assert len(runner.requests[-1].body) == 0
 
 
-def test_the_beginning_of_another_ciphertext_is_never_gone_on_with() -> None:
-    server = Mailbox(kept=b"left by an earlier run")
-    stage, _ = send_to(server, chunk_bytes=300)
-    assert methods(stage) == ["HEAD", "PUT"]
+def test_the_beginning_of_another_ciphertext_is_never_continued() -> None:
+    server = UploadServer(kept=b"left by an earlier run")
+    runner, _ = send_to(server, chunk_bytes=300)
+    assert methods(runner) == ["HEAD", "PUT"]
     assert server.stored == BODY
 
 
 def test_another_contribution_that_is_stored_already_is_a_conflict() -> None:
     for chunk_bytes in (300, 1 << 20):
-        server = Mailbox()
+        server = UploadServer()
         server.stored = b"another one"
         with pytest.raises(ContributionConflict):
             send_to(server, chunk_bytes)
 
 
-def test_it_gives_up_in_the_end() -> None:
+def test_it_gives_up_after_the_last_attempt() -> None:
     with pytest.raises(GaveUp):
-        send_to(Mailbox(*[0] * 9))
+        send_to(UploadServer(*[0] * 9))
 
 
-def test_progress_earns_new_attempts() -> None:
-    server = Mailbox(*[50] * 12)
+def test_progress_resets_the_number_of_attempts() -> None:
+    server = UploadServer(*[50] * 12)
     send_to(server, chunk_bytes=100)
     assert server.stored == BODY
 
 
-def test_a_closed_round_is_raised_as_such_and_an_offset_mismatch_does_not_go_round_in_circles() -> None:
+def test_a_closed_round_is_raised_and_repeated_offset_mismatches_end() -> None:
     calls = ApiCalls("https://example.org", "token", POLICY, 100)
     with pytest.raises(RoundClosed):
-        Stage(lambda _: problem("round-closed")).run(calls.contribute("t", 1, "c", b"x"))
+        ProgramRunner(lambda _: problem("round-closed")).run(calls.contribute("t", 1, "c", b"x"))
 
-    def mad(request: Request) -> Response:
+    def always_mismatching(request: Request) -> Response:
         if request.method == "HEAD":
             return Response(200, {"upload-offset": "0", "upload-complete": "?0"})
         return problem("offset-mismatch", upload_offset="0")
 
     with pytest.raises(OffsetMismatch):
-        Stage(mad).run(calls.contribute("t", 1, "c", BODY))
+        ProgramRunner(always_mismatching).run(calls.contribute("t", 1, "c", BODY))
 
 
-def test_a_receipt_for_another_body_is_not_believed() -> None:
+def test_a_receipt_for_another_body_is_refused() -> None:
     receipt = UploadReceipt(round=1, client_id="c", bytes=len(BODY), digest="00" * 32).model_dump_json().encode()
     with pytest.raises(ContractBroken):
-        Stage(lambda _: Response(201, {}, receipt)).run(ApiCalls("https://example.org").contribute("t", 1, "c", BODY))
+        ProgramRunner(lambda _: Response(201, {}, receipt)).run(
+            ApiCalls("https://example.org").contribute("t", 1, "c", BODY)
+        )
 
 
 def test_downloads_are_checked_against_both_digests_and_the_length() -> None:
@@ -198,7 +209,7 @@ def test_downloads_are_checked_against_both_digests_and_the_length() -> None:
 
     def fetch(body: bytes, header: bytes | None, announced: str | None, length: int = len(BODY)) -> bytes:
         headers = {} if header is None else {"content-digest": content_digest(header)}
-        fetched = Stage(lambda _: Response(200, headers, body)).run(calls.aggregate("t", 1, length, announced))
+        fetched = ProgramRunner(lambda _: Response(200, headers, body)).run(calls.aggregate("t", 1, length, announced))
         assert isinstance(fetched, bytes)
         return fetched
 
@@ -208,15 +219,15 @@ def test_downloads_are_checked_against_both_digests_and_the_length() -> None:
         fetch(flipped, BODY, good)
     with pytest.raises(DigestMismatch):
         fetch(flipped, flipped, good)
-    with pytest.raises(ContractBroken, match="bytes were expected"):
+    with pytest.raises(ContractBroken, match="expected 1025 bytes, got 1024"):
         fetch(BODY, BODY, good, len(BODY) + 1)
-    with pytest.raises(ContractBroken, match="without a sha-256"):
+    with pytest.raises(ContractBroken, match="has no sha-256 digest"):
         fetch(BODY, None, None)
 
 
-def test_traffic_counts_bodies_failed_tries_included() -> None:
-    server, traffic = Mailbox(100), Traffic()
+def test_traffic_counts_the_bodies_of_failed_attempts_too() -> None:
+    server, traffic = UploadServer(100), Traffic()
     calls = ApiCalls("https://example.org", "token", POLICY)
-    Stage(server).run(metered(calls.contribute("t", 1, "c", BODY), traffic))
+    ProgramRunner(server).run(metered(calls.contribute("t", 1, "c", BODY), traffic))
     assert traffic.up == 2 * len(BODY)
     assert traffic.down > 0

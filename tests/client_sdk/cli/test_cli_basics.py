@@ -140,7 +140,7 @@ def test_invalid_url_is_refused_before_anything_is_sent(home: Path) -> None:
     (home / "items").write_text("1\n", encoding="utf-8")
     code, _, err = run("join", "recs.example.org", "--interactions", str(home / "items"), "--invitation", "i")
     assert code == 1
-    assert "must look like https://" in err
+    assert "must have the form https://" in err
 
 
 def test_recommend_without_membership_says_how_to_join(home: Path) -> None:

@@ -170,7 +170,7 @@ def test_plain_task_needs_allow_plain(operator: Operator, server: AggregatorProc
     arguments = ("join", server.url, "--interactions", str(first.items))
     status, _, err = first.run(*arguments, *invitation)
     assert status == 1
-    assert "sums with 'plain'" in err
+    assert "uses the mechanism 'plain'" in err
     assert "--allow-plain" in err
     status, _, err = first.run(*arguments, "--allow-plain")
     assert status == 1
@@ -193,12 +193,12 @@ def test_unknown_and_used_invitations_are_refused(
     one, other = devices(tmp_path, 2)
     status, _, err = one.run("join", server.url, "--invitation", "hri_" + "x" * 43, "--interactions", str(one.items))
     assert status == 1
-    assert "the invitation is not known" in err
+    assert "the invitation is unknown" in err
     assert "Check that the invitation is copied in full" in err
     task = make_task(operator, "closed-circle", "plain")
     invitation = operator.invite(task.task_id).invitation
     assert (
-        "sums with 'plain'"
+        "uses the mechanism 'plain'"
         in one.run("join", server.url, "--invitation", invitation, "--interactions", str(one.items))[2]
     )
     status, _, err = other.run("join", server.url, "--invitation", invitation, "--interactions", str(other.items))

@@ -1,4 +1,4 @@
-"""The table of controls: every control under every protocol, on its way to the printer and back from a file."""
+"""The table of controls: all controls under all protocols, printing, and the way to JSON and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USERS, ITEMS = 200, 150
 
 
 def interactions() -> Interactions:
-    """Items with low numbers are popular."""
+    """Interactions in which items with low numbers are popular."""
     rng = np.random.default_rng(3)
     users, items = np.nonzero(rng.random((USERS, ITEMS)) < 0.6 / (1 + np.arange(ITEMS) / 10))
     return Interactions.from_pairs(users, items, n_users=USERS, n_items=ITEMS)
@@ -40,7 +40,7 @@ def candidates(data: LeaveOneOut) -> np.ndarray:
     return candidates_of(data, np.random.default_rng(0)).negatives
 
 
-def test_every_control_stands_against_the_candidates_and_against_all(data, candidates) -> None:
+def test_each_control_is_evaluated_against_candidates_and_all_items(data, candidates) -> None:
     table = controls(data, candidates, np.random.default_rng(1), k=5)
     assert table.metrics == ("HR@5", "NDCG@5")
     assert len({(row.name, row.against) for row in table.rows}) == len(table.rows) == 8
@@ -57,19 +57,19 @@ def test_every_control_stands_against_the_candidates_and_against_all(data, candi
     assert clean < 0.12 < 0.8 < leaky
 
 
-def test_the_table_prints_and_survives_a_file(data, candidates) -> None:
+def test_table_prints_and_is_restored_from_json(data, candidates) -> None:
     table = controls(data, candidates, np.random.default_rng(1))
     assert ControlTable.from_json(json.loads(json.dumps(table.as_json()))) == table
     assert all(len(cells) == len(table.headings) for cells in table.cells)
     assert table.cells[0][:3] == ("popularity", "99 sampled negatives", f"{data.tested_users.size:,}")
 
 
-def test_chance_against_all_items_is_chance(data) -> None:
+def test_random_full_control_hits_by_chance(data) -> None:
     found = random_full_control(data, np.random.default_rng(0))
     assert 0.02 < found.hr < 0.15  # 10 of about 130 items
 
 
-def test_controls_of_splits_with_several_test_items() -> None:
+def test_ranking_controls_of_splits_with_several_test_items() -> None:
     train, test = hold_out_share(interactions(), 0.2, 0)
     table = ranking_controls(train, test, np.random.default_rng(2), 20, users=np.arange(0, USERS, 2))
     figures = table.figures()

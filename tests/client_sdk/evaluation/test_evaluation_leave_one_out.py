@@ -1,4 +1,4 @@
-"""Candidates are true negatives, metrics agree with a plain loop, and a model that knows nothing gets nothing."""
+"""Candidates are true negatives, metrics equal those of a simple loop, and a constant model scores 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USERS, ITEMS = 30, 140
 
 
 def random_data(seed: int, users: int = USERS, items: int = ITEMS) -> LeaveOneOut:
-    """Users with 0 to 20 items each, so that some have none held out."""
+    """Users with 0 to 20 items each; some have no held-out item."""
     rng = np.random.default_rng(seed)
     lists = [rng.choice(items, rng.integers(0, 20), replace=False) for _ in range(users)]
     who = np.repeat(np.arange(users), [len(mine) for mine in lists])
@@ -32,7 +32,7 @@ def random_data(seed: int, users: int = USERS, items: int = ITEMS) -> LeaveOneOu
 
 def factors(seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    # small whole numbers: exact scores and many ties
+    # small integers give exact scores and many ties
     return rng.integers(-2, 3, (USERS, 4)).astype(np.float32), rng.integers(-2, 3, (ITEMS, 4)).astype(np.float32)
 
 
@@ -62,14 +62,14 @@ def check_candidates(data: LeaveOneOut, candidates: np.ndarray) -> None:
 
 @given(st.integers(0, 2**31))
 @settings(deadline=None)
-def test_fresh_candidates_are_distinct_and_outside_the_users_items(seed) -> None:
+def test_sampled_candidates_are_distinct_and_outside_the_users_items(seed) -> None:
     data = random_data(seed)
     candidates, replaced = candidates_of(data, np.random.default_rng(seed))
     assert (candidates.shape, candidates.dtype, replaced) == ((USERS, 99), np.int32, 0)
     check_candidates(data, candidates)
 
 
-def test_every_item_outside_is_drawn_about_equally_often() -> None:
+def test_candidates_are_drawn_uniformly() -> None:
     train = Interactions.from_pairs(np.zeros(10, int), np.arange(10), n_users=1, n_items=130)
     data = LeaveOneOut(train, np.array([10], dtype=np.int32))
     rng = np.random.default_rng(5)
@@ -81,7 +81,7 @@ def test_every_item_outside_is_drawn_about_equally_often() -> None:
     assert np.all(np.abs(counts[11:] - expected) < 45)
 
 
-def test_given_negatives_are_kept_and_faulty_ones_replaced_and_counted() -> None:
+def test_valid_negatives_are_kept_and_invalid_ones_replaced_and_counted() -> None:
     train = Interactions.from_pairs([0, 0, 1, 2], [3, 7, 3, 1], n_users=4, n_items=20)
     held = np.array([5, 6, -1, 7], dtype=np.int32)
     given_rows = np.array([[1, 5, 1, 3, 2], [9, 8, 5, 3, 0], [1, 1, 1, 1, 1], [0, 1, 2, 3, 4]], dtype=np.int32)
@@ -95,16 +95,16 @@ def test_given_negatives_are_kept_and_faulty_ones_replaced_and_counted() -> None
     assert data.test_negatives.tolist() == given_rows.tolist()
 
 
-def test_too_few_items_is_an_error_that_says_so() -> None:
+def test_too_few_items_is_an_error() -> None:
     train = Interactions.from_pairs([0], [0], n_users=1, n_items=100)
     data = LeaveOneOut(train, np.array([1], dtype=np.int32))
-    with pytest.raises(ParameterError, match="user 0 has 98 items to draw 99 negatives"):
+    with pytest.raises(ParameterError, match="user 0 has only 98 items to draw 99 negatives"):
         candidates_of(data, np.random.default_rng(0))
 
 
 @given(st.integers(0, 2**31), st.sampled_from([1, 10]), st.sampled_from([1, 1000, 4_000_000]))
 @settings(deadline=None)
-def test_metrics_agree_with_a_plain_loop_whatever_the_chunk(seed, k, chunk) -> None:
+def test_metrics_equal_those_of_a_simple_loop_for_any_chunk_size(seed, k, chunk) -> None:
     data, (users, items) = random_data(seed), factors(seed)
     candidates = candidates_of(data, np.random.default_rng(seed)).negatives
     with pytest.MonkeyPatch.context() as patch:
@@ -119,7 +119,7 @@ def test_metrics_agree_with_a_plain_loop_whatever_the_chunk(seed, k, chunk) -> N
     assert (sampled.protocol, full.protocol) == ("99 sampled negatives", "full ranking")
 
 
-def test_a_model_that_scores_everything_alike_or_nan_gets_nothing() -> None:
+def test_constant_or_nan_scores_give_zero() -> None:
     data = random_data(1)
     candidates = candidates_of(data, np.random.default_rng(1)).negatives
     items = np.ones((ITEMS, 2), dtype=np.float32)
@@ -129,7 +129,7 @@ def test_a_model_that_scores_everything_alike_or_nan_gets_nothing() -> None:
         assert evaluate_full(users, items, data).hr == 0
 
 
-def test_a_scorer_that_knows_the_answer_gets_everything_for_the_users_asked() -> None:
+def test_perfect_scores_give_one_for_the_requested_users() -> None:
     data = random_data(2)
     candidates = candidates_of(data, np.random.default_rng(2)).negatives
     tested = np.flatnonzero(data.test_items >= 0)
@@ -144,7 +144,7 @@ def test_a_scorer_that_knows_the_answer_gets_everything_for_the_users_asked() ->
         evaluate_full_scores(lambda users: np.zeros((users.size, ITEMS)), data, users=np.array([USERS]))
 
 
-def test_shapes_that_do_not_fit_are_refused() -> None:
+def test_wrong_shapes_are_refused() -> None:
     data, (users, items) = random_data(3), factors(3)
     candidates = candidates_of(data, np.random.default_rng(3)).negatives
     with pytest.raises(ParameterError, match="factors"):
@@ -153,14 +153,14 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         evaluate(users, items, data, candidates[:-1])
     with pytest.raises(ParameterError, match="no negatives"):
         evaluate(users, items, data, np.full_like(candidates, -1))
-    with pytest.raises(ParameterError, match="scores of shape"):
+    with pytest.raises(ParameterError, match="scores must have shape"):
         evaluate_scores(lambda _, asked: np.zeros(asked.shape[0]), data, candidates)
-    with pytest.raises(ParameterError, match="scores of shape"):
+    with pytest.raises(ParameterError, match="scores must have shape"):
         evaluate_full_scores(lambda asked: np.zeros((asked.size, 3)), data)
 
 
 def test_controls() -> None:
-    """Everybody has items 0 and 1 held out or in training: popularity finds them, chance does about k in 100."""
+    """All users have items 0 and 1, in training or held out: popularity ranks them first, random k in 100."""
     users = 300
     who, what = np.repeat(np.arange(users), 2), np.tile([0, 1], users)
     data = leave_one_out(Interactions.from_pairs(who, what, n_users=users, n_items=120), 0)

@@ -1,4 +1,4 @@
-"""Recall and NDCG with several test items a user agree with a plain loop, ties never help, and splits lose nothing."""
+"""Recall and NDCG with several test items per user equal those of a simple loop; ties; splits are partitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def random_split(seed: int) -> tuple[Interactions, Interactions]:
 
 
 def slow(scores: np.ndarray, train: Interactions, test: Interactions, k: int) -> tuple[float, float]:
-    """Sort every user's items, the test items behind all that tie with them."""
+    """Rank by sorting each user's items, test items after all equal scores."""
     recalls, gains = [], []
     for user in range(USERS):
         wanted, known = set(test.positives(user).tolist()), set(train.positives(user).tolist())
@@ -41,7 +41,7 @@ def slow(scores: np.ndarray, train: Interactions, test: Interactions, k: int) ->
 
 @given(st.integers(0, 2**31), st.sampled_from([1, 5, 20]), st.booleans(), st.sampled_from([1, 200, 32_000_000]))
 @settings(deadline=None, max_examples=60)
-def test_metrics_agree_with_a_plain_loop_with_and_without_ties(seed, k, ties, chunk) -> None:
+def test_metrics_equal_those_of_a_simple_loop_with_and_without_ties(seed, k, ties, chunk) -> None:
     train, test = random_split(seed)
     rng = np.random.default_rng(seed)
     scores = rng.integers(0, 4, (USERS, ITEMS)) if ties else rng.standard_normal((USERS, ITEMS))
@@ -59,14 +59,14 @@ def test_three_users_by_hand() -> None:
     test = Interactions.from_pairs([0, 0, 1], [1, 4, 2], n_users=3, n_items=5)
     scores = np.array([[9, 8, 7, 6, 5], [9, 1, 2, 3, 4], [0, 0, 0, 0, 0]], dtype=np.float32)
     result = rank_all(lambda users: scores[users], train, test, 2)
-    # user 0: item 1 first, item 4 out of reach; user 1: item 2 is third; user 2 has no test item
+    # user 0: item 1 is first, item 4 beyond k; user 1: item 2 is third; user 2 has no test item
     ideal = 1 + 1 / np.log2(3)
     assert (result.recall, result.ndcg, result.users) == (pytest.approx(0.25), pytest.approx(0.5 / ideal), 2)
     only = rank_all(lambda users: scores[users], train, test, 2, users=np.array([1, 2]))
     assert (only.recall, only.users) == (0, 1)
 
 
-def test_equal_or_nan_scores_earn_nothing_and_knowing_the_answer_earns_all() -> None:
+def test_constant_or_nan_scores_give_zero_and_perfect_scores_one() -> None:
     train, test = random_split(4)
     for value in (0.0, np.nan, -np.inf):
         alike = np.full((USERS, ITEMS), value, np.float32)
@@ -78,13 +78,13 @@ def test_equal_or_nan_scores_earn_nothing_and_knowing_the_answer_earns_all() -> 
     assert (result.recall, result.ndcg) == (1, pytest.approx(1))
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_wrong_shapes_and_values_are_refused() -> None:
     train, test = random_split(5)
-    with pytest.raises(ParameterError, match="scores of shape"):
+    with pytest.raises(ParameterError, match="scores must have shape"):
         rank_all(lambda users: np.zeros((users.size, 2)), train, test)
     with pytest.raises(ParameterError, match="k must lie"):
         rank_all(lambda users: np.zeros((users.size, ITEMS)), train, test, ITEMS)
-    with pytest.raises(ParameterError, match="nothing to measure"):
+    with pytest.raises(ParameterError, match="nothing to evaluate"):
         rank_all(lambda users: np.zeros((users.size, ITEMS)), train, test, users=np.zeros(0, dtype=np.intp))
     other = Interactions.from_pairs([0], [0], n_users=2, n_items=2)
     with pytest.raises(ParameterError, match="train has"):
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 @given(st.integers(0, 2**31), st.sampled_from([0.1, 0.2, 0.5, 0.9]))
 @settings(deadline=None, max_examples=30)
-def test_the_split_is_a_partition_with_the_share_asked_for(seed, share) -> None:
+def test_split_is_a_partition_with_the_given_share(seed, share) -> None:
     rng = np.random.default_rng(seed)
     users, items = np.nonzero(rng.random((USERS, ITEMS)) < rng.random((USERS, 1)))
     whole = Interactions.from_pairs(users, items, ratings=items, n_users=USERS, n_items=ITEMS)

@@ -1,4 +1,4 @@
-"""The leaky protocol leaks exactly the held-out item, says so, and a ranker that learns nothing shows it."""
+"""The leaky protocol leaks the held-out item and nothing else, warns of it, and the control measures it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ USERS, ITEMS = 300, 200
 
 
 def random_data(seed: int = 0) -> LeaveOneOut:
-    """Users with 1 to 39 items each, so that some have none held out."""
+    """Users with 1 to 39 items each; some have no held-out item."""
     rng = np.random.default_rng(seed)
     lists = [rng.choice(ITEMS, rng.integers(1, 40), replace=False) for _ in range(USERS)]
     who = np.repeat(np.arange(USERS), [len(mine) for mine in lists])
     return leave_one_out(Interactions.from_pairs(who, np.concatenate(lists), n_users=USERS, n_items=ITEMS), seed)
 
 
-def test_it_spares_the_held_out_item_alone_and_says_that_it_leaks(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_held_out_item_is_excluded_and_a_warning_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     data = random_data()
     with caplog.at_level(logging.WARNING):
         excluded, warning = paper_protocol(data)
@@ -40,7 +40,7 @@ def test_it_spares_the_held_out_item_alone_and_says_that_it_leaks(caplog: pytest
         assert set(clean) == set(range(ITEMS)) - set(positives)
 
 
-def test_the_control_finds_the_leak_and_only_the_leak() -> None:
+def test_control_measures_the_leak_and_is_random_without_it() -> None:
     data = random_data()
     candidates = candidates_of(data, np.random.default_rng(0)).negatives
     excluded = paper_protocol(data).excluded
@@ -58,7 +58,7 @@ def test_the_control_finds_the_leak_and_only_the_leak() -> None:
     assert both(excluded=excluded, draws=NegativeDraws(rounds=2))[0] < leaky[0], "few draws, little to remember"
 
 
-def test_leaving_out_all_hundred_as_colr_does_favours_none() -> None:
+def test_excluding_all_hundred_items_as_colr_does_favours_none() -> None:
     data = random_data()
     candidates = candidates_of(data, np.random.default_rng(0)).negatives
     everything = np.column_stack([data.test_items, candidates])
@@ -66,21 +66,21 @@ def test_leaving_out_all_hundred_as_colr_does_favours_none() -> None:
     assert found.sampled.hr < 0.16
 
 
-def test_every_draw_is_made_and_counted() -> None:
+def test_every_draw_is_counted() -> None:
     data, draws = random_data(), NegativeDraws(rounds=7, participation=0.5, negatives=3)
     scores = DrawnScores(data.train, draws, np.random.default_rng(5), paper_protocol(data).excluded)
     assert scores.participations.sum() == 7 * USERS // 2
     assert scores.participations.max() <= 7
     for user in range(0, USERS, 17):
         row = scores(np.array([user]))[0]
-        drawn = np.ceil(-row).astype(int)  # the lot adds less than one
+        drawn = np.ceil(-row).astype(int)  # the random part is less than 1
         assert drawn.sum() == scores.participations[user] * 3 * data.train.positives(user).size
         assert drawn[data.train.positives(user)].sum() == 0
         assert drawn[data.test_items[user]] == 0 or data.test_items[user] < 0
         np.testing.assert_array_equal(scores(np.array([5, user]))[1], row)
 
 
-def test_its_draws_are_distributed_as_those_of_training() -> None:
+def test_draws_have_the_distribution_of_training_negatives() -> None:
     positives = np.arange(0, 12, dtype=np.int32)
     train = Interactions.from_pairs(np.zeros(12, int), positives, n_users=1, n_items=20)
     rounds, repeats = 5, 400
@@ -97,6 +97,6 @@ def test_its_draws_are_distributed_as_those_of_training() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("rounds", 0), ("negatives", 0), ("participation", 0.0)])
-def test_draws_that_draw_nothing_are_refused(name, value) -> None:
+def test_invalid_parameters_of_draws_are_refused(name, value) -> None:
     with pytest.raises(ParameterError, match=name):
         NegativeDraws(**{name: value})

@@ -1,4 +1,4 @@
-"""What counting training negatives reaches on the published data, nothing learned: the size of the papers' leak."""
+"""The control on the published data, without a model: the size of the leak in the papers' protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rating errors by hand, and controls that know nothing but means."""
+"""Rating errors compared with values computed by hand, and controls that predict means."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VALUES = st.lists(st.tuples(st.floats(-10, 10, width=32), st.floats(-10, 10, wid
 
 
 @given(VALUES)
-def test_errors_agree_with_a_plain_loop(pairs) -> None:
+def test_errors_equal_those_of_a_simple_loop(pairs) -> None:
     predicted, truth = np.array(pairs, dtype=np.float32).T
     found = rating_errors(predicted, truth)
     assert found.mae == pytest.approx(sum(abs(a - b) for a, b in pairs) / len(pairs))
@@ -26,9 +26,13 @@ def test_errors_agree_with_a_plain_loop(pairs) -> None:
 
 @pytest.mark.parametrize(
     ("predicted", "truth", "what"),
-    [([1.0], [1.0, 2.0], "do not fit"), ([], [], "nothing to measure"), ([np.nan, 1.0], [1.0, 1.0], "1 predictions")],
+    [
+        ([1.0], [1.0, 2.0], "do not match"),
+        ([], [], "nothing to evaluate"),
+        ([np.nan, 1.0], [1.0, 1.0], "1 predictions"),
+    ],
 )
-def test_what_cannot_be_measured_is_refused(predicted, truth, what) -> None:
+def test_invalid_predictions_are_refused(predicted, truth, what) -> None:
     with pytest.raises(ParameterError, match=what):
         rating_errors(np.array(predicted), np.array(truth))
 

@@ -1,4 +1,4 @@
-"""Every filter equals its equations, written out densely in float64, from a Gram matrix and from factors alike."""
+"""Each filter equals its equations, computed with dense float64 matrices, from a Gram matrix and from factors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USERS, ITEMS, DIMS = 25, 14, 5
 
 
 def random_rows(seed: int, users: int = USERS, items: int = ITEMS) -> np.ndarray:
-    """A binary matrix in which some items, and maybe users, have nothing."""
+    """A random binary matrix in which some items, and possibly users, have no interaction."""
     rng = np.random.default_rng(seed)
     matrix = (rng.random((users, items)) < 0.3).astype(np.float64)
     matrix[:, rng.integers(items)] = 0
@@ -50,7 +50,7 @@ def ideal_part(matrix: np.ndarray, dims: int = DIMS) -> np.ndarray:
 
 
 def sharpened(signal: np.ndarray, p: np.ndarray, solver: str, time: float, steps: int) -> list[np.ndarray]:
-    """dy/dt = -y P by the solver's own stages, every step."""
+    """Solve dy/dt = -y P with the stages of the solver; return the signal after each step."""
     h, points = time / steps, []
     for _ in range(steps):
         k1 = -signal @ p
@@ -76,7 +76,7 @@ def test_gf_cf_is_equation_4(seed, factored, alpha) -> None:
     matrix = random_rows(seed)
     p = normalised(matrix).T @ normalised(matrix)
     found = GFCF(alpha=alpha, ideal_dims=DIMS).scores(components_of(matrix, factored=factored), csr_array(matrix))
-    # a gap between the DIMS-th and the next singular value fixes the projector; without one any choice is right
+    # The projector is unique only if there is a gap between the DIMS-th and the next singular value.
     s = np.linalg.svd(normalised(matrix), compute_uv=False)
     if alpha == 0 or s[DIMS - 1] - s[DIMS] > 1e-3:
         close(found, matrix @ p + alpha * ideal_part(matrix))
@@ -102,7 +102,7 @@ def test_turbo_cf_is_equation_5(which, a, power) -> None:
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize(("solver", "time", "steps"), [("euler", 1.2, 1), ("euler", 1.0, 3), ("rk4", 2.5, 1)])
 @pytest.mark.parametrize("average", [False, True])
-def test_bspm_is_the_solver_run_on_the_ode(factored, early, solver, time, steps, average) -> None:
+def test_bspm_equals_the_solver_of_the_ode(factored, early, solver, time, steps, average) -> None:
     matrix = random_rows(6)
     p = normalised(matrix).T @ normalised(matrix)
     blurred, low_pass = matrix @ p, 0.2 * ideal_part(matrix)
@@ -119,7 +119,7 @@ def test_two_users_by_hand() -> None:
     p = np.array([[0.5, root / 2], [root / 2, 0.75]])
     eigenvalue = (1.25 + np.sqrt(0.25**2 + 0.5)) / 2  # trace 5/4, determinant 1/4
     assert eigenvalue == pytest.approx(1)
-    v = np.array([1.0, np.sqrt(2)]) / np.sqrt(3)  # P v = v: the root degrees, as the theory says
+    v = np.array([1.0, np.sqrt(2)]) / np.sqrt(3)  # P v = v for the roots of the degrees
     degrees = np.array([1.0, 2.0])
     components = Components(degrees, v[:, None].astype(np.float32), np.ones(1, np.float32), csr_array(p, dtype="f4"))
     row = user_row([1], 2)
@@ -134,7 +134,7 @@ def test_two_users_by_hand() -> None:
     close(BSPM(False, beta=0.0).scores(components, row), expected - blurred_again)
 
 
-def test_one_user_scores_as_among_all_and_chunks_change_nothing(monkeypatch) -> None:
+def test_scores_do_not_depend_on_other_users_or_chunks(monkeypatch) -> None:
     matrix = random_rows(8)
     components, everybody = components_of(matrix), csr_array(matrix)
     for graph_filter in FILTERS.values():
@@ -146,7 +146,7 @@ def test_one_user_scores_as_among_all_and_chunks_change_nothing(monkeypatch) -> 
             np.testing.assert_allclose(graph_filter.scores(components, everybody), whole, atol=1e-5)
 
 
-def test_a_user_without_items_scores_nothing_and_an_item_of_nobody_too() -> None:
+def test_user_without_items_and_item_without_users_score_zero() -> None:
     matrix = random_rows(9)
     components = components_of(matrix)
     absent = int(np.flatnonzero(matrix.sum(0) == 0)[0])
@@ -156,7 +156,7 @@ def test_a_user_without_items_scores_nothing_and_an_item_of_nobody_too() -> None
         assert graph_filter.scores(components, csr_array((0, ITEMS), dtype=np.float32)).shape == (0, ITEMS)
 
 
-def test_fewer_columns_than_asked_for_are_all_used() -> None:
+def test_ideal_dims_above_the_columns_uses_all() -> None:
     matrix = random_rows(10)
     components = components_of(matrix)
     many, some = (GFCF(ideal_dims=dims).scores(components, csr_array(matrix)) for dims in (256, DIMS))
@@ -172,29 +172,29 @@ def test_presets_are_the_published_ones() -> None:
     assert preset("gf-cf", "amazon-book").alpha == 0
     assert preset("gf-cf", "elsewhere") is FILTERS["gf-cf"]
     assert not preset("bspm-lm", "gowalla").early_merge
-    with pytest.raises(ParameterError, match="no graph filter is called 'gcn'"):
+    with pytest.raises(ParameterError, match="unknown graph filter 'gcn'"):
         preset("gcn", "gowalla")
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_rows_and_components_are_refused() -> None:
     matrix = random_rows(11)
     components, factors = components_of(matrix), components_of(matrix, factored=True)
     for graph_filter in FILTERS.values():
-        with pytest.raises(ParameterError, match=f"rows over {ITEMS} items"):
+        with pytest.raises(ParameterError, match=f"rows must have {ITEMS} columns"):
             graph_filter.scores(components, user_row([0], ITEMS + 1))
         with pytest.raises(ParameterError, match="binary"):
             graph_filter.scores(components, 2 * csr_array(matrix))
         with pytest.raises(ParameterError, match="user exponent"):
             graph_filter.scores(replace(components, user_exponent=0.4), csr_array(matrix))
-    with pytest.raises(ParameterError, match="factors do not serve"):
+    with pytest.raises(ParameterError, match="needs the Gram matrix, not its factors"):
         TurboCF(power=0.7).scores(factors, csr_array(matrix))
     with pytest.raises(ParameterError, match="items must lie"):
         user_row([ITEMS], ITEMS)
-    with pytest.raises(ParameterError, match="do not fit"):
+    with pytest.raises(ParameterError, match="do not match"):
         replace(components, singular_values=np.ones(DIMS + 1, np.float32))
-    with pytest.raises(ParameterError, match="a Gram matrix of"):
+    with pytest.raises(ParameterError, match="the Gram matrix must be"):
         replace(components, gram=csr_array((2, 2)))
-    with pytest.raises(ParameterError, match="hold neither"):
+    with pytest.raises(ParameterError, match="need singular vectors or a Gram matrix"):
         Components(np.ones(3), np.zeros((3, 0), np.float32), np.zeros(0, np.float32))
     for wrong in (
         lambda: GFCF(alpha=-1), lambda: TurboCF(power=0), lambda: TurboCF(filter=4), lambda: BSPM(True, "rk5"),

@@ -1,4 +1,4 @@
-"""What a client keeps on disk: readable by its owner alone, whole or not at all, checked when it is read."""
+"""A client's files: readable by their owner only, written atomically, checked when they are read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_an_identity_is_saved_for_its_owner_alone_and_loads_again(tmp_path: Path) -> None:
+def test_an_identity_is_saved_for_its_owner_only_and_loads_again(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         identity = Identity.generate()
@@ -48,7 +48,9 @@ def test_an_identity_is_saved_for_its_owner_alone_and_loads_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("wrong", [0o640, 0o604, 0o660, 0o620])
-def test_an_identity_that_others_can_reach_is_refused_with_the_command_that_helps(tmp_path: Path, wrong: int) -> None:
+def test_an_identity_file_that_others_can_access_is_refused_with_the_command_that_fixes_it(
+    tmp_path: Path, wrong: int
+) -> None:
     path = tmp_path / "me.key"
     Identity.generate().save(path)
     path.chmod(wrong)
@@ -88,7 +90,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return DirectoryStore(tmp_path / "store") if request.param == "directory" else MemoryStore()
 
 
-def test_a_shelf_gives_back_what_was_kept(store: Store) -> None:
+def test_a_client_store_returns_what_was_stored(store: Store) -> None:
     client_store, other = ClientStore(store, "aa"), ClientStore(store, "bb")
     assert (
         client_store.membership("t_1") is client_store.keyring("t_1") is client_store.client_state("t_1", LIKE) is None
@@ -105,7 +107,7 @@ def test_a_shelf_gives_back_what_was_kept(store: Store) -> None:
     remembered = client_store.client_state("t_1", LIKE)
     assert remembered is not None
     np.testing.assert_array_equal(remembered["user_factor"], factor)
-    with pytest.raises(LocalFileError, match="not that of its recipe"):
+    with pytest.raises(LocalFileError, match="does not fit its recipe"):
         client_store.client_state("t_1", {"user_factor": np.zeros(5, dtype=np.float32)})
     kept = client_store.item_state("t_1", RECIPE)
     assert isinstance(kept, FactorState)
@@ -126,7 +128,7 @@ def test_every_file_of_a_directory_store_is_private(tmp_path: Path) -> None:
         client_store.keyring("t_1")
 
 
-def test_damaged_files_are_named_and_ids_cannot_leave_the_store(tmp_path: Path) -> None:
+def test_errors_name_damaged_files_and_ids_cannot_leave_the_store(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     client_store = ClientStore(store, "aa")
     for name in ("membership.json", "keyring.bin", "memory.npz", "item_state.bin"):

@@ -1,4 +1,4 @@
-"""Which way to the newest model is taken, and what a client refuses on its own account."""
+"""Plans for catching up, and what a client refuses whatever the server says."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import client_sdk
-from client_sdk import errors as sdk_errors
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.history import item_ids
-from client_sdk.model.catch_up import Catalogue, SyncPlan, fetch_catalogue, plan_sync
+from client_sdk.model.catalogue import Catalogue, fetch_catalogue
 from client_sdk.model.recommendation import top_items
+from client_sdk.model.sync_plan import SyncPlan, plan_sync
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import MechanismChoice, RecipeChoice, RoundPage, RoundView, Schedule, SnapshotView, TaskView
-from tests.support.programs import Stage
+from tests.support.programs import ProgramRunner
 
 SEED = bytes(range(32))
 
@@ -72,7 +71,7 @@ def numbers(plan: SyncPlan) -> tuple[int | None, list[int]]:
     return plan.snapshot.round if plan.snapshot else None, [view.number for view in plan.rounds]
 
 
-def test_the_cheaper_way_in_bytes_is_taken() -> None:
+def test_the_plan_of_fewer_bytes_is_chosen() -> None:
     rounds = tuple(complete(n, 100) for n in (1, 2, 4, 5))
     assert numbers(plan_sync(5, Catalogue(5, rounds, snapshot(4, 10)))) == (None, [])
     assert numbers(plan_sync(0, Catalogue(5, rounds, None))) == (None, [1, 2, 4, 5])
@@ -113,9 +112,9 @@ def test_a_plan_reaches_the_newest_round_and_never_costs_more_than_replay(
     assert [view.number for view in plan.rounds] == [n for n in missed if n > start]
 
 
-def page(*rounds: RoundView, more: bool = False) -> Stage:
+def page(*rounds: RoundView, more: bool = False) -> ProgramRunner:
     body = RoundPage(rounds=list(rounds), more=more).model_dump_json().encode()
-    return Stage(lambda request: Response(200, {}, body) if "rounds" in request.url else Response(404, {}))
+    return ProgramRunner(lambda request: Response(200, {}, body) if "rounds" in request.url else Response(404, {}))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def page(*rounds: RoundView, more: bool = False) -> Stage:
         ((complete(1, survivors=11),), "11 survivors"),
     ],
 )
-def test_a_list_of_rounds_that_cannot_be_is_not_believed(rounds: tuple[RoundView, ...], fault: str) -> None:
+def test_an_impossible_list_of_rounds_is_refused(rounds: tuple[RoundView, ...], fault: str) -> None:
     with pytest.raises(ContractBroken, match=fault):
         page(*rounds).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 5))
 
@@ -144,12 +143,12 @@ def test_pages_that_a_snapshot_covers_are_skipped() -> None:
         rounds = [complete(n) for n in range(after + 1, min(after + 100, 950) + 1)]
         return Response(200, {}, RoundPage(rounds=rounds, more=after + 100 < 950).model_dump_json().encode())
 
-    catalogue = Stage(answer).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 950))
+    catalogue = ProgramRunner(answer).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 950))
     assert len(asked) == 3
     assert numbers(plan_sync(0, catalogue)) == (900, list(range(901, 951)))
 
 
-def test_the_round_seed_and_the_opener_are_computed_not_believed() -> None:
+def test_the_round_seed_and_the_opener_are_computed_and_compared() -> None:
     lying = complete(3).model_copy(update={"seed": b64encode(bytes(32))})
     with pytest.raises(ContractBroken, match="seed"):
         TERMS.round_spec(lying)
@@ -158,14 +157,14 @@ def test_the_round_seed_and_the_opener_are_computed_not_believed() -> None:
         TaskTerms.of(task_view(opened_by="members"))
 
 
-def test_the_policy_refuses_tasks_and_rounds_below_it() -> None:
+def test_the_policy_refuses_tasks_and_rounds_that_are_too_small() -> None:
     with pytest.raises(PolicyRefused, match="plain"):
         Policy().check_task(TERMS)
     allowing = Policy(mechanisms=frozenset({"plain"}), min_cohort=4)
     with pytest.raises(PolicyRefused, match="at least 4"):
         allowing.check_task(TERMS)
     allowing.check_task(TaskTerms.of(task_view(min_clients=4)))
-    with pytest.raises(PolicyRefused, match="asks 3 clients"):
+    with pytest.raises(PolicyRefused, match="has 3 clients"):
         allowing.check_round(complete(1).model_copy(update={"cohort": 3}))
     allowing.check_round(complete(1).model_copy(update={"cohort": 4}))
     with pytest.raises(ParameterError):
@@ -174,7 +173,7 @@ def test_the_policy_refuses_tasks_and_rounds_below_it() -> None:
     assert not Policy(max_clip_share=0.1).too_much_clipped(10, 100)
 
 
-def test_recommendations_leave_out_what_was_seen_and_are_sorted() -> None:
+def test_recommendations_exclude_seen_items_and_are_sorted() -> None:
     scores = np.array([3.0, 1.0, 2.0, 2.0], dtype=np.float32)
     found = top_items(scores, np.array([0], dtype=np.int32), 3)
     assert list(found) == [(2, 2.0), (3, 2.0), (1, 1.0)]
@@ -183,15 +182,6 @@ def test_recommendations_leave_out_what_was_seen_and_are_sorted() -> None:
 
 
 @pytest.mark.parametrize("bad", [[0, 0], [-1], [6], [[1]], [0.5], ["a"]])
-def test_interactions_that_are_no_distinct_items_are_refused(bad: list[object]) -> None:
+def test_interactions_that_are_not_distinct_items_are_refused(bad: list[object]) -> None:
     with pytest.raises(ParameterError):
         item_ids(bad, 6)
-
-
-@pytest.mark.parametrize("module", [client_sdk, sdk_errors])
-def test_the_public_names_are_sorted_and_there(module: object) -> None:
-    names = list(module.__all__)  # type: ignore[attr-defined]
-    upper = [name for name in names if name.isupper()]
-    assert names == upper + sorted((n for n in names if n not in upper), key=lambda n: (n[0].islower(), n))
-    assert len(set(names)) == len(names)
-    assert all(hasattr(module, name) for name in names)

@@ -1,4 +1,4 @@
-"""Groups through a real server: FAIR's devices of two memory sizes train one model, over every sum that carries it."""
+"""FAIR through a real server: devices of two memory sizes train one model, over every mechanism that supports it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SUMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 ANY = Policy(mechanisms=frozenset({"ckks", "masked", "plain"}))
 RECEIPT = 1000
-"""More bytes than the JSON around a contribution has; a small device's tables alone are six times as many."""
+"""More bytes than the JSON around a contribution has; the tables of a small device have six times as many."""
 
 
 @pytest.fixture(scope="module")
@@ -90,17 +90,17 @@ def options(device_groups: Sequence[int]) -> FleetOptions:
 def play(server: AggregatorProcess, operator: Operator, sums: str) -> tuple[Fleet, list[FleetRound]]:
     """A fleet after one turn of sums."""
     task_id = create(operator, f"fair-{sums}", sums).task_id
-    ships = Fleet(server.url, chosen(len(GROUPS)), options(GROUPS))
+    fleet = Fleet(server.url, chosen(len(GROUPS)), options(GROUPS))
     holder = operator.invite(task_id, role="holder").invitation if SUMS[sums][0] == "ckks" else None
     code = None if sums == "plain" else TRIAL.source
-    ships.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, holder, code)
-    ships.give_keys()
-    return ships, ships.run()
+    fleet.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, holder, code)
+    fleet.give_keys()
+    return fleet, fleet.run()
 
 
-def predicted_error(recipe: Recipe, ships: Fleet) -> float:
-    """Of a turn's mean: the sums' errors over the weight of everyone's six interactions of ten."""
-    terms = ships.clients[0].terms
+def predicted_error(recipe: Recipe, fleet: Fleet) -> float:
+    """Return the error of a turn's mean: the errors of the sums divided by the weight of six interactions of ten."""
+    terms = fleet.clients[0].terms
     errors = [terms.sum_plan_at(step).predicted_error for step in range(1, recipe.device_groups + 1)]
     return sum(errors) / (len(GROUPS) * 0.6)
 
@@ -110,12 +110,12 @@ def test_every_sum_gives_the_same_model(server: AggregatorProcess, operator: Ope
     views: dict[str, list[FairView]] = {}
     errors: dict[str, float] = {}
     for sums in SUMS:
-        ships, rounds = play(server, operator, sums)
-        with ships:
+        fleet, rounds = play(server, operator, sums)
+        with fleet:
             assert [(played.state, played.survivors) for played in rounds] == [("complete", EACH)] * TURN
-            views[sums] = [fair_view(ships.model(device_group)) for device_group in range(recipe.device_groups)]
-            errors[sums] = predicted_error(recipe, ships)
-            scores = list(ships.scores())
+            views[sums] = [fair_view(fleet.model(device_group)) for device_group in range(recipe.device_groups)]
+            errors[sums] = predicted_error(recipe, fleet)
+            scores = list(fleet.scores())
             assert [one.shape for one in scores] == [(ITEMS,)] * len(GROUPS)
     first = [fair_view(recipe.initial_view(bytes(32), device_group)) for device_group in range(recipe.device_groups)]
     for device_group, plain in enumerate(views["plain"]):
@@ -129,10 +129,10 @@ def test_every_sum_gives_the_same_model(server: AggregatorProcess, operator: Ope
 
 
 @pytest.mark.parametrize("mechanism", ["plain", "masked"])
-def test_a_small_device_sends_and_fetches_what_it_holds(
+def test_a_small_device_uploads_and_downloads_only_its_view(
     server: AggregatorProcess, operator: Operator, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nobody here ever has the whole model: the server, in a process of its own, is the only one."""
+    """No client has the whole model; only the server has."""
 
     def whole(*_: object) -> None:
         raise AssertionError("a client made the whole model")
@@ -142,13 +142,13 @@ def test_a_small_device_sends_and_fetches_what_it_holds(
     recipe = make_recipe("fair", PARAMETERS)
     task_id = create(operator, f"small-{mechanism}", mechanism, rounds=2 * TURN).task_id
     code = None if mechanism == "plain" else TRIAL.source
-    with Fleet(server.url, chosen(len(GROUPS)), options(GROUPS)) as ships:
-        ships.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, None, code)
-        rounds = ships.run()
+    with Fleet(server.url, chosen(len(GROUPS)), options(GROUPS)) as fleet:
+        fleet.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, None, code)
+        rounds = fleet.run()
         assert [played.state for played in rounds] == ["complete"] * 2 * TURN
         for played in rounds[1:]:
             device_group = recipe.device_group_of(played.number)
-            assert {ships_group(ships, report.client_id) for report in played.reports} == {device_group}
+            assert {ships_group(fleet, report.client_id) for report in played.reports} == {device_group}
             held = recipe.view_bytes(played.number - 1, device_group)
             values = recipe.layout(played.number).length
             assert held == 36 + 4 * (values - 1)  # step, seed, and every value that it sends but the weight
@@ -156,23 +156,21 @@ def test_a_small_device_sends_and_fetches_what_it_holds(
             for report in played.reports:
                 assert report.caught_up == "snapshot"
                 assert held <= report.bytes_down < held + RECEIPT + handshake
-                sent = ships.clients[0].terms.sum_plan_at(played.number).contribution_bytes(((0,),))
+                sent = fleet.clients[0].terms.sum_plan_at(played.number).contribution_bytes(((0,),))
                 assert report.contribution_bytes == sent
                 assert mechanism == "masked" or sent == 4 * values
         small, full = recipe.view_bytes(1, 1), recipe.view_bytes(1, 0)
         assert small + RECEIPT < full / 3
 
 
-def ships_group(ships: Fleet, client_id: str) -> int:
+def ships_group(fleet: Fleet, client_id: str) -> int:
     (device_group,) = (
-        client.membership.device_group for client in ships.clients if client.membership.client_id == client_id
+        client.membership.device_group for client in fleet.clients if client.membership.client_id == client_id
     )
     return device_group
 
 
-def test_single_clients_state_their_group_and_keep_what_they_hold(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_single_clients_choose_their_group_and_store_their_view(server: AggregatorProcess, operator: Operator) -> None:
     task = create(operator, "fair-joined", cohort_size=3)
     invitation = operator.invite(task.task_id, uses=6).invitation
     device_groups, stores = [0, 1] * 3, [MemoryStore() for _ in range(6)]
@@ -185,7 +183,7 @@ def test_single_clients_state_their_group_and_keep_what_they_hold(
         assert [part.membership.device_group for part in parts] == device_groups
         assert sorted(member.group for member in operator.members(task.task_id)) == [0, 0, 0, 1, 1, 1]
         assert operator.task(task.task_id).able_members == [3, 3]
-        with pytest.raises(ParameterError, match="group 1, and stays there"):
+        with pytest.raises(ParameterError, match="group 1 and cannot change it"):
             clients[1].join("fair-joined", device_group=0)
         with pytest.raises(Conflict, match="group 1, and stays there"):
             clients[1].join(invitation=invitation, device_group=0)
@@ -206,16 +204,16 @@ def test_single_clients_state_their_group_and_keep_what_they_hold(
             client.close()
 
 
-def test_a_round_of_another_group_is_not_taken_part_in(server: AggregatorProcess, operator: Operator) -> None:
+def test_a_client_refuses_a_round_of_another_group(server: AggregatorProcess, operator: Operator) -> None:
     task = create(operator, "fair-lied-to", cohort_size=3)
-    with Fleet(server.url, chosen(6), options([0, 0, 0, 1, 1, 1])) as ships:
-        ships.enrol(operator.invite(task.task_id, uses=6).invitation)
+    with Fleet(server.url, chosen(6), options([0, 0, 0, 1, 1, 1])) as fleet:
+        fleet.enrol(operator.invite(task.task_id, uses=6).invitation)
         with SyncDriver() as driver:
-            fresh = driver.run(ships.clients[0].calls.current_round(task.task_id, wait=10.0))
+            fresh = driver.run(fleet.clients[0].calls.current_round(task.task_id, wait=10.0))
         assert fresh is not None
-        assert ships.clients[0].spec(fresh.round.model_copy(update={"contribution_bytes": None})).sum_index == 1
+        assert fleet.clients[0].spec(fresh.round.model_copy(update={"contribution_bytes": None})).sum_index == 1
         with pytest.raises(ContractBroken, match="round 1 is for group 0, and this client is in group 1"):
-            ships.clients[5].spec(fresh.round)
+            fleet.clients[5].spec(fresh.round)
 
 
 def test_one_set_of_keys_must_fit_the_sums_of_all_groups(operator: Operator) -> None:
@@ -224,7 +222,7 @@ def test_one_set_of_keys_must_fit_the_sums_of_all_groups(operator: Operator) -> 
         operator.create_task(task_request("fair-unkeyable", "fair", "ckks", schedule, PARAMETERS))
 
 
-def test_the_group_must_be_one_there_is(server: AggregatorProcess, operator: Operator) -> None:
+def test_the_group_must_exist(server: AggregatorProcess, operator: Operator) -> None:
     task = create(operator, "fair-misjoined")
     invitation = operator.invite(task.task_id, uses=9).invitation
     with Client(server.url, Identity.generate(), MemoryStore(), ANY) as client:
@@ -234,10 +232,10 @@ def test_the_group_must_be_one_there_is(server: AggregatorProcess, operator: Ope
             client.join(invitation=invitation, device_group=2)
     with pytest.raises(ParameterError, match="device_groups must have one entry per client"):
         Fleet(server.url, chosen(2), FleetOptions(device_groups=[0]))
-    with Fleet(server.url, chosen(2), FleetOptions(policy=ANY, device_groups=[1, 1])) as ships:
-        ships.enrol(invitation)
-        assert fair_view(ships.model()).tables.shape[1] == ITEMS * DIM // 4
+    with Fleet(server.url, chosen(2), FleetOptions(policy=ANY, device_groups=[1, 1])) as fleet:
+        fleet.enrol(invitation)
+        assert fair_view(fleet.model()).tables.shape[1] == ITEMS * DIM // 4
         with pytest.raises(ParameterError, match="no client of this fleet is in group 0"):
-            ships.model(0)
+            fleet.model(0)
     told = waiting_to_start(operator.task(task.task_id), needs_keyring=False)
-    assert told == Waiting("the first round: 0 in group 0, 2 in group 1 are here, and it takes 4 in each")
+    assert told == Waiting("the first round: 0 in group 0, 2 in group 1 are enrolled; it needs 4 in each group")

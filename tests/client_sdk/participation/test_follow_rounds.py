@@ -18,7 +18,7 @@ from client_sdk.participation.follow_rounds import (
     follow_rounds,
 )
 from protocols.messages import MechanismChoice, RecipeChoice, RoundView, Schedule, TaskView
-from tests.support.programs import Stage, problem
+from tests.support.programs import ProgramRunner, problem
 
 CALLS = ApiCalls("https://example.org", "token")
 
@@ -55,55 +55,57 @@ def server(rounds: list[RoundView | None], task_state: str = "open") -> Callable
     return answer
 
 
-def paths(stage: Stage) -> list[str]:
-    return [request.url.removeprefix("https://example.org/v1/tasks/t_1") for request in stage.requests]
+def paths(runner: ProgramRunner) -> list[str]:
+    return [request.url.removeprefix("https://example.org/v1/tasks/t_1") for request in runner.requests]
 
 
 def test_a_changed_round_is_returned_with_its_etag_which_the_next_poll_sends() -> None:
-    stage = Stage(server([round_view(1, "collecting"), None]))
-    change = stage.run(follow_rounds(CALLS, "t_1", None, wait=0.0))
+    runner = ProgramRunner(server([round_view(1, "collecting"), None]))
+    change = runner.run(follow_rounds(CALLS, "t_1", None, wait=0.0))
     assert change == RoundChanged(round_view(1, "collecting"), '"1-collecting"')
     assert not change.is_over
-    change = stage.run(follow_rounds(CALLS, "t_1", change, wait=5.0))
+    change = runner.run(follow_rounds(CALLS, "t_1", change, wait=5.0))
     assert change == NothingNew(task_view("open"), '"1-collecting"')
-    assert paths(stage) == ["/rounds/current", "/rounds/current?wait=5.0", ""]
-    assert stage.requests[1].headers["if-none-match"] == '"1-collecting"'
+    assert paths(runner) == ["/rounds/current", "/rounds/current?wait=5.0", ""]
+    assert runner.requests[1].headers["if-none-match"] == '"1-collecting"'
 
 
 @pytest.mark.parametrize("state", ["complete", "failed"])
 def test_after_a_round_that_is_over_the_task_is_asked_for_before_the_next_poll(state: str) -> None:
     over = RoundChanged(round_view(1, state), "etag")
     assert over.is_over
-    stage = Stage(server([round_view(2, "collecting")]))
-    assert isinstance(stage.run(follow_rounds(CALLS, "t_1", over)), RoundChanged)
-    assert paths(stage) == ["", "/rounds/current?wait=20.0"]
-    ended = Stage(server([], "complete"))
+    runner = ProgramRunner(server([round_view(2, "collecting")]))
+    assert isinstance(runner.run(follow_rounds(CALLS, "t_1", over)), RoundChanged)
+    assert paths(runner) == ["", "/rounds/current?wait=20.0"]
+    ended = ProgramRunner(server([], "complete"))
     assert ended.run(follow_rounds(CALLS, "t_1", over)) == TaskEnded("complete")
     assert paths(ended) == [""]
 
 
 @pytest.mark.parametrize("state", ["closed", "complete", "failed"])
 def test_the_end_of_a_task_is_found_after_a_poll_without_a_change_and_stays(state: str) -> None:
-    stage = Stage(server([None], state))
-    change: RoundChange = stage.run(follow_rounds(CALLS, "t_1", None))
+    runner = ProgramRunner(server([None], state))
+    change: RoundChange = runner.run(follow_rounds(CALLS, "t_1", None))
     assert change == TaskEnded(state)  # type: ignore[arg-type]
-    assert stage.run(follow_rounds(CALLS, "t_1", change)) == change
-    assert len(stage.requests) == 2
+    assert runner.run(follow_rounds(CALLS, "t_1", change)) == change
+    assert len(runner.requests) == 2
 
 
 def test_what_round_1_waits_for_is_reported_once() -> None:
-    stage, events = Stage(server([])), list[object]()
-    first = stage.run(await_start(task_view("open"), False, None, events.append))
-    assert stage.run(await_start(task_view("open"), False, first, events.append)) == first
+    runner, events = ProgramRunner(server([])), list[object]()
+    first = runner.run(await_start(task_view("open"), False, None, events.append))
+    assert runner.run(await_start(task_view("open"), False, first, events.append)) == first
     assert events == [first]
     assert isinstance(first, Waiting)
-    assert stage.pauses == [0.2, 0.2]
+    assert runner.pauses == [0.2, 0.2]
 
 
 def test_a_round_is_awaited_until_its_state_is_accepted_or_a_later_round_opens() -> None:
-    stage = Stage(server([round_view(1, "collecting"), None, round_view(1, "folding"), round_view(1, "complete")]))
-    found = stage.run(await_round(CALLS, "t_1", 1, lambda view: view.state == "complete"))
+    runner = ProgramRunner(
+        server([round_view(1, "collecting"), None, round_view(1, "folding"), round_view(1, "complete")])
+    )
+    found = runner.run(await_round(CALLS, "t_1", 1, lambda view: view.state == "complete"))
     assert found.state == "complete"
-    stage = Stage(server([round_view(1, "collecting"), round_view(2, "collecting")]))
-    assert stage.run(await_round(CALLS, "t_1", 1, lambda view: view.state == "complete")).number == 1
-    assert paths(stage)[-1] == "/rounds/1"
+    runner = ProgramRunner(server([round_view(1, "collecting"), round_view(2, "collecting")]))
+    assert runner.run(await_round(CALLS, "t_1", 1, lambda view: view.state == "complete")).number == 1
+    assert paths(runner)[-1] == "/rounds/1"

@@ -1,4 +1,4 @@
-"""A client's ledger: the server's list of the sums that it is in, beside its own notes."""
+"""A client's ledger: the server's list of its sums, compared with its own records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from client_sdk.cli import app
 from client_sdk.errors import LocalFileError, NotEnrolled
 from client_sdk.local_state.store import ClientStore, DirectoryStore, OwnContribution
 from client_sdk.participation.ledger import read_ledger
-from tests.support.programs import Stage
+from tests.support.programs import ProgramRunner
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task
 
@@ -39,7 +39,7 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 
 def play(task: SmallTask, clients: list[Client]) -> None:
-    """Everybody takes part until the task ends."""
+    """Let every client take part until the task ends."""
     parts = [one.join(task.name, invitation=task.invitation, certificate=task.certificate) for one in clients]
     with ThreadPoolExecutor(len(parts)) as pool:
         list(pool.map(lambda part, items: part.take_part(items), parts, interactions(len(parts))))
@@ -55,7 +55,7 @@ def members(server: AggregatorProcess) -> tuple[list[Client], list[ClientStore]]
 @pytest.mark.parametrize(
     ("mechanism", "parameters"), [("plain", {}), ("masked", {"mode": "curious", "corrupt": 0.0, "dropout": 0.0})]
 )
-def test_the_list_agrees_with_the_notes(
+def test_the_list_agrees_with_the_records(
     server: AggregatorProcess, operator: Operator, mechanism: str, parameters: dict[str, object]
 ) -> None:
     task = small_task(
@@ -83,18 +83,18 @@ def test_the_list_agrees_with_the_notes(
         client.close()
 
 
-def test_where_they_differ_a_warning_says_so(server: AggregatorProcess, operator: Operator) -> None:
+def test_a_difference_gives_a_warning(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "differing", users=USERS, rounds=3)
     clients, shelves = members(server)
     play(task, clients)
     client_store = shelves[0]
-    client_store.note_contribution(task.task_id, 1, OwnContribution("0" * 64, acknowledged=True))
+    client_store.record_contribution(task.task_id, 1, OwnContribution("0" * 64, acknowledged=True))
     kept = client_store.contributions(task.task_id)
     body = json.dumps({str(number): [one.digest, one.acknowledged] for number, one in kept.items() if number != 2})
     client_store.store.write(client_store.owner, task.task_id, "contributions.json", body.encode())
     assert clients[0].ledger(task.name).warnings == (
-        "round 1: what the server counted is not what this device has sent",
-        "round 2: the server lists a contribution that this device has not noted down",
+        "round 1: the server counted a contribution other than the one that this device sent",
+        "round 2: the server lists a contribution that this device has no record of",
     )
     for client in clients:
         client.close()
@@ -111,16 +111,18 @@ ROUND = {
     ("state", "acknowledged", "missed"),
     [("complete", True, True), ("complete", False, False), ("failed", True, False), ("collecting", True, False)],
 )
-def test_a_sum_that_the_server_leaves_out_is_missed(state: str, acknowledged: bool, missed: bool) -> None:
-    """Only where it acknowledged the contribution and did release the sum."""
+def test_an_omitted_sum_gives_a_warning(state: str, acknowledged: bool, missed: bool) -> None:
+    """Only if the server acknowledged the contribution and released the sum."""
 
     def answer(request: Request) -> Response:
         body = {"entries": [], "more": False} if request.url.endswith("ledger?after=0") else {**ROUND, "state": state}
         return Response(200, {"content-type": "application/json"}, json.dumps(body).encode())
 
     client_store = ClientStore(MemoryStore(), "me")
-    client_store.note_contribution("t_1", 7, OwnContribution("1" * 64, acknowledged))
-    found = Stage(answer).run(read_ledger(ApiCalls("https://example.org", "hrc_x"), client_store, "t_1", "movies"))
+    client_store.record_contribution("t_1", 7, OwnContribution("1" * 64, acknowledged))
+    found = ProgramRunner(answer).run(
+        read_ledger(ApiCalls("https://example.org", "hrc_x"), client_store, "t_1", "movies")
+    )
     assert found.entries == ()
     assert found.warnings == (
         ("round 7: the server acknowledged a contribution and released the sum, but does not list it",)
@@ -129,17 +131,17 @@ def test_a_sum_that_the_server_leaves_out_is_missed(state: str, acknowledged: bo
     )
 
 
-def test_damaged_notes_are_named(tmp_path: Path) -> None:
+def test_damaged_records_raise_an_error_that_names_them(tmp_path: Path) -> None:
     client_store = ClientStore(DirectoryStore(tmp_path), "me")
     assert client_store.contributions("t_1") == {}
-    client_store.note_contribution("t_1", 3, OwnContribution("ab", acknowledged=True))
+    client_store.record_contribution("t_1", 3, OwnContribution("ab", acknowledged=True))
     assert client_store.contributions("t_1") == {3: OwnContribution("ab", acknowledged=True)}
     client_store.store.write("me", "t_1", "contributions.json", b'{"x": 1}')
     with pytest.raises(LocalFileError, match="damaged"):
         client_store.contributions("t_1")
 
 
-def test_strangers_have_no_ledger(server: AggregatorProcess) -> None:
+def test_a_client_without_membership_has_no_ledger(server: AggregatorProcess) -> None:
     with Client(server.url, Identity.generate(), MemoryStore()) as client, pytest.raises(NotEnrolled):
         client.ledger("nothing")
 

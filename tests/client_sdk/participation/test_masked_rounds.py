@@ -28,7 +28,7 @@ from tests.support.tasks import SmallTask, interactions, small_task
 
 USERS = 6
 TOLERANT = {"corrupt": 0.0, "dropout": 0.2}
-"""Six clients of which one may fall silent."""
+"""Six clients, of which one may drop out."""
 
 
 @pytest.fixture(scope="module")
@@ -43,24 +43,24 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
         yield found
 
 
-def fleet(server: AggregatorProcess, task: SmallTask, **options: Any) -> Fleet:
+def enrolled_fleet(server: AggregatorProcess, task: SmallTask, **options: Any) -> Fleet:
     made = Fleet(server.url, interactions(USERS), FleetOptions(seed=3, **options))
     made.enrol(task.invitation, certificates=task.certificates)
     return made
 
 
-def factors(ships: Fleet) -> np.ndarray:
-    state = ships.model()
+def factors(fleet: Fleet) -> np.ndarray:
+    state = fleet.model()
     assert isinstance(state, FactorState)
     return state.item_factors
 
 
-def expected_factors(ships: Fleet) -> np.ndarray:
-    """The item factors after round 1, from clients trained again by hand with the same seeds, nothing masked."""
-    terms = ships.clients[0].terms
+def expected_factors(fleet: Fleet) -> np.ndarray:
+    """Return the item factors after round 1, from training every client again with the same seeds, without masks."""
+    terms = fleet.clients[0].terms
     state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.round_spec(terms.seed, 1)
     total = np.zeros(terms.sum_plan.layout.length)
-    for index, (client, positives) in enumerate(zip(ships.clients, interactions(USERS), strict=True)):
+    for index, (client, positives) in enumerate(zip(fleet.clients, interactions(USERS), strict=True)):
         twin = replace(
             client,
             rng=np.random.default_rng((3, index)),
@@ -79,30 +79,30 @@ def test_a_masked_round_gives_the_model_of_the_plain_sum(
     server: AggregatorProcess, operator: Operator, recipe: str
 ) -> None:
     task = small_task(operator, f"same-{recipe}", users=USERS, recipe=recipe, mechanism="masked", rounds=1)
-    with fleet(server, task) as ships:
-        start = factors(ships).copy()
-        (played,) = ships.run()
+    with enrolled_fleet(server, task) as fleet:
+        start = factors(fleet).copy()
+        (played,) = fleet.run()
         assert (played.state, played.survivors, len(played.reports)) == ("complete", USERS, USERS)
-        expected, error = expected_factors(ships), ships.clients[0].terms.sum_plan.predicted_error
-        np.testing.assert_allclose(factors(ships), expected, atol=8 * error + 1e-6)
+        expected, error = expected_factors(fleet), fleet.clients[0].terms.sum_plan.predicted_error
+        np.testing.assert_allclose(factors(fleet), expected, atol=8 * error + 1e-6)
         assert np.abs(expected - start).max() > 0.01
     assert operator.task(task.task_id).state == "complete"
 
 
 @pytest.mark.parametrize("stage", ["advertising", "sharing", "collecting", "confirming", "unmasking"])
-def test_a_fleet_whose_clients_fall_silent(server: AggregatorProcess, operator: Operator, stage: str) -> None:
+def test_a_fleet_with_dropouts(server: AggregatorProcess, operator: Operator, stage: str) -> None:
     task = small_task(
         operator, f"silent-{stage}", users=USERS, mechanism="masked", mechanism_parameters=TOLERANT, rounds=1,
         collect_seconds=4.0, stage_seconds=4.0,
     )  # fmt: skip
     rng = np.random.default_rng(1)  # one of six, by its first draw
     assert (np.random.default_rng(1).random(USERS) < 0.15).sum() == 1
-    with fleet(server, task, dropout=0.15, dropout_rng=rng, dropout_stage=stage) as ships:
-        (played,) = ships.run(rounds=1)
+    with enrolled_fleet(server, task, dropout=0.15, dropout_rng=rng, dropout_stage=stage) as fleet:
+        (played,) = fleet.run(rounds=1)
     assert played.state == "complete"
     assert played.survivors == (USERS if stage in ("confirming", "unmasking") else USERS - 1)
     (missed,) = played.missed
-    assert missed.reason == "dropped out on purpose"
+    assert missed.reason == "simulated dropout"
 
 
 def test_single_clients_in_threads_take_part_until_the_task_ends(server: AggregatorProcess, operator: Operator) -> None:
@@ -124,37 +124,33 @@ def test_single_clients_in_threads_take_part_until_the_task_ends(server: Aggrega
         assert items.size == 5
 
 
-def test_a_client_with_another_model_is_left_out_and_nobody_is_singled_out(
-    server: AggregatorProcess, operator: Operator
-) -> None:
-    """Its keys are signed for a model that the server did not publish: they fit nobody else's."""
+def test_a_client_with_another_model_is_excluded(server: AggregatorProcess, operator: Operator) -> None:
+    """Its keys are bound to a model that the server did not publish, so no other client accepts them."""
     task = small_task(
         operator, "other-model", users=USERS, mechanism="masked", mechanism_parameters=TOLERANT, rounds=1,
         stage_seconds=4.0,
     )  # fmt: skip
-    with fleet(server, task) as ships:
-        victim = ships.clients[2]
+    with enrolled_fleet(server, task) as fleet:
+        victim = fleet.clients[2]
         told = victim.terms.view.model_copy(update={"name": victim.terms.view.name, "seed": "A" * 43 + "="})
         victim.terms = replace(victim.terms, view=told)
-        (played,) = ships.run(rounds=1)
+        (played,) = fleet.run(rounds=1)
     assert (played.state, played.survivors) == ("complete", USERS - 1)
     (missed,) = played.missed
     assert "sign" in missed.reason
 
 
-def test_without_an_organiser_the_servers_word_must_be_accepted_by_name(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_without_an_organiser_the_policy_must_trust_the_roster(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "no-organiser", users=3, mechanism="masked", rounds=1, certified=False)
     trusting = Policy(trust_roster=True)
-    with Fleet(server.url, interactions(3), FleetOptions(policy=trusting, seed=3)) as ships:
-        ships.enrol(task.invitation)
-        (played,) = ships.run(rounds=1)
+    with Fleet(server.url, interactions(3), FleetOptions(policy=trusting, seed=3)) as fleet:
+        fleet.enrol(task.invitation)
+        (played,) = fleet.run(rounds=1)
         assert played.state == "complete"
-        first = ships.clients[0]
+        first = fleet.clients[0]
         strict = replace(first, policy=Policy())
         with pytest.raises(PolicyRefused, match="no organiser"):
-            context = context_of(ships)
+            context = context_of(fleet)
             MaskedPart(
                 first.calls,
                 first.membership,
@@ -166,14 +162,14 @@ def test_without_an_organiser_the_servers_word_must_be_accepted_by_name(
             )
 
 
-def context_of(ships: Fleet) -> RoundContext:
-    first = ships.clients[0]
+def context_of(fleet: Fleet) -> RoundContext:
+    first = fleet.clients[0]
     with SyncDriver() as driver:
         view = driver.run(first.calls.round(first.terms.task_id, 1))
     return round_context(first.terms, view, first.spec(view), first.terms.recipe.initial_state(first.terms.seed))
 
 
-def test_only_whom_the_organiser_certified_is_a_member() -> None:
+def test_only_members_that_the_organiser_certified_pass_the_check() -> None:
     identity, other = Identity.generate(), TrialOrganiser("tests")
     issued = TRIAL.issue(request_for(identity, TRIAL.scope, "member"))
     entry = RosterEntry("c_1", identity.public_key, identity.mailbox_key, b64decode(issued.certificate), bytes(160))
@@ -187,7 +183,7 @@ def test_only_whom_the_organiser_certified_is_a_member() -> None:
     assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=b64decode(committee.certificate)))
 
 
-def test_a_certificate_that_expires_while_it_is_remembered_is_noticed() -> None:
+def test_a_cached_certificate_expires() -> None:
     identity, times = Identity.generate(), [0.0]
     issued = TRIAL.issue(request_for(identity, TRIAL.scope, "member"))
     entry = RosterEntry("c_1", identity.public_key, identity.mailbox_key, b64decode(issued.certificate), bytes(160))

@@ -62,7 +62,7 @@ def plain(data: LeaveOneOut) -> Federation:
     ("mechanism", "parameters"),
     [("ckks", {"set": "standard"}), ("ckks", {"set": "compact"}), ("masked", {"dropout": 0.0})],
 )
-def test_hidden_and_plain_sums_train_the_same_model(
+def test_encrypted_and_plain_sums_train_the_same_model(
     data: LeaveOneOut, plain: Federation, mechanism: str, parameters: dict[str, Any]
 ) -> None:
     hidden = federation(data, mechanism, **parameters)
@@ -76,7 +76,7 @@ def test_hidden_and_plain_sums_train_the_same_model(
     assert np.abs(moved).max() > 0.02
 
 
-def test_noise_keeps_within_what_a_ring_holds(data: LeaveOneOut) -> None:
+def test_noise_stays_within_the_range_of_the_ring(data: LeaveOneOut) -> None:
     parameters = {"items": data.train.n_items, **SHAPE, "max_interactions": 1, "noise_scale": 0.5}
     made = Federation(data.train, "pfedclr", parameters, "masked", {"dropout": 0.0}, SMALL, COHORT)
     list(made.run(1))
@@ -114,12 +114,12 @@ def create(operator: Operator, name: str, mechanism: str, users: int, rounds: in
     ).task_id
 
 
-def expected_factors(ships: Fleet, users: int) -> np.ndarray:
-    """The item factors after round 1, from step 1 done again by hand with the same seeds, added up in the clear."""
-    terms = ships.clients[0].terms
+def expected_factors(fleet: Fleet, users: int) -> np.ndarray:
+    """Return the item factors after round 1, from running step 1 again with the same seeds and adding in the clear."""
+    terms = fleet.clients[0].terms
     state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.round_spec(terms.seed, 1)
     total = np.zeros(terms.sum_plan.layout.length)
-    for index, (client, positives) in enumerate(zip(ships.clients, interactions(users), strict=True)):
+    for index, (client, positives) in enumerate(zip(fleet.clients, interactions(users), strict=True)):
         twin = replace(
             client,
             rng=np.random.default_rng((3, index)),
@@ -141,20 +141,20 @@ def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
     task_id = create(operator, f"same-{mechanism}", mechanism, users, 1)
     holder = operator.invite(task_id, role="holder").invitation if mechanism == "ckks" else None
     code = None if mechanism == "plain" else TRIAL.source
-    with Fleet(server.url, interactions(users), FleetOptions(seed=3, training=SMALL)) as ships:
-        ships.enrol(operator.invite(task_id, uses=users).invitation, holder, code)
-        ships.give_keys()
-        (played,) = ships.run()
+    with Fleet(server.url, interactions(users), FleetOptions(seed=3, training=SMALL)) as fleet:
+        fleet.enrol(operator.invite(task_id, uses=users).invitation, holder, code)
+        fleet.give_keys()
+        (played,) = fleet.run()
         assert (played.state, played.survivors) == ("complete", users)
-        expected, error = expected_factors(ships, users), ships.clients[0].terms.sum_plan.predicted_error
-        found = ships.model()
+        expected, error = expected_factors(fleet, users), fleet.clients[0].terms.sum_plan.predicted_error
+        found = fleet.model()
         assert isinstance(found, FactorState)
         np.testing.assert_allclose(found.item_factors, expected, atol=8 * error + 1e-6)
-        first = ships.clients[0].terms
+        first = fleet.clients[0].terms
         start = first.recipe.initial_state(first.seed)
         assert isinstance(start, FactorState)
         assert np.abs(found.item_factors - start.item_factors).max() > 0.01
-        client_states = [client.client_state() for client in ships.clients]
+        client_states = [client.client_state() for client in fleet.clients]
         assert all(
             client_state is not None and client_state[BUFFER_ROWS].any() for client_state in client_states
         )  # step 2 took place
@@ -163,7 +163,7 @@ def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
 def test_the_server_sums_while_clients_personalise(
     server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Step 2 of every client waits until the round is complete: it can only be if nothing that is sent waits for it."""
+    """Step 2 of every client waits until the round is complete, which requires that no upload waits for step 2."""
     users, rounds = 3, 2
     task_id = create(operator, "overlap", "plain", users, rounds)
     found: list[tuple[int, str]] = []

@@ -39,7 +39,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {"plain": {}, "ckks": {}, "masked": {"dr
 
 
 def ratings() -> list[dict[int, float]]:
-    """Every user's own; every item is rated by somebody, and nobody rated all."""
+    """Return every user's ratings; every item is rated by some user, and no user rated all."""
     rng = np.random.default_rng(7)
     return [{i: float(rng.integers(1, 6)) for i in range(ITEMS) if (i + user) % 3 == 0} for user in range(USERS)]
 
@@ -49,13 +49,13 @@ def parameters(case: str) -> dict[str, Any]:
 
 
 def tolerance(*errors: float) -> float:
-    """A sum's error over the number of clients, once a round; float32 and training add their own."""
+    """Return the error of a sum divided by the number of clients, once per round, plus float32 and training errors."""
     return 4 * ROUNDS * sum(errors) / USERS + 1e-6
 
 
 @pytest.mark.parametrize("mechanism", ["ckks", "masked"])
 @pytest.mark.parametrize("case", RECIPES)
-def test_hidden_and_plain_sums_train_the_same_model(case: str, mechanism: str) -> None:
+def test_encrypted_and_plain_sums_train_the_same_model(case: str, mechanism: str) -> None:
     """RFRec with Adam for one round only: its steps do not shrink with the gradient, so that where clients' changes
     cancel the sign of a rounding error decides about the next one (docs/rfrec.md).
     """
@@ -129,8 +129,10 @@ def test_one_model_over_every_mechanism_through_the_service(
         np.testing.assert_allclose(predicted, scores[0], atol=10 * atol)
 
 
-def test_a_task_of_coins_ends_with_them_and_clients_miss_rounds(server: AggregatorProcess, operator: Operator) -> None:
-    """Cohorts of 3 of 6, and a schedule that would allow more sums than the coins need."""
+def test_a_task_with_coins_ends_when_they_are_used_and_clients_miss_rounds(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    """Cohorts of 3 of 6 clients, and a schedule of more sums than the coins need."""
     task_id = create(operator, "rfrecf", "plain", cohort=3, rounds=50)
     with trained(server, operator, task_id, "plain") as fleet:
         recipe, state = fleet.clients[0].terms.recipe, fleet.model()
@@ -149,9 +151,7 @@ def test_a_task_of_coins_ends_with_them_and_clients_miss_rounds(server: Aggregat
     assert operator.task(task_id).state == "complete"
 
 
-def test_a_history_that_cannot_be_learned_from_is_refused_before_the_first_round(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_an_unusable_history_is_refused_before_the_first_round(server: AggregatorProcess, operator: Operator) -> None:
     schedule = Schedule(rounds=1, cohort_size=2, min_clients=2)
     request = task_request("no-ratings", "rfrec", "plain", schedule, parameters("rfrec"))
     invitation = operator.invite(operator.create_task(request).task_id).invitation

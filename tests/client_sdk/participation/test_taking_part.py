@@ -56,7 +56,7 @@ def member(server: AggregatorProcess, policy: Policy = PLAIN, **options: int) ->
 
 
 def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int) -> list[list[RoundReport]]:
-    """Everybody takes part in a thread of their own, the holder serving beside them, until the task ends."""
+    """Let every client take part in its own thread, and the key holder serve beside them, until the task ends."""
     chosen = interactions(users)
     holder = member(server, **options)
     key_holder = None
@@ -148,7 +148,7 @@ def test_async_clients_take_part_and_recommend(server: AggregatorProcess, operat
     asyncio.run(everybody())
 
 
-def test_a_client_comes_back_without_an_invitation_and_recommends_offline(
+def test_a_client_rejoins_without_an_invitation_and_recommends_offline(
     server: AggregatorProcess, operator: Operator, tmp_path: Path
 ) -> None:
     task = small_task(operator, "again", users=3, rounds=1)
@@ -180,7 +180,7 @@ def test_a_client_comes_back_without_an_invitation_and_recommends_offline(
         assert client.join().membership.client_id == part.membership.client_id
         with pytest.raises(NotEnrolled, match="again"):
             client.join("other")
-        with pytest.raises(ParameterError, match="whose interactions"):
+        with pytest.raises(ParameterError, match="interactions are required"):
             again.recommend(10)
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "store").rglob("*") if path.is_file())
 
@@ -282,7 +282,7 @@ def test_the_clients_own_policy_refuses_plain_and_small_tasks(server: Aggregator
     operator.close_task(task.task_id)
 
 
-def test_rounds_one_is_not_asked_in_clips_and_conflicts(server: AggregatorProcess, operator: Operator) -> None:
+def test_clip_warnings_conflicts_and_closed_rounds(server: AggregatorProcess, operator: Operator) -> None:
     wild = MFConfig(learning_rate=200.0)
     task = small_task(operator, "single", users=3, rounds=1)
     chosen = interactions(3)
@@ -308,8 +308,8 @@ def test_rounds_one_is_not_asked_in_clips_and_conflicts(server: AggregatorProces
         client.close()
 
 
-def test_a_small_round_is_refused_and_told(server: AggregatorProcess, operator: Operator) -> None:
-    """The task promises cohorts of 5, the server opens a round of 3: it has no more members."""
+def test_a_small_round_is_refused_and_reported(server: AggregatorProcess, operator: Operator) -> None:
+    """The task states cohorts of 5; the server opens a round of 3, because it has no more members."""
     task = small_task(
         operator, "few", users=5, start_clients=3, min_clients=3, collect_seconds=0.5, max_failed_rounds=1
     )
@@ -325,6 +325,6 @@ def test_a_small_round_is_refused_and_told(server: AggregatorProcess, operator: 
         client.close()
 
 
-def test_a_void_invitation_is_the_clients_fault(server: AggregatorProcess) -> None:
+def test_an_invalid_invitation_is_the_clients_fault(server: AggregatorProcess) -> None:
     with member(server) as client, pytest.raises(Forbidden, match="invitation"):
         client.join(invitation="hri_unknown")

@@ -1,4 +1,4 @@
-"""Top-K through whole rounds: one model over every mechanism that carries it, by itself and through a real server."""
+"""Top-K in whole rounds: one model over every mechanism that supports it, in one process and through a real server."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def federation(data: LeaveOneOut, mode: str, mechanism: str, **mechanism_paramet
         ("vote", "masked", {"dropout": 0.0}),
     ],
 )
-def test_hidden_and_plain_sums_train_the_same_model(
+def test_encrypted_and_plain_sums_train_the_same_model(
     data: LeaveOneOut, mode: str, mechanism: str, parameters: dict[str, Any]
 ) -> None:
     plain, hidden = federation(data, mode, "plain"), federation(data, mode, mechanism, **parameters)
@@ -168,7 +168,7 @@ def test_three_clients_finish_a_task(
             client.close()
 
 
-def test_a_client_reveals_its_indices_only_where_its_own_policy_says_so(
+def test_a_client_reveals_its_indices_only_if_its_policy_allows_it(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     task_id = create(operator, "own-unasked", "own", "paillier", key_bits=2048)

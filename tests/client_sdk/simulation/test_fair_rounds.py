@@ -1,4 +1,4 @@
-"""FAIR's groups in one process: hidden and plain sums of devices of unequal memory train the same model."""
+"""FAIR in one process: encrypted and plain sums of devices of unequal memory train the same model."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def federation(train: Interactions, mechanism: str, **changes: Any) -> Federatio
 @pytest.mark.parametrize(
     ("mechanism", "parameters"), [("ckks", {"set": "standard"}), ("masked", {"dropout": 0.0}), ("plain", {})]
 )
-def test_hidden_and_plain_sums_train_the_same_model(
+def test_encrypted_and_plain_sums_train_the_same_model(
     train: Interactions, mechanism: str, parameters: dict[str, Any]
 ) -> None:
-    """Each turn from one model: Adam divides by the root of squared gradients, so that last bits grow over turns."""
+    """Each turn starts from one model: Adam divides by the root of squared gradients and so amplifies rounding."""
     plain, hidden = federation(train, "plain"), federation(train, mechanism, mechanism_parameters=parameters)
     # a sum's error, over the turn's weight: every client has 6 interactions or more
     least = len(CAPACITIES) * COHORT * 6 / MOST
@@ -66,7 +66,7 @@ def test_hidden_and_plain_sums_train_the_same_model(
         assert np.abs(hidden.state.tables - before).max() > 0.02
 
 
-def test_a_small_device_uploads_what_it_holds(train: Interactions) -> None:
+def test_a_small_device_uploads_only_its_view(train: Interactions) -> None:
     made = federation(train, "plain")
     full, small = made.run(2)
     layers = made.recipe.layout(1).length - 2 * train.n_items * 4
@@ -75,6 +75,6 @@ def test_a_small_device_uploads_what_it_holds(train: Interactions) -> None:
     assert full.survivors == small.survivors == COHORT
 
 
-def test_paillier_is_not_for_tables(train: Interactions) -> None:
+def test_paillier_is_refused(train: Interactions) -> None:
     with pytest.raises(CombinationError, match="cannot be combined"):
         federation(train, "paillier")

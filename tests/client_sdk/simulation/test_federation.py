@@ -34,7 +34,7 @@ def federation(data: LeaveOneOut, recipe: str, mechanism: str, **changes: Any) -
     ("mechanism", "parameters"),
     [("ckks", {"set": "standard"}), ("ckks", {"set": "compact", "wire": "expanded"}), ("masked", {"dropout": 0.0})],
 )
-def test_hidden_and_plain_sums_train_the_same_model(
+def test_encrypted_and_plain_sums_train_the_same_model(
     data: LeaveOneOut, recipe: str, mechanism: str, parameters: dict[str, Any]
 ) -> None:
     plain = federation(data, recipe, "plain")
@@ -49,7 +49,7 @@ def test_hidden_and_plain_sums_train_the_same_model(
     assert ours[0].bytes_up > theirs[0].bytes_up or mechanism == "masked"
 
 
-def test_everyone_has_a_turn_before_anyone_has_two(data: LeaveOneOut) -> None:
+def test_every_user_is_asked_once_before_any_user_is_asked_twice(data: LeaveOneOut) -> None:
     made = federation(data, "colr", "plain")
     turns = np.concatenate(
         [made.cohort(made.recipe.round_spec(made.task_seed, number)) for number in range(1, USERS // COHORT + 1)]
@@ -59,7 +59,7 @@ def test_everyone_has_a_turn_before_anyone_has_two(data: LeaveOneOut) -> None:
     np.testing.assert_array_equal(made.cohort(first), made.cohort(again))
 
 
-def test_uniform_sampling_draws_every_cohort_anew_and_nobody_twice(data: LeaveOneOut) -> None:
+def test_uniform_sampling_draws_each_cohort_independently_without_repetition(data: LeaveOneOut) -> None:
     made = federation(data, "colr", "plain", sampling="uniform")
     cohorts = [made.cohort(made.recipe.round_spec(made.task_seed, number)) for number in range(1, 40)]
     assert all(np.unique(cohort).size == COHORT for cohort in cohorts)
@@ -70,7 +70,7 @@ def test_uniform_sampling_draws_every_cohort_anew_and_nobody_twice(data: LeaveOn
     np.testing.assert_array_equal(again.cohort(again.recipe.round_spec(again.task_seed, 7)), cohorts[6])
 
 
-def test_the_same_seed_gives_the_same_run_and_another_gives_another(data: LeaveOneOut) -> None:
+def test_the_run_depends_on_the_seed_only(data: LeaveOneOut) -> None:
     def factors(seed: int) -> np.ndarray:
         made = federation(data, "colr", "plain", seed=seed)
         list(made.run(2))
@@ -80,6 +80,6 @@ def test_the_same_seed_gives_the_same_run_and_another_gives_another(data: LeaveO
     assert np.abs(factors(1) - factors(2)).max() > 0.01
 
 
-def test_what_cannot_ride_is_refused(data: LeaveOneOut) -> None:
+def test_unsupported_combinations_are_refused(data: LeaveOneOut) -> None:
     with pytest.raises(CombinationError, match="cannot be combined"):
         Federation(data.train, "svd", {"items": data.train.n_items, "dim": 6}, "ckks")

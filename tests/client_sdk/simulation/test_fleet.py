@@ -1,4 +1,4 @@
-"""A fleet over real HTTP: what it shares and what it must not, dropouts, missed rounds, every way to the model."""
+"""A fleet over real HTTP: shared downloads, dropouts, missed rounds, replay and snapshots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 
 from client_sdk import Fleet, FleetOptions, FleetRound, Operator, Policy
 from client_sdk.api.drivers import SyncDriver
-from client_sdk.model.catch_up import ModelFollower, fetch_catalogue, plan_sync
+from client_sdk.model.catalogue import fetch_catalogue
+from client_sdk.model.catch_up import ModelFollower
+from client_sdk.model.sync_plan import plan_sync
 from client_sdk.participation.participation import Participation
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
@@ -32,7 +34,7 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
         yield found
 
 
-def fleet(server: AggregatorProcess, task: SmallTask, users: int, **options: Any) -> Fleet:
+def enrolled_fleet(server: AggregatorProcess, task: SmallTask, users: int, **options: Any) -> Fleet:
     made = Fleet(server.url, interactions(users), FleetOptions(policy=OFTEN, seed=3, **options))
     made.enrol(task.invitation, task.holder_invitation, task.certificates)
     made.give_keys()
@@ -40,7 +42,7 @@ def fleet(server: AggregatorProcess, task: SmallTask, users: int, **options: Any
 
 
 def follow(client: Participation, upto: int, opens: bool = False) -> ModelState:
-    """The model as a newcomer with this client's keys finds it, nothing shared."""
+    """Return the model that a new client with this client's keys downloads, without a shared cache."""
     keyring = client.client_store.keyring(client.terms.task_id)
     follower = ModelFollower(client.calls, client.terms, keyring=keyring, opens=opens)
     with SyncDriver() as driver:
@@ -48,7 +50,7 @@ def follow(client: Participation, upto: int, opens: bool = False) -> ModelState:
 
 
 def replay(client: Participation, upto: int) -> ModelState:
-    """The model by replaying every aggregate, snapshots left alone."""
+    """Return the model from replaying every aggregate, without snapshots."""
     keyring = client.client_store.keyring(client.terms.task_id)
     state = client.terms.recipe.initial_state(client.terms.seed)
     with SyncDriver() as driver:
@@ -70,26 +72,26 @@ def replay(client: Participation, upto: int) -> ModelState:
         ("fedmf", "ckks", "once"),
     ],
 )
-def test_missed_rounds_are_caught_up_alike_by_replay_and_by_snapshot(
+def test_replay_and_snapshots_give_the_same_model(
     server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str, downloads: Any
 ) -> None:
-    """Cohorts of 4 of 10: everybody misses rounds."""
+    """Cohorts of 4 of 10 clients, so that every client misses rounds."""
     name = f"fleet-{recipe}-{mechanism}"
     task = small_task(
         operator, name, users=10, recipe=recipe, mechanism=mechanism, rounds=7, cohort_size=4, start_clients=10
     )
     seen: list[FleetRound] = []
-    with fleet(server, task, 10, downloads=downloads) as ships:
-        rounds = ships.run(seen.append)
+    with enrolled_fleet(server, task, 10, downloads=downloads) as fleet:
+        rounds = fleet.run(seen.append)
         assert rounds == seen
         assert [(r.number, r.state, r.survivors, len(r.reports)) for r in rounds] == [
             (n, "complete", 4, 4) for n in range(1, 8)
         ]
-        model, client = ships.model(), ships.clients[5]
+        model, client = fleet.model(), fleet.clients[5]
         assert model.round_number == 7
         np.testing.assert_array_equal(replay(client, 7).item_factors, model.item_factors)
         np.testing.assert_array_equal(follow(client, 7).item_factors, model.item_factors)
-        assert ships.user_factors().shape == (10, 8)
+        assert fleet.user_factors().shape == (10, 8)
         with SyncDriver() as driver:
             shot = driver.run(client.calls.latest_snapshot(client.terms.task_id))
         assert shot is not None
@@ -103,14 +105,14 @@ def test_missed_rounds_are_caught_up_alike_by_replay_and_by_snapshot(
 
 
 def test_the_aggregate_is_the_sum_of_what_the_clients_trained(server: AggregatorProcess, operator: Operator) -> None:
-    """Clients trained again by hand from the same seeds must give the model that came back through the server."""
+    """Training every client again from the same seeds gives the model that the server released."""
     task = small_task(operator, "sum", users=4, mechanism="ckks", rounds=1)
-    with fleet(server, task, 4) as ships:
-        ships.run()
-        terms = ships.clients[0].terms
+    with enrolled_fleet(server, task, 4) as fleet:
+        fleet.run()
+        terms = fleet.clients[0].terms
         state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.round_spec(terms.seed, 1)
         total = np.zeros(terms.recipe.layout().length)
-        for index, client in enumerate(ships.clients):
+        for index, client in enumerate(fleet.clients):
             twin = Participation(
                 client.calls, terms, client.membership, client.identity, client.client_store, client.policy,
                 client.follower, client.half, np.random.default_rng((3, index)),
@@ -119,7 +121,7 @@ def test_the_aggregate_is_the_sum_of_what_the_clients_trained(server: Aggregator
             (block,) = twin.train(spec, state, twin.history(interactions(4)[index])).blocks
             total += block
         expected = terms.recipe.absorb(state, spec, total, 4)
-        np.testing.assert_allclose(ships.model().item_factors, expected.item_factors, atol=1e-4)
+        np.testing.assert_allclose(fleet.model().item_factors, expected.item_factors, atol=1e-4)
         assert np.abs(expected.item_factors - state.item_factors).max() > 0.01
 
 
@@ -128,24 +130,26 @@ def test_public_key_rounds_wait_for_the_holders_snapshot(server: AggregatorProce
         operator, "fleet-public", users=6, mechanism="ckks", mechanism_parameters={"mode": "public"}, rounds=3,
         cohort_size=3, start_clients=6,
     )  # fmt: skip
-    with fleet(server, task, 6) as ships:
-        rounds = ships.run()
+    with enrolled_fleet(server, task, 6) as fleet:
+        rounds = fleet.run()
         assert [r.state for r in rounds] == ["complete"] * 3
         late = rounds[2].reports
         assert {report.caught_up for report in late} == {"snapshot"}
-        np.testing.assert_array_equal(follow(ships.clients[4], 3).item_factors, ships.model().item_factors)
-        catalogue_client = ships.clients[4]
+        np.testing.assert_array_equal(follow(fleet.clients[4], 3).item_factors, fleet.model().item_factors)
+        catalogue_client = fleet.clients[4]
         assert catalogue_client.follower.snapshots_only
 
 
-def test_dropouts_are_left_out_and_failed_rounds_are_gone_past(server: AggregatorProcess, operator: Operator) -> None:
+def test_dropouts_are_excluded_and_the_task_continues_after_failed_rounds(
+    server: AggregatorProcess, operator: Operator
+) -> None:
     task = small_task(
         operator, "dropouts", users=6, mechanism="ckks", rounds=2, min_clients=3, collect_seconds=1.0,
         max_failed_rounds=20,
     )  # fmt: skip
 
     class Coins:
-        """Five of six gone, then two of six for good."""
+        """Drops five of six clients in the first round, then two of six in every round."""
 
         def __init__(self) -> None:
             self.left = [np.array([0, 0, 0, 0, 0, 1.0])]
@@ -153,32 +157,32 @@ def test_dropouts_are_left_out_and_failed_rounds_are_gone_past(server: Aggregato
         def random(self, size: int) -> Any:
             return self.left.pop() if self.left else np.array([0, 0] + [1.0] * (size - 2))
 
-    with fleet(server, task, 6, dropout=0.5, dropout_rng=Coins()) as ships:
-        rounds = ships.run()
+    with enrolled_fleet(server, task, 6, dropout=0.5, dropout_rng=Coins()) as fleet:
+        rounds = fleet.run()
         assert [(r.number, r.state, r.survivors, len(r.missed)) for r in rounds] == [
             (1, "failed", 0, 5),
             (2, "complete", 4, 2),
             (3, "complete", 4, 2),
         ]
         assert rounds[0].failure
-        np.testing.assert_array_equal(replay(ships.clients[0], 3).item_factors, ships.model().item_factors)
+        np.testing.assert_array_equal(replay(fleet.clients[0], 3).item_factors, fleet.model().item_factors)
 
 
-def test_a_fleet_says_what_it_needs(server: AggregatorProcess) -> None:
+def test_invalid_options_and_missing_enrolment_are_refused(server: AggregatorProcess) -> None:
     with pytest.raises(ParameterError, match="at least one client"):
         Fleet(server.url, [])
     with pytest.raises(ParameterError, match="less than 1"):
         FleetOptions(dropout=1.0)
-    with Fleet(server.url, interactions(2)) as ships, pytest.raises(ParameterError, match="enrol"):
-        ships.run()
+    with Fleet(server.url, interactions(2)) as fleet, pytest.raises(ParameterError, match="call enrol"):
+        fleet.run()
 
 
 def test_a_snapshot_is_the_cheaper_way_after_many_rounds(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "many", users=3, rounds=12, recipe="colr")
-    with fleet(server, task, 3) as ships:
-        assert ships.model().round_number == 0
-        ships.run()
-        client = ships.clients[1]
+    with enrolled_fleet(server, task, 3) as fleet:
+        assert fleet.model().round_number == 0
+        fleet.run()
+        client = fleet.clients[1]
         with SyncDriver() as driver:
             catalogue = driver.run(fetch_catalogue(client.calls, client.terms, 0, 12))
         plan = plan_sync(0, catalogue)

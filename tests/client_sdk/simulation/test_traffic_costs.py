@@ -1,4 +1,4 @@
-"""The communication model gives the CoLR paper's Table 2, and its other countings the lengths that are really sent."""
+"""The communication costs reproduce the CoLR paper's Table 2, and the wire costs equal the lengths that are sent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_papers_table(row: str) -> None:
     assert published_traffic(chosen, ROUNDS).minutes(LINK) == pytest.approx(TABLE_2[row], abs=0.005)
 
 
-def test_own_support_is_counted_like_the_papers_and_sends_values_counts_and_places() -> None:
+def test_own_support_is_counted_as_in_the_paper_and_sends_values_counts_and_indices() -> None:
     own = ml1m("topk", share=1 / 64, support="own", reveal_indices=True)
     assert published_traffic(own, 10) == published_traffic(ml1m("topk", share=1 / 64), 10)
     assert wire_traffic(own, mechanism("plain"), {}, 60, 1).up_bytes == 3706 * 12
@@ -68,7 +68,7 @@ def test_plain_sums_send_one_count_an_item_more_than_the_paper_counts(rank: int)
     assert sent.up_bytes - counted.up_bytes == sent.down_bytes - counted.down_bytes == ROUNDS * 3706 * 4
 
 
-def test_the_mechanisms_lengths_are_those_of_its_plan() -> None:
+def test_the_lengths_of_a_mechanism_are_those_of_its_plan() -> None:
     ckks = mechanism("ckks")
     plan = ckks.plan({"set": "compact"}, colr(4).layout(), 60)
     sent = wire_traffic(colr(4), ckks, {"set": "compact"}, 60, 10)
@@ -76,7 +76,7 @@ def test_the_mechanisms_lengths_are_those_of_its_plan() -> None:
     assert sent.minutes(LINK) < wire_traffic(colr(4), ckks, {"set": "precise"}, 60, 10).minutes(LINK)
 
 
-def test_a_masked_round_has_a_handshake_that_does_not_grow_with_the_vector() -> None:
+def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> None:
     masked = mechanism("masked")
     plans = {rank: masked.plan({}, colr(rank).layout(), 60) for rank in (1, 8)}
     sent = {rank: wire_traffic(colr(rank), masked, {}, 60, 1) for rank in plans}
@@ -119,14 +119,14 @@ def test_a_client_of_a_group_contributes_in_its_own_turns() -> None:
         replayed = wire_traffic(chosen, ckks, parameters, 10, 5, device_group)
         assert replayed.down_bytes == sum(plan.aggregate_bytes for plan in plans)
         assert replayed.up_bytes == sum(plans[step - 1].contribution_bytes(((0,),)) for step in steps)
-    with pytest.raises(ParameterError, match="no group 2"):
+    with pytest.raises(ParameterError, match="device_group must be less than 2"):
         wire_traffic(chosen, mechanism("plain"), {}, 10, 5, 2)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ParameterError, match="positive rate"):
+def test_values_out_of_range_are_refused() -> None:
+    with pytest.raises(ParameterError, match="must be positive"):
         Link(up=0.0, down=1.0)
-    with pytest.raises(ParameterError, match="at least one round"):
+    with pytest.raises(ParameterError, match="rounds must be at least 1"):
         published_traffic(colr(1), 0)
     with pytest.raises(BudgetError):
         wire_traffic(colr(1), mechanism("ckks"), {"set": "compact"}, 10**7, 1)

@@ -1,4 +1,4 @@
-"""FAIR's client half: exact gradients, Adam of what is touched, and the memory of the device's space."""
+"""The client side of FAIR: gradients, Adam over the used entries, and peak memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make(capacities: tuple[int, ...] = (0, 1), items: int = 120, **training: Any
 
 
 def problem(seed: int, pairs: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """User, layers and rows, float64, large enough that the loss is far from flat."""
+    """Random user, layers and rows in float64, large enough for gradients that differ clearly from zero."""
     rng = np.random.default_rng(seed)
     return (
         rng.standard_normal((2, DIM)),
@@ -53,7 +53,7 @@ def loss_of(user: np.ndarray, dense: np.ndarray, rows: np.ndarray) -> float:
     return float(np.mean(np.log1p(np.exp(-(found[:half] - found[half:])))))
 
 
-def test_scores_are_the_models_formula() -> None:
+def test_scores_equal_the_formula_of_the_model() -> None:
     user, dense, rows = problem(0)
     layers = layers_of(dense, DIM)
     for i, found in enumerate(scores(user, dense, rows)):
@@ -65,7 +65,7 @@ def test_scores_are_the_models_formula() -> None:
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=20, deadline=None)
-def test_gradients_are_those_of_the_loss(seed: int) -> None:
+def test_gradients_equal_finite_differences_of_the_loss(seed: int) -> None:
     parts = problem(seed)
     made = pair_gradients(*parts)
     assert made.loss == pytest.approx(loss_of(*parts))
@@ -81,13 +81,13 @@ def test_gradients_are_those_of_the_loss(seed: int) -> None:
         np.testing.assert_allclose(gradient.reshape(-1), expected, atol=1e-7)
 
 
-# --- Adam over what is touched -----------------------------------------------------------------------------------
+# --- Adam over used entries --------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([40, 400]))
 @settings(max_examples=20, deadline=None)
-def test_touched_values_move_as_in_adam_over_all(seed: int, steps: int) -> None:
-    """400 steps: the moments are rescaled on the way. Places repeat within a step, and some are never touched."""
+def test_touched_adam_equals_adam_over_all_entries(seed: int, steps: int) -> None:
+    """In 400 steps the moments are rescaled. Places repeat within a step, and some are never used."""
     rng = np.random.default_rng(seed)
     start = rng.standard_normal(30).astype(np.float32)
     dense = start.copy()
@@ -114,7 +114,7 @@ def test_touched_values_move_as_in_adam_over_all(seed: int, steps: int) -> None:
 def reference_round(
     chosen: Fair, view: FairView, positives: np.ndarray, user: np.ndarray, config: FairConfig, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Psi, layers and user after a round, with S psi made whole for every batch."""
+    """Psi, layers and user after a round, computed with the full S psi in every batch."""
     from client_sdk.training.negatives import draw_negatives
 
     rng, elements = np.random.default_rng(seed), chosen.parameters.elements
@@ -141,7 +141,7 @@ def reference_round(
 
 @pytest.mark.parametrize("capacities", [(0,), (1,), (3,)])
 @pytest.mark.parametrize("batch", [7, 512])
-def test_a_round_is_adam_on_the_recovered_tables(capacities: tuple[int, ...], batch: int) -> None:
+def test_round_equals_adam_on_the_recovered_tables(capacities: tuple[int, ...], batch: int) -> None:
     chosen, half = make(capacities, learning_rate=0.01, epochs=3, batch_size=batch)
     view = chosen.initial_view(TASK_SEED, 0)
     positives = np.random.default_rng(5).permutation(120)[:20].astype(np.int32)
@@ -158,7 +158,7 @@ def test_a_round_is_adam_on_the_recovered_tables(capacities: tuple[int, ...], ba
 
 
 @pytest.mark.parametrize("device_group", [0, 1])
-def test_training_learns_what_the_user_likes(device_group: int) -> None:
+def test_training_ranks_the_users_items_higher(device_group: int) -> None:
     chosen, half = make((0, 1), learning_rate=0.05, epochs=20)
     view = chosen.initial_view(TASK_SEED, device_group)
     history = History(np.arange(0, 120, 6, dtype=np.int32))
@@ -174,7 +174,7 @@ def test_training_learns_what_the_user_likes(device_group: int) -> None:
     assert np.isin(ranks[:20], history.items).mean() > 0.7
 
 
-def test_scores_of_a_view_are_those_of_its_recovered_tables() -> None:
+def test_scores_of_a_view_equal_those_of_its_recovered_tables() -> None:
     chosen, half = make((2,))
     view = chosen.initial_view(TASK_SEED, 0)
     client_state = half.initial_client_state(np.random.default_rng(0))
@@ -184,7 +184,7 @@ def test_scores_of_a_view_are_those_of_its_recovered_tables() -> None:
     np.testing.assert_allclose(half.scores(view, client_state, History(np.zeros(0, np.int32))), expected, atol=1e-7)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_views_and_settings_are_refused() -> None:
     chosen, half = make((0, 1))
     spec, client_state, rng = (
         chosen.round_spec(TASK_SEED, 1),
@@ -211,7 +211,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def client_peak(p: int, items: int = 400_000) -> int:
-    """Peak bytes of a client's round, from the bytes of its view to its contribution."""
+    """Peak bytes allocated in a client's round, from the encoded view to the contribution."""
     chosen, half = make((p,), items=items, epochs=2, batch_size=128)
     body = chosen.encode_view(chosen.initial_view(TASK_SEED, 0), 0)
     history = History(np.arange(0, items, items // 400, dtype=np.int32))
@@ -224,9 +224,9 @@ def client_peak(p: int, items: int = 400_000) -> int:
     return peak
 
 
-def test_a_round_takes_the_memory_of_the_devices_space() -> None:
+def test_peak_memory_is_proportional_to_the_devices_capacity() -> None:
     peaks = {p: client_peak(p) for p in (0, 1, 2, 3, 4)}
-    batches = 600_000  # a batch, chunks and the history, whatever the space
+    batches = 600_000  # a batch, chunks and the history, for any capacity
     for p in (1, 2, 3, 4):
         assert peaks[p] - batches < peaks[0] / 2**p, peaks
     assert peaks[4] < peaks[0] / 10

@@ -1,4 +1,4 @@
-"""Low-rank training: its step is the gradient of the loss in A and p, columns of B are trained alone, limits hold."""
+"""Low-rank training: steps equal the gradient of the loss in A and p; columns of B; shapes and large logits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def problem(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_low_rank_step_is_the_gradient_of_the_loss(seed: int) -> None:
+def test_low_rank_step_equals_the_gradient_of_the_loss(seed: int) -> None:
     """One batch: A = -lr sqrt(r/d) * (batch * d loss/dA at A = 0, divided by each item's count), and p's own step."""
     item_factors, user, projection, positives = problem(seed)
     got = train_lowrank(item_factors, user, projection, positives, ITEMS, BIG_BATCH, np.random.default_rng(seed))
@@ -46,7 +46,7 @@ def test_the_low_rank_step_is_the_gradient_of_the_loss(seed: int) -> None:
     np.testing.assert_allclose(got.user_factor - user, -BIG_BATCH.learning_rate * gradient[:DIM], atol=1e-7)
 
 
-def test_a_clients_own_columns_are_all_that_it_trains() -> None:
+def test_client_trains_only_its_own_columns() -> None:
     """SCoLR: training with B[columns] is low-rank training with that B, of the client's own rank."""
     item_factors, user, projection, positives = problem(5)
     got = train_lowrank(item_factors, user, projection[[2]], positives, ITEMS, MFConfig(), np.random.default_rng(1))
@@ -57,8 +57,8 @@ def test_a_clients_own_columns_are_all_that_it_trains() -> None:
     assert np.count_nonzero(got.values) == got.items.size
 
 
-def test_only_the_touched_rows_are_read() -> None:
-    """Rows that a client neither has nor draws may hold anything: a device needs no more than its own part."""
+def test_only_rows_of_samples_are_read() -> None:
+    """Rows of items that a client neither has nor draws can have any value."""
     item_factors, user, projection, positives = problem(6)
     few = MFConfig(negatives=1)
     clean = train_full(item_factors, user, positives, ITEMS, few, np.random.default_rng(2))
@@ -70,19 +70,19 @@ def test_only_the_touched_rows_are_read() -> None:
     assert np.isfinite(low.values).all()
 
 
-def test_large_logits_neither_warn_nor_overflow() -> None:
+def test_large_logits_do_not_overflow() -> None:
     item_factors, user, _, positives = problem(7)
     got = train_full(item_factors * 1000, user * 100, positives, ITEMS, MFConfig(epochs=1), np.random.default_rng(3))
     assert np.isfinite(got.values).all()
     assert np.isfinite(got.loss)
 
 
-def test_shapes_that_do_not_fit_say_so() -> None:
+def test_wrong_shapes_are_refused() -> None:
     item_factors, user, projection, positives = problem(8)
     rng = np.random.default_rng(0)
-    with pytest.raises(ParameterError, match="do not fit 31 items"):
+    with pytest.raises(ParameterError, match="do not match 31 items"):
         train_full(item_factors, user, positives, ITEMS + 1, MFConfig(), rng)
-    with pytest.raises(ParameterError, match="do not fit"):
+    with pytest.raises(ParameterError, match="do not match"):
         train_lowrank(item_factors, user[:-1], projection, positives, ITEMS, MFConfig(), rng)
     for wrong in (-1, ITEMS):
         with pytest.raises(ParameterError, match="positives must lie in"):

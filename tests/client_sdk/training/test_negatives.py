@@ -1,4 +1,4 @@
-"""Negatives are drawn from the pool, without its memory."""
+"""Negatives are drawn from the pool without allocating it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocols.errors import ParameterError
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60))
-def test_draws_are_those_from_the_list_of_the_pool(seed: int, n_items: int) -> None:
+def test_draws_equal_those_from_the_pool(seed: int, n_items: int) -> None:
     rng = np.random.default_rng(seed)
     positives = rng.permutation(n_items)[: rng.integers(0, n_items - 1)].astype(np.int32)
     excluded = np.append(positives[:2], np.int32(-1)) if seed % 2 else None
@@ -24,7 +24,7 @@ def test_draws_are_those_from_the_list_of_the_pool(seed: int, n_items: int) -> N
     assert drawn.dtype == np.int32
 
 
-def test_no_list_of_all_items_is_made() -> None:
+def test_drawing_does_not_allocate_a_list_of_all_items() -> None:
     positives = np.arange(0, 5000, 5, dtype=np.int32)
     tracemalloc.start()
     draw_negatives(positives, 4_000_000, 1000, np.random.default_rng(0))
@@ -33,6 +33,6 @@ def test_no_list_of_all_items_is_made() -> None:
     assert peak < 100_000
 
 
-def test_whoever_has_all_items_has_no_negatives() -> None:
-    with pytest.raises(ParameterError, match="has them all"):
+def test_client_with_all_items_has_no_negatives() -> None:
+    with pytest.raises(ParameterError, match="has all"):
         draw_negatives(np.arange(4, dtype=np.int32), 5, 1, np.random.default_rng(0), np.array([4], dtype=np.int32))

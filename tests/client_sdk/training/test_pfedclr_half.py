@@ -1,4 +1,4 @@
-"""PFedCLR on a client: gradients, Adam, what each step may change, and what it keeps."""
+"""The client side of PFedCLR: gradients, Adam, and what each step changes, sends and keeps."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def state(chosen: PFedCLRHalf) -> FactorState:
     return chosen.recipe.initial_state(TASK_SEED)
 
 
-def play(chosen: PFedCLRHalf, seed: int = 0) -> tuple[Any, Any, Any]:
-    """One round: what the client began with, the result, and what it keeps after step 2."""
+def run_client(chosen: PFedCLRHalf, seed: int = 0) -> tuple[Any, Any, Any]:
+    """Run one round; return the initial client state, the result, and the state after step 2."""
     client_state = chosen.initial_client_state(np.random.default_rng([seed, 1]))
     spec, rng = chosen.recipe.round_spec(TASK_SEED, 1), np.random.default_rng(seed)
     local = chosen.contribute(spec, "c_1", state(chosen), MINE, client_state, rng)
@@ -63,7 +63,7 @@ def models(kind: str, rng: np.random.Generator, k: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["free", "free, base", "low rank"])
-def test_gradients_are_those_of_the_mean_loss_of_the_batch(kind: str) -> None:
+def test_gradients_equal_those_of_the_mean_loss_of_the_batch(kind: str) -> None:
     rng = np.random.default_rng(3)
     samples = draw_samples(MINE.items, ITEMS, 2, rng)
     model = models(kind, rng, samples.items.size)
@@ -83,7 +83,7 @@ def residuals_of(model: Any, samples: Samples) -> np.ndarray:
 
 
 def slopes(loss: Any, parameter: np.ndarray) -> np.ndarray:
-    """Finite differences of the loss in every entry."""
+    """Finite differences of the loss in each entry."""
     found = np.zeros_like(parameter)
     for place in np.ndindex(parameter.shape):
         kept, sides = parameter[place], []
@@ -96,7 +96,7 @@ def slopes(loss: Any, parameter: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("base", [False, True])
-def test_with_the_user_frozen_a_step_is_adams_on_the_gradient_of_the_loss(base: bool) -> None:
+def test_step_with_frozen_user_equals_adam_on_the_gradient_of_the_loss(base: bool) -> None:
     rng = np.random.default_rng(4)
     samples = draw_samples(MINE.items, ITEMS, 2, rng)
     fixed = rng.standard_normal((samples.items.size, DIM)) if base else None
@@ -114,7 +114,7 @@ def test_with_the_user_frozen_a_step_is_adams_on_the_gradient_of_the_loss(base: 
         np.testing.assert_allclose(model.rows, rows, atol=1e-5)
 
 
-def test_adam_is_the_papers_algorithm() -> None:
+def test_adam_equals_the_papers_algorithm() -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((3, 2)).astype(np.float32), rng.standard_normal(4).astype(np.float32)]
     rates = (0.05, 0.01)
@@ -130,17 +130,17 @@ def test_adam_is_the_papers_algorithm() -> None:
             squares[place] = 0.999 * squares[place] + 0.001 * gradient.astype(np.float64) ** 2
             moved = means[place] / (1 - 0.9**step) / (np.sqrt(squares[place] / (1 - 0.999**step)) + 1e-8)
             expected[place] -= rates[place] * moved
-            assert np.all(moved[2] == 0) == (step < 4)  # rows that have had no gradient stay
+            assert np.all(moved[2] == 0) == (step < 4)  # rows without a gradient so far do not change
             gradients.append(gradient)
         adam.step(gradients)
         for value, wanted in zip(arrays, expected, strict=True):
             np.testing.assert_allclose(value, wanted, atol=1e-6)
 
 
-def test_gradients_along_one_direction_need_a_moment_a_row() -> None:
+def test_outer_adam_equals_adam() -> None:
     rng = np.random.default_rng(1)
     rows, direction = rng.standard_normal((9, 4)), rng.standard_normal(4)
-    direction[2] = 1e-9  # where epsilon counts
+    direction[2] = 1e-9  # small enough for epsilon to matter
     wanted = rows.copy()
     dense, outer = Adam([wanted], [0.02]), OuterAdam(rows, direction, 0.02)
     for _ in range(12):
@@ -150,10 +150,10 @@ def test_gradients_along_one_direction_need_a_moment_a_row() -> None:
         np.testing.assert_allclose(rows, wanted, rtol=1e-10, atol=1e-12)
 
 
-def test_training_the_rows_that_take_part_is_training_the_whole_table() -> None:
-    """Dense Adam on all items, by hand with the same draws, moves the same rows to the same places."""
+def test_training_the_rows_of_samples_equals_training_the_whole_table() -> None:
+    """Dense Adam over all items with the same draws gives the same rows."""
     chosen = half("cf", PFedCLRConfig(epochs=2, batch_size=7))
-    client_state, local, _ = play(chosen, seed=4)
+    client_state, local, _ = run_client(chosen, seed=4)
     factors, user = state(chosen).item_factors.astype(np.float32).copy(), client_state[USER_FACTOR].copy()
     rng = np.random.default_rng(4)
     samples = draw_samples(MINE.items, ITEMS, 4, rng)
@@ -168,9 +168,9 @@ def test_training_the_rows_that_take_part_is_training_the_whole_table() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_step_1_moves_what_the_variant_says(variant: str) -> None:
+def test_step_1_changes_what_the_variant_trains(variant: str) -> None:
     chosen = half(variant)
-    client_state, local, _ = play(chosen)
+    client_state, local, _ = run_client(chosen)
     rows = local.blocks[0][:-1].reshape(ITEMS, DIM)
     touched = np.flatnonzero(rows.any(axis=1))
     assert set(MINE.items.tolist()) <= set(touched.tolist())
@@ -183,7 +183,7 @@ def test_step_1_moves_what_the_variant_says(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_step_2_moves_what_the_variant_says_and_nothing_that_was_sent_or_handed_in(variant: str) -> None:
+def test_step_2_changes_what_the_variant_trains_and_not_its_arguments(variant: str) -> None:
     chosen = half(variant)
     client_state = chosen.initial_client_state(np.random.default_rng(2))
     shared = state(chosen)
@@ -210,8 +210,8 @@ def test_step_2_moves_what_the_variant_says_and_nothing_that_was_sent_or_handed_
     assert moved == expected[variant]
 
 
-def test_what_is_sent_does_not_depend_on_what_was_personalised_before() -> None:
-    """A and B of earlier rounds are no part of step 1: with the same p, the same contribution."""
+def test_contribution_does_not_depend_on_earlier_personalisation() -> None:
+    """Step 1 does not use A and B of earlier rounds: the same p gives the same contribution."""
     chosen = half("clr")
     client_state = chosen.initial_client_state(np.random.default_rng(2))
     spoiled = {**client_state, BUFFER_ROWS: client_state[BUFFER_ROWS] + 7, BUFFER_BASIS: client_state[BUFFER_BASIS] * 3}
@@ -223,9 +223,9 @@ def test_what_is_sent_does_not_depend_on_what_was_personalised_before() -> None:
     np.testing.assert_array_equal(one.blocks[0], other.blocks[0])
 
 
-def test_personalising_lowers_the_loss_of_the_same_samples() -> None:
+def test_step_2_lowers_the_loss_of_the_same_samples() -> None:
     chosen = half("clr", PFedCLRConfig())
-    client_state, local, after = play(chosen)
+    client_state, local, after = run_client(chosen)
     before = {**after, **{name: client_state[name] for name in (BUFFER_ROWS, BUFFER_BASIS, USER_FACTOR)}}
     good = np.isin(np.arange(ITEMS), MINE.items)
     gaps = [
@@ -237,9 +237,9 @@ def test_personalising_lowers_the_loss_of_the_same_samples() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_scores_are_those_of_the_personal_items(variant: str) -> None:
+def test_scores_use_the_personal_items(variant: str) -> None:
     chosen = half(variant)
-    _, _, after = play(chosen)
+    _, _, after = run_client(chosen)
     factors = state(chosen).item_factors.astype(np.float64)
     if variant == "clr":
         factors = factors + after[BUFFER_ROWS] @ after[BUFFER_BASIS]
@@ -251,20 +251,20 @@ def test_scores_are_those_of_the_personal_items(variant: str) -> None:
     np.testing.assert_allclose(scores, factors @ after[USER_FACTOR], atol=1e-5)
 
 
-def test_a_client_that_never_took_part_can_still_be_served() -> None:
+def test_client_that_never_took_part_can_be_prepared() -> None:
     chosen = half("clr")
     client_state = chosen.prepare(chosen.recipe.round_spec(TASK_SEED, 1), state(chosen), MINE, np.random.default_rng(0))
     assert client_state[BUFFER_ROWS][MINE.items].all()
     assert chosen.scores(state(chosen), client_state, MINE).shape == (ITEMS,)
 
 
-def test_noise_is_fresh_secret_randomness() -> None:
+def test_noise_differs_between_calls() -> None:
     chosen = half("clr", noise_scale=0.5, max_interactions=1)
-    one, other = play(chosen)[1].blocks[0], play(chosen)[1].blocks[0]  # the same training draws
+    one, other = run_client(chosen)[1].blocks[0], run_client(chosen)[1].blocks[0]  # with the same training draws
     assert np.count_nonzero(one[:-1] == other[:-1]) < ITEMS
 
 
-def test_settings_of_another_family_and_bad_ones_are_refused() -> None:
+def test_settings_of_another_recipe_and_invalid_ones_are_refused() -> None:
     with pytest.raises(ParameterError, match="PFedCLRConfig, not a MFConfig"):
         client_half(half().recipe, MFConfig())
     with pytest.raises(ParameterError, match="epochs"):
@@ -279,7 +279,7 @@ def test_settings_of_another_family_and_bad_ones_are_refused() -> None:
         )  # fmt: skip
 
 
-def test_clients_begin_alike_unless_each_is_to_draw_its_own_start() -> None:
+def test_initial_state_is_shared_or_own() -> None:
     one, other = np.random.default_rng(1), np.random.default_rng(2)
     for start, alike in (("shared", True), ("own", False)):
         chosen = half("clr", start=start)
@@ -290,10 +290,10 @@ def test_clients_begin_alike_unless_each_is_to_draw_its_own_start() -> None:
         assert not first[BUFFER_ROWS].any()
 
 
-def test_one_contribution_in_the_clear_tells_the_items_of_its_user() -> None:
-    """Why plain sums of this recipe are for trials, however late it personalises: rows move along one direction."""
+def test_plain_contribution_reveals_the_items_of_its_user() -> None:
+    """A plain sum of this recipe reveals the items, because all rows change along one direction."""
     chosen = half("clr", PFedCLRConfig())
-    rows = play(chosen)[1].blocks[0][:-1].reshape(ITEMS, DIM)
+    rows = run_client(chosen)[1].blocks[0][:-1].reshape(ITEMS, DIM)
     along = rows @ np.linalg.svd(rows, full_matrices=False)[2][0]
     fewer = min((np.flatnonzero(side > 1e-9) for side in (along, -along)), key=len)
     assert set(fewer.tolist()) == set(MINE.items.tolist())

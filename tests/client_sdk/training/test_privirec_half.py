@@ -1,4 +1,4 @@
-"""PriviRec on the clients: each part by hand, all parts against the dense matrix, and the filters at the end."""
+"""The client side of PriviRec: contributions computed by hand and against the dense matrix, and the filters."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def normalised(train: Interactions, exponent: float = 0.5) -> np.ndarray:
     return rows.sum(1)[:, None] ** -exponent * rows * by_item
 
 
-def test_a_part_of_an_iteration_has_rows_for_the_clients_own_items_only() -> None:
-    """Which rows are not 0 IS the user's list of items: why it travels dense and masked, or not at all."""
+def test_contribution_to_an_iteration_is_nonzero_for_the_clients_items_only() -> None:
+    """The nonzero rows are the user's list of items, which is why the contribution must be dense and masked."""
     chosen = make()
     state = state_of(chosen, np.full(ITEMS, 9.0))
     rows = part(chosen, state, 2).blocks[0].reshape(ITEMS, K)
@@ -74,7 +74,7 @@ def test_a_part_of_an_iteration_has_rows_for_the_clients_own_items_only() -> Non
     np.testing.assert_allclose(rows[MINE], np.outer(scales, scales @ state.basis[MINE].astype(float)), rtol=1e-12)
 
 
-def test_degrees_are_ones_and_gram_parts_are_the_clients_own_pairs() -> None:
+def test_contributions_to_degrees_and_gram() -> None:
     chosen, degrees = make("privirec"), np.arange(1.0, ITEMS + 1)
     ones = part(chosen, chosen.initial_state(TASK_SEED), 1).blocks[0]
     assert (np.flatnonzero(ones).tolist(), ones.sum()) == (sorted(MINE.tolist()), 3)
@@ -87,7 +87,7 @@ def test_degrees_are_ones_and_gram_parts_are_the_clients_own_pairs() -> None:
     assert np.count_nonzero(pairs) == 6
 
 
-def test_nothing_is_clipped_drawn_or_remembered() -> None:
+def test_nothing_is_clipped_drawn_or_kept() -> None:
     chosen = make()
     result = part(chosen, state_of(chosen, np.ones(ITEMS)), 2)
     assert (result.clipped, result.client_state, result.samples, result.values) == (0, {}, 3, ITEMS * K)
@@ -95,15 +95,15 @@ def test_nothing_is_clipped_drawn_or_remembered() -> None:
     assert client_half(chosen).initial_client_state(np.random.default_rng()) == {}
 
 
-def test_an_item_that_the_degrees_do_not_have_adds_nothing() -> None:
-    """A client that was not in the first sum, and would divide by nought."""
+def test_item_with_degree_zero_contributes_zero() -> None:
+    """The client was not in the first sum, so the degree of its item is 0."""
     chosen, degrees = make(), np.full(ITEMS, 4.0)
     degrees[17] = 0
     rows = part(chosen, state_of(chosen, degrees), 2).blocks[0].reshape(ITEMS, K)
     np.testing.assert_array_equal(np.flatnonzero(np.abs(rows).max(axis=1)), [4, 31])
 
 
-def test_clients_without_items_and_models_of_another_sum_are_refused() -> None:
+def test_clients_without_items_and_models_of_a_different_sum_are_refused() -> None:
     chosen = make()
     with pytest.raises(ParameterError, match="without interactions"):
         part(chosen, chosen.initial_state(TASK_SEED), 1, MINE[:0])
@@ -114,7 +114,7 @@ def test_clients_without_items_and_models_of_another_sum_are_refused() -> None:
 
 
 @pytest.mark.parametrize("exponent", [0.5, 0.7])
-def test_a_whole_task_finds_the_singular_vectors_and_the_gram_matrix(train: Interactions, exponent: float) -> None:
+def test_complete_task_gives_the_singular_vectors_and_the_gram_matrix(train: Interactions, exponent: float) -> None:
     made = train_all(train, "privirec", iterations=60, rayleigh_ritz=True, oversampling=6, user_exponent=exponent)
     components = components_of(made.recipe, made.state)
     exact = normalised(train, exponent)
@@ -128,9 +128,7 @@ def test_a_whole_task_finds_the_singular_vectors_and_the_gram_matrix(train: Inte
 
 @pytest.mark.parametrize("name", sorted(FILTERS))
 @pytest.mark.parametrize("variant", ["privirec", "privirec-k"])
-def test_recommending_on_the_device_is_the_filter_over_everyones_sums(
-    train: Interactions, variant: str, name: str
-) -> None:
+def test_scores_on_the_device_equal_the_filter_over_the_sums(train: Interactions, variant: str, name: str) -> None:
     made = train_all(train, variant, iterations=4)
     half = client_half(made.recipe, graph_filter=name)
     exact = normalised(train)
@@ -153,7 +151,7 @@ def test_recommending_on_the_device_is_the_filter_over_everyones_sums(
     np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
-def test_the_filter_fits_the_recipes_rows(train: Interactions) -> None:
+def test_matching_filter_has_the_recipes_exponent(train: Interactions) -> None:
     def chosen(exponent: float, name: str | None = None) -> Any:
         half = client_half(make(user_exponent=exponent), graph_filter=name)
         assert isinstance(half, PriviRecHalf)
@@ -166,13 +164,13 @@ def test_the_filter_fits_the_recipes_rows(train: Interactions) -> None:
     assert np.isfinite(client_half(made.recipe).scores(made.state, {}, History(MINE))).all()
     with pytest.raises(ParameterError, match="use turbo-cf"):
         chosen(0.6, "gf-cf")
-    with pytest.raises(ParameterError, match="no graph filter"):
+    with pytest.raises(ParameterError, match="unknown graph filter"):
         chosen(0.5, "svd")
-    with pytest.raises(ParameterError, match="no graph filter to choose"):
+    with pytest.raises(ParameterError, match="has no graph filter"):
         client_half(recipe("fedmf", {"items": ITEMS}), graph_filter="gf-cf")
 
 
-def test_oversampled_columns_are_not_handed_to_filters(train: Interactions) -> None:
+def test_filters_do_not_get_oversampled_columns(train: Interactions) -> None:
     made = train_all(train, "privirec-k", oversampling=5, rayleigh_ritz=True)
     components = components_of(made.recipe, made.state)
     assert isinstance(components, Components)
@@ -180,7 +178,7 @@ def test_oversampled_columns_are_not_handed_to_filters(train: Interactions) -> N
     assert components.gram is None
 
 
-def test_masked_and_plain_sums_agree_within_the_plan(train: Interactions) -> None:
+def test_masked_and_plain_sums_agree_within_the_predicted_error(train: Interactions) -> None:
     data = LeaveOneOut(train, np.full(USERS, -1, dtype=np.int32))
     parameters = {"items": ITEMS, "components": K, "iterations": 1, "reveal_gram": True}
     made = [

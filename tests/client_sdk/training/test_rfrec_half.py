@@ -1,4 +1,4 @@
-"""The client half of RFRec and RFRecF: gradients against finite differences, missed rounds, and what is refused."""
+"""The client side of RFRec and RFRecF: gradients against finite differences, missed rounds, and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make(name: str, **changes: Any) -> tuple[RFRec, RFRecHalf]:
 
 
 def states(made: RFRec, count: int) -> list[RFRecState]:
-    """Averages after 0, 1, ... sums, as far apart as they like."""
+    """Random averages after 0, 1, ... sums."""
     first = made.initial_state(SEED)
     rng = np.random.default_rng(5)
     drawn = [rng.normal(0, 0.3, (ITEMS, DIM)).astype(np.float32) for _ in range(count)]
@@ -49,7 +49,7 @@ def states(made: RFRec, count: int) -> list[RFRecState]:
 def objective(
     users: np.ndarray, items: np.ndarray, average: np.ndarray, ratings: Ratings, rule: LocalRule, penalty: float
 ) -> float:
-    """The local loss, written out in float64: the paper's eq. 5, or the released code's."""
+    """The local loss in float64: eq. 5 of the paper, or that of the released code."""
     total = 0.0
     for user, item, target in zip(ratings.users, ratings.items, ratings.targets, strict=True):
         product = users[user] @ items[item]
@@ -68,14 +68,14 @@ def objective(
         ("rfrecf", {"variant": "released", "user_norm": "squared"}, 0),
     ],
 )
-def test_gradients_are_those_of_the_objective(name: str, changes: dict[str, Any], penalty: float) -> None:
+def test_gradients_equal_those_of_the_objective(name: str, changes: dict[str, Any], penalty: float) -> None:
     made, _ = make(name, **changes)
     rng = np.random.default_rng(3)
     users, items, average = (rng.normal(0, 0.5, (n, DIM)).astype(np.float32) for n in (2, ITEMS, ITEMS))
     rated = np.array([1, 4, 4, 8], np.int32)
     ratings = Ratings.of(
         np.array([0, 0, 1, 1]), rated, np.array([1, 3, 5, 2], np.float32), made.parameters, 2
-    )  # item 4 by both
+    )  # both users rated item 4
     rule = made.parameters.rule
     of_users, of_rows, _ = LocalModel(users, items).gradients(ratings, rule)
     of_items = rule.pull * (items - average)
@@ -92,24 +92,22 @@ def test_gradients_are_those_of_the_objective(name: str, changes: dict[str, Any]
     np.testing.assert_allclose(np.concatenate([of_users, of_items]), numeric, rtol=1e-3, atol=1e-4)
 
 
-def test_a_plain_step_and_a_move_by_hand() -> None:
+def test_step_and_move_equal_values_computed_by_hand() -> None:
     made, _ = make("rfrec", penalty=2.0, learning_rate=0.1)
     user, items, average = np.array([[1.0, 0, 0]], np.float32), np.ones((ITEMS, DIM), np.float32), np.zeros(3)
     model = LocalModel(user.copy(), items.copy())
     ratings = Ratings.of(np.zeros(1, np.intp), np.array([4], np.int32), np.array([5.0], np.float32), made.parameters)
     loss = model.train(ratings, np.broadcast_to(average.astype(np.float32), items.shape), made.parameters.rule)
     assert loss == 0.0  # rating 5 is 1, and u.v is 1
-    np.testing.assert_allclose(model.users, [[0.98, 0, 0]], atol=1e-6)  # decay alone
-    np.testing.assert_allclose(model.items, 0.8, atol=1e-6)  # pull alone
+    np.testing.assert_allclose(model.users, [[0.98, 0, 0]], atol=1e-6)  # decay only
+    np.testing.assert_allclose(model.items, 0.8, atol=1e-6)  # pull only
     model.move(np.zeros((ITEMS, DIM), np.float32), replace(made.parameters.rule, move=0.5), 3)
     np.testing.assert_allclose(model.items, 0.1, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
-def test_steps_that_were_missed_are_taken_late_with_the_average_that_was_known(
-    name: str, changes: dict[str, Any]
-) -> None:
-    """A client asked for sums 1 and 5, against one that steps in every round by itself."""
+def test_missed_steps_are_taken_later_with_the_known_average(name: str, changes: dict[str, Any]) -> None:
+    """A client that takes part in sums 1 and 5 equals one that trains in every round."""
     made, half = make(name, **changes)
     found = states(made, 5)
     client_state = half.initial_client_state(np.random.default_rng(0))
@@ -140,7 +138,7 @@ def test_steps_that_were_missed_are_taken_late_with_the_average_that_was_known(
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
-def test_predictions_also_take_the_steps_that_were_missed_and_keep_nothing(name: str, changes: dict[str, Any]) -> None:
+def test_predictions_take_missed_steps_without_keeping_them(name: str, changes: dict[str, Any]) -> None:
     made, half = make(name, **changes)
     found = states(made, 4)
     rng = np.random.default_rng(0)
@@ -151,7 +149,7 @@ def test_predictions_also_take_the_steps_that_were_missed_and_keep_nothing(name:
     scores = half.scores(found[4], client_state, HISTORY)
     for key, value in kept.items():
         np.testing.assert_array_equal(client_state[key], value)
-    # a client that is asked for sums 2 to 4 and always gets the average it knew has the same user factor
+    # A client that takes part in sums 2 to 4 with the same average has the same user factor.
     for step in (2, 3, 4):
         stale = replace(found[step - 1], item_factors=found[0].item_factors)
         client_state = half.contribute(made.round_spec(SEED, step), "c", stale, HISTORY, client_state, rng).client_state
@@ -160,7 +158,7 @@ def test_predictions_also_take_the_steps_that_were_missed_and_keep_nothing(name:
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
-def test_a_round_that_failed_is_answered_again_without_training_twice(name: str, changes: dict[str, Any]) -> None:
+def test_repeated_sum_is_answered_without_training_twice(name: str, changes: dict[str, Any]) -> None:
     made, half = make(name, **changes)
     found = states(made, 2)
     rng = np.random.default_rng(0)
@@ -172,7 +170,7 @@ def test_a_round_that_failed_is_answered_again_without_training_twice(name: str,
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
-def test_training_fits_the_ratings_and_changes_nothing_that_it_is_given(name: str, changes: dict[str, Any]) -> None:
+def test_training_fits_the_ratings_and_does_not_change_its_arguments(name: str, changes: dict[str, Any]) -> None:
     made, half = make(name, user_penalty=0.001, **changes)
     state, rng = made.initial_state(SEED), np.random.default_rng(0)
     state.freeze()
@@ -203,7 +201,7 @@ def test_training_fits_the_ratings_and_changes_nothing_that_it_is_given(name: st
         (History(np.zeros(0, np.int32), np.zeros(0, np.float32)), "without interactions"),
     ],
 )
-def test_histories_that_cannot_be_learned_from_are_refused(history: History, problem: str) -> None:
+def test_histories_without_valid_ratings_are_refused(history: History, problem: str) -> None:
     made, half = make("rfrec")
     rng = np.random.default_rng(0)
     with pytest.raises(ParameterError, match=problem):
@@ -212,16 +210,16 @@ def test_histories_that_cannot_be_learned_from_are_refused(history: History, pro
         )
 
 
-def test_a_model_of_another_sum_is_refused() -> None:
+def test_model_of_a_different_sum_is_refused() -> None:
     made, half = make("rfrec")
     rng = np.random.default_rng(0)
-    with pytest.raises(ParameterError, match="trained from sum 2, not 0"):
+    with pytest.raises(ParameterError, match="follows the model of sum 2, not that of 0"):
         half.contribute(
             made.round_spec(SEED, 3), "c", made.initial_state(SEED), HISTORY, half.initial_client_state(rng), rng
         )
 
 
-def test_ratings_are_scaled_and_back() -> None:
+def test_scaling_of_ratings_is_invertible() -> None:
     raw = RFRecParameters(items=1, rating_min=0.5, rating_max=4, variant="paper", scaling="raw")
     unit = raw.model_copy(update={"scaling": "unit"})
     given = np.array([0.5, 2.25, 4], np.float32)
@@ -232,8 +230,8 @@ def test_ratings_are_scaled_and_back() -> None:
     np.testing.assert_allclose(predicted_ratings(np.array([-50, 0, 50], np.float32), released), given, atol=1e-6)
 
 
-def test_how_to_train_is_the_tasks_to_say() -> None:
+def test_training_settings_are_refused() -> None:
     from client_sdk.training.mf import MFConfig
 
-    with pytest.raises(ParameterError, match="part of the task"):
+    with pytest.raises(ParameterError, match="the task determines how"):
         client_half(make("rfrec")[0], MFConfig())

@@ -1,4 +1,4 @@
-"""Top-K on a client: what is sent and what is kept make up what was trained, round after round."""
+"""The client side of Top-K: what is sent and what is kept add up to what was trained."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def sent(half: TopKHalf, state: Any, blocks: Any) -> np.ndarray:
 @pytest.mark.parametrize("mode", sorted(MODES))
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=10, deadline=None)
-def test_error_feedback_loses_nothing(mode: str, seed: int) -> None:
-    """Over several rounds, all that was trained has either been sent or is still owed; clipped parts are owed."""
+def test_with_error_feedback_sent_and_residual_add_up_to_the_change(mode: str, seed: int) -> None:
+    """Over several rounds, the whole change has been sent or is in the residual, including clipped parts."""
     half, rng = half_of(mode, error_feedback=True), np.random.default_rng(seed)
     positives = rng.permutation(ITEMS)[:7].astype(np.int32)
     state, client_state = half.recipe.initial_state(TASK_SEED), half.initial_client_state(rng)
@@ -82,7 +82,7 @@ def test_error_feedback_loses_nothing(mode: str, seed: int) -> None:
     assert client_state[RESIDUAL_ROWS].any(axis=1).all()
 
 
-def test_what_is_owed_is_sent_as_soon_as_there_is_room() -> None:
+def test_residual_is_sent_when_the_support_has_room() -> None:
     half = half_of("own", error_feedback=True, share=1.0, clip=10.0)
     rng = np.random.default_rng(0)
     state = half.recipe.initial_state(TASK_SEED)
@@ -110,7 +110,7 @@ def test_without_error_feedback_only_the_user_factor_is_kept(mode: str) -> None:
     assert half.scores(state, local.client_state, History(positives)).shape == (ITEMS,)
 
 
-def test_the_residual_is_kept_and_found_again_whatever_its_length() -> None:
+def test_residual_of_any_length_is_stored_and_loaded() -> None:
     half, rng, client_store = (
         half_of("own", error_feedback=True),
         np.random.default_rng(0),
@@ -132,7 +132,7 @@ def test_the_residual_is_kept_and_found_again_whatever_its_length() -> None:
             client_store.client_state("t_1", wrong)
 
 
-def test_changes_add_up_row_by_row() -> None:
+def test_add_rows_adds_rows_of_the_same_item() -> None:
     one = Update(np.array([1, 4], np.int32), np.array([[1, 2], [3, 4]], np.float32))
     other = Update(np.array([4, 7], np.int32), np.array([[-3, -4], [5, 6]], np.float32))
     both = add_rows(one, other)

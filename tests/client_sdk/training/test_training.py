@@ -1,4 +1,4 @@
-"""Local training against finite differences and against the equations written out sample by sample."""
+"""Local training compared with finite differences and with the equations evaluated sample by sample."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def problem(seed: int, positives: int = 7) -> tuple[np.ndarray, np.ndarray, np.n
 def reference(
     item_factors: np.ndarray, user: np.ndarray, positives: np.ndarray, config: MFConfig, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The released code's step, one sample at a time, in float64, with the same draws."""
+    """The steps of the released code, one sample at a time, in float64, with the same draws."""
     q, p = item_factors.astype(np.float64), user.astype(np.float64)
     items = np.concatenate([positives, draw_negatives(positives, ITEMS, positives.size * config.negatives, rng)])
     labels = np.arange(items.size) < positives.size
@@ -46,7 +46,7 @@ def reference(
 
 @given(seed=st.integers(0, 10_000), batch=st.sampled_from([1, 5, 256]), epochs=st.integers(1, 3))
 @settings(max_examples=30, deadline=None)
-def test_full_training_is_the_released_codes_step(seed: int, batch: int, epochs: int) -> None:
+def test_full_training_equals_the_steps_of_the_released_code(seed: int, batch: int, epochs: int) -> None:
     item_factors, user, positives = problem(seed)
     config = MFConfig(batch_size=batch, epochs=epochs, weight_decay=0.01)
     got = train_full(item_factors, user, positives, ITEMS, config, np.random.default_rng(seed))
@@ -57,7 +57,7 @@ def test_full_training_is_the_released_codes_step(seed: int, batch: int, epochs:
     np.testing.assert_allclose(got.user_factor, p, atol=2e-4)
 
 
-def test_the_step_is_the_gradient_of_the_loss() -> None:
+def test_step_equals_the_gradient_of_the_loss() -> None:
     """One batch of distinct items: the step equals lr * batch * the batch-mean loss's finite differences."""
     item_factors, user, _ = problem(3)
     positives = np.arange(ITEMS - 1, dtype=np.int32)
@@ -86,7 +86,7 @@ def test_the_step_is_the_gradient_of_the_loss() -> None:
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=20, deadline=None)
-def test_low_rank_of_full_rank_is_full_training(seed: int) -> None:
+def test_low_rank_training_of_full_rank_equals_full_training(seed: int) -> None:
     """With r = d and an orthonormal B (sqrt(d/r) = 1) the trained A B is FedMF's change."""
     item_factors, user, positives = problem(seed)
     rotation = np.linalg.qr(np.random.default_rng(seed).standard_normal((DIM, DIM)))[0].astype(np.float32)
@@ -98,7 +98,7 @@ def test_low_rank_of_full_rank_is_full_training(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "extra"), [("fedmf", {}), ("colr", {"rank": 2}), ("scolr", {"rank": 4})])
-def test_training_leaves_its_inputs_alone_and_fits_its_recipe(name: str, extra: dict[str, int]) -> None:
+def test_training_does_not_change_its_arguments_and_matches_the_recipe(name: str, extra: dict[str, int]) -> None:
     chosen = recipe(name, {"items": ITEMS, "dim": DIM, **extra})
     state, spec = chosen.initial_state(bytes(32)), chosen.round_spec(bytes(32), 1)
     _, user, positives = problem(1)
@@ -122,7 +122,7 @@ def test_training_lowers_the_loss() -> None:
 
 @given(seed=st.integers(0, 1000), held=st.integers(1, ITEMS - 1))
 @settings(deadline=None)
-def test_negatives_come_from_everything_outside_the_training_items(seed: int, held: int) -> None:
+def test_negatives_are_drawn_from_all_items_outside_the_training_items(seed: int, held: int) -> None:
     rng = np.random.default_rng(seed)
     positives = rng.permutation(ITEMS)[:held].astype(np.int32)
     drawn = draw_negatives(positives, ITEMS, 2000, rng)
@@ -137,14 +137,14 @@ def test_excluded_items_are_never_drawn_and_padding_is_ignored() -> None:
     assert set(drawn.tolist()) == {1, 3}
 
 
-def test_what_cannot_be_trained_says_why() -> None:
+def test_invalid_input_is_refused() -> None:
     item_factors, user, positives = problem(0)
     rng = np.random.default_rng(0)
     with pytest.raises(ParameterError, match="nothing to train on"):
         train_full(item_factors, user, positives[:0], ITEMS, MFConfig(), rng)
-    with pytest.raises(ParameterError, match="no item of 40 is left"):
+    with pytest.raises(ParameterError, match="the client has all 40 items"):
         train_full(item_factors, user, np.arange(ITEMS, dtype=np.int32), ITEMS, MFConfig(), rng)
-    with pytest.raises(ParameterError, match="does not fit"):
+    with pytest.raises(ParameterError, match="does not match"):
         train_lowrank(item_factors, user, np.zeros((2, DIM + 1), np.float32), positives, ITEMS, MFConfig(), rng)
     with pytest.raises(ParameterError, match="epochs"):
         MFConfig(epochs=0)

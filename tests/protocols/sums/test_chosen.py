@@ -91,7 +91,7 @@ def test_lengths_routes_and_values_are_checked(name: str) -> None:
             mechanism.check(plan, route, body)
     too_large = values.copy()
     too_large[1, 1] = 0.51
-    with pytest.raises(BudgetError, match="over its clip"):
+    with pytest.raises(BudgetError, match="exceeds its clip"):
         sealed(name, numbers, too_large)
     for bad in (numbers[::-1], np.array([0.0, 1.5, 2, 3]), np.array([-1, 0, 1, 2]), np.array([0, 1, 2, np.nan])):
         with pytest.raises(ParameterError, match="ascending, each once"):
@@ -105,7 +105,7 @@ def test_a_value_over_its_clip_does_not_pass_the_plain_check() -> None:
     numbers, values = drawn(np.random.default_rng(3))
     body = bytearray(sealed("plain", numbers, values))
     body[4 * CHOSEN : 4 * CHOSEN + 4] = np.array(0.75, "<f4").tobytes()
-    with pytest.raises(ContributionError, match="over its clip"):
+    with pytest.raises(ContributionError, match="exceeds its clip"):
         PLAIN.check(PLAIN.plan({}, LAYOUT, CLIENTS), (), bytes(body))
 
 

@@ -18,7 +18,7 @@ def test_a_vector_is_split_along_its_route() -> None:
 
 
 def test_a_vector_of_another_length_than_its_route_is_refused() -> None:
-    with pytest.raises(ParameterError, match=r"2 values .* got \(3,\)"):
+    with pytest.raises(ParameterError, match=r"2 values, got shape \(3,\)"):
         split_along(PLAN, ((1,),), np.zeros(3))
 
 

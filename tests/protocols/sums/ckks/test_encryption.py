@@ -54,7 +54,7 @@ def test_a_float32_clip_is_forgiven_and_no_more() -> None:
     edge[0] = np.float32(0.1)
     pack_blocks([block], [edge], 2048)
     edge[0] = 0.1 * (1 + 1e-6)
-    with pytest.raises(BudgetError, match="over its clip"):
+    with pytest.raises(BudgetError, match="exceeds its clip"):
         pack_blocks([block], [edge], 2048)
 
 

@@ -83,7 +83,7 @@ def test_malformed_keys_are_refused(public: Keyring, kind: str) -> None:
     good = public.secret_key if kind == "secret" else public.public_key
     with pytest.raises(KeyringError, match=f"{kind} key does not have the length"):
         use(broken(good[:-1]))
-    with pytest.raises(KeyringError, match=f"{kind} key holds residues"):
+    with pytest.raises(KeyringError, match=f"{kind} key has residues"):
         use(broken(b"\xff" * len(good)))
 
 

@@ -118,7 +118,7 @@ def test_flooding_that_drowns_the_values_is_refused_with_what_fits() -> None:
         ({"wire": "zip"}, "wire: "),
         ({"mode": "public", "wire": "seeded"}, "no seeded wire form"),
         ({"mode": "public", "flood_bits": 7}, "at least 8"),
-        ({"flood_bits": 8}, "belong to public mode"),
+        ({"flood_bits": 8}, "needs public mode"),
         ({"scale": 40}, "scale"),
         ({"modulus": 97}, "modulus"),
     ],

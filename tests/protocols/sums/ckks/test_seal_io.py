@@ -48,9 +48,9 @@ def test_a_saved_object_is_its_prefix_residues_and_suffix() -> None:
 @pytest.mark.parametrize(
     ("saved", "fault"),
     [
-        (Saved(PREFIX + RESIDUES.tobytes() + b"end", compression=1), "of a form that is not known"),
-        (Saved(PREFIX + RESIDUES.tobytes() + b"end", wrong_length=1), "of a form that is not known"),
-        (Saved(b"another " + RESIDUES.tobytes() + b"end"), "of other parameters"),
+        (Saved(PREFIX + RESIDUES.tobytes() + b"end", compression=1), "in an unknown form"),
+        (Saved(PREFIX + RESIDUES.tobytes() + b"end", wrong_length=1), "in an unknown form"),
+        (Saved(b"another " + RESIDUES.tobytes() + b"end"), "unexpected parameters"),
         (Saved(PREFIX + RESIDUES.tobytes() + b"en"), "a shorter stream"),
         (Saved(PREFIX + RESIDUES.tobytes() + b"end."), "a longer stream"),
     ],
@@ -63,20 +63,20 @@ def test_another_stream_is_refused(saved: Saved, fault: str) -> None:
 
 def test_a_save_that_fills_the_buffer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal_io, "_LONGEST_SAVE", 64)
-    with pytest.raises(CodecError, match="more than any object"):
+    with pytest.raises(CodecError, match="more bytes than any object"):
         read(Saved(np.random.default_rng(0).bytes(200)))
 
 
 def test_seal_refuses_a_stream_that_is_not_its_own() -> None:
     context = seal_context("standard", 2048)
-    with MemoryFile() as file, pytest.raises(CodecError, match="SEAL refuses this object"):
+    with MemoryFile() as file, pytest.raises(CodecError, match="SEAL rejects this object"):
         context.load(file, sealapi.Plaintext(), b"not a SEAL stream")
 
 
 def test_seal_refuses_residues_out_of_range() -> None:
     context = seal_context("standard", 2048)
     stream = context.stream(context.plaintext_prefix(1.0), np.full(2048, 2**63, np.uint64))
-    with MemoryFile() as file, pytest.raises(CodecError, match="SEAL refuses this object"):
+    with MemoryFile() as file, pytest.raises(CodecError, match="SEAL rejects this object"):
         context.load(file, sealapi.Plaintext(), stream)
 
 
@@ -90,7 +90,7 @@ def test_another_prime_than_the_pinned_one_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         seal_io, "PARAMETER_SETS", {"standard": replace(pinned, modulus=pinned.modulus - 2 * pinned.modulus_bits)}
     )
-    with pytest.raises(ParameterError, match="not the one that is pinned"):
+    with pytest.raises(ParameterError, match="not the pinned one"):
         SealContext("standard", 4096)
 
 
@@ -98,5 +98,5 @@ def test_a_seed_of_another_generator_is_refused(monkeypatch: pytest.MonkeyPatch)
     plan = CKKS.plan({}, LAYOUT, 3)
     keyring = CKKS.generate_keyring(plan)
     monkeypatch.setattr(seal_io, "_PRNG_BLAKE2XB", 2)
-    with pytest.raises(CodecError, match="a seed of a form"):
+    with pytest.raises(CodecError, match="a seed in an unknown form"):
         CKKS.seal(plan, whole_route(LAYOUT), [np.zeros(4)], keyring)

@@ -46,7 +46,7 @@ from tests.protocols.sums.masked.rounds import (
 def test_nobody_answers_two_unmask_requests(defended: bool, monkeypatch: Patch) -> None:
     """The server asks everyone twice: once with the victim alive, once with it dead."""
     if not defended:
-        monkeypatch.setattr(client._Once, "take", lambda self: None)
+        monkeypatch.setattr(client._SingleUse, "take", lambda self: None)
     played = new_round(5, "curious").advertise().share().contribute()
     replies: dict[str, list[bytes]] = {name: [] for name in played.contributed if name != VICTIM}
     for told in (played.contributed, replies):
@@ -221,7 +221,7 @@ def test_a_key_found_twice(defended: bool, monkeypatch: Patch) -> None:
         client.share(played.advertised[VICTIM], body, played.is_member)
     except CodecError as error:
         assert defended, error
-        assert "a round key stands in the roster twice" in str(error)
+        assert "a round key occurs twice in the roster" in str(error)
     else:
         assert not defended
 

@@ -74,7 +74,7 @@ def test_keys_are_fresh_in_every_round() -> None:
 def test_no_mask_serves_two_vectors(defended: bool, monkeypatch: Patch) -> None:
     """The server asks for the contribution again, hoping for one of other values."""
     if not defended:
-        monkeypatch.setattr(client._Once, "take", lambda self: None)
+        monkeypatch.setattr(client._SingleUse, "take", lambda self: None)
     played = new_round(5).advertise().share().contribute()
     try:
         _, again = client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], played.elements[VICTIM] + 1)
@@ -250,7 +250,7 @@ def test_replayed_confirmations_count_as_none() -> None:
     second.identities = first.identities
     second.advertise().share().contribute().confirm()
     old = server.confirmations(first.roster, first.confirmations)
-    with pytest.raises(ThresholdError, match="confirming: 3 clients are needed .* 0 are there"):
+    with pytest.raises(ThresholdError, match="confirming: 3 clients are needed .* 0 are present"):
         client.unmask(second.confirmed[VICTIM], old[VICTIM])
 
 
@@ -258,10 +258,10 @@ def test_lies_about_the_sharers() -> None:
     played = new_round(9).advertise().share(without=["c_008"])
     without_me = played.roster.encode_set(names(8)[1:])
     edge = len(without_me)
-    with pytest.raises(RefusalError, match="this client shared"):
+    with pytest.raises(RefusalError, match="this client sent its shares"):
         client.contribute(played.shared[VICTIM], without_me + played.inboxes[VICTIM][edge:], played.elements[VICTIM])
     without_one = played.roster.encode_set(names(7))
-    with pytest.raises(RefusalError, match="hands out shares of member 7"):
+    with pytest.raises(RefusalError, match="sent shares of member 7"):
         client.contribute(played.shared["c_001"], without_one + played.inboxes["c_001"][edge:], played.elements[VICTIM])
 
 
@@ -272,7 +272,7 @@ def test_lies_about_the_survivors(mode: Any) -> None:
     step = client.unmask_unconfirmed if mode == "curious" else client.confirm
     with pytest.raises(RefusalError, match="this client contributed"):
         step(played.contributed[VICTIM], played.roster.encode_set(names(8)[1:]))
-    with pytest.raises(RefusalError, match="had not shared"):
+    with pytest.raises(RefusalError, match="not in its list of sharers"):
         step(played.contributed["c_001"], played.roster.encode_set(names(9)))
 
 

@@ -93,7 +93,7 @@ def test_threads_change_nothing() -> None:
 def test_too_few_sharers() -> None:
     played = new_round(9).advertise().share(without=names(9)[5:])
     with pytest.raises(
-        ThresholdError, match="sharing: 5 clients are needed among the neighbours of c_000, 4 are there"
+        ThresholdError, match="sharing: 5 clients are needed among the neighbours of c_000, 4 are present"
     ):
         client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], played.elements[VICTIM])
 
@@ -103,14 +103,14 @@ def test_too_few_survivors(mode: str) -> None:
     played = new_round(9, mode).advertise().share().contribute()  # type: ignore[arg-type]
     survivors = played.roster.encode_set(names(5))
     step = client.unmask_unconfirmed if mode == "curious" else client.confirm
-    with pytest.raises(ThresholdError, match="collecting: 5 clients are needed .* 4 are there"):
+    with pytest.raises(ThresholdError, match="collecting: 5 clients are needed .* 4 are present"):
         step(played.contributed[VICTIM], survivors)
 
 
 def test_too_few_confirmations() -> None:
     played = new_round(9).advertise().share().contribute().confirm(without=names(9)[5:])
     signed = server.confirmations(played.roster, played.confirmations)
-    with pytest.raises(ThresholdError, match="confirming: 5 clients are needed .* 4 are there"):
+    with pytest.raises(ThresholdError, match="confirming: 5 clients are needed .* 4 are present"):
         client.unmask(played.confirmed[VICTIM], signed[VICTIM])
 
 
@@ -119,7 +119,7 @@ def test_forged_confirmations_count_as_none() -> None:
     signed = bytearray(server.confirmations(played.roster, played.confirmations)[VICTIM])
     for slot in range(4):
         signed[64 * slot] ^= 1
-    with pytest.raises(ThresholdError, match="4 are there"):
+    with pytest.raises(ThresholdError, match="4 are present"):
         client.unmask(played.confirmed[VICTIM], bytes(signed))
 
 
@@ -129,7 +129,7 @@ def test_confirmations_of_others_count_as_none() -> None:
     sets = (played.roster.encode_set(played.shares), played.survivors)
     stranger = sign_survivors(played.identities["c_008"], played.context, played.roster.digest, *sets)
     signed = server.confirmations(played.roster, {**played.confirmations, "c_008": stranger})
-    with pytest.raises(ThresholdError, match="confirming: 5 clients are needed .* 4 are there"):
+    with pytest.raises(ThresholdError, match="confirming: 5 clients are needed .* 4 are present"):
         client.unmask(played.confirmed[VICTIM], signed[VICTIM])
 
 

@@ -127,13 +127,13 @@ def test_a_roster_has_one_form() -> None:
 def test_what_makes_no_roster() -> None:
     played = new_round(4).advertise()
     entries = list(played.entries.values())
-    with pytest.raises(ThresholdError, match="advertising: 3 clients are needed in the round, 2 are there"):
+    with pytest.raises(ThresholdError, match="advertising: 3 clients are needed in the round, 2 are present"):
         make_roster(played.context, entries[:2])
-    with pytest.raises(ParameterError, match="a client id stands in the roster twice"):
+    with pytest.raises(ParameterError, match="a client id occurs twice in the roster"):
         make_roster(played.context, [*entries[:3], entries[0]])
-    with pytest.raises(ParameterError, match="an identity key stands"):
+    with pytest.raises(ParameterError, match="an identity key occurs"):
         make_roster(played.context, [*entries[:3], replace(entries[0], client_id="z")])
-    with pytest.raises(ParameterError, match="a round key stands"):
+    with pytest.raises(ParameterError, match="a round key occurs"):
         stranger = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
         make_roster(played.context, [*entries[:3], replace(entries[0], client_id="z", identity_key=stranger)])
     with pytest.raises(ParameterError, match="4 clients were asked, 5"):

@@ -91,10 +91,10 @@ def test_each_stage_names_what_it_misses() -> None:
     roster = new_round(9).advertise().roster
     everyone, six, five = names(9), names(6), names(5)
     server.check_sharers(roster, six)
-    with pytest.raises(ThresholdError, match="sharing: 6 clients are needed in the round, 5 are there"):
+    with pytest.raises(ThresholdError, match="sharing: 6 clients are needed in the round, 5 are present"):
         server.check_sharers(roster, five)
     server.check_survivors(roster, everyone, six)
-    with pytest.raises(ThresholdError, match="collecting: 6 clients are needed in the round, 5 are there"):
+    with pytest.raises(ThresholdError, match="collecting: 6 clients are needed in the round, 5 are present"):
         server.check_survivors(roster, everyone, five)
     server.check_confirmed(roster, everyone, everyone, six)
     with pytest.raises(ThresholdError, match="confirming: 5 clients are needed among the neighbours of c_000, 0 are"):
@@ -133,7 +133,7 @@ def test_threshold_errors_travel() -> None:
     """A worker process raises them; their text says the stage, whose neighbourhood, how many."""
     error = pickle.loads(pickle.dumps(ThresholdError("unmasking", 12, 11, "c_7")))  # noqa: S301
     assert (error.stage, error.needed, error.present, error.whose) == ("unmasking", 12, 11, "c_7")
-    assert str(error) == "unmasking: 12 clients are needed among the neighbours of c_7, 11 are there"
+    assert str(error) == "unmasking: 12 clients are needed among the neighbours of c_7, 11 are present"
 
 
 # --- confirmations ----------------------------------------------------------------------------------------------------

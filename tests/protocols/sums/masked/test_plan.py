@@ -194,9 +194,9 @@ def test_a_sum_whose_masks_did_not_cancel_is_refused() -> None:
         if fine:
             assert MASKED.open(plan, pack(total, 32), 100, None)[place] == element
         else:
-            with pytest.raises(CodecError, match="no sum of 100 contributions"):
+            with pytest.raises(CodecError, match="beyond the bound of a sum of 100 contributions"):
                 MASKED.open(plan, pack(total, 32), 100, None)
-    with pytest.raises(CodecError, match="no sum of 99"):
+    with pytest.raises(CodecError, match="beyond the bound of a sum of 99"):
         MASKED.open(plan, pack(np.full(10, 400, np.uint32), 32), 99, None)
 
 

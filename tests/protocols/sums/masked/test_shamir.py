@@ -112,7 +112,7 @@ def test_too_few_shares_are_refused() -> None:
     shares = shares_of(SECRET, 3, [1, 2, 3])
     del shares[2]
     for call in (lambda: combine(shares, 3), lambda: combine_checked(shares, 3, lambda _: True)):
-        with pytest.raises(ParameterError, match="3 shares are needed, 2"):
+        with pytest.raises(ParameterError, match="3 shares are needed, got 2"):
             call()
 
 

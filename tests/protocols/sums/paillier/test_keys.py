@@ -54,7 +54,7 @@ def test_a_task_that_names_its_key_has_one(fresh: Keyring) -> None:
     named = PLAN.with_public_key(fresh.public_key)
     with pytest.raises(ParameterError, match="exists already"):
         PAILLIER.generate_keyring(named)
-    with pytest.raises(KeyringError, match="not of the public key that the task names"):
+    with pytest.raises(KeyringError, match="another public key than the one that the task names"):
         PAILLIER.seal(named, ROUTE, [some_vector(1)], made_up_keyring(PLAN))
     PAILLIER.check(named, ROUTE, PAILLIER.seal(named, ROUTE, [some_vector(1)], fresh))
 
@@ -73,7 +73,7 @@ def test_keys_of_other_tasks_are_refused(fresh: Keyring) -> None:
         PAILLIER.seal(PLAN, ROUTE, [some_vector(1)], replace(fresh, mechanism="ckks"))
     body = PAILLIER.seal(PLAN, ROUTE, [some_vector(1)], made_up_keyring(PLAN))
     aggregate = PAILLIER.release(PLAN, PAILLIER.fold(PLAN, None, [(ROUTE, body)]))
-    with pytest.raises(KeyringError, match="of another public key than the sum"):
+    with pytest.raises(KeyringError, match="belongs to another public key than the sum"):
         PAILLIER.open(PLAN, aggregate, 1, fresh)
 
 

@@ -120,7 +120,7 @@ def test_values_over_the_clip_are_refused(bad: float) -> None:
 
 
 def test_a_count_that_is_not_whole_is_refused() -> None:
-    with pytest.raises(ParameterError, match="'s1' counts"):
+    with pytest.raises(ParameterError, match="'s1' holds a count"):
         packing_of([(1, 0.1, False), (2, 1.0, True)], 32, 1, 2048).pack(np.array([0.0, 1.0, 0.5]))
 
 

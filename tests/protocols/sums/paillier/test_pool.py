@@ -98,7 +98,7 @@ def test_one_pool_a_key_and_way() -> None:
         assert take_pooled(strict, KEY, 1) == []  # what short exponents made is not for a strict task
         with RandomiserPool(strict, HOLDER, capacity=1).fill():
             assert len(take_pooled(strict, KEY, 1)) == 1
-        with pool.start(), pytest.raises(ParameterError, match="runs already"):
+        with pool.start(), pytest.raises(ParameterError, match="already running"):
             pool.start()
     with pytest.raises(ParameterError, match="at least 1"):
         RandomiserPool(PLAN, HOLDER, capacity=0)

@@ -1,0 +1,65 @@
+"""The public surface of the SDK: `__all__` is sorted and complete, and the tree of errors shows the classes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from types import ModuleType
+
+import pytest
+
+import client_sdk
+from client_sdk import errors
+from protocols.messages.problem import PROBLEM_TYPES
+
+
+def public(module: ModuleType) -> set[str]:
+    """Return the names that `module` defines or imports for its users: no modules, no future features."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and name != "annotations" and not inspect.ismodule(value)
+    }
+
+
+@pytest.mark.parametrize("module", [client_sdk, errors])
+def test_all_is_sorted_constants_first_then_classes_then_functions(module: ModuleType) -> None:
+    names = list(module.__all__)
+    constants = [name for name in names if name.isupper()]
+    rest = [name for name in names if name not in constants]
+    assert names == sorted(constants) + sorted(rest, key=lambda name: (name[0].islower(), name))
+    assert len(set(names)) == len(names)
+
+
+def test_all_of_the_package_has_every_imported_name() -> None:
+    assert set(client_sdk.__all__) == public(client_sdk)
+
+
+def test_all_of_the_errors_has_every_name_that_the_module_defines() -> None:
+    imported = {"Final", "HushRecError", "ProblemDocument"}
+    assert set(errors.__all__) == public(errors) - imported
+
+
+def test_the_tree_in_the_docstring_shows_every_error_below_its_base_class() -> None:
+    assert errors.__doc__ is not None
+    tree = errors.__doc__.split("\n\n")[1]
+    parents: list[tuple[int, str]] = []
+    shown: dict[str, str] = {}
+    for line in tree.splitlines():
+        found = re.match(r"([ │├└─]*)(\w+)", line)
+        assert found is not None, line
+        depth, name = len(found[1]), found[2]
+        while parents and parents[-1][0] >= depth:
+            parents.pop()
+        if parents:
+            shown[name] = parents[-1][1]
+        parents.append((depth, name))
+    classes = {name: value for name in errors.__all__ if inspect.isclass(value := getattr(errors, name))}
+    assert shown == {name: value.__base__.__name__ for name, value in classes.items()}
+
+
+def test_the_tree_shows_the_status_and_the_problem_type_of_every_problem() -> None:
+    assert errors.__doc__ is not None
+    for slug, (status, _) in PROBLEM_TYPES.items():
+        name = errors.PROBLEM_ERRORS[slug].__name__
+        assert re.search(rf"── {name} +{status} {slug}$", errors.__doc__, re.MULTILINE), slug
