@@ -35,10 +35,10 @@ _MOST_BYTES = 256 * 1024
 
 @router.put(
     "/members/me/certificate",
-    status_code=204,
     summary="Renew one's certificate",
+    response_class=Response,
     openapi_extra=binary_request("The new membership certificate, 81 bytes."),
-    responses=guarded("bad-digest", "body-too-short", "body-too-long", "length-required", "upload-timeout"),
+    responses=guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
 )
 async def renew(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
     """Replace the asking client's membership certificate by one that the organiser issued later."""
@@ -52,14 +52,14 @@ async def renew(services: ServicesOf, principal: PrincipalOf, request: Request, 
         )
 
     await run_in_threadpool(store)
-    return Response(status_code=204)
+    return Response()
 
 
 @router.put(
     "/revocations",
-    status_code=204,
     dependencies=[OperatorOnly],
     summary="Publish the organiser's revocation list",
+    response_class=Response,
     openapi_extra=binary_request("The signed list, as the organiser made it."),
     responses=guarded(
         "bad-request", "bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"
@@ -76,7 +76,7 @@ async def publish(services: ServicesOf, principal: PrincipalOf, request: Request
         )
 
     await run_in_threadpool(store)
-    return Response(status_code=204)
+    return Response()
 
 
 @router.get(

@@ -21,6 +21,8 @@ _OF_A_TASK: Final = (
     f"GET {_TASK}/rounds/current",
     f"GET {_TASK}/snapshots/latest",
     f"GET {_TASK}/ledger",
+    f"PUT {_TASK}/revocations",
+    f"GET {_TASK}/revocations",
 )
 _OF_A_CLIENT: Final = (
     f"GET {_TASK}",
@@ -29,6 +31,7 @@ _OF_A_CLIENT: Final = (
     f"GET {_TASK}/members/me/ledger",
     f"GET {_TASK}/rounds/current",
     f"PUT {_TASK}/public-key",
+    f"PUT {_TASK}/members/me/certificate",
 )
 _UPLOADS: Final = (
     f"PUT {_ROUND}/contributions/{{client}}",

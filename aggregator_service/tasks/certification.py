@@ -37,7 +37,7 @@ def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -
 
 
 def renew_certificate(session: Session, task_id: str, client_id: str, body: bytes, now: float) -> None:
-    """Replace a client's certificate; 403 forbidden for one that does not hold, 409 conflict without an organiser."""
+    """Replace a client's certificate; 403 forbidden for one that does not hold, 409 conflict for an older one."""
     task, client = session.get_one(TaskRow, task_id), session.get_one(ClientRow, client_id)
     if task.organiser_key is None:
         raise Problem("conflict", "this task has no organiser, so nobody has a certificate in it")
@@ -45,6 +45,11 @@ def renew_certificate(session: Session, task_id: str, client_id: str, body: byte
         _check(task, client.identity_key, client.mailbox_key, body, client.role, now)
     except (CertificateError, CodecError) as error:
         raise Problem("forbidden", str(error)) from error
+    if (
+        client.certificate is not None
+        and Certificate.decode(client.certificate).not_after > Certificate.decode(body).not_after
+    ):
+        raise Problem("conflict", "the certificate that is stored expires later")  # a recorded request, sent again
     client.certificate = body
 
 

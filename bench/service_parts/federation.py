@@ -54,7 +54,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 class _NewClient:
-    """The keys and the membership proof of a client that is not enrolled yet."""
+    """The keys and the membership certificate of a client that is not enrolled yet."""
 
     def __init__(self, organiser: Ed25519PrivateKey, role: CertifiedRole, serial: int) -> None:
         self.identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()

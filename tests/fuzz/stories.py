@@ -10,7 +10,10 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from protocols.codec import b64encode
+from protocols.crypto.certificates import certify, revoke
 from protocols.crypto.envelope import seal_snapshot
+from protocols.messages import OrganiserPin
 from tests.fuzz.world import World
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import TestMember, TestTask, digest_field, signed_enrolment
@@ -209,6 +212,40 @@ def masked(world: World, name: str = "masked") -> Story:
     yield
 
 
+def certified(world: World, name: str = "certified") -> Story:
+    """A task with an organiser: enrolments with and without a certificate, a renewal, a revocation."""
+    organiser, scope = Ed25519PrivateKey.generate(), "fuzzed"
+    pin = OrganiserPin(key=b64encode(organiser.public_key().public_bytes_raw()), scope=scope)
+    task = world.api.create_task(name, cohort=2, rounds=2, collect_seconds=3600, organiser=pin)
+    yield
+    invitation = world.api.invite(task.id, uses=4)
+
+    def certificate(identity: Ed25519PrivateKey, mailbox: X25519PrivateKey, serial: int) -> bytes:
+        keys = identity.public_key().public_bytes_raw(), mailbox.public_key().public_bytes_raw()
+        return certify(organiser, scope, *keys, role="member", serial=serial, not_after=2**40).encode()
+
+    members = []
+    for serial in (1, 2):
+        identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+        body = signed_enrolment(invitation, identity, mailbox, None, certificate(identity, mailbox, serial))
+        answer = task.api.http.post("/v1/enrolments", json=body)
+        assert answer.status_code == 201, answer.text
+        members.append((TestMember(task, answer.json()["client_id"], answer.json()["token"]), identity, mailbox))
+        yield
+    refused = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    assert task.api.http.post("/v1/enrolments", json=refused).status_code == 403
+    yield
+    member, identity, mailbox = members[0]
+    _put(member, "members/me/certificate", certificate(identity, mailbox, 1), 200)
+    yield
+    listed = revoke(organiser, scope, [2], 1_800_000_000).encode()
+    headers = {**task.api.operator, "Content-Digest": digest_field(listed)}
+    answer = task.api.http.put(f"{task.path}/revocations", content=listed, headers=headers)
+    assert answer.status_code == 200, answer.text
+    yield
+    _get(world, f"{task.path}/revocations", member.auth)
+
+
 def operators(world: World) -> Story:
     """Tokens of every role, rotated and revoked, and what each may look at."""
     for role in ("read-only", "operator", "admin"):
@@ -233,7 +270,15 @@ def operators(world: World) -> Story:
     yield
 
 
-STORIES: Final[tuple[Callable[[World], Story], ...]] = (plain, operators, interventions, keyed, masked, paillier)
+STORIES: Final[tuple[Callable[[World], Story], ...]] = (
+    plain,
+    operators,
+    interventions,
+    keyed,
+    masked,
+    paillier,
+    certified,
+)
 _HALF_WAY: Final = ((plain, 12), (keyed, 9), (masked, 15), (paillier, 3))
 
 

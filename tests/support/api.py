@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keyring import Keyring
+from protocols.messages import OrganiserPin
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
@@ -33,19 +34,24 @@ def digest_field(body: bytes) -> str:
 
 
 def signed_enrolment(
-    invitation: str, identity: Ed25519PrivateKey, mailbox: X25519PrivateKey, device_group: int | None = None
+    invitation: str,
+    identity: Ed25519PrivateKey,
+    mailbox: X25519PrivateKey,
+    device_group: int | None = None,
+    certificate: bytes | None = None,
 ) -> dict[str, Any]:
     """The JSON of an honest enrolment; from its answer on, `SIGNED` signs for the client."""
     know_identity(identity)
     identity_key = identity.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     mailbox_key = mailbox.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    signature = identity.sign(enrolment_message(invitation, identity_key, mailbox_key, device_group))
+    signature = identity.sign(enrolment_message(invitation, identity_key, mailbox_key, device_group, certificate))
     return {
         "invitation": invitation,
         "identity_key": b64encode(identity_key),
         "mailbox_key": b64encode(mailbox_key),
         "signature": b64encode(signature),
         **({} if device_group is None else {"group": device_group}),
+        **({} if certificate is None else {"certificate": b64encode(certificate)}),
     }
 
 
@@ -72,6 +78,7 @@ class Api:
         mechanism_parameters: dict[str, Any] | None = None,
         recipe_parameters: dict[str, Any] | None = None,
         data_set: str | None = None,
+        organiser: OrganiserPin | None = None,
         **schedule: Any,
     ) -> TestTask:
         """A task, by default a small plain FedMF one."""
@@ -84,6 +91,7 @@ class Api:
             "mechanism": {"name": mechanism_name, "parameters": mechanism_parameters or {}},
             "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, **schedule},
             "data_set": data_set,
+            "organiser": None if organiser is None else organiser.model_dump(),
         }
         answer = self.http.post("/v1/tasks", json=request, headers=self.operator)
         assert answer.status_code == 201, answer.text

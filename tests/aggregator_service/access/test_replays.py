@@ -12,14 +12,19 @@ from typing import Any
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import select
 
 from aggregator_service.clock import ManualClock
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import Base
+from protocols.codec import b64encode
+from protocols.crypto.certificates import certify
+from protocols.messages import OrganiserPin
 from tests.aggregator_service.access.test_roles import promised
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.api import Api, TestMember, digest_field
+from tests.support.api import Api, TestMember, digest_field, signed_enrolment
 from tests.support.inside import aggregator_inside
 from tests.support.masked import enrol_masked, masked_task, play
 
@@ -135,6 +140,25 @@ def test_keys_envelopes_and_snapshots(api: Api, tmp_path: Path) -> None:
     check(recorder, tmp_path, task_path, "PUT keyring", "PUT contributions", "PUT snapshots")
 
 
+def test_certificates(api: Api, tmp_path: Path) -> None:
+    """The first renewal, sent again after the second one, does not bring the older certificate back."""
+    recorder, organiser, scope = Recorder(api), Ed25519PrivateKey.generate(), "replays"
+    pin = OrganiserPin(key=b64encode(organiser.public_key().public_bytes_raw()), scope=scope)
+    task, identity, mailbox = api.create_task(organiser=pin), Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    keys = identity.public_key().public_bytes_raw(), mailbox.public_key().public_bytes_raw()
+    first, *later = (
+        certify(organiser, scope, *keys, role="member", serial=1, not_after=1800000000 + days).encode()
+        for days in range(3)
+    )
+    answer = api.http.post("/v1/enrolments", json=signed_enrolment(api.invite(task.id), identity, mailbox, None, first))
+    member = TestMember(task, answer.json()["client_id"], answer.json()["token"])
+    for certificate in later:
+        headers = {**member.auth, "Content-Digest": digest_field(certificate)}
+        path = f"{task.path}/members/me/certificate"
+        assert api.http.put(path, content=certificate, headers=headers).status_code == 200
+    check(recorder, tmp_path, "PUT me")
+
+
 def snapshot_bytes(holder: TestMember) -> int:
     """Return the length of a snapshot, from the problem that a wrong length gets."""
     headers = {**holder.auth, "Content-Digest": digest_field(b"x")}
@@ -151,6 +175,7 @@ def test_every_changing_route_of_clients_is_replayed() -> None:
     }
     assert {path.removeprefix("/v1/tasks/{task}/") for _, path in changing} == {
         "public-key",
+        "members/me/certificate",
         "keyring/{client}",
         "snapshots/{number}",
         "rounds/{number}/stages/{stage}/{client}",

@@ -14,7 +14,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from protocols.codec import b64encode
 from protocols.crypto.envelope import seal_snapshot
 from protocols.crypto.keyring import Keyring
 from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
@@ -208,7 +207,6 @@ def test_enrolment_refuses_what_it_must(api: Api) -> None:
     good = signed_enrolment(invitation, identity, mailbox)
     assert slug(enrol({**good, "signature": "A" * 86})) == "forbidden"
     assert slug(enrol(signed_enrolment("hri_made-up", identity, mailbox))) == "forbidden"
-    assert slug(enrol({**good, "membership_proof": None})) == "invalid-parameters"
     first = enrol(good)
     assert first.status_code == 201
     # the same identity again: the same client, a new token, the old one void, no use counted
@@ -226,25 +224,6 @@ def test_enrolment_refuses_what_it_must(api: Api) -> None:
     assert slug(enrol(signed_enrolment(expired, Ed25519PrivateKey.generate(), mailbox))) == "gone"
     second_holder = signed_enrolment(api.invite(task.id, role="holder"), Ed25519PrivateKey.generate(), mailbox)
     assert slug(enrol(second_holder)) == "conflict"
-
-
-def test_a_wrong_proof_can_be_put_right_until_the_keys_are_there(api: Api) -> None:
-    task, holder, _ = make_task(api, "mistyped")
-    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    wrong = signed_enrolment(api.invite(task.id), identity, mailbox)
-    right, late = b64encode(b"r" * 32), b64encode(b"l" * 32)
-    client_id = api.http.post("/v1/enrolments", json=wrong).json()["client_id"]
-
-    def proof() -> str:
-        members = api.http.get(f"{task.path}/members", headers=holder.auth).json()["members"]
-        return str(next(member["membership_proof"] for member in members if member["client_id"] == client_id))
-
-    assert proof() == wrong["membership_proof"]
-    assert api.http.post("/v1/enrolments", json={**wrong, "membership_proof": right}).status_code == 200
-    assert proof() == right
-    assert leave_envelope(holder, client_id, os.urandom(64)).status_code == 201
-    assert api.http.post("/v1/enrolments", json={**wrong, "membership_proof": late}).status_code == 200
-    assert proof() == right
 
 
 def test_members_are_the_holders_business(api: Api) -> None:

@@ -1,0 +1,152 @@
+"""Membership certificates at the server: who may enrol, what a revocation ends, and what a roster leaves out."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from aggregator_service.storage.schema import ClientRow, TaskRow
+from aggregator_service.tasks.certification import holds_certificate
+from protocols.codec import b64encode
+from protocols.crypto.certificates import CertifiedRole, certify, revoke
+from protocols.messages import OrganiserPin
+from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
+from tests.support.server import AggregatorProcess, running_aggregator
+
+SCOPE = "movies"
+ORGANISER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+PIN = OrganiserPin(key=b64encode(ORGANISER.public_key().public_bytes_raw()), scope=SCOPE)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("certification") / "data") as found:
+        yield found
+
+
+class Person:
+    """A client's keys, and certificates for them."""
+
+    def __init__(self) -> None:
+        self.identity, self.mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self.serial = secrets.randbits(64)
+
+    def certificate(
+        self,
+        organiser: Ed25519PrivateKey = ORGANISER,
+        scope: str = SCOPE,
+        role: CertifiedRole = "member",
+        seconds: float = 600.0,
+    ) -> bytes:
+        keys = self.identity.public_key().public_bytes_raw(), self.mailbox.public_key().public_bytes_raw()
+        until = int(time.time() + seconds)
+        return certify(organiser, scope, *keys, role=role, serial=self.serial, not_after=until).encode()
+
+    def enrol(self, api: Api, task: TestTask, certificate: bytes | None, role: str = "member") -> httpx.Response:
+        body = signed_enrolment(api.invite(task.id, role=role), self.identity, self.mailbox, None, certificate)
+        return api.http.post("/v1/enrolments", json=body)
+
+    def member(self, api: Api, task: TestTask) -> TestMember:
+        answer = self.enrol(api, task, self.certificate())
+        assert answer.status_code == 201, answer.text
+        return TestMember(task, answer.json()["client_id"], answer.json()["token"])
+
+
+def detail(answer: httpx.Response, status: int) -> str:
+    assert answer.status_code == status, answer.text
+    return str(answer.json()["detail"])
+
+
+def put(api: Api, path: str, auth: dict[str, str], body: bytes) -> httpx.Response:
+    return api.http.put(path, content=body, headers={**auth, "Content-Digest": digest_field(body)})
+
+
+def test_only_certified_clients_enrol(api: Api) -> None:
+    """One enrolled client with a false certificate would end every masked round: it is refused at the door."""
+    task = api.create_task("certified-enrolment", organiser=PIN)
+    assert task.view["organiser"] == {"key": PIN.key, "scope": SCOPE}
+    ann, eve = Person(), Person()
+    assert ann.enrol(api, task, ann.certificate()).status_code == 201
+    assert "needs a membership certificate" in detail(eve.enrol(api, task, None), 403)
+    assert "not signed by the organiser" in detail(eve.enrol(api, task, eve.certificate(STRANGER)), 403)
+    assert "not signed by the organiser" in detail(eve.enrol(api, task, eve.certificate(scope="songs")), 403)
+    assert "not signed by the organiser" in detail(eve.enrol(api, task, ann.certificate()), 403)
+    assert "expired" in detail(eve.enrol(api, task, eve.certificate(seconds=-5)), 403)
+    assert "for the role holder, not member" in detail(eve.enrol(api, task, eve.certificate(role="holder")), 403)
+    assert api.http.get(task.path, headers=api.operator).json()["members"] == 1
+
+
+def test_the_certificate_is_covered_by_the_enrolment_s_signature(api: Api) -> None:
+    task, ann = api.create_task("certified-signature", organiser=PIN), Person()
+    body = signed_enrolment(api.invite(task.id), ann.identity, ann.mailbox, None, ann.certificate())
+    changed = {**body, "certificate": b64encode(ann.certificate(seconds=900))}
+    assert "signature" in detail(api.http.post("/v1/enrolments", json=changed), 403)
+
+
+def test_a_certificate_is_renewed_and_only_by_a_good_one(api: Api) -> None:
+    task, ann, eve = api.create_task("certified-renewal", organiser=PIN), Person(), Person()
+    member = ann.member(api, task)
+    path = f"{task.path}/members/me/certificate"
+    assert put(api, path, member.auth, ann.certificate(seconds=900)).status_code == 200
+    assert "expired" in detail(put(api, path, member.auth, ann.certificate(seconds=-5)), 403)
+    assert "expires later" in detail(put(api, path, member.auth, ann.certificate(seconds=300)), 409)
+    assert "not signed" in detail(put(api, path, member.auth, eve.certificate()), 403)
+    assert put(api, path, member.auth, bytes(80)).status_code == 400
+    assert put(api, path, api.operator, ann.certificate()).status_code == 403
+    plain = api.create_task("no-organiser")
+    (other,) = plain.enrol(1)
+    assert "no organiser" in detail(put(api, f"{plain.path}/members/me/certificate", other.auth, bytes(81)), 409)
+
+
+def test_a_revocation_list_ends_memberships(api: Api) -> None:
+    task, ann, bob = api.create_task("certified-revocation", organiser=PIN), Person(), Person()
+    out, stays = ann.member(api, task), bob.member(api, task)
+    path, now = f"{task.path}/revocations", int(time.time())
+    assert api.http.get(path, headers=stays.auth).status_code == 404
+    listed = revoke(ORGANISER, SCOPE, [ann.serial], now)
+    assert put(api, path, stays.auth, listed.encode()).status_code == 403
+    assert put(api, path, api.operator, listed.encode()).status_code == 200
+    assert api.http.get(path, headers=stays.auth).content == listed.encode()
+    assert api.http.get(task.path, headers=out.auth).status_code == 401
+    assert api.http.get(task.path, headers=stays.auth).status_code == 200
+    assert "revoked" in detail(ann.enrol(api, task, ann.certificate()), 403)
+    again = Person()
+    again.serial = ann.serial
+    assert "revoked by the organiser" in detail(again.enrol(api, task, again.certificate()), 403)
+
+
+def test_only_the_organiser_s_newest_list_is_stored(api: Api) -> None:
+    task, now = api.create_task("certified-lists", organiser=PIN), int(time.time())
+    path = f"{task.path}/revocations"
+    newer, older = revoke(ORGANISER, SCOPE, [1, 2], now), revoke(ORGANISER, SCOPE, [1], now - 60)
+    assert put(api, path, api.operator, newer.encode()).status_code == 200
+    assert "newer" in detail(put(api, path, api.operator, older.encode()), 409)
+    forged = revoke(STRANGER, SCOPE, [], now + 60)
+    assert "not signed" in detail(put(api, path, api.operator, forged.encode()), 403)
+    assert put(api, path, api.operator, b"no list").status_code == 400
+    plain = api.create_task("lists-without-organiser")
+    assert "no organiser" in detail(put(api, f"{plain.path}/revocations", api.operator, newer.encode()), 409)
+
+
+@pytest.mark.parametrize(
+    ("later", "holds"), [(0.0, True), (599.0, True), (601.0, False)], ids=["now", "in its last second", "expired"]
+)
+def test_a_roster_takes_certificates_that_hold_now(later: float, holds: bool) -> None:
+    ann = Person()
+    task = TaskRow(organiser_key=ORGANISER.public_key().public_bytes_raw(), organiser_scope=SCOPE)
+    client = ClientRow(
+        identity_key=ann.identity.public_key().public_bytes_raw(),
+        mailbox_key=ann.mailbox.public_key().public_bytes_raw(),
+        certificate=ann.certificate(),
+        role="member",
+    )
+    assert holds_certificate(task, client, time.time() + later) is holds
+    task.revocations = revoke(ORGANISER, SCOPE, [ann.serial], 1).encode()
+    assert not holds_certificate(task, client, time.time())
+    assert holds_certificate(TaskRow(), ClientRow(), time.time())
