@@ -128,7 +128,7 @@ def test_residual_of_any_length_is_stored_and_loaded() -> None:
     prepared = half.prepare(spec, state, History(np.arange(4, dtype=np.int32)), rng)
     assert prepared[RESIDUAL_ROWS].shape == (0, DIM)
     for wrong in ({USER_FACTOR: first[USER_FACTOR]}, {**first, RESIDUAL_ROWS: np.zeros((0, DIM + 1), np.float32)}):
-        with pytest.raises(LocalFileError, match="not that of its recipe"):
+        with pytest.raises(LocalFileError, match="does not fit its recipe"):
             client_store.client_state("t_1", wrong)
 
 
