@@ -1,22 +1,21 @@
-"""What must hold in every schedule, whatever fails, checked at each release and at the end:
+"""The invariants of every schedule, whatever fails, checked at each release and at the end:
 
 1. The released sum is exactly the sum of the survivors' contributions. (All values are whole numbers below 2^24, so
    that float32, float64 and the masked ring hold each sum exactly.)
 2. No contribution counts twice.
-3. Nothing below the floor (`min_clients`) is released.
-4. Every acknowledged contribution is in the sum, or its loss is reported: the round has failed and says why.
+3. No sum over fewer than `min_clients` clients is released.
+4. Every acknowledged contribution is in the sum, or its loss is reported: the round has failed with a reason.
 
-And what makes these worth something:
+Without the following, these would mean little:
 
-5. What was released never changes, and a round that is over stays as it is.
-6. Once the faults are over, the job comes to its end: no round waits for ever.
+5. A released sum never changes, and neither does a finished round.
+6. Once the faults are over, the task ends: no round waits forever.
 7. After a restart nothing is stored that no row names: no body, no blob.
-8. No fault is answered with an error that nobody foresaw, and no round is given up for damaged storage unless a stored
-   byte was flipped.
+8. No fault causes an unexpected error, and no round fails for damaged storage unless a stored byte was flipped.
 9. Sums over the same data (a frozen cohort) are over the same clients, or over sets that differ by the floor or more.
-10. Nobody is asked after being put out, nor when it is another group's turn; one identity is one member.
+10. No revoked client is asked, nor one of another device group; one identity is one member.
 
-Who is in a sum is read off the sum itself (`clients.vector`), not off the rows that the service keeps about it.
+The clients in a sum are read from the sum itself (`clients.vector`), not from the rows of the service.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = ["Ledger"]
 
 @dataclass
 class Ledger:
-    """What the outside world knows: who sent a whole contribution, who was given a receipt, what was released."""
+    """What clients and operators know: who sent a whole contribution, who got a receipt, what was released."""
 
     plan: Plan
     disk: Disk
@@ -55,7 +54,7 @@ class Ledger:
     violations: list[str] = field(default_factory=list)
 
     def check_releases(self, task_id: str) -> None:
-        """After a commit: every sum that is new is held against what was sent."""
+        """After a commit: compare every new sum with what clients sent."""
         for task, row in self._rounds(task_id):
             before = self.ended.get(row.number)
             if before is not None and before != row.state:
@@ -70,7 +69,7 @@ class Ledger:
         if digest != row.aggregate_digest:
             if row.aggregate_key not in self.damaged:
                 self._broken(1, row, "the stored aggregate is not the one that was computed")
-            self.released[row.number] = None  # it decayed before the commit: whoever asks for it is told
+            self.released[row.number] = None  # it was damaged before the commit: a request for it gets an error
             return
         times = counted(total)
         survivors = frozenset(index for index, count in enumerate(times) if count)
@@ -103,14 +102,14 @@ class Ledger:
                 self._broken(9, row, f"differs from the sum of round {number} by {difference} clients")
 
     def check_asked(self, view: View) -> None:
-        """Whenever clients look: the cohort is of members."""
+        """When clients read the round: the cohort consists of members."""
         if view.round is not None:
             out = {client for client in view.asked if self.revoked.get(client, view.round.number) < view.round.number}
             if out:
                 self._broken(10, view.round, f"asks {sorted(out)}, who were put out")
 
     def check_end(self, task_id: str) -> None:
-        """When the job is over and the storage was tidied up."""
+        """After the end of the task and the clean-up of the storage."""
         self.check_releases(task_id)
         with self.disk.database.read() as session:
             keys = session.scalars(select(ClientRow.identity_key)).all()

@@ -1,4 +1,4 @@
-"""An engine that believes itself the leader and commits late changes nothing: another one has done its work."""
+"""An engine that is no longer the leader and commits late changes nothing: another one has done its work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from aggregator_service.storage.blobs import BlobStore
 from tests.support.world import World
 
 
-class _Overtaken(FoldPool):
-    """When an outcome is there, and not committed yet, another engine does all there is to do."""
+class _LatePool(FoldPool):
+    """After a job and before its commit, another engine executes all actions that are due."""
 
     def __init__(self, world: World, at: Callable[[Any], Any]) -> None:
         super().__init__(1, world.executor)
@@ -42,8 +42,8 @@ def world(parts: tuple[str, BlobStore], tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("at", [fold_batch, release_sum])
-def test_what_a_late_engine_commits_changes_nothing(world: World, at: Callable[[Any], Any]) -> None:
-    pool = _Overtaken(world, at)
+def test_a_late_commit_changes_nothing(world: World, at: Callable[[Any], Any]) -> None:
+    pool = _LatePool(world, at)
     pool.task_id = task = world.task(members=4, rounds=1)
     world.run(task)
     clients = world.cohort(task)
