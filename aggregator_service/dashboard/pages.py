@@ -49,7 +49,7 @@ def _environment() -> Environment:
         "span": words.span,
         "volatile": words.volatile,
     }
-    made.globals |= {"phases": words.PHASES, "task_state": words.task_state, "asset": _asset_name}
+    made.globals |= {"state_text": words.ROUND_STATES, "task_state": words.task_state, "asset": _asset_name}
     return made
 
 

@@ -125,7 +125,7 @@ class Tally:
             Step("survived", self.round.survivors if complete else 0 if over else None, "part of the released sum"),
         ]
 
-    def phases(self) -> list[StateFacts]:
+    def states(self) -> list[StateFacts]:
         """Every state on its way, those ahead included."""
         facts = [self._entered(index, row) for index, row in enumerate(self.entered)]
         if self.active:
@@ -136,8 +136,8 @@ class Tally:
     def _path(self) -> Sequence[str]:
         if not self.masked:
             return (RoundState.COLLECTING, RoundState.FOLDING, RoundState.COMPLETE)
-        states = [state for state in ORDER if state not in (RoundState.FOLDING, RoundState.FAILED)]
-        return [state for state in states if state != RoundState.CONFIRMING or self.round.confirms]
+        order = [state for state in ORDER if state not in (RoundState.FOLDING, RoundState.FAILED)]
+        return [state for state in order if state != RoundState.CONFIRMING or self.round.confirms]
 
     def _entered(self, index: int, row: RoundStateRow) -> StateFacts:
         later = self.entered[index + 1] if index + 1 < len(self.entered) else None
@@ -182,7 +182,7 @@ def tallies(session: Session, rounds: Iterable[RoundRow]) -> list[Tally]:
     begun = select(ChunkRow.round_id, func.count(ChunkRow.client_id.distinct())).where(ChunkRow.round_id.in_(ids))
     for round_id, clients in session.execute(begun.group_by(ChunkRow.round_id)):
         found[round_id].uploads = clients
-    phases = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id.in_(ids)))
-    for phase in sorted(phases, key=lambda phase: (phase.entered_at, ORDER.index(phase.state))):
-        found[phase.round_id].entered.append(phase)
+    entered = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id.in_(ids)))
+    for row_ in sorted(entered, key=lambda one: (one.entered_at, ORDER.index(one.state))):
+        found[row_.round_id].entered.append(row_)
     return list(found.values())

@@ -1,4 +1,4 @@
-"""Figures and states in words: durations, byte counts, phases."""
+"""Figures and states in words: durations, byte counts, states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 __all__ = [
-    "PHASES",
+    "ROUND_STATES",
     "absolute",
     "byte_count",
     "figure",
@@ -23,7 +23,7 @@ __all__ = [
     "when",
 ]
 
-PHASES: Final[Mapping[str, str]] = {
+ROUND_STATES: Final[Mapping[str, str]] = {
     "advertising": "Clients of the cohort send fresh, signed keys.",
     "sharing": "Clients share their secrets among their neighbours.",
     "collecting": "Clients send their contributions.",
