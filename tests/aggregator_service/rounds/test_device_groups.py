@@ -129,7 +129,7 @@ def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
 def test_a_frozen_cohort_allows_only_one_group() -> None:
     plan = SimpleNamespace(recipe=SimpleNamespace(frozen_cohort=True), sum_plan=None)
     check_sums([cast(TaskPlan, plan)], Schedule())
-    with pytest.raises(ParameterError, match="groups in turn"):
+    with pytest.raises(ParameterError, match="several device groups and a frozen cohort"):
         check_sums([cast(TaskPlan, plan)] * 2, Schedule())
 
 
@@ -268,7 +268,7 @@ def test_a_client_cannot_change_its_group(api: Api) -> None:
     assert enrol(-1).status_code == 422
     first = enrol(1)
     assert (first.status_code, first.json()["group"]) == (201, 1)
-    assert "group 1, and stays there" in refused(enrol(0), 409)
+    assert "group 1; a client cannot change its group" in refused(enrol(0), 409)
     for again in (enrol(1), enrol(None)):
         assert (again.status_code, again.json()["group"]) == (200, 1)
     members = api.http.get(f"{task.path}/members", headers=api.operator).json()["members"]
@@ -312,8 +312,8 @@ def test_a_member_downloads_its_groups_view(api: Api) -> None:
             == body
         )
         other = {"group": 1 - device_group}
-        assert "own group" in refused(api.http.get(latest, headers=member.auth, params=other), 403)
-        assert "own group" in refused(api.http.get(f"{task.path}/snapshots/2", headers=member.auth, params=other), 403)
+        assert "own device group" in refused(api.http.get(latest, headers=member.auth, params=other), 403)
+        assert "own device group" in refused(api.http.get(f"{task.path}/snapshots/2", headers=member.auth, params=other), 403)
     whole = RECIPE.decode_state(2, api.http.get(f"{task.path}/snapshots/2", headers=api.operator).content)
     assert {
         device_group: RECIPE.encode_view(RECIPE.view(whole, device_group), device_group) for device_group in (0, 1)
