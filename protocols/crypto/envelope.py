@@ -1,9 +1,8 @@
-"""Sealed things: keyring envelopes between members, and model snapshots. The server stores both and opens neither.
+"""Encryption of keyring envelopes between members and of model snapshots. The server stores both and opens neither.
 
-Trust: the server hands out the roster, so it could invent members or put its own key in an envelope. Both need the
-*membership secret*, 32 random bytes that the members share out of band and the server never sees: members prove that
-they know it when they enrol, and it is mixed into every envelope's key (a pre-shared key in the sense of RFC 9180,
-mode_psk).
+Trust: the server distributes the roster, so it could invent members or put its own key in an envelope. Both need the
+*membership secret*, 32 random bytes that the members share out of band and the server never sees. Members prove that
+they know it when they enrol, and it is part of every envelope's key (a pre-shared key as in RFC 9180, mode_psk).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
 
 MEMBERSHIP_SECRET_BYTES: Final = 32
 Randomness = Callable[[int], bytes]
-"""random(n) -> n secret random bytes; only test vectors bring their own."""
+"""random(n) -> n secret random bytes; `os.urandom` except in test vectors."""
 
 _NONCE: Final = 12
 _TAG: Final = 16
@@ -44,26 +43,28 @@ _KEY: Final = 32
 
 
 def enrolment_message(invitation: str, identity_key: bytes, mailbox_key: bytes, group: int | None = None) -> bytes:
-    """What a client signs with its Ed25519 key to show that it owns the keys it enrols, with its group when it states
-    one.
-    """
+    """Return the bytes that a client signs with its Ed25519 key to enrol these keys and, if given, its device group."""
     return domain_tag("enrolment", invitation, identity_key, mailbox_key, *(() if group is None else (group,)))
 
 
 def membership_proof(membership_secret: bytes, identity_key: bytes, mailbox_key: bytes) -> bytes:
-    """32 bytes that only somebody with the membership secret can make for these keys (HMAC-SHA256)."""
+    """Return the proof (32 bytes, HMAC-SHA256) that the owner of these keys knows the membership secret.
+
+    Raises `ParameterError` for a membership secret of another length than 32 bytes.
+    """
     if len(membership_secret) != MEMBERSHIP_SECRET_BYTES:
         raise ParameterError(
-            f"a membership secret has {MEMBERSHIP_SECRET_BYTES} bytes, this one has {len(membership_secret)}"
+            f"a membership secret must be {MEMBERSHIP_SECRET_BYTES} bytes, got {len(membership_secret)}"
         )
     key = derive_key(membership_secret, "membership key")
     return hmac.digest(key, domain_tag("membership", identity_key, mailbox_key), "sha256")
 
 
 def check_membership(membership_secret: bytes, identity_key: bytes, mailbox_key: bytes, proof: bytes | None) -> bool:
-    """Whether `proof` was made with the same secret (compared in constant time), for a key that can be sealed to.
+    """Return whether `proof` was made with the same secret, and the mailbox key is usable for key agreement.
 
-    A member could enrol a point of low order, with which no secret can be agreed on: that must stop nobody else.
+    The comparison takes constant time. A mailbox key of low order is rejected here, so that a member with such a key
+    does not block the key holder.
     """
     if proof is None or not hmac.compare_digest(membership_proof(membership_secret, identity_key, mailbox_key), proof):
         return False
@@ -85,7 +86,7 @@ def _raw(key: X25519PublicKey) -> bytes:
 def seal_envelope(
     keyring: bytes, recipient: bytes, membership_secret: bytes, task_id: str, random: Randomness = os.urandom
 ) -> bytes:
-    """`keyring` sealed to the X25519 public key `recipient`: ephemeral key (32), nonce (12), AES-256-GCM ciphertext."""
+    """Return `keyring` encrypted to `recipient` (X25519 public key): ephemeral key (32), nonce (12), AES-256-GCM."""
     ephemeral = X25519PrivateKey.from_private_bytes(random(_KEY))
     public = _raw(ephemeral.public_key())
     shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(recipient))
@@ -95,7 +96,7 @@ def seal_envelope(
 
 
 def open_envelope(envelope: bytes, mailbox: X25519PrivateKey, membership_secret: bytes, task_id: str) -> bytes:
-    """The keyring bytes; `EnvelopeError` when the envelope is not for this key, secret and task, or was altered."""
+    """Return the keyring bytes; `EnvelopeError` if the envelope is for another key, secret or task, or was altered."""
     reader = Reader(envelope)
     public, nonce = reader.fixed(_KEY), reader.fixed(_NONCE)
     sealed = reader.fixed(len(envelope) - _KEY - _NONCE)
@@ -105,21 +106,21 @@ def open_envelope(envelope: bytes, mailbox: X25519PrivateKey, membership_secret:
         return AESGCM(key).decrypt(nonce, sealed, domain_tag("keyring envelope", task_id))
     except (InvalidTag, ValueError) as error:
         raise EnvelopeError(
-            "the keyring envelope does not open: it was sealed for another client, with another secret, or altered"
+            "cannot open the keyring envelope: it was sealed for another client or with another secret, or altered"
         ) from error
 
 
 def seal_snapshot(
     state: bytes, state_key: bytes, task_id: str, round_number: int, random: Randomness = os.urandom
 ) -> bytes:
-    """A model state sealed for the members of a task: nonce (12) and AES-256-GCM ciphertext."""
+    """Return a model state encrypted for the members of a task: nonce (12) and AES-256-GCM ciphertext."""
     nonce = random(_NONCE)
     key = derive_key(state_key, "snapshot key", task_id)
     return nonce + AESGCM(key).encrypt(nonce, state, domain_tag("snapshot", task_id, round_number))
 
 
 def open_snapshot(sealed: bytes, state_key: bytes, task_id: str, round_number: int) -> bytes:
-    """The model state; `EnvelopeError` unless a member of this task sealed exactly this round's."""
+    """Return the model state; `EnvelopeError` unless a member of this task sealed the state of this round."""
     reader = Reader(sealed)
     nonce = reader.fixed(_NONCE)
     key = derive_key(state_key, "snapshot key", task_id)
@@ -131,5 +132,5 @@ def open_snapshot(sealed: bytes, state_key: bytes, task_id: str, round_number: i
 
 
 def sealed_bytes(length: int) -> int:
-    """Length of a sealed snapshot of `length` bytes."""
+    """Return the length in bytes of a sealed snapshot of a state of `length` bytes."""
     return _NONCE + length + _TAG

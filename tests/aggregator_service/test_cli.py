@@ -137,7 +137,7 @@ def test_members_are_listed_and_revoked(command: Command) -> None:
     with running_aggregator(command.data_dir) as server:
         body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
         made = httpx.post(f"{server.url}/v1/enrolments", json=body, auth=SIGNED).json()
-        assert command("member", "list", "movies") == f"{made['client_id']}  member  takes part\n"
+        assert command("member", "list", "movies") == f"{made['client_id']}  member  active\n"
         command("member", "revoke", "movies", made["client_id"])
         auth = {"Authorization": f"Bearer {made['token']}"}
         assert httpx.get(f"{server.url}/v1/tasks/{made['task_id']}", headers=auth).status_code == 401
@@ -155,9 +155,9 @@ def test_members_are_listed_and_revoked(command: Command) -> None:
         (["task", "create", "X y", "--recipe", "fedmf", "-r", "items=5"], "name"),
         (
             ["task", "create", "x", "--recipe", "colr", "-r", "itmes=5"],
-            "itmes: there is no such name; there are: items",
+            "itmes: unknown name; choose from: items",
         ),
-        (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "round=3"], "there are: rounds"),
+        (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "round=3"], "choose from: rounds"),
         (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "cohort_size=2"], "schedule: min_clients"),
     ],
 )
