@@ -135,8 +135,8 @@ class FixedPoint:
     def decode(self, total: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float64]:
         """Return the sum as float64, of the same shape, exact up to 2^53 steps.
 
-        Elements from 2^(bits-1) on are negative. Raises `ParameterError` for another dtype, `BudgetError` for an element that
-        is not below 2^bits.
+        Elements from 2^(bits-1) on are negative. Raises `ParameterError` for another dtype, `BudgetError` for an
+        element that is not below 2^bits.
         """
         if total.dtype != self.dtype:
             raise ParameterError(f"a sum in this ring must have dtype {self.dtype}, got {total.dtype}")
