@@ -71,13 +71,13 @@ class Ledger:
             number = row["number"]
             view = task.round(number)
             if view["state"] == "failed":
-                assert view["failure"], f"round {number} has failed and does not say why"
+                assert view["failure"], f"round {number} failed without a reason"
                 continue
-            assert view["state"] == "complete", f"round {number} is {view['state']}, and the task is over"
+            assert view["state"] == "complete", f"round {number} is {view['state']} although the task is over"
             survivors = self._survivors(number, clients)
             assert len(survivors) == view["survivors"] >= floor
             lost = {index for told, index in self.acknowledged if told == number} - survivors
-            assert not lost, f"clients {sorted(lost)} have a receipt for round {number} and are not in the sum"
+            assert not lost, f"clients {sorted(lost)} have a receipt for round {number} and are not in its sum"
             released += 1
         return released
 
@@ -87,7 +87,7 @@ class Ledger:
         mask = np.concatenate([block.integral_mask() for block in self.task.plan.layout.blocks])
         values, counts = _one_value(total[~mask]), _one_value(np.rint(total[mask]))
         digits = [values // int(BASE) ** index % int(BASE) for index in range(clients)]
-        assert max(digits) <= 1, f"round {number} counts somebody twice: {digits}"
+        assert max(digits) <= 1, f"round {number} counts a client twice: {digits}"
         survivors = {index for index, digit in enumerate(digits) if digit}
         assert values == sum(int(value_of(index)) for index in survivors)
         assert counts == len(survivors)

@@ -85,11 +85,11 @@ def storm(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) -> I
         max_failed_rounds=1000,
     )
     ledger = Ledger(task)
-    under_way = Storm(server, api, task, ledger)
+    running = Storm(server, api, task, ledger)
     with swarming(_players(task, kind, ledger, seed), ledger):
-        under_way.await_sums(1)
-        yield under_way
-        under_way.await_sums(1)
+        running.await_sums(1)
+        yield running
+        running.await_sums(1)
         closed = api.http.post(f"{task.path}/close", headers=api.operator)
         assert closed.status_code == 200, closed.text
     assert ledger.check(CLIENTS) >= 2

@@ -168,4 +168,4 @@ def until(what: str, condition: Callable[[], bool], seconds: float = 240.0) -> N
         except httpx.TransportError:
             pass
         time.sleep(0.05)
-    raise AssertionError(f"{what} has not come about in {seconds:.0f} s")
+    raise AssertionError(f"timed out after {seconds:.0f} s: {what}")

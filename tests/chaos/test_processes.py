@@ -44,7 +44,7 @@ def test_fold_workers_killed_during_their_jobs(server: AggregatorProcess, kind: 
     with storm(server, kind, SEED) as under_way:
         for _ in range(4):
             kill_at_work(under_way)
-    assert under_way.ledger.broken == 0, "a worker's death is nothing that clients notice"
+    assert under_way.ledger.broken == 0, "the death of a worker broke a client's connection"
 
 
 def kill_at_work(under_way: Storm) -> None:

@@ -46,7 +46,7 @@ def test_a_database_that_crashes_and_restarts(cluster: Cluster, far: AggregatorP
             until("/readyz to tell", lambda: under_way.status("/readyz") == 200)
             assert under_way.figure("hushrec_database_up") == 1
             under_way.await_sums(1)
-    assert under_way.ledger.statuses[503], "nobody noticed"
+    assert under_way.ledger.statuses[503], "no request was answered with 503"
 
 
 def test_a_database_that_hangs(cluster: Cluster, far: AggregatorProcess) -> None:

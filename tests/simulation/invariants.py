@@ -50,7 +50,7 @@ class Ledger:
     released: dict[int, tuple[frozenset[int], str] | None] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
     revoked: dict[str, int] = field(default_factory=dict)
-    """Clients that were put out, and the number of the newest round at that time."""
+    """Revoked clients, and the number of the newest round at that time."""
     violations: list[str] = field(default_factory=list)
 
     def check_releases(self, task_id: str) -> None:
@@ -68,7 +68,7 @@ class Ledger:
         total, digest = self._opened(task, row)
         if digest != row.aggregate_digest:
             if row.aggregate_key not in self.damaged:
-                self._broken(1, row, "the stored aggregate is not the one that was computed")
+                self._broken(1, row, "the stored aggregate is not the computed one")
             self.released[row.number] = None  # it was damaged before the commit: a request for it gets an error
             return
         times = counted(total)
@@ -81,7 +81,7 @@ class Ledger:
             self._broken(1, row, f"the sum {total} is not that of the contributions of {sorted(survivors)}")
         unknown = {index for index in survivors if (row.number, index) not in self.sent}
         if unknown:
-            self._broken(1, row, f"clients {sorted(unknown)} are in the sum and sent nothing")
+            self._broken(1, row, f"clients {sorted(unknown)} are in the sum but sent nothing")
         if len(survivors) < self.plan.floor or row.survivors != len(survivors):
             self._broken(3, row, f"{len(survivors)} in the sum, {row.survivors} stated, the floor is {self.plan.floor}")
 
@@ -93,7 +93,7 @@ class Ledger:
             index for index in survivors if device_group_of(self.plan, index) != recipe.device_group_of(row.sum_index)
         }
         if strangers:
-            self._broken(10, row, f"clients {sorted(strangers)} are of another group than the one whose turn it is")
+            self._broken(10, row, f"clients {sorted(strangers)} are not of the round's device group")
         if not recipe.frozen_cohort:
             return
         for number, known in self.released.items():
@@ -106,7 +106,7 @@ class Ledger:
         if view.round is not None:
             out = {client for client in view.asked if self.revoked.get(client, view.round.number) < view.round.number}
             if out:
-                self._broken(10, view.round, f"asks {sorted(out)}, who were put out")
+                self._broken(10, view.round, f"asks {sorted(out)}, whose membership was revoked")
 
     def check_end(self, task_id: str) -> None:
         """After the end of the task and the clean-up of the storage."""
@@ -117,15 +117,15 @@ class Ledger:
             self.violations.append("invariant 10: an identity has become several members")
         for task, row in self._rounds(task_id):
             if row.state not in ("complete", "failed"):
-                self._broken(6, row, f"is {row.state} though the job is {task.state}")
+                self._broken(6, row, f"is {row.state} although the task is {task.state}")
             if (row.state == "complete") != (row.number in self.released):
                 self._broken(3, row, f"is {row.state} and its sum is {'' if row.aggregate_key else 'not '}there")
             if row.state == "complete":
                 self._check_kept(task, row)
             elif not row.failure:
-                self._broken(4, row, "has failed and does not say why")
+                self._broken(4, row, "failed without a reason")
             elif "damaged" in row.failure and not self.damaged:
-                self._broken(8, row, "was given up for damaged storage, and nothing was damaged")
+                self._broken(8, row, "failed for damaged storage, but nothing was damaged")
 
     def _check_kept(self, task: TaskRow, row: RoundRow) -> None:
         known = self.released.get(row.number)
@@ -134,7 +134,7 @@ class Ledger:
         survivors, digest = known
         lost = {index for number, index in self.acknowledged if number == row.number} - survivors
         if lost:
-            self._broken(4, row, f"clients {sorted(lost)} have a receipt and are not in the sum")
+            self._broken(4, row, f"clients {sorted(lost)} have a receipt but are not in the sum")
         if row.aggregate_digest != digest:
             self._broken(5, row, "names another sum than at its release")
         if row.aggregate_key not in self.damaged and self._opened(task, row)[1] != digest:

@@ -19,7 +19,7 @@ from tests.simulation.clients import PLACES, Client
 from tests.simulation.plan import MEMBERS, Job, Plan
 from tests.simulation.storage import Disk
 
-__all__ = ["GROUPS", "STAGE_SECONDS", "View", "create_job", "device_group_of", "look_at"]
+__all__ = ["GROUPS", "STAGE_SECONDS", "View", "create_job", "device_group_of", "read_view"]
 
 STAGE_SECONDS: Final = 100.0
 GROUPS: Final = 2
@@ -86,7 +86,7 @@ def _member(client: Client, task_id: str, device_group: int) -> ClientRow:
     )
 
 
-def look_at(disk: Disk, task_id: str) -> View:
+def read_view(disk: Disk, task_id: str) -> View:
     """Read the task from the database."""
     with disk.database.read() as session:
         newest = last_round(session, task_id)

@@ -19,7 +19,7 @@ from tests.simulation.actors import Actor, without_threads
 from tests.simulation.clients import PLACES, Client
 from tests.simulation.faults import Strike, Striker
 from tests.simulation.invariants import Ledger
-from tests.simulation.job import STAGE_SECONDS, View, create_job, device_group_of, has_members, look_at
+from tests.simulation.job import STAGE_SECONDS, View, create_job, device_group_of, has_members, read_view
 from tests.simulation.network import InFlight, Network
 from tests.simulation.people import People
 from tests.simulation.plan import MEMBERS, Part, Plan
@@ -109,7 +109,7 @@ class World:
     def _options(self) -> Iterator[tuple[str, Callable[[], Actor | None], float]]:
         now = self.clock.now()
         for actor in [one for one in self._actors if one.ready]:
-            yield f"{actor.name} goes on at {actor.at}", lambda actor=actor: actor, actor.haste  # type: ignore[misc]
+            yield f"{actor.name} continues at {actor.at}", lambda actor=actor: actor, actor.haste  # type: ignore[misc]
         for index, process in enumerate(self._processes):
             if process is None:
                 yield f"process {index} starts", lambda index=index: self._start(index), 1.0  # type: ignore[misc]
@@ -254,7 +254,7 @@ class World:
     def view(self) -> View:
         """The task as read from the database."""
         if self._view is None:
-            self._view, self._changed_at = look_at(self.disk, self.task_id), self.clock.now()
+            self._view, self._changed_at = read_view(self.disk, self.task_id), self.clock.now()
             self.ledger.check_asked(self._view)
         return self._view
 

@@ -21,13 +21,13 @@ class _LatePool(FoldPool):
     def __init__(self, world: World, at: Callable[[Any], Any]) -> None:
         super().__init__(1, world.executor)
         self._other, self._at = world.engine, at
-        self.task_id, self.overtaken = "", False
+        self.task_id, self.has_run = "", False
 
     async def run(self, work: Callable[[Any], Any], job: Any) -> Any:
         """See `FoldPool.run`."""
         outcome = await super().run(work, job)
-        if work is self._at and not self.overtaken:
-            self.overtaken = True
+        if work is self._at and not self.has_run:
+            self.has_run = True
             while await self._other.advance(self.task_id) == 0.0:
                 pass
         return outcome
@@ -50,7 +50,7 @@ def test_a_late_commit_changes_nothing(world: World, at: Callable[[Any], Any]) -
     world.contribute(task, *clients)
     world.engine = RoundEngine(world.database, world.blobs, world.clock, pool, batch=3, recheck=1.0)
     world.run(task)
-    assert pool.overtaken
+    assert pool.has_run
     assert world.round(task).state == "complete"
     assert world.round(task).survivors == len(clients)
     assert world.total(task, 1) == sum(2.0 ** int(client[2:]) for client in clients)

@@ -313,7 +313,9 @@ def test_a_member_downloads_its_groups_view(api: Api) -> None:
         )
         other = {"group": 1 - device_group}
         assert "own device group" in refused(api.http.get(latest, headers=member.auth, params=other), 403)
-        assert "own device group" in refused(api.http.get(f"{task.path}/snapshots/2", headers=member.auth, params=other), 403)
+        assert "own device group" in refused(
+            api.http.get(f"{task.path}/snapshots/2", headers=member.auth, params=other), 403
+        )
     whole = RECIPE.decode_state(2, api.http.get(f"{task.path}/snapshots/2", headers=api.operator).content)
     assert {
         device_group: RECIPE.encode_view(RECIPE.view(whole, device_group), device_group) for device_group in (0, 1)

@@ -68,7 +68,7 @@ def test_later_rounds_ask_only_the_survivors(world: World) -> None:
         (warning,) = [
             text for text in task_view(session, session.get_one(TaskRow, task)).warnings if "one cohort" in text
         ]
-    assert "leaves the job for good" in warning
+    assert "leaves the task for good" in warning
 
 
 def test_a_sum_that_differs_by_one_is_repeated_over_fewer(world: World) -> None:
@@ -79,8 +79,8 @@ def test_a_sum_that_differs_by_one_is_repeated_over_fewer(world: World) -> None:
     refused = deliver(world, task, missing=1)
     assert (refused.state, refused.survivors, refused.aggregate_key) == ("failed", 0, None)
     assert refused.failure == (
-        "the survivors differ from those of an earlier sum by 1 clients, and sums over the same data differ by at "
-        "least 4: nothing is released, 4 clients leave the job, 6 stay"
+        "the survivors differ from those of an earlier sum by 1 clients, but sums over the same data must differ by at "
+        "least 4: nothing is released, 4 clients leave the task, 6 remain"
     )
     assert first[0] in retired(world)
     assert set(world.cohort(task)) == set(first) - retired(world)
@@ -113,7 +113,7 @@ def test_the_task_fails_when_too_few_would_remain(world: World) -> None:
     world.run(task)
     deliver(world, task)
     refused = deliver(world, task, missing=1)
-    assert "4 clients leave the job, 3 stay; the job is over, since it needs at least 4" in str(refused.failure)
+    assert "4 clients leave the task, 3 remain; the task fails, since it needs at least 4" in str(refused.failure)
     assert world.state(task) == "failed"
     assert world.run(task) is None
 

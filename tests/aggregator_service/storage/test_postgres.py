@@ -38,14 +38,14 @@ class Listener:
 
     def __init__(self, url: str) -> None:
         self.database = Database(url, connections=1)
-        self.heard: list[Announcement] = []
-        self.stop = self.database.listen(self.heard.append)
+        self.received: list[Announcement] = []
+        self.stop = self.database.listen(self.received.append)
 
     def wait(self, count: int, seconds: float = 10.0) -> list[Announcement]:
         end = time.monotonic() + seconds
-        while len(self.heard) < count and time.monotonic() < end:
+        while len(self.received) < count and time.monotonic() < end:
             time.sleep(0.01)
-        return self.heard
+        return self.received
 
     def close(self) -> None:
         self.stop()
@@ -61,7 +61,7 @@ def listener(database: Database, url: str) -> Iterator[Listener]:
         if made.wait(1, 0.1):
             break
     time.sleep(0.1)
-    made.heard.clear()
+    made.received.clear()
     yield made
     made.close()
 
@@ -88,11 +88,11 @@ def test_no_notification_of_rollbacks_progress_and_own_commits(database: Databas
 def test_a_listener_reconnects(database: Database, listener: Listener, postgres: TestDatabase) -> None:
     postgres.cut_off()
     end = time.monotonic() + 20
-    while not listener.heard and time.monotonic() < end:
+    while not listener.received and time.monotonic() < end:
         with database.write() as session:
             announce(session, "t_1", "round")
         listener.wait(1, 0.2)
-    assert listener.heard
+    assert listener.received
 
 
 def test_a_deadlock_is_tried_again(database: Database) -> None:
@@ -138,8 +138,8 @@ def test_only_transient_errors_are_tried_again(database: Database) -> None:
 
 
 def test_only_the_effects_of_the_committed_attempt_happen(database: Database) -> None:
-    heard: list[Effects] = []
-    database.listeners.append(heard.append)
+    received: list[Effects] = []
+    database.listeners.append(received.append)
     barrier = threading.Barrier(2, timeout=10)
 
     def run(first: str, second: str) -> None:
@@ -160,7 +160,7 @@ def test_only_the_effects_of_the_committed_attempt_happen(database: Database) ->
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(told.version for effects in heard for told in effects.announcements) == [1, 1, 2, 2]  # type: ignore[type-var]
+    assert sorted(told.version for effects in received for told in effects.announcements) == [1, 1, 2, 2]  # type: ignore[type-var]
 
 
 def test_a_reader_cannot_write(database: Database) -> None:
