@@ -247,3 +247,14 @@ def test_a_round_is_extended_and_aborted_while_the_server_runs(command: Command)
         task.wait_round(2, "collecting")
         assert "failed" in command("round", "extend", "long", "1", "--seconds", "5", status=1)
         api.close()
+
+
+@pytest.mark.parametrize(("signatures", "warned"), [("required", False), ("off", True)])
+def test_task_show_warns_when_signatures_are_off(
+    command: Command, monkeypatch: pytest.MonkeyPatch, signatures: str, warned: bool
+) -> None:
+    command("init")
+    command("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
+    monkeypatch.setenv("HUSHREC_SIGNATURES", signatures)
+    warnings = json.loads(command("task", "show", "movies"))["warnings"]
+    assert any(text.startswith("Requests need no signature") for text in warnings) is warned

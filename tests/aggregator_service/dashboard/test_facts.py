@@ -206,7 +206,7 @@ def test_ten_thousand_clients_take_no_query_more_than_ten(api: Api) -> None:
         counts = {}
         for task_id in ("t_few", "t_many"):
             with counting(engine) as seen:
-                screen(task_id).look(services(api))
+                screen(task_id).load(services(api))
             counts[task_id] = len(seen)
         assert 0 < counts["t_many"] == counts["t_few"] <= most, (name, counts)
     for path in ("", "/tasks/t_many", "/tasks/t_many/rounds/2"):
