@@ -101,7 +101,7 @@ class _StreamState:
 def live(request: Request, services: Services, streams: Streams, visitor: Visitor, screen: Screen) -> Response:
     """Return the event stream of a screen.
 
-    It first sends every fragment, so that the page also shows what changed while it loaded. Raises: `Problem` not-found or
+    It first sends every fragment, so that the page shows changes made while it loaded. Raises: `Problem` not-found or
     too-many-requests.
     """
     screen.load(services)  # raises 404 before the response begins
