@@ -10,7 +10,6 @@ bench/README.md lists the keys.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import tempfile
 import time
@@ -29,6 +28,7 @@ from bench._report import Figure, arguments, bars, show, write_figures
 from bench._server import OPERATOR_TOKEN, Server, Watch
 from bench._signing import signature_of
 from protocols.codec import b64encode
+from protocols.crypto.digest_fields import format_digest
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keyring import Keyring
 from protocols.layout import whole_route
@@ -97,7 +97,7 @@ class Bench:
 
     def put(self, member: Member, path: str, body: bytes) -> None:
         """Upload `body` to `path`, signed by the member."""
-        headers = {**member.headers, "Content-Digest": _digest(body)}
+        headers = {**member.headers, "Content-Digest": format_digest(hashlib.sha256(body).digest())}
         headers |= signature_of(member.identity, member.client_id, "PUT", path, headers)
         self.call("PUT", path, headers, content=body)
 
@@ -141,10 +141,6 @@ class Bench:
             if answer.status_code == 200 and answer.json()["state"] == state:
                 return
             time.sleep(0.05)
-
-
-def _digest(body: bytes) -> str:
-    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
 def measure(dim: int, cohort: int) -> dict[str, Figure]:

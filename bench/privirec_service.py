@@ -87,19 +87,20 @@ class ScheduledDropouts(np.random.Generator):
 
     def __init__(self) -> None:
         super().__init__(np.random.PCG64(0))
-        self._round, self._everyone = 0, 0
+        self._round, self._cohort = 0, 0
 
     def random(self, size: int) -> np.ndarray:
         """float64 (size,) of ones and zeros in random order; the zeros are a share of the first round's size."""
-        self._round, self._everyone = self._round + 1, max(self._everyone, size)
+        self._round, self._cohort = self._round + 1, max(self._cohort, size)
         drawn = np.ones(size)
-        drawn[: round(DROPOUTS.get(self._round, 0.0) * self._everyone)] = 0.0
+        drawn[: round(DROPOUTS.get(self._round, 0.0) * self._cohort)] = 0.0
         return self.permutation(drawn)
 
 
 def _through_the_service(
-    recipe: PriviRecK, train: Interactions, test: Interactions, patience: float
+    recipe: PriviRecK, train: Interactions, test: Interactions, wait_seconds: float
 ) -> dict[str, Figure]:
+    """Figures of a whole task over HTTP; `SystemExit` if not every sum was completed."""
     users, started = train.n_users, perf_counter()
     schedule = Schedule(
         rounds=recipe.steps,
@@ -107,8 +108,8 @@ def _through_the_service(
         min_clients=users // 2,
         min_difference=3,
         start_clients=users,
-        collect_seconds=patience,
-        stage_seconds=20 * patience,
+        collect_seconds=wait_seconds,
+        stage_seconds=20 * wait_seconds,
     )
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -133,7 +134,8 @@ def _through_the_service(
         order = {client.membership.client_id: user for user, client in enumerate(fleet.clients)}
     sums = [report for report in done if report.state == "complete"]
     if len(sums) != recipe.steps:
-        raise SystemExit(f"{len(sums)} of {recipe.steps} sums: {[report.failure for report in done if report.failure]}")
+        failures = [report.failure for report in done if report.failure]
+        raise SystemExit(f"only {len(sums)} of {recipe.steps} sums were completed; failures: {failures}")
     return {
         **_rankings(recipe, train, test, scores, [_contributors(report, order) for report in (sums[0], sums[-1])]),
         **_costs(sums, done),
@@ -153,7 +155,7 @@ def _contributors(report: FleetRound, order: dict[str, int]) -> np.ndarray:
     """The users whose rows are in a sum, ascending; `SystemExit` if their number is not that of the survivors."""
     users = np.sort([order[one.client_id] for one in report.reports])
     if users.size != report.survivors:
-        raise SystemExit(f"round {report.number}: {report.survivors} survivors, {users.size} reports")
+        raise SystemExit(f"round {report.number} has {report.survivors} survivors but {users.size} client reports")
     return users
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from aggregator_service.compute.jobs import BlobRef, FoldJob, ReleaseJob
 from aggregator_service.compute.split_jobs import SplitJobs
+from aggregator_service.compute.unmasking import Masks
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from bench._report import Figure, arguments, bars, show, write_figures
@@ -45,11 +46,14 @@ ONCE = ("merge_partials", "release_sum")
 """Names of the jobs that run alone."""
 
 
-async def fold_all(workers: TimedWorkers, blobs: DirectoryBlobs, terms: TaskTerms, given: Any) -> BlobRef:
-    """Fold a round's contributions, batch after batch, as the service does; return the partial sum."""
+async def fold_all(workers: TimedWorkers, blobs: DirectoryBlobs, terms: TaskTerms, refs: Any) -> BlobRef:
+    """Fold a round's contributions, batch after batch, as the service does; return the partial sum.
+
+    refs: (client id, blob) of every contribution.
+    """
     partial_sum, jobs = None, SplitJobs(workers)
-    for first in range(0, len(given), BATCH * workers.width):
-        batch = given[first : first + BATCH * workers.width]
+    for first in range(0, len(refs), BATCH * workers.width):
+        batch = refs[first : first + BATCH * workers.width]
         before, partial_sum = partial_sum, await jobs.fold(FoldJob(blobs, "t_bench", terms, SPEC, partial_sum, batch))
         workers.costs.append(("", 0.0))  # marks the end of a batch
         if before is not None:
@@ -58,9 +62,10 @@ async def fold_all(workers: TimedWorkers, blobs: DirectoryBlobs, terms: TaskTerm
     return partial_sum
 
 
-async def unmask_all(workers: TimedWorkers, blobs: DirectoryBlobs, terms: TaskTerms, given: Any) -> None:
-    """Remove the masks from a partial sum and release the sum. given: the masks and the partial sum."""
-    masks, partial_sum = given
+async def unmask_all(
+    workers: TimedWorkers, blobs: DirectoryBlobs, terms: TaskTerms, masks: Masks, partial_sum: BlobRef
+) -> None:
+    """Remove the masks from a partial sum and release the sum."""
     job = ReleaseJob(blobs, "t_bench", terms, bytes(32), SPEC, partial_sum, len(masks.survivors), masks, False, None)
     released = await SplitJobs(workers).release(job)
     blobs.delete(released.aggregate.key)
@@ -113,19 +118,19 @@ class Bench:
     def steps(self, clients: int, values: int) -> dict[str, Callable[[TimedWorkers], Any]]:
         """The steps `fold` and `unmask` for a masked round of this size; sets `self.masks` to its number of masks."""
         terms = terms_of("masked", clients, values)
-        given = contributions(self.blobs, terms, clients)
+        refs = contributions(self.blobs, terms, clients)
         masks, self.masks = masks_of(terms, clients)
         partial_sum = self.loop.run_until_complete(
-            fold_all(TimedWorkers(InProcessWorkers(), 1), self.blobs, terms, given[:1])
+            fold_all(TimedWorkers(InProcessWorkers(), 1), self.blobs, terms, refs[:1])
         )
         # the values under the masks do not affect the time, so contributions are random
 
         async def fold(workers: TimedWorkers) -> None:
-            folded = await fold_all(workers, self.blobs, terms, given)
+            folded = await fold_all(workers, self.blobs, terms, refs)
             self.blobs.delete(folded.key)
 
         async def unmask(workers: TimedWorkers) -> None:
-            await unmask_all(workers, self.blobs, terms, (masks, partial_sum))
+            await unmask_all(workers, self.blobs, terms, masks, partial_sum)
 
         return {"fold": fold, "unmask": unmask}
 

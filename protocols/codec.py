@@ -1,4 +1,4 @@
-"""Bytes with one form only: exact lengths, no trailing bytes, nothing allocated that the wire alone asked for."""
+"""Strict binary encoding: exact lengths, no trailing bytes, and no allocation of a size that only the wire states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _LENGTH: Final = struct.Struct("<Q")
 
 
 def exact(body: bytes | bytearray | memoryview, length: int, what: str) -> memoryview:
-    """`body` as a memoryview of exactly `length` bytes; `CodecError` says how many there were."""
+    """Return `body` as a memoryview of bytes; `CodecError` unless it has exactly `length` bytes.
+
+    what: the name of the body in the error's text.
+    """
     view = memoryview(body)
     if view.nbytes != length:
         raise CodecError(f"{what} must be exactly {length} bytes, got {view.nbytes}")
@@ -23,43 +26,43 @@ def exact(body: bytes | bytearray | memoryview, length: int, what: str) -> memor
 
 
 def pack(*chunks: bytes) -> bytes:
-    """Chunks one after the other, each behind its length as a little-endian uint64. Injective."""
+    """Return the chunks concatenated, each after its length as a little-endian uint64. The encoding is injective."""
     return b"".join([_LENGTH.pack(len(chunk)) + chunk for chunk in chunks])
 
 
 class Reader:
-    """Takes apart what `pack` and fixed-length fields made, refusing anything that does not fit."""
+    """Decoder for fixed-length fields and the chunks of `pack`."""
 
     def __init__(self, body: bytes | bytearray | memoryview) -> None:
         self._rest = memoryview(body).cast("B")
 
     def fixed(self, length: int) -> bytes:
-        """The next `length` bytes."""
+        """Return the next `length` bytes; `CodecError` if fewer are left."""
         if len(self._rest) < length:
-            raise CodecError(f"{length} more bytes were expected, {len(self._rest)} are left")
+            raise CodecError(f"expected {length} more bytes, {len(self._rest)} are left")
         taken, self._rest = bytes(self._rest[:length]), self._rest[length:]
         return taken
 
     def chunk(self, limit: int) -> bytes:
-        """The next length-prefixed chunk, at most `limit` bytes."""
+        """Return the next length-prefixed chunk; `CodecError` if it is longer than `limit` bytes or incomplete."""
         (length,) = _LENGTH.unpack(self.fixed(_LENGTH.size))
         if length > limit:
             raise CodecError(f"a chunk of {length} bytes is over the limit of {limit}")
         return self.fixed(length)
 
     def finish(self) -> None:
-        """Raise unless everything was read."""
+        """Raise `CodecError` if bytes are left."""
         if len(self._rest):
             raise CodecError(f"{len(self._rest)} trailing bytes")
 
 
 def b64encode(body: bytes) -> str:
-    """Base64url without padding, as every JSON field of the API holds bytes."""
+    """Return `body` as base64url without padding, the form of bytes in the JSON fields of the API."""
     return base64.urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
 
 
 def b64decode(text: str, length: int | None = None) -> bytes:
-    """The inverse of `b64encode`; `CodecError` for any other form, or when `length` bytes were expected and differ."""
+    """Decode the text of `b64encode`; `CodecError` for any other form, or another number of bytes than `length`."""
     try:
         body = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
@@ -67,5 +70,5 @@ def b64decode(text: str, length: int | None = None) -> bytes:
     if b64encode(body) != text:
         raise CodecError("not canonical base64url without padding")
     if length is not None and len(body) != length:
-        raise CodecError(f"{length} bytes were expected, got {len(body)}")
+        raise CodecError(f"expected {length} bytes, got {len(body)}")
     return body

@@ -1,21 +1,21 @@
-"""Every error HushRec raises on purpose, drawn as a tree.
+"""The errors that HushRec raises deliberately, as a tree.
 
     HushRecError
-    ├── ParameterError           the caller asked for something impossible or inconsistent
+    ├── ParameterError           a parameter is invalid, or parameters are inconsistent
     │   ├── BudgetError          the numbers do not fit the ring, modulus or precision
-    │   └── CombinationError     this recipe cannot ride on this mechanism
-    ├── CodecError               bytes that do not have the one form their parameters allow
+    │   └── CombinationError     this recipe and this mechanism cannot be combined
+    ├── CodecError               bytes that do not have the exact form that their parameters imply
     │   ├── ContributionError    a contribution that must not enter a sum (the sender's fault)
-    │   └── SignatureError       a request's signature that is malformed or does not match
-    ├── KeyringError             a key is missing, of another task, or does not open what it should
+    │   └── SignatureError       a request's signature is malformed or does not match
+    ├── KeyringError             a key is missing, belongs to another task, or does not decrypt the data
     │   ├── CertificateError     a membership certificate has expired, is revoked or was not signed by the organiser
     │   └── EnvelopeError        a sealed envelope does not open or was not made by a member of the group
-    ├── RefusalError             a client will not go on: the server breaks a rule or the client's own policy
-    ├── RoutingError             a contribution aimed at blocks it may not touch
+    ├── RefusalError             a client leaves a round: the server breaks a rule or the client's own policy
+    ├── RoutingError             a route names blocks of the sum that it must not name
     └── ThresholdError           too few clients reached a stage of a round: nothing is opened
 
-The service maps them to problem documents (`aggregator_service.problems`), the SDK raises its own errors for
-what comes back (`client_sdk.errors`).
+The service maps them to problem documents (`aggregator_service.problems`); the SDK raises its own errors for the
+server's answers (`client_sdk.errors`).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = [
 
 
 class HushRecError(Exception):
-    """Base of every error that HushRec raises on purpose. The text is safe to show: it never holds a secret."""
+    """Base of every error that HushRec raises deliberately. The text is safe to show: it never contains a secret."""
 
 
 class ParameterError(HushRecError, ValueError):
-    """The caller asked for something impossible or inconsistent; the text says which parameter and why."""
+    """A parameter is invalid, or parameters are inconsistent; the text says which and why."""
 
 
 class BudgetError(ParameterError):
@@ -50,7 +50,7 @@ class BudgetError(ParameterError):
 
 
 class CombinationError(ParameterError):
-    """The recipe cannot ride on the mechanism; the text says why."""
+    """The recipe and the mechanism cannot be combined; the text says why."""
 
 
 class CodecError(HushRecError, ValueError):
@@ -62,11 +62,11 @@ class ContributionError(CodecError):
 
 
 class SignatureError(CodecError):
-    """A request's signature is malformed, covers the wrong things, or was not made with the key it should be."""
+    """A request's signature is malformed, covers other components than required, or does not match the key."""
 
 
 class KeyringError(HushRecError):
-    """A key is missing, belongs to another task or does not open what it should."""
+    """A key is missing, belongs to another task, or does not decrypt the data."""
 
 
 class CertificateError(KeyringError):
@@ -78,18 +78,17 @@ class EnvelopeError(KeyringError):
 
 
 class RoutingError(ParameterError):
-    """A contribution aimed at blocks of the sum that its route does not allow."""
+    """A route names blocks of the sum that it must not name."""
 
 
 class RefusalError(HushRecError):
-    """A client leaves a round: what the server sent breaks a rule of the protocol or the client's own policy."""
+    """A client leaves a round: the server's message breaks a rule of the protocol or the client's own policy."""
 
 
 class ThresholdError(HushRecError):
-    """Too few clients reached a stage, so that the sum cannot be opened. The round fails; nobody need be at fault.
-
-    stage: what they should have done, as "sharing" or "unmasking"; needed, present: how many clients; whose: around
-    whom they are counted (a client id), or None when the whole round is.
+    """Too few clients reached a stage, so the sum cannot be opened. The round fails; it need not be anyone's fault.
+    stage: name of the stage, such as "sharing". needed, present: numbers of clients. whose: the id of the client whose
+    neighbours are counted, or None if the clients of the whole round are.
     """
 
     def __init__(self, stage: str, needed: int, present: int, whose: str | None = None) -> None:

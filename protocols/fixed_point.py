@@ -1,4 +1,4 @@
-"""Fixed point: floats as elements of the ring Z_{2^bits}, where sums wrap around and only the total must fit."""
+"""Fixed-point encoding of floats as elements of the ring Z_{2^bits}, where only the total of a sum must fit."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from protocols.errors import BudgetError, ParameterError
 __all__ = ["FixedPoint"]
 
 _EXACT_BITS: Final = 53
-"""Whole numbers up to 2^53 are exact in float64, which values pass through."""
+"""Integers up to 2^53 are exact in float64."""
 
 _PIECE: Final = 8192
-"""Values encoded at a time: what they pass through stays in the processor's cache."""
+"""Values encoded at a time, so that intermediate arrays stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """A value x is the ring element round(x * scale) mod 2^bits.
+    """The encoding of a value x as the ring element round(x * scale) mod 2^bits.
 
-    bits: 16 to 64, size of the ring; arrays are the narrowest of uint16, uint32 and uint64 that hold it.
-    bound: no coordinate of the TRUE SUM exceeds it in size. Intermediate sums may wrap: wrap-around cancels.
-    scale: ring steps in 1.0.
+    bits: size of the ring, 16 to 64; arrays have the narrowest of uint16, uint32 and uint64 that holds it.
+    bound: largest size of any coordinate of the TRUE SUM. Intermediate sums may wrap around, which cancels.
+    scale: ring steps per 1.0.
 
-    The budget: bound * scale < 2^(bits-1), with `headroom` steps left for what rounding adds to a sum. A recipe may
-    prove a bound on the sum that is far below contributions * clip; so the budget is set by the bound alone.
+    Invariant: bound * scale < 2^(bits-1), with `headroom` steps left for the rounding of contributions. A recipe may
+    prove a bound on the sum that is far below contributions * clip, so only the bound counts. Raises `ParameterError`
+    for invalid fields, `BudgetError` if the invariant does not hold.
     """
 
     bits: int
@@ -46,30 +47,31 @@ class FixedPoint:
 
     @classmethod
     def widest(cls, bits: int, bound: float, contributions: int = 0) -> FixedPoint:
-        """The finest power-of-two scale for sums of up to `contributions` encodings; `BudgetError` if none fits.
+        """Return the encoding with the finest power-of-two scale for sums of up to `contributions` encodings.
 
-        Room is left for the rounding of every contribution (up to one step each, as stochastic rounding has).
+        Headroom is left for the rounding of every contribution (up to one step each, with stochastic rounding). Raises
+        `BudgetError` if no scale fits.
         """
         if not 16 <= bits <= 64 or not (isfinite(bound) and bound > 0):
             raise ParameterError(f"a ring has 16 to 64 bits and a positive bound, got {bits} and {bound}")
         if contributions < 0 or contributions >= 2 ** (bits - 1) - 1:
-            raise BudgetError(f"{contributions} roundings alone fill a ring of {bits} bits")
+            raise BudgetError(f"the rounding errors of {contributions} contributions alone fill a ring of {bits} bits")
         room = min(2 ** (bits - 1) - 1 - contributions, 2**_EXACT_BITS)
         scale = 2.0 ** floor(log2(room / bound))
         return cls(bits, bound, scale if bound * scale <= room else scale / 2)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """uint16, uint32 or uint64."""
+        """dtype of ring elements: uint16, uint32 or uint64."""
         return np.dtype(np.uint16 if self.bits == 16 else np.uint32 if self.bits <= 32 else np.uint64)
 
     @property
     def headroom(self) -> int:
-        """Steps between the largest sum and the edge of the ring: so many contributions may each round by a step."""
+        """Steps between the largest sum and the edge of the ring: as many contributions may each round by one step."""
         return int(2 ** (self.bits - 1) - 1 - np.ceil(self.bound * self.scale))
 
     def require(self, contributions: int) -> None:
-        """`BudgetError` unless the rounding of so many contributions fits beside the bound."""
+        """Raise `BudgetError` unless the headroom holds the rounding of `contributions` contributions."""
         if contributions > self.headroom:
             raise BudgetError(self._refusal(f"leaves no room for the rounding of {contributions} contributions"))
 
@@ -85,10 +87,10 @@ class FixedPoint:
     def encode(
         self, values: NDArray[np.floating[Any]], clip: float, rng: np.random.Generator | None = None
     ) -> tuple[NDArray[np.unsignedinteger[Any]], int]:
-        """Ring elements of `values` (any shape) and how many were moved to +-`clip`: report it, never hide it.
+        """Return the ring elements of `values` (any shape), and how many were clipped to +-`clip`: callers report it.
 
         Rounds to nearest, or stochastically with the caller's `rng` (unbiased: up with the fraction's probability).
-        `ParameterError` for values that are not finite; `BudgetError` when `clip` is beyond float64's exact steps.
+        Raises `ParameterError` for values that are not finite, `BudgetError` if `clip` has more than 2^53 steps.
         """
         exact = np.asarray(values, dtype=np.float64)
         elements = np.empty(exact.size, self.dtype)
@@ -102,21 +104,21 @@ class FixedPoint:
         clip: float,
         rng: np.random.Generator | None = None,
     ) -> int:
-        """`encode` a vector into `elements`, as long and of the ring's dtype; how many values were moved to +-`clip`.
+        """Write the ring elements of a vector into `elements`; return how many values were clipped to +-`clip`.
 
-        `ParameterError` for values that are not finite; `BudgetError` when `clip` is beyond float64's exact steps.
+        elements: of the vector's length and the ring's dtype. Rounding and errors as in `encode`.
         """
         if not (isfinite(clip) and clip > 0):
             raise ParameterError(f"a clip must be finite and positive, got {clip}")
         if clip * self.scale > 2.0**_EXACT_BITS:
-            raise BudgetError(f"clip {clip:g} at scale {self.scale:g} is over 2^53 steps: float64 is not exact there")
+            raise BudgetError(f"clip {clip:g} at scale {self.scale:g} is over 2^53 steps, which float64 cannot hold")
         clipped = 0
         for start in range(0, values.size, _PIECE):
             steps = values[start : start + _PIECE]
             sizes = np.abs(steps)
             largest = sizes.max()
             if not isfinite(largest):
-                raise ParameterError("values that are not finite have no fixed-point form")
+                raise ParameterError("values that are not finite cannot be encoded")
             if largest > clip:
                 clipped += int(np.count_nonzero(sizes > clip))
                 steps = np.clip(steps, -clip, clip)
@@ -126,19 +128,20 @@ class FixedPoint:
         return clipped
 
     def reduce(self, elements: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
-        """Elements modulo 2^bits, in the ring's dtype: needed after additions only where bits is not 16, 32 or 64."""
+        """Return the elements modulo 2^bits, in the ring's dtype; after additions not needed for 16, 32 or 64 bits."""
         narrow = elements.astype(self.dtype, copy=False)  # modulo its own width
         return narrow & self.dtype.type((1 << self.bits) - 1) if self.bits < 8 * self.dtype.itemsize else narrow
 
     def decode(self, total: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float64]:
-        """The sum as float64, of the same shape: elements from 2^(bits-1) on are negative. Exact up to 2^53 steps.
+        """Return the sum as float64, of the same shape, exact up to 2^53 steps.
 
-        `ParameterError` for another dtype; `BudgetError` for an element that is not below 2^bits.
+        Elements from 2^(bits-1) on are negative. Raises `ParameterError` for another dtype, `BudgetError` for an
+        element that is not below 2^bits.
         """
         if total.dtype != self.dtype:
-            raise ParameterError(f"a sum in this ring is {self.dtype}, got {total.dtype}")
+            raise ParameterError(f"a sum in this ring must have dtype {self.dtype}, got {total.dtype}")
         if self.bits < 8 * total.dtype.itemsize and bool((total >> total.dtype.type(self.bits)).any()):
-            raise BudgetError(f"the sum holds elements that are not below 2^{self.bits}: reduce it first")
+            raise BudgetError(f"the sum has elements that are not below 2^{self.bits}: reduce it first")
         shift = np.uint64(64 - self.bits)
         signed = (total.astype(np.uint64) << shift).view(np.int64) >> np.int64(shift)
         return signed / self.scale

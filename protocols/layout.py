@@ -1,9 +1,9 @@
-"""What a contribution's vector looks like: segments of values, held together in blocks, sent along a route.
+"""The layout of contribution and aggregate vectors: segments of values, blocks of segments, and routes.
 
-A *segment* is a run of values that share one bound. A *block* is a run of segments that is sealed, sent and
-folded as one piece. A recipe lays out the blocks of the AGGREGATE; a *route* says which of them a client's
-contribution feeds, and lets one uploaded block be added to several (SCoLR: one touch vector counts for every
-column that the client trains).
+A *segment* is a run of values that share one bound. A *block* is a run of segments that is sealed, sent and folded as
+one piece. A recipe defines the blocks of the AGGREGATE. A *route* says to which of them each block of a client's
+contribution is added; one uploaded block can be added to several (SCoLR: one touch vector counts for every column that
+the client trains).
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from protocols.errors import ParameterError, RoutingError
 __all__ = ["Block", "Route", "Segment", "VectorLayout", "clip_to_bounds", "whole_route"]
 
 Route = tuple[tuple[int, ...], ...]
-"""For each block of a contribution, in the order sent: the aggregate blocks it is added to."""
+"""For each block of a contribution, in the order sent: the indices of the aggregate blocks to which it is added."""
 
 
 @dataclass(frozen=True)
 class Segment:
     """`length` values of one kind, each at most `clip` in size in ONE contribution.
 
-    `integral` marks counts: the opened sum is rounded to whole numbers. `sum_bound` is a proven bound on every value of
-    the SUM, where a recipe has one below contributions * clip: a ring need hold no more.
+    integral: the values are counts, and the opened sum is rounded to whole numbers. sum_bound: a proven bound on every
+    value of the SUM, if the recipe has one below contributions * clip; a ring needs no more room. Raises
+    `ParameterError` for a length below 1 or a bound that is not finite and positive.
     """
 
     name: str
@@ -46,14 +47,14 @@ class Segment:
             raise ParameterError(f"segment {self.name!r}: sum_bound must be finite and positive, got {self.sum_bound}")
 
     def bound_on_sum(self, contributions: int) -> float:
-        """What no value of a sum over so many contributions exceeds in size."""
+        """Return the bound on the size of any value of a sum over `contributions` contributions."""
         worst = self.clip * contributions
         return worst if self.sum_bound is None else min(worst, self.sum_bound)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Segments that are sealed, sent and folded as one piece."""
+    """Segments that are sealed, sent and folded as one piece. Raises `ParameterError` without segments."""
 
     name: str
     segments: tuple[Segment, ...]
@@ -69,24 +70,24 @@ class Block:
 
     @property
     def shape(self) -> tuple[tuple[int, float, bool], ...]:
-        """What two blocks must share so that one can be added to the other."""
+        """Length, clip and kind of each segment; a block can be added to blocks of equal shape only."""
         return tuple((s.length, s.clip, s.integral) for s in self.segments)
 
     def bounds(self) -> NDArray[np.float64]:
-        """The bound of each value in one contribution, float64 of shape (length,)."""
+        """Return the bound of each value in one contribution, float64 (length,)."""
         return np.repeat([s.clip for s in self.segments], [s.length for s in self.segments])
 
     def integral_mask(self) -> NDArray[np.bool_]:
-        """True where a value is a count, bool of shape (length,)."""
+        """Return which values are counts, bool (length,)."""
         return np.repeat([s.integral for s in self.segments], [s.length for s in self.segments])
 
     def split(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Views of `values` (length,) by segment name."""
+        """Return views of `values` (length,) by segment name."""
         edges = [0, *accumulate(s.length for s in self.segments)]
         return {s.name: values[a:b] for s, (a, b) in zip(self.segments, pairwise(edges), strict=True)}
 
     def join(self, parts: Mapping[str, NDArray[np.floating]]) -> NDArray[np.float64]:
-        """One float64 vector (length,) from the parts by segment name; `ParameterError` when a part does not fit."""
+        """Return one float64 vector (length,) of the parts by segment name; `ParameterError` if a part does not fit."""
         if set(parts) != {s.name for s in self.segments}:
             raise ParameterError(f"block {self.name!r} needs {[s.name for s in self.segments]}, got {sorted(parts)}")
         for segment in self.segments:
@@ -99,11 +100,11 @@ class Block:
 
 @dataclass(frozen=True)
 class VectorLayout:
-    """The blocks of an aggregate, in the order in which they lie in the opened vector.
+    """The blocks of an aggregate, in their order in the opened vector.
 
-    chosen: 0 where routes are public. Else how many of the blocks, all alike, every contribution feeds, and names
-    itself, in the clear: a leak that a recipe has to be asked for. Its route is (), as nothing about it is known
-    beforehand (`protocols.sums.chosen` has the wire form).
+    chosen: 0 if routes are public. Otherwise the number of blocks, all of equal shape, that each contribution adds to
+    and names itself, in the clear: this reveals the choice, so a recipe needs explicit consent. The route is then ()
+    (`protocols.sums.chosen` defines the wire form). Raises `ParameterError` without blocks, or for an invalid `chosen`.
     """
 
     blocks: tuple[Block, ...]
@@ -116,10 +117,10 @@ class VectorLayout:
             raise ParameterError(f"{self.chosen} of {len(self.blocks)} blocks cannot be chosen")
         first = self.blocks[0]
         if self.chosen and any(block is not first and block.shape != first.shape for block in self.blocks):
-            raise ParameterError("blocks that a contribution chooses among must be alike")
+            raise ParameterError("blocks that a contribution chooses among must have equal shapes")
 
     def __hash__(self) -> int:
-        return hash((len(self.blocks), self.blocks[0], self.chosen))  # layouts of many blocks are keys of caches
+        return hash((len(self.blocks), self.blocks[0], self.chosen))  # fast, because layouts are keys of caches
 
     @property
     def length(self) -> int:
@@ -127,27 +128,30 @@ class VectorLayout:
         return len(self.blocks) * self.blocks[0].length if self.chosen else sum(block.length for block in self.blocks)
 
     def integral_mask(self) -> NDArray[np.bool_]:
-        """bool (length,): which values of the aggregate are counts."""
+        """Return which values of the aggregate are counts, bool (length,)."""
         if self.chosen:
             return np.tile(self.blocks[0].integral_mask(), len(self.blocks))
         return np.concatenate([block.integral_mask() for block in self.blocks])
 
     def contribution_bounds(self, route: Route) -> NDArray[np.float64]:
-        """The clip of every value of a contribution along `route`, in the order sent."""
+        """Return the clip of every value of a contribution along `route`, float64, in the order sent."""
         if self.chosen:
             self.check_route(route)
             return np.tile(self.blocks[0].bounds(), self.chosen)
         return np.concatenate([np.zeros(0), *(block.bounds() for block in self.contribution_blocks(route))])
 
     def split(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
-        """Views of `values` (length,) by block, in order."""
+        """Return views of `values` (length,) by block, in order; `ParameterError` for another shape."""
         if values.shape != (self.length,):
-            raise ParameterError(f"a vector of {self.length} values was expected, got shape {values.shape}")
+            raise ParameterError(f"expected a vector of {self.length} values, got shape {values.shape}")
         edges = [0, *accumulate(block.length for block in self.blocks)]
         return tuple(values[a:b] for a, b in pairwise(edges))
 
     def scatter(self, route: Route, blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """The whole vector (length,) that a contribution along `route` adds to the sum: its blocks in place, else 0."""
+        """Return the vector, float64 (length,), that a contribution along `route` adds to the sum: 0 outside its route.
+
+        Raises `ParameterError` for a block of another shape.
+        """
         whole = np.zeros(self.length)
         places = self.split(whole)
         for targets, block, values in zip(route, self.contribution_blocks(route), blocks, strict=True):
@@ -158,37 +162,37 @@ class VectorLayout:
         return whole
 
     def check_route(self, route: Route) -> None:
-        """Raise `RoutingError` unless every target exists, none is fed twice, and targets of one block are alike."""
+        """Raise `RoutingError` unless targets exist, none occurs twice, and targets of a block have equal shapes."""
         if self.chosen and route:
-            raise RoutingError("contributions to this sum name the blocks they feed themselves: their route is ()")
-        fed: set[int] = set()
+            raise RoutingError("contributions to this sum name their blocks themselves: their route must be ()")
+        used: set[int] = set()
         for targets in route:
             if not targets:
-                raise RoutingError("a contribution block must feed at least one block of the sum")
+                raise RoutingError("a contribution block needs at least one target block")
             for target in targets:
                 if not 0 <= target < len(self.blocks):
-                    raise RoutingError(f"the sum has {len(self.blocks)} blocks, none is numbered {target}")
-                if target in fed:
-                    raise RoutingError(f"block {target} of the sum is fed twice by one contribution")
+                    raise RoutingError(f"the sum has {len(self.blocks)} blocks, there is no block {target}")
+                if target in used:
+                    raise RoutingError(f"block {target} of the sum is the target of two blocks of one contribution")
                 if self.blocks[target].shape != self.blocks[targets[0]].shape:
                     raise RoutingError(f"blocks {targets[0]} and {target} differ in shape")
-                fed.add(target)
+                used.add(target)
 
     def contribution_blocks(self, route: Route) -> tuple[Block, ...]:
-        """The blocks that a contribution along `route` holds, in the order sent."""
+        """Return the blocks of a contribution along `route`, in the order sent; `RoutingError` for an invalid route."""
         self.check_route(route)
         return tuple(self.blocks[targets[0]] for targets in route)
 
 
 def whole_route(layout: VectorLayout) -> Route:
-    """The route of a contribution that feeds every block once: what most recipes use. () where blocks are chosen."""
+    """Return the route of a contribution with one block for each block of the sum; () if blocks are chosen."""
     return () if layout.chosen else tuple((index,) for index in range(len(layout.blocks)))
 
 
 def clip_to_bounds(block: Block, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-    """`values` (length,) held within the block's bounds, and how many had to be moved: report it, never hide it.
+    """Return `values` (length,) clipped to the block's bounds, and how many were clipped, which callers must report.
 
-    Raises `ParameterError` for a value that is not finite: training diverged, and no sum should take it.
+    Raises `ParameterError` for a value that is not finite: training diverged.
     """
     if not np.isfinite(values).all():
         raise ParameterError(f"block {block.name!r} holds values that are not finite: training diverged")

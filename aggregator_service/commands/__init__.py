@@ -1,1 +1,1 @@
-"""The commands of `hushrec-server` that work on its database, by noun."""
+"""The commands of `hushrec-server`, one module per group."""

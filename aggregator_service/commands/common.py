@@ -1,4 +1,4 @@
-"""What the commands share: which database, transactions on it, and how they end."""
+"""Shared by the commands: options, database transactions, output."""
 
 from __future__ import annotations
 
@@ -22,25 +22,33 @@ from aggregator_service.tasks.tasks import list_tasks
 __all__ = ["CommandError", "DataDir", "DatabaseUrl", "named_task", "show", "transaction"]
 
 DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Directory of database and blobs [HUSHREC_DATA_DIR; hushrec-data]")
+    Path | None,
+    typer.Option("--data-dir", help="Directory of the database and the blobs [HUSHREC_DATA_DIR; hushrec-data]"),
 ]
 DatabaseUrl = Annotated[
-    str | None, typer.Option("--database-url", help="SQLAlchemy URL instead of SQLite [HUSHREC_DATABASE_URL]")
+    str | None,
+    typer.Option(
+        "--database-url",
+        help="SQLAlchemy URL of the database; default: SQLite in the data directory [HUSHREC_DATABASE_URL]",
+    ),
 ]
 
 
 class CommandError(Exception):
-    """What goes wrong is told in one line."""
+    """An error that the caller can correct; `main` prints it in one line."""
 
 
 @contextmanager
 def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Session]:
-    """A transaction on the server's database, which is brought up to date first; `CommandError` when there is none."""
+    """Yield a session in a write transaction on the server's database, which is migrated first.
+
+    Commits on success, rolls back if the block raises. Raises: `CommandError` if the data directory has no database.
+    """
     settings = Settings.load(data_dir=data_dir, database_url=database_url)
     if settings.database_url is None and not settings.data_dir.joinpath("hushrec.db").exists():
         raise CommandError(
-            f"no server's database is in {settings.data_dir}: --data-dir names the server's data directory, "
-            f"and hushrec-server init makes one"
+            f"no database in {settings.data_dir}: set --data-dir to the server's data directory, or create a database "
+            f"with hushrec-server init"
         )
     database = Database(settings.database, connections=1)
     blobs = open_store(settings.blob_location, settings.scratch_dir)
@@ -54,14 +62,14 @@ def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Ses
 
 
 def show(message: Any) -> None:
-    """A message as JSON."""
+    """Print a message as indented JSON."""
     typer.echo(json.dumps(message, indent=2))
 
 
 def named_task(session: Session, name: str) -> TaskRow:
-    """The task with that name, or with that id; `CommandError` when there is none."""
+    """Return the task with this name or id. Raises: `CommandError` if there is none."""
     found = list_tasks(session, name)
     row = found[0] if found else session.get(TaskRow, name)
     if row is None:
-        raise CommandError(f"there is no task {name!r}; see: hushrec-server task list")
+        raise CommandError(f"no task {name!r}; list the tasks with: hushrec-server task list")
     return row

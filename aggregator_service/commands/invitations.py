@@ -1,4 +1,4 @@
-"""`hushrec-server invitation`: what became of the invitations of a task."""
+"""`hushrec-server invitation`: list and revoke the invitations of a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocols.messages import InvitationView
 __all__ = ["invitations"]
 
 invitations = typer.Typer(
-    help="List the invitations of a task, and revoke some.", no_args_is_help=True, rich_markup_mode=None
+    help="List and revoke the invitations of a task.", no_args_is_help=True, rich_markup_mode=None
 )
 
 Task = Annotated[str, typer.Argument(help="Name or id of the task.")]
@@ -24,7 +24,7 @@ _HOUR: Final = 3600
 
 @invitations.command("list")
 def invitation_list(task: Task, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """One line an invitation, the oldest first: id, role, how often it was used, state. Never the invitation itself.
+    """List the invitations of a task, oldest first: id, role, uses and state. Not the invitations: they are not stored.
 
     Example: hushrec-server invitation list movies
     """
@@ -42,11 +42,15 @@ def invitation_list(task: Task, data_dir: DataDir = None, database_url: Database
 @invitations.command("revoke")
 def invitation_revoke(
     task: Task,
-    invitation: Annotated[str, typer.Argument(help="Id, as hushrec-server invitation list prints it.")],
+    invitation: Annotated[
+        str, typer.Argument(help="Id of the invitation, as printed by hushrec-server invitation list.")
+    ],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Nobody enrols with it any more. Those who have remain members; hushrec-server member revoke ends a membership.
+    """Revoke an invitation: no client can enrol with it any more. Members who used it stay members.
+
+    To end a membership, use hushrec-server member revoke.
 
     Example: hushrec-server invitation revoke movies i_4c6e8a0b2d4f6a8c0e2b
     """

@@ -1,4 +1,4 @@
-"""`hushrec-server member`: who takes part in a task."""
+"""`hushrec-server member`: list and revoke the members of a task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocols.messages import Member
 
 __all__ = ["members"]
 
-members = typer.Typer(help="List the members of a task, and revoke some.", no_args_is_help=True, rich_markup_mode=None)
+members = typer.Typer(help="List and revoke the members of a task.", no_args_is_help=True, rich_markup_mode=None)
 
 Task = Annotated[str, typer.Argument(help="Name or id of the task.")]
 _PAGE: Final = 1000
@@ -21,7 +21,7 @@ _PAGE: Final = 1000
 
 @members.command("list")
 def member_list(task: Task, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """One line a member, in order of enrolment: client id, role, state.
+    """List the members of a task in order of enrolment: client id, role and state.
 
     Example: hushrec-server member list movies
     """
@@ -39,17 +39,18 @@ def member_list(task: Task, data_dir: DataDir = None, database_url: DatabaseUrl 
 def _state(member: Member, needs_keyring: bool) -> str:
     if member.revoked:
         return "revoked"
-    return "waits for its keys" if needs_keyring and not member.keyed else "takes part"
+    return "waiting for keys" if needs_keyring and not member.keyed else "active"
 
 
 @members.command("revoke")
 def member_revoke(
     task: Task,
-    client: Annotated[str, typer.Argument(help="Client id.")],
+    client: Annotated[str, typer.Argument(help="Client id, as printed by hushrec-server member list.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Void a membership for good: its token, its place in later rounds, another enrolment of its identity.
+    """Revoke a membership permanently: the token becomes invalid, later rounds exclude the client, and its identity
+    cannot enrol again.
 
     Example: hushrec-server member revoke movies c_9b1d3f5a7c2e4f6a8b0d
     """

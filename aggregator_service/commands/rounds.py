@@ -1,4 +1,4 @@
-"""`hushrec-server round`: a round under way."""
+"""`hushrec-server round`: extend or abort an active round."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from protocols.parameter_text.first_fault import first_fault
 
 __all__ = ["rounds"]
 
-rounds = typer.Typer(help="Give a round more time, or end it.", no_args_is_help=True, rich_markup_mode=None)
+rounds = typer.Typer(help="Extend or abort an active round.", no_args_is_help=True, rich_markup_mode=None)
 
 Task = Annotated[str, typer.Argument(help="Name or id of the task.")]
-Number = Annotated[int, typer.Argument(help="Number of the round, as `hushrec-server task show` and the API count.")]
-_WHO: Final = "(command line)"
+Number = Annotated[int, typer.Argument(help="Number of the round, counted from 1.")]
+_OPERATOR: Final = "(command line)"
 
 
 @rounds.command("extend")
 def round_extend(
     task: Task,
     number: Number,
-    seconds: Annotated[float, typer.Option(help="By how much the deadline of the round's stage moves.")],
+    seconds: Annotated[float, typer.Option(help="Seconds to add to the deadline of the current state.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Give the stage that a round is in more time.
+    """Move the deadline of the state that a round is in.
 
     Example: hushrec-server round extend movies 7 --seconds 300
     """
     try:
-        asked = Extension(seconds=seconds)
+        extension = Extension(seconds=seconds)
     except ValidationError as error:
         raise CommandError(first_fault(error)) from None
     now = SystemClock().now()
     with transaction(data_dir, database_url) as session:
         row = named_task(session, task)
-        _, round_ = extend_round(session, row.id, number, asked.seconds, _WHO, now)
+        _, round_ = extend_round(session, row.id, number, extension.seconds, _OPERATOR, now)
         typer.echo(f"{row.name}  round {number}  {round_.state}  {round_.deadline - now:.0f} seconds left")
 
 
 @rounds.command("abort")
 def round_abort(task: Task, number: Number, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """End a round under way: it fails, what clients sent is deleted, and the task goes on with its next round.
+    """Abort an active round: it fails and its data is deleted; the task continues with its next round.
 
     Example: hushrec-server round abort movies 7
     """
     with transaction(data_dir, database_url) as session:
         row = named_task(session, task)
-        _, round_ = abort_round(session, row.id, number, _WHO, SystemClock().now())
+        _, round_ = abort_round(session, row.id, number, _OPERATOR, SystemClock().now())
         typer.echo(f"{row.name}  round {number}  {round_.state}: {round_.failure}")

@@ -1,4 +1,4 @@
-"""`hushrec-server task`, and `invite`."""
+"""`hushrec-server task` and `hushrec-server invite`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from protocols.sums.registry import MECHANISMS
 
 __all__ = ["invite", "tasks"]
 
-tasks = typer.Typer(help="Make, list, show and close tasks.", no_args_is_help=True, rich_markup_mode=None)
+tasks = typer.Typer(help="Create, list, show and close tasks.", no_args_is_help=True, rich_markup_mode=None)
 
 
 def _schedule(pairs: list[str]) -> Schedule:
@@ -35,16 +35,20 @@ def task_create(
     name: Annotated[str, typer.Argument(help="Name of the task.")],
     recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(sorted(RECIPES))}.")],
     mechanism: Annotated[str, typer.Option(help=f"How it is summed: {', '.join(sorted(MECHANISMS))}.")] = "ckks",
-    recipe_parameter: Annotated[list[str] | None, typer.Option("-r", help="Recipe parameter, name=value.")] = None,
-    mechanism_parameter: Annotated[
-        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value.")
+    recipe_parameter: Annotated[
+        list[str] | None, typer.Option("-r", help="Recipe parameter, name=value; repeatable.")
     ] = None,
-    schedule: Annotated[list[str] | None, typer.Option("-s", help="Schedule entry, name=value.")] = None,
-    data_set: Annotated[str | None, typer.Option(help="Label of the data, where other tasks sum the same.")] = None,
+    mechanism_parameter: Annotated[
+        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
+    ] = None,
+    schedule: Annotated[list[str] | None, typer.Option("-s", help="Schedule entry, name=value; repeatable.")] = None,
+    data_set: Annotated[
+        str | None, typer.Option(help="Label of the data set; give tasks over the same data the same label.")
+    ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Make a task and print it as JSON.
+    """Create a task and print it as JSON, with its plan and warnings.
 
     Example: hushrec-server task create movies --recipe colr -r items=3706 -r rank=4 -s cohort_size=20 -s rounds=100
     """
@@ -66,7 +70,7 @@ def task_create(
 
 @tasks.command("list")
 def task_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """One line a task: name, id, state, rounds, members.
+    """List all tasks: name, id, state, completed rounds and members.
 
     Example: hushrec-server task list --data-dir /var/lib/hushrec
     """
@@ -78,17 +82,19 @@ def task_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
 
 
 def _members(view: TaskView) -> str:
-    """How many members there are; with several groups, how many of each can contribute."""
+    """Return the member count; for tasks with several device groups also how many members of each can contribute."""
     if len(view.able_members) == 1:
         return f"{view.members} members"
-    return f"{view.members} members, able by group: {', '.join(map(str, view.able_members))}"
+    return f"{view.members} members, able to contribute by group: {', '.join(map(str, view.able_members))}"
 
 
 @tasks.command("show")
 def task_show(
-    task: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDir = None, database_url: DatabaseUrl = None
+    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
-    """A task as JSON.
+    """Print a task as JSON, with its plan, counts and warnings.
 
     Example: hushrec-server task show movies
     """
@@ -99,9 +105,11 @@ def task_show(
 
 @tasks.command("close")
 def task_close(
-    task: Annotated[str, typer.Argument(help="Name or id.")], data_dir: DataDir = None, database_url: DatabaseUrl = None
+    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
 ) -> None:
-    """End a task for good: a round under way fails and its contributions are deleted.
+    """Close a task permanently: its active round fails and the contributions are deleted.
 
     Example: hushrec-server task close movies
     """
@@ -113,13 +121,17 @@ def task_close(
 
 def invite(
     task: Annotated[str, typer.Argument(help="Name or id of the task.")],
-    role: Annotated[Literal["member", "holder"], typer.Option(help="holder: makes the keys; one a task.")] = "member",
-    uses: Annotated[int, typer.Option(help="How many clients may use it.")] = 1,
-    expires_seconds: Annotated[float, typer.Option(help="How long it is good for.")] = 86_400.0,
+    role: Annotated[
+        Literal["member", "holder"], typer.Option(help="holder: creates the task's keys; a task has one holder.")
+    ] = "member",
+    uses: Annotated[int, typer.Option(help="Number of clients that can use it.")] = 1,
+    expires_seconds: Annotated[
+        float, typer.Option(help="Seconds until it expires; the default is one day.")
+    ] = 86_400.0,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Print an invitation, once: hand it to the clients over a channel that they trust.
+    """Create an invitation and print it once. Give it to the clients over a channel they trust.
 
     Example: hushrec-server invite movies --uses 100
     """

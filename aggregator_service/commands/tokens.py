@@ -1,4 +1,4 @@
-"""`hushrec-server token`: operators' tokens, by name."""
+"""`hushrec-server token`: create, list, rotate and revoke operator tokens."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from protocols.messages import OperatorRequest, OperatorRole
 __all__ = ["tokens"]
 
 tokens = typer.Typer(
-    help="Make, list, rotate and revoke operators' tokens.", no_args_is_help=True, rich_markup_mode=None
+    help="Create, list, rotate and revoke operator tokens.", no_args_is_help=True, rich_markup_mode=None
 )
 
-Name = Annotated[str, typer.Argument(help="Name of the token: whose, or what for.")]
+Name = Annotated[str, typer.Argument(help="Name of the token: its owner or its purpose.")]
 _DAY: Final = 86_400.0
 
 
 @tokens.command("create")
 def token_create(
     name: Name,
-    role: Annotated[OperatorRole, typer.Option(help="admin, operator or read-only.")] = "operator",
-    expires_days: Annotated[float | None, typer.Option(help="How long it is good for; for ever unless given.")] = None,
+    role: Annotated[OperatorRole, typer.Option(help="Role: admin, operator or read-only.")] = "operator",
+    expires_days: Annotated[float | None, typer.Option(help="Days until it expires; default: never.")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Print a new token, once; only its hash is kept.
+    """Create a token and print it once; the server stores only its hash.
 
     Example: hushrec-server token create grafana --role read-only --expires-days 90
     """
@@ -42,17 +42,17 @@ def token_create(
 
 @tokens.command("list")
 def token_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """One line a token: name, role, age and end. The tokens themselves are not kept.
+    """List the tokens: name, role, age and expiry. The tokens themselves are not stored.
 
     Example: hushrec-server token list --data-dir /var/lib/hushrec
     """
     with transaction(data_dir, database_url) as session:
         page = list_operators(session, SystemClock().now())
     for view in page.operators:
-        typer.echo(f"{view.name}  {view.role}  {view.age_seconds / _DAY:.1f} days old  {_end(view.expires_seconds)}")
+        typer.echo(f"{view.name}  {view.role}  {view.age_seconds / _DAY:.1f} days old  {_expiry(view.expires_seconds)}")
 
 
-def _end(seconds: float | None) -> str:
+def _expiry(seconds: float | None) -> str:
     if seconds is None:
         return "does not expire"
     return f"expires in {seconds / _DAY:.1f} days" if seconds else "expired"
@@ -60,7 +60,7 @@ def _end(seconds: float | None) -> str:
 
 @tokens.command("rotate")
 def token_rotate(name: Name, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """Print another token in place of the one of this name, which is void at once; it lasts as long again.
+    """Replace a token: print the new one, and make the old one invalid at once. The new one has the same lifetime.
 
     Example: hushrec-server token rotate grafana
     """
@@ -71,7 +71,7 @@ def token_rotate(name: Name, data_dir: DataDir = None, database_url: DatabaseUrl
 
 @tokens.command("revoke")
 def token_revoke(name: Name, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """Void a token at once.
+    """Revoke a token: it becomes invalid at once.
 
     Example: hushrec-server token revoke grafana
     """

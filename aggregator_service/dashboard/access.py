@@ -1,4 +1,4 @@
-"""The cookie, and what a request must show: that somebody is signed in and, to act, that the form is our own."""
+"""The session cookie and the dependencies of the pages: signed-in visitor, permission to act, own form."""
 
 from __future__ import annotations
 
@@ -27,47 +27,50 @@ __all__ = [
 ]
 
 HOME: Final = "/dashboard"
-_LONGEST: Final = 200
+_MAX_LENGTH: Final = 200
 
 
 class NotSignedInError(Exception):
-    """Nobody is signed in, or no longer."""
+    """The browser is not signed in, or its sign-in has ended."""
 
 
 def _cookie(request: Request) -> tuple[str, str]:
-    """Name and path. Under TLS no other host, and no unencrypted page, can have set a cookie of this name."""
+    """Return name and path of the cookie. With the prefix `__Host-` only this host can set it, and only over TLS."""
     secure = request.url.scheme == "https"
     return ("__Host-hushrec", "/") if secure else ("hushrec", request.scope.get("root_path", "") + HOME)
 
 
 def remember(request: Request, response: Response, secret: str, seconds: float) -> None:
-    """Give the browser its secret, which no script can read and no other site can have sent."""
+    """Set the cookie with the secret: not readable by scripts, not sent with requests from other sites."""
     name, path = _cookie(request)
     secure = request.url.scheme == "https"
     response.set_cookie(name, secret, int(seconds), path=path, secure=secure, httponly=True, samesite="strict")
 
 
 def forget(request: Request, response: Response) -> None:
-    """Take the secret away."""
+    """Delete the cookie."""
     name, path = _cookie(request)
     secure = request.url.scheme == "https"
     response.delete_cookie(name, path=path, secure=secure, httponly=True, samesite="strict")
 
 
 def secret_of(request: Request) -> str | None:
-    """What the browser holds."""
+    """Return the secret in the request's cookie, or None."""
     secret = request.cookies.get(_cookie(request)[0])
-    return secret if secret and len(secret) <= _LONGEST else None
+    return secret if secret and len(secret) <= _MAX_LENGTH else None
 
 
 def visitor(services: ServicesOf, request: Request) -> Visitor:
-    """Who is signed in; `NotSignedInError`, or 429 too-many-requests."""
+    """Return the visitor who is signed in.
+
+    Raises: `NotSignedInError`; `Problem` too-many-requests over the operator's rate limit.
+    """
     secret = secret_of(request)
     found = None if secret is None else sign_ins.find(services, secret)
     if found is None:
         raise NotSignedInError
     services.limits.operator(found.token_hash)
-    request.state.visitor = found  # for pages that say no
+    request.state.visitor = found  # error pages show it
     return found
 
 
@@ -75,9 +78,9 @@ VisitorOf = Annotated[Visitor, Depends(visitor)]
 
 
 def actor(found: VisitorOf) -> Visitor:
-    """Who is signed in, if they may act."""
+    """Return the visitor. Raises: `Problem` forbidden if the role is read-only."""
     if not found.may_act:
-        raise Problem("forbidden", "Your token is read-only: it shows everything and changes nothing.")
+        raise Problem("forbidden", "Your token is read-only: it cannot change anything.")
     return found
 
 
@@ -85,28 +88,30 @@ ActorOf = Annotated[Visitor, Depends(actor)]
 
 
 def refuse_foreign(request: Request) -> None:
-    """403 for a form that was not sent from a page of this server.
+    """Raise `Problem` forbidden for a form that was not sent from a page of this server.
 
-    Browsers say where a form comes from, and say it in a header that a proxy does not rewrite where they can.
+    Uses `Sec-Fetch-Site`, which no proxy rewrites; compares `Origin` with `Host` for browsers that do not send it.
     """
     site = request.headers.get("sec-fetch-site")
     if site is not None:
-        ours = site == "same-origin"
+        own = site == "same-origin"
     else:
         origin = urlsplit(request.headers.get("origin", ""))
-        ours = origin.scheme in ("http", "https") and origin.netloc == request.headers.get("host")
-    if not ours:
-        raise Problem("forbidden", "This form was not sent from a page of this dashboard. Go back and try again there.")
+        own = origin.scheme in ("http", "https") and origin.netloc == request.headers.get("host")
+    if not own:
+        raise Problem(
+            "forbidden", "This form was not sent from a page of this dashboard. Open the dashboard and try again."
+        )
 
 
-FormToken = Annotated[str, Form(max_length=_LONGEST)]
+FormToken = Annotated[str, Form(max_length=_MAX_LENGTH)]
 
 
 def poster(request: Request, found: VisitorOf, form_token: FormToken = "") -> Visitor:
-    """Who is signed in and sent one of our own forms."""
+    """Return the visitor who sent one of this server's forms. Raises: `Problem` forbidden for any other form."""
     refuse_foreign(request)
     if not matches(form_token, found.form_token):
-        raise Problem("forbidden", "This form is of an earlier sign-in. Go back, reload the page, and try again.")
+        raise Problem("forbidden", "This form belongs to an earlier sign-in. Go back, reload the page and try again.")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the page about the server shows: whether its parts work, what waits, how much room there is."""
+"""Facts of the server page: component checks, queue lengths, disk space, versions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRo
 __all__ = ["Check", "HealthFacts", "health_facts"]
 
 Level = Literal["ok", "attention", "bad"]
-_LITTLE: Final = 0.1
+_LOW_SPACE: Final = 0.1
 _LIBRARIES: Final = ("fastapi", "uvicorn", "sqlalchemy", "numpy", "cryptography", "tenseal")
 
 
 @dataclass(frozen=True)
 class Check:
-    """A part of the server: whether it works, in words. `timing` is never the same."""
+    """The result of checking one component. timing: response time, which differs at each check."""
 
     name: str
     level: Level
@@ -37,7 +37,7 @@ class Check:
 
 @dataclass(frozen=True)
 class HealthFacts:
-    """Checks, what waits, and versions."""
+    """Component checks, queue lengths and library versions, as (name, value) pairs."""
 
     checks: list[Check]
     queue: list[tuple[str, str]]
@@ -45,16 +45,16 @@ class HealthFacts:
 
     @property
     def worst(self) -> Level:
-        """Of all checks."""
+        """The worst level of all checks."""
         levels = {check.level for check in self.checks}
         return "bad" if "bad" in levels else "attention" if "attention" in levels else "ok"
 
 
 def health_facts(services: Services) -> HealthFacts:
-    """As things are now; a part that fails is told of, not raised."""
+    """Check all components now. A component that fails gives a `Check` of level "bad"; nothing is raised."""
     database = _check("Database", services.database.engine.dialect.name, services.database.ping)
-    far = services.settings.blob_location.startswith("s3:")
-    blobs = _check("Blob store", "S3" if far else "directory", services.blobs.check)
+    is_s3 = services.settings.blob_location.startswith("s3:")
+    blobs = _check("Blob store", "S3" if is_s3 else "directory", services.blobs.check)
     queue: list[tuple[str, str]] = []
     if database.level == "ok":
         with services.database.read() as session:
@@ -67,23 +67,23 @@ def _check(name: str, kind: str, work: Callable[[], object]) -> Check:
     try:
         work()
     except Exception as error:
-        return Check(name, "bad", f"{kind}: does not work ({type(error).__name__}); the log says more")
+        return Check(name, "bad", f"{kind}: failed ({type(error).__name__}); see the log")
     return Check(name, "ok", kind, f", answers in {1000 * (perf_counter() - started):.0f} ms")
 
 
 def _engine(services: Services) -> Check:
     if services.metrics.leading:
         return Check("Round engine", "ok", "this process drives the rounds")
-    return Check("Round engine", "ok", "another process drives the rounds; this one takes over when that one ends")
+    return Check("Round engine", "ok", "another process drives the rounds; this one takes over if it stops")
 
 
 def _disk(services: Services) -> Check:
     try:
-        room = shutil.disk_usage(services.settings.data_dir)
+        usage = shutil.disk_usage(services.settings.data_dir)
     except OSError as error:
-        return Check("Disk", "bad", f"the data directory cannot be read ({type(error).__name__})")
-    text = f"{byte_count(room.free)} free of {byte_count(room.total)} where half-received bodies lie"
-    return Check("Disk", "attention" if room.free < _LITTLE * room.total else "ok", text)
+        return Check("Disk", "bad", f"cannot read the data directory ({type(error).__name__})")
+    text = f"{byte_count(usage.free)} free of {byte_count(usage.total)} in the data directory"
+    return Check("Disk", "attention" if usage.free < _LOW_SPACE * usage.total else "ok", text)
 
 
 def _queue(session: Session) -> list[tuple[str, str]]:
@@ -91,9 +91,9 @@ def _queue(session: Session) -> list[tuple[str, str]]:
     waiting = waiting.where(RoundRow.state.in_(ACTIVE), ContributionRow.folded.is_(False))
     counts = {
         "open tasks": select(func.count()).select_from(TaskRow).where(TaskRow.state == "open"),
-        "rounds under way": select(func.count()).select_from(RoundRow).where(RoundRow.state.in_(ACTIVE)),
+        "active rounds": select(func.count()).select_from(RoundRow).where(RoundRow.state.in_(ACTIVE)),
         "contributions to fold": waiting,
-        "uploads under way": select(func.count()).select_from(
+        "incomplete uploads": select(func.count()).select_from(
             select(ChunkRow.round_id, ChunkRow.client_id).distinct().subquery()
         ),
         "browsers signed in": select(func.count()).select_from(SignInRow),

@@ -1,7 +1,7 @@
-"""Live updates: a stream of server-sent events that sends again those fragments of a page that have changed.
+"""Live updates: a stream of server-sent events with the fragments of a page that have changed.
 
-A stream looks once a second at most, and again at once when its task changes. It ends with the sign-in, with the
-operator's token and with the server; how many there are is bounded, by sign-in and altogether.
+A stream checks for changes once a second at most, and at once when its task changes. It ends when the sign-in ends, the
+operator's token becomes invalid or the server stops. The number of streams is limited per sign-in and in total.
 """
 
 from __future__ import annotations
@@ -29,101 +29,107 @@ from aggregator_service.storage.database import DATABASE_GONE
 
 __all__ = ["Streams", "live"]
 
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 _PING_SECONDS: Final = 15.0
-_EACH: Final = 6
-"""Streams of one sign-in: as many as a browser opens to one server over HTTP/1.1."""
-_ALL: Final = 200
+_MAX_PER_SIGN_IN: Final = 6
+"""Maximum number of streams of one sign-in: browsers open six connections to a server over HTTP/1.1."""
+_MAX_STREAMS: Final = 200
 _RETRY_MILLISECONDS: Final = 3000
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """One stream's, for as long as the stream holds it."""
+class _Slot:
+    """The slot of one open stream."""
 
     owner: str
 
 
 class Streams:
-    """How many streams are open, by sign-in. A place that nobody holds any more is free, however its stream ended."""
+    """Counts open streams per sign-in. A slot that is no longer referenced is free, even if it was not released."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._places: WeakSet[_Place] = WeakSet()
+        self._slots: WeakSet[_Slot] = WeakSet()
 
-    def enter(self, visitor: Visitor) -> _Place:
-        """A place for one more; 429 too-many-requests when there are too many."""
+    def acquire(self, visitor: Visitor) -> _Slot:
+        """Return a slot for one more stream. Raises: `Problem` too-many-requests if there are too many."""
         with self._lock:
-            mine = sum(place.owner == visitor.secret_hash for place in self._places)
-            if mine >= _EACH or len(self._places) >= _ALL:
+            mine = sum(slot.owner == visitor.secret_hash for slot in self._slots)
+            if mine >= _MAX_PER_SIGN_IN or len(self._slots) >= _MAX_STREAMS:
                 again = {"Retry-After": "15"}
-                raise Problem("too-many-requests", "too many pages are open for live updates", headers=again)
-            place = _Place(visitor.secret_hash)
-            self._places.add(place)
-            return place
+                raise Problem(
+                    "too-many-requests", "too many pages with live updates are open; close some", headers=again
+                )
+            slot = _Slot(visitor.secret_hash)
+            self._slots.add(slot)
+            return slot
 
-    def leave(self, place: _Place) -> None:
-        """Give it back."""
+    def release(self, slot: _Slot) -> None:
+        """Release the slot."""
         with self._lock:
-            self._places.discard(place)
+            self._slots.discard(slot)
 
 
 @dataclass
-class _Watcher:
-    """What one browser has been sent of one screen."""
+class _StreamState:
+    """The state of one stream: which version of each fragment the browser has."""
 
     request: Request
     services: Services
     screen: Screen
     secret: str
     sent: dict[str, str] = field(default_factory=dict)
-    said: str | None = None
+    announced: str | None = None
 
-    def news(self) -> list[bytes] | None:
-        """Events to send now; None when nothing has changed. Called in a thread."""
+    def changed_events(self) -> list[bytes] | None:
+        """Return the events to send now, or None if nothing has changed. Blocks: call it in a thread."""
         visitor = sign_ins.find(self.services, self.secret)
         if visitor is None:
-            return [_event("end", {"why": "You are signed out. Sign in again to go on."})]
+            return [_event("end", {"why": "You are signed out. Sign in again to continue."})]
         now = self.services.clock.now()
-        found = self.screen.look(self.services)
+        found = self.screen.load(self.services)
         fresh = self.screen.render(self.request, visitor, now, found)
         changed = {name: html for name, html in fresh.items() if self.sent.get(name) != steady(html)}
         events = [_event("part", {"name": name, "html": shown(html)}) for name, html in changed.items()]
-        if self.said not in (None, found.said):
-            events.append(_event("say", {"text": found.said}))
+        if self.announced not in (None, found.announcement):
+            events.append(_event("say", {"text": found.announcement}))
         self.sent |= {name: steady(html) for name, html in changed.items()}
-        self.said = found.said
+        self.announced = found.announcement
         return [*events, _event("now", {"now": now})] if events else None
 
 
 def live(request: Request, services: Services, streams: Streams, visitor: Visitor, screen: Screen) -> Response:
-    """The stream of a screen. The first event of each fragment brings the page up to what has happened meanwhile."""
-    screen.look(services)  # what is not there is refused before the stream begins
-    place = streams.enter(visitor)
-    watcher = _Watcher(request, services, screen, secret_of(request) or "")
+    """Return the event stream of a screen.
+
+    It first sends every fragment, so that the page shows changes made while it loaded. Raises: `Problem` not-found or
+    too-many-requests.
+    """
+    screen.load(services)  # raises 404 before the response begins
+    slot = streams.acquire(visitor)
+    state = _StreamState(request, services, screen, secret_of(request) or "")
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return EventSourceResponse(_stream(watcher, streams, place), headers=headers)
+    return EventSourceResponse(_stream(state, streams, slot), headers=headers)
 
 
-async def _stream(watcher: _Watcher, streams: Streams, place: _Place) -> AsyncIterator[bytes]:
-    notifier = watcher.services.notifier
+async def _stream(state: _StreamState, streams: Streams, slot: _Slot) -> AsyncIterator[bytes]:
+    notifier = state.services.notifier
     try:
         yield format_sse_event(retry=_RETRY_MILLISECONDS)
         while not notifier.closed:
             try:
                 events = await notifier.poll(
-                    watcher.screen.task_id, "round", _PING_SECONDS, watcher.news, _LOOK_SECONDS
+                    state.screen.task_id, "round", _PING_SECONDS, state.changed_events, _CHECK_SECONDS
                 )
             except Problem:
-                return  # the task or round is not there any more
+                return  # the task or round no longer exists
             except DATABASE_GONE:
                 events = None
             yield b"".join(events) if events else KEEPALIVE_COMMENT
             if events and events[0].startswith(b"event: end"):
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
     finally:
-        streams.leave(place)
+        streams.release(slot)
 
 
 def _event(name: str, data: dict[str, object]) -> bytes:

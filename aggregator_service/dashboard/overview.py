@@ -1,4 +1,4 @@
-"""What the first page shows: every task with the round it is in."""
+"""Facts of the overview page: all tasks with their newest round."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE: Final = 50
 
 @dataclass(frozen=True)
 class TaskLine:
-    """One task: its row, its schedule, its members and its newest round."""
+    """One task: its row, schedule, number of members and newest round."""
 
     task: TaskRow
     schedule: Schedule
@@ -29,7 +29,7 @@ class TaskLine:
 
 @dataclass(frozen=True)
 class Overview:
-    """Tasks, those that are open first, then the newest; how many there are by state; which page this is."""
+    """One page of tasks (open ones first, then the newest), the number of tasks by state, and the page number."""
 
     lines: list[TaskLine]
     states: dict[str, int]
@@ -38,15 +38,15 @@ class Overview:
 
 
 def overview(session: Session, page: int = 1) -> Overview:
-    """Page `page` (from 1) of the tasks: eight queries, however many tasks and clients there are."""
+    """Return page `page` (from 1) of the tasks. Makes eight queries, independent of the number of tasks and clients."""
     first = case((TaskRow.state == "open", 0), else_=1)
     query = select(TaskRow).order_by(first, TaskRow.created_at.desc(), TaskRow.id)
     rows = session.scalars(query.offset((page - 1) * PAGE).limit(PAGE + 1)).all()
     tasks, ids = rows[:PAGE], [row.id for row in rows[:PAGE]]
     newest = select(func.max(RoundRow.id)).where(RoundRow.task_id.in_(ids)).group_by(RoundRow.task_id)
     current = {
-        one.round.task_id: one
-        for one in tallies(session, session.scalars(select(RoundRow).where(RoundRow.id.in_(newest))))
+        tally.round.task_id: tally
+        for tally in tallies(session, session.scalars(select(RoundRow).where(RoundRow.id.in_(newest))))
     }
     member = select(ClientRow.task_id, func.count()).where(ClientRow.revoked_at.is_(None), ClientRow.task_id.in_(ids))
     members = {row[0]: row[1] for row in session.execute(member.group_by(ClientRow.task_id))}

@@ -1,4 +1,4 @@
-"""Templates become pages, and refusals become pages that say the same as the problem document would."""
+"""Renders templates, and problems as HTML pages with the same status and text as the problem document."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ASSETS: Final = {"dashboard.css": "text/css", "live.js": "text/javascript", "ma
 def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("aggregator_service.dashboard"),
-        autoescape=True,  # every template: names of tasks are what somebody typed
+        autoescape=True,  # in every template: task names are user input
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -49,13 +49,13 @@ def _environment() -> Environment:
         "span": words.span,
         "volatile": words.volatile,
     }
-    made.globals |= {"phases": words.PHASES, "task_state": words.task_state, "asset": _asset_name}
+    made.globals |= {"state_text": words.ROUND_STATES, "task_state": words.task_state, "asset": _asset_name}
     return made
 
 
 @lru_cache(maxsize=8)
 def asset(name: str) -> tuple[bytes, str, str]:
-    """A file of the pages: body, media type, version. `KeyError` when there is none of this name."""
+    """Return body, media type and version of a static file. Raises: `KeyError` for an unknown name."""
     kind = _ASSETS[name]
     body = resources.files("aggregator_service.dashboard").joinpath("static", name).read_bytes()
     return body, kind, hashlib.sha256(body).hexdigest()[:16]
@@ -66,7 +66,7 @@ def _asset_name(name: str) -> str:
 
 
 def home(request: Request) -> str:
-    """Where the dashboard is for this browser."""
+    """Return the path of the dashboard as the browser sees it, with the prefix that a proxy strips."""
     return str(request.scope.get("root_path", "")) + HOME
 
 
@@ -75,7 +75,7 @@ def _context(request: Request, now: float, visitor: Visitor | None) -> dict[str,
 
 
 def fragment(request: Request, name: str, now: float, visitor: Visitor, facts: Mapping[str, Any]) -> str:
-    """A part of a page as it is now, what is volatile in it still marked."""
+    """Render a fragment of a page; volatile text in it is still marked (see `words.volatile`)."""
     template = _environment().get_template(f"fragments/{name}.html.j2")
     return template.render({**_context(request, now, visitor), **facts})
 
@@ -88,21 +88,21 @@ def page(
     status: int = 200,
     **facts: Any,
 ) -> HTMLResponse:
-    """A whole page."""
+    """Render a whole page from a template and its variables."""
     made = _environment().get_template(f"{template}.html.j2").render({**_context(request, now, visitor), **facts})
     return HTMLResponse(words.shown(made), status)
 
 
 def redirect(request: Request, path: str) -> Response:
-    """See another page of the dashboard."""
+    """Return a 303 redirect to a page of the dashboard; `path` is relative to `home`."""
     return RedirectResponse(home(request) + path, 303)
 
 
 class PageRoute(APIRoute):
-    """A route whose refusals are pages: who is not signed in is asked to, and comes back afterwards."""
+    """A route that answers errors with pages, and redirects visitors who are not signed in to the sign-in page."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Any]]:  # type: ignore[override]
-        """Wrap what FastAPI makes of the route."""
+        """Return FastAPI's handler of the route, wrapped in the error handling."""
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Any:
@@ -114,7 +114,7 @@ class PageRoute(APIRoute):
                 request.scope["hushrec.problem"] = problem.slug
                 return refusal(request, problem.slug, problem.detail, problem.headers)
             except RequestValidationError:
-                detail = "The address or the form holds a value that is missing, unknown or out of range."
+                detail = "A value in the address or the form is missing, unknown or out of range."
                 return refusal(request, "invalid-parameters", detail)
             except HTTPException:
                 return refusal(request, "bad-request", "The form could not be read.")
@@ -128,20 +128,20 @@ class PageRoute(APIRoute):
 def _sign_in_first(request: Request) -> Response:
     if request.url.path.endswith("/live"):
         return PlainTextResponse("signed out", 401)
-    asked = request.url.path.removeprefix(home(request)) if request.method == "GET" else ""
-    return redirect(request, "/sign-in" + (f"?next={quote(asked)}" if asked.strip("/") else ""))
+    target = request.url.path.removeprefix(home(request)) if request.method == "GET" else ""
+    return redirect(request, "/sign-in" + (f"?next={quote(target)}" if target.strip("/") else ""))
 
 
 def refusal(request: Request, slug: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """A page that says why not."""
+    """Render the error page of a problem type."""
     status, title = PROBLEM_TYPES[slug]
     visitor = getattr(request.state, "visitor", None)
-    said = {"title": title, "detail": detail, "status_code": status}
-    made = page(request, "refusal", 0.0, visitor, status, **said)
+    facts = {"title": title, "detail": detail, "status_code": status}
+    made = page(request, "refusal", 0.0, visitor, status, **facts)
     made.headers.update(headers or {})
     return made
 
 
 def markup(html: str) -> Markup:
-    """A rendered fragment, for the page around it."""
-    return Markup(html)  # noqa: S704 - rendered with escaping just now
+    """Mark a rendered fragment as HTML for the page around it."""
+    return Markup(html)  # noqa: S704 - rendered with autoescape

@@ -1,4 +1,4 @@
-"""What a recipe reports of its model, round by round, as lines to draw."""
+"""Model metrics that a recipe reports per round, as data for line plots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aggregator_service.storage.schema import RoundRow
 __all__ = ["LAST", "Series", "figures", "quality"]
 
 LAST: Final = 500
-"""Rounds that are drawn at most."""
+"""Maximum number of rounds in a plot."""
 _WIDTH: Final = 640.0
 _HEIGHT: Final = 160.0
 _MARGIN: Final = 8.0
@@ -23,25 +23,28 @@ _MARGIN: Final = 8.0
 
 @dataclass(frozen=True)
 class Series:
-    """One figure over the rounds, in order: (round number, value)."""
+    """One metric over the rounds: points (round number, value), ascending by round."""
 
     name: str
     points: Sequence[tuple[int, float]]
 
     @property
     def low(self) -> float:
+        """The smallest value."""
         return min(value for _, value in self.points)
 
     @property
     def high(self) -> float:
+        """The largest value."""
         return max(value for _, value in self.points)
 
     @property
     def last(self) -> float:
+        """The value of the newest round."""
         return self.points[-1][1]
 
     def places(self) -> list[tuple[float, float]]:
-        """Where the points are drawn, in a box of 640 x 160."""
+        """Return the coordinates (x, y) of the points in a box of 640 x 160."""
         first, until = self.points[0][0], self.points[-1][0]
         low, range_ = self.low, self.high - self.low
         return [
@@ -53,12 +56,12 @@ class Series:
         ]
 
     def path(self) -> str:
-        """The line, as SVG has it."""
+        """Return the line as SVG path data."""
         return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in self.places())
 
 
 def quality(session: Session, task_id: str) -> list[Series]:
-    """Every figure that was reported in the last 500 completed rounds; none for recipes that report nothing."""
+    """Return the metrics of the last 500 completed rounds, by name; empty for recipes that report none."""
     query = select(RoundRow.number, RoundRow.report).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
     rows = session.execute(query.order_by(RoundRow.number.desc()).limit(LAST)).all()[::-1]
     found: dict[str, list[tuple[int, float]]] = {}
@@ -70,7 +73,7 @@ def quality(session: Session, task_id: str) -> list[Series]:
 
 
 def figures(series: Sequence[Series]) -> list[tuple[int, dict[str, float]]]:
-    """The same by round, newest first."""
+    """Return the same values by round, newest first: (round number, metric name to value)."""
     found: dict[int, dict[str, float]] = {}
     for one in series:
         for number, value in one.points:

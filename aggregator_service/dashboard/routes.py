@@ -1,4 +1,4 @@
-"""The routes of the dashboard. None is in the OpenAPI document: they are for people, `/v1` is for programs."""
+"""The routes of the dashboard. They are not in the OpenAPI document, which describes the API for programs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 
-_PLACE: Final = re.compile(r"^/[A-Za-z0-9_/-]{0,120}$")
+_PAGE_PATH: Final = re.compile(r"^/[A-Za-z0-9_/-]{0,120}$")
 PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 Before = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 
@@ -56,8 +56,8 @@ def _streams(request: Request) -> Streams:
 
 @router.get("/sign-in")
 def sign_in_page(services: ServicesOf, request: Request, next: str = "") -> Response:
-    """Ask for an operator's token."""
-    return page(request, "sign_in", services.clock.now(), next=_place(next), failed=False)
+    """Show the sign-in form."""
+    return page(request, "sign_in", services.clock.now(), next=_target(next), failed=False)
 
 
 @router.post("/sign-in")
@@ -67,25 +67,25 @@ def sign_in(
     token: Annotated[str, Form(max_length=400)] = "",
     next: Annotated[str, Form(max_length=400)] = "",
 ) -> Response:
-    """Take it, forget it, and remember the browser."""
+    """Check the operator token and set the session cookie; the token is not stored."""
     refuse_foreign(request)
     secret = sign_ins.begin(services, token.strip())
     if secret is None:
         services.limits.failure(client_address(request.scope))
-        return page(request, "sign_in", services.clock.now(), status=401, next=_place(next), failed=True)
-    answer = redirect(request, _place(next))
+        return page(request, "sign_in", services.clock.now(), status=401, next=_target(next), failed=True)
+    answer = redirect(request, _target(next))
     remember(request, answer, secret, services.settings.sign_in_seconds)
     return answer
 
 
-def _place(asked: str) -> str:
-    """Where to go afterwards: a page of the dashboard, whatever a link says."""
-    return asked if _PLACE.match(asked) and not asked.startswith(("//", "/sign-")) else ""
+def _target(asked: str) -> str:
+    """Return the path to open after sign-in: `asked` if it is a page of the dashboard, otherwise ""."""
+    return asked if _PAGE_PATH.match(asked) and not asked.startswith(("//", "/sign-")) else ""
 
 
 @router.post("/sign-out")
 def sign_out(services: ServicesOf, request: Request, visitor: PosterOf) -> Response:
-    """End it here, and the live updates of every window with it."""
+    """End the sign-in and the live updates of all its windows."""
     sign_ins.end(services, visitor)
     answer = redirect(request, "/sign-in")
     forget(request, answer)
@@ -97,19 +97,19 @@ def sign_out(services: ServicesOf, request: Request, visitor: PosterOf) -> Respo
 
 @router.get("")
 def tasks(services: ServicesOf, request: Request, visitor: VisitorOf, page: PageNumber = 1) -> Response:
-    """Every task."""
+    """Show the overview of all tasks."""
     return _answer(request, services, visitor, tasks_screen(page))
 
 
 @router.get("/live")
 def tasks_live(services: ServicesOf, request: Request, visitor: VisitorOf, page: PageNumber = 1) -> Response:
-    """Its news."""
+    """Stream the live updates of this page."""
     return live(request, services, _streams(request), visitor, tasks_screen(page))
 
 
 @router.get("/tasks/{task}")
 def task(services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, before: Before = None) -> Response:
-    """One task."""
+    """Show a task."""
     return _answer(request, services, visitor, task_screen(task, before))
 
 
@@ -117,13 +117,13 @@ def task(services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskI
 def task_live(
     services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, before: Before = None
 ) -> Response:
-    """Its news."""
+    """Stream the live updates of this page."""
     return live(request, services, _streams(request), visitor, task_screen(task, before))
 
 
 @router.get("/tasks/{task}/rounds/{number}")
 def round_(services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, number: RoundNumber) -> Response:
-    """One round."""
+    """Show a round."""
     return _answer(request, services, visitor, round_screen(task, number))
 
 
@@ -131,19 +131,19 @@ def round_(services: ServicesOf, request: Request, visitor: VisitorOf, task: Tas
 def round_live(
     services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, number: RoundNumber
 ) -> Response:
-    """Its news."""
+    """Stream the live updates of this page."""
     return live(request, services, _streams(request), visitor, round_screen(task, number))
 
 
 @router.get("/health")
 def health(services: ServicesOf, request: Request, visitor: VisitorOf) -> Response:
-    """The server."""
+    """Show the state of the server."""
     return _answer(request, services, visitor, health_screen())
 
 
 @router.get("/health/live")
 def health_live(services: ServicesOf, request: Request, visitor: VisitorOf) -> Response:
-    """Its news."""
+    """Stream the live updates of this page."""
     return live(request, services, _streams(request), visitor, health_screen())
 
 
@@ -159,7 +159,7 @@ def _answer(request: Request, services: Services, visitor: Visitor, screen: Scre
 def extend_page(
     services: ServicesOf, request: Request, visitor: ActorOf, task: TaskId, number: RoundNumber
 ) -> Response:
-    """Say what extending does, and ask by how much."""
+    """Show the form to extend a round, with the effects."""
     return _confirm(services, request, visitor, "extend", task, number)
 
 
@@ -173,13 +173,13 @@ def extend(
     number: RoundNumber,
     minutes: Annotated[str, Form(max_length=20)] = "",
 ) -> Response:
-    """Do it."""
+    """Extend the round, or show the form again if the input is invalid."""
     try:
         seconds = float(minutes) * 60
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= LONGEST_STAGE:
-        text = f"Write how many minutes: more than 0, and at most {LONGEST_STAGE // 60:,}."
+        text = f"Enter a number of minutes greater than 0 and at most {LONGEST_STAGE // 60:,}."
         return _confirm(services, request, visitor, "extend", task, number, wrong=text)
     try:
         services.database.transact(
@@ -194,7 +194,7 @@ def extend(
 
 @router.get("/tasks/{task}/rounds/{number}/abort")
 def abort_page(services: ServicesOf, request: Request, visitor: ActorOf, task: TaskId, number: RoundNumber) -> Response:
-    """Say what aborting does, and ask whether to."""
+    """Show the form to abort a round, with the effects."""
     return _confirm(services, request, visitor, "abort", task, number)
 
 
@@ -207,7 +207,7 @@ def abort(
     task: TaskId,
     number: RoundNumber,
 ) -> Response:
-    """Do it."""
+    """Abort the round."""
     services.database.transact(
         lambda session: abort_round(session, task, number, visitor.operator.name, services.clock.now())
     )
@@ -228,23 +228,23 @@ def _confirm(
     return page(request, action, now, visitor, status=422 if wrong else 200, **asked)
 
 
-# --- files and the rest ----------------------------------------------------------------------------------------------
+# --- static files, 404 ------------------------------------------------------------------------------------------------
 
 
 @router.get("/static/{name}")
 def static(name: str) -> Response:
-    """A file of the pages; its address changes when it does."""
+    """Serve a static file. Its address contains a hash of the content, so browsers can cache it indefinitely."""
     try:
         body, kind, version = asset(name)
     except KeyError:
-        raise Problem("not-found", "There is no such file.") from None
+        raise Problem("not-found", "No such file.") from None
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "ETag": f'"{version}"'}
     return Response(body, media_type=kind, headers=headers)
 
 
 @router.get("/{rest:path}")
-def nowhere(request: Request, _visitor: VisitorOf, rest: str) -> Response:
-    """Everything else."""
+def not_found(request: Request, _visitor: VisitorOf, rest: str) -> Response:
+    """Answer all other paths with 404."""
     if not rest:
         return redirect(request, "")
-    raise Problem("not-found", "There is no such page.")
+    raise Problem("not-found", "No such page.")

@@ -1,4 +1,4 @@
-"""The pages with live parts: what each is made of, gathered once for the whole page or again for its news."""
+"""The pages with live fragments: how their facts are loaded, for the whole page and for each update."""
 
 from __future__ import annotations
 
@@ -22,55 +22,58 @@ from aggregator_service.services import Services
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import TaskRow
 
-__all__ = ["Screen", "Shown", "health_screen", "round_screen", "task_of", "task_screen", "tasks_screen"]
+__all__ = ["Screen", "ScreenContent", "health_screen", "round_screen", "task_of", "task_screen", "tasks_screen"]
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What a screen shows now: its facts, and in one sentence what a listener should hear of when it changes."""
+class ScreenContent:
+    """The content of a screen: template variables, and a sentence that screen readers announce when it changes."""
 
     facts: Mapping[str, Any]
-    said: str = ""
+    announcement: str = ""
 
 
 @dataclass(frozen=True)
 class Screen:
-    """A page: its template, the fragments that are kept up to date, and how to find out what they show.
+    """A page: its template, the names of its live fragments, and a function that loads its content.
 
-    task_id: whose changes are news at once; everything else is found by looking.
+    task_id: a change of this task triggers an update at once; other changes are found by polling.
     """
 
     template: str
     fragments: tuple[str, ...]
-    look: Callable[[Services], Shown]
+    load: Callable[[Services], ScreenContent]
     task_id: str = ""
 
     def response(self, request: Request, services: Services, visitor: Visitor) -> Any:
-        """The whole page."""
-        now, shown = services.clock.now(), self.look(services)
+        """Render the whole page."""
+        now, shown = services.clock.now(), self.load(services)
         parts = {name: markup(html) for name, html in self.render(request, visitor, now, shown).items()}
         return page(request, self.template, now, visitor, parts=parts, **shown.facts)
 
-    def render(self, request: Request, visitor: Visitor, now: float, shown: Shown) -> dict[str, str]:
-        """The fragments by name."""
+    def render(self, request: Request, visitor: Visitor, now: float, shown: ScreenContent) -> dict[str, str]:
+        """Render the live fragments; the result maps fragment name to HTML."""
         return {name: fragment(request, name, now, visitor, shown.facts) for name in self.fragments}
 
 
 def tasks_screen(number: int) -> Screen:
-    """Every task with its current round."""
+    """Return the overview of all tasks, page `number` (from 1)."""
 
-    def look(services: Services) -> Shown:
+    def load(services: Services) -> ScreenContent:
         with services.database.read() as session:
             found = overview(session, number)
-        return Shown({"overview": found}, f"{found.states.get('open', 0)} tasks are open.")
+        return ScreenContent(
+            {"overview": found, "unsigned": services.settings.signatures == "off"},
+            f"{found.states.get('open', 0)} tasks are open.",
+        )
 
-    return Screen("tasks", ("task_list",), look)
+    return Screen("tasks", ("task_list",), load)
 
 
 def task_screen(task_id: str, before: int | None) -> Screen:
-    """One task: rounds, quality, members, parameters."""
+    """Return the page of a task: rounds, metrics, members, parameters. before: only rounds numbered below it."""
 
-    def look(services: Services) -> Shown:
+    def load(services: Services) -> ScreenContent:
         with services.database.read() as session:
             row, now, signatures = task_of(session, task_id), services.clock.now(), services.settings.signatures
             facts = task_facts(session, row, now, before, signatures)
@@ -82,50 +85,52 @@ def task_screen(task_id: str, before: int | None) -> Screen:
             "parameters": all_parameters(view),
             "figures": figures(facts.quality),
         }
-        return Shown(shown, _of_task(facts))
+        return ScreenContent(shown, _task_announcement(facts))
 
-    return Screen("task", ("task_status", "quality", "rounds"), look, task_id)
+    return Screen("task", ("task_status", "quality", "rounds"), load, task_id)
 
 
-def _of_task(facts: TaskFacts) -> str:
+def _task_announcement(facts: TaskFacts) -> str:
     newest = f" Round {facts.strip[-1].number} is {facts.strip[-1].state}." if facts.strip else ""
     return f"The task is {facts.row.state}.{newest}"
 
 
 def round_screen(task_id: str, number: int) -> Screen:
-    """One round: phases, funnel, bytes and time."""
+    """Return the page of a round: states, funnel, bytes and times."""
 
-    def look(services: Services) -> Shown:
+    def load(services: Services) -> ScreenContent:
         with services.database.read() as session:
             task = task_of(session, task_id)
             tally = tally_of(session, task_id, number)
             later = find_round(session, task_id, number + 1) is not None
-        return Shown({"task": task, "tally": tally, "later": later}, f"Round {number} is {tally.round.state}.")
+        return ScreenContent({"task": task, "tally": tally, "later": later}, f"Round {number} is {tally.round.state}.")
 
-    return Screen("round", ("round_status", "round_facts"), look, task_id)
+    return Screen("round", ("round_status", "round_facts"), load, task_id)
 
 
 def health_screen() -> Screen:
-    """The server itself."""
+    """Return the server page."""
 
-    def look(services: Services) -> Shown:
+    def load(services: Services) -> ScreenContent:
         facts = health_facts(services)
-        return Shown({"facts": facts}, "The server works." if facts.worst != "bad" else "A part of the server fails.")
+        return ScreenContent(
+            {"facts": facts}, "All components work." if facts.worst != "bad" else "A component has failed."
+        )
 
-    return Screen("health", ("health",), look)
+    return Screen("health", ("health",), load)
 
 
 def task_of(session: Session, task_id: str) -> TaskRow:
-    """The task; 404."""
+    """Return the task. Raises: `Problem` not-found."""
     task = session.get(TaskRow, task_id)
     if task is None:
-        raise Problem("not-found", "There is no such task.")
+        raise Problem("not-found", "No such task.")
     return task
 
 
 def tally_of(session: Session, task_id: str, number: int) -> Tally:
-    """The round with its counts; 404."""
+    """Return the round with its counts. Raises: `Problem` not-found."""
     row = find_round(session, task_id, number)
     if row is None:
-        raise Problem("not-found", "There is no such round.")
+        raise Problem("not-found", "No such round.")
     return tallies(session, [row])[0]

@@ -1,7 +1,7 @@
-"""Who is signed in: a row that all replicas share, and a secret that only the browser holds.
+"""Sign-ins: a database row, which all replicas share, and a secret, which only the browser has.
 
-The operator's token is asked for once and not kept; the row has its hash, so that whoever rotates or revokes the token
-ends what was begun with it.
+The operator token is checked once and not stored. The row contains its hash, so rotating or revoking the token ends all
+sign-ins made with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Visitor:
-    """An operator at a browser. secret_hash: names the row; form_token: what this visitor's forms carry."""
+    """A signed-in operator. secret_hash: key of the sign-in's row; form_token: CSRF token of this sign-in's forms."""
 
     operator: Operator
     secret_hash: str
@@ -37,12 +37,12 @@ class Visitor:
 
     @property
     def may_act(self) -> bool:
-        """Whether extend and abort are for this operator."""
+        """Whether this operator can extend and abort rounds."""
         return self.operator.role != "read-only"
 
 
 def begin(services: Services, token: str) -> str | None:
-    """The secret for the browser of the operator with this token; None when there is none."""
+    """Start a sign-in for the operator with this token; return the browser's secret, or None for an invalid token."""
     token_hash = hash_token(token)
     operator = _operator(services, token_hash)
     if operator is None:
@@ -62,7 +62,7 @@ def begin(services: Services, token: str) -> str | None:
 
 
 def find(services: Services, secret: str) -> Visitor | None:
-    """Who holds this secret; None when it is not known, is over, or its operator's token is void."""
+    """Return the visitor with this secret; None if it is unknown or expired, or if the operator's token is invalid."""
     secret_hash = hash_token(secret)
     with services.database.read() as session:
         row = session.get(SignInRow, secret_hash)
@@ -73,24 +73,24 @@ def find(services: Services, secret: str) -> Visitor | None:
 
 
 def end(services: Services, visitor: Visitor) -> None:
-    """The secret is void, in all windows and replicas."""
+    """End the sign-in, in all windows and on all replicas."""
     with services.database.write() as session:
         session.execute(delete(SignInRow).where(SignInRow.secret_hash == visitor.secret_hash))
     _LOG.info("operator signed out", extra=fields(operator=visitor.operator.name))
 
 
 def _operator(services: Services, token_hash: str) -> Operator | None:
-    """The operator whose token has this hash, if it is good for anything now."""
+    """Return the operator whose token has this hash; None if there is none or the token has expired."""
     if services.operator_token_hash is not None and matches(token_hash, services.operator_token_hash):
         return Operator("environment", "admin")
     with services.database.read() as session:
         row = session.scalars(select(OperatorRow).where(OperatorRow.token_hash == token_hash)).one_or_none()
     if row is None or not matches(token_hash, row.token_hash):
         return None
-    over = row.expires_at is not None and row.expires_at <= services.clock.now()
-    return None if over else Operator(row.name, cast(OperatorRole, row.role))
+    expired = row.expires_at is not None and row.expires_at <= services.clock.now()
+    return None if expired else Operator(row.name, cast(OperatorRole, row.role))
 
 
 def _form_token(secret: str) -> str:
-    """Follows from the secret, which pages cannot read: another site neither knows nor guesses it."""
+    """Return the CSRF token of a sign-in: an HMAC keyed with its secret, which other sites do not know."""
     return hmac.new(secret.encode(), b"hushrec dashboard form", hashlib.sha256).hexdigest()

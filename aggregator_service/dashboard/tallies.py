@@ -1,4 +1,4 @@
-"""What there is to tell of rounds, counted by the database: a few queries for any number of rounds and clients."""
+"""Per-round counts for the dashboard, computed by the database in a fixed number of queries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Status = Literal["done", "now", "ahead", "failed"]
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the funnel; `count` is null while it cannot be known."""
+    """One step of the funnel: a number of clients. count: None while it is not known yet."""
 
     name: str
     count: int | None
@@ -29,7 +29,11 @@ class Step:
 
 @dataclass(frozen=True)
 class StateFacts:
-    """One state of a round. Clients it waited for and those that delivered, seconds since the epoch, bytes of all."""
+    """One state of a round.
+
+    entered_at, left_at: seconds since the epoch. expected, delivered: clients, None if the state waits for no client.
+    received, handed_out: bytes of all clients together.
+    """
 
     state: str
     status: Status
@@ -42,11 +46,11 @@ class StateFacts:
 
     @property
     def missing(self) -> int | None:
-        """Clients that did not deliver, or have not yet."""
+        """Clients that have not delivered; None if the state waits for no client."""
         return None if self.expected is None or self.delivered is None else max(0, self.expected - self.delivered)
 
     def seconds(self, now: float) -> float | None:
-        """How long it took, or has taken; None for states that are ahead and for the one it ended in."""
+        """Return the seconds spent in this state until `now`; None for future and final states."""
         if self.entered_at is None or self.state in (RoundState.COMPLETE, RoundState.FAILED):
             return None
         return max(0.0, (now if self.left_at is None else self.left_at) - self.entered_at)
@@ -54,7 +58,10 @@ class StateFacts:
 
 @dataclass
 class Tally:
-    """A round and its counts. parts: what was sent -> (clients, bytes); uploads: those that are not whole yet."""
+    """A round and its counts.
+
+    parts: message name to (clients, bytes). uploads: clients with an incomplete upload. entered: states in order.
+    """
 
     round: RoundRow
     parts: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -63,27 +70,27 @@ class Tally:
 
     @property
     def active(self) -> bool:
-        """Whether it is under way."""
+        """Whether the round is in an active state."""
         return self.round.state in ACTIVE
 
     @property
-    def masked(self) -> bool:
-        """Whether it has a masked round's stages."""
+    def mexpected(self) -> bool:
+        """Whether the round is mexpected."""
         return self.round.model_digest is not None
 
     @property
     def received(self) -> int:
-        """Contributions stored."""
+        """Number of stored contributions."""
         return self.clients("contribute")
 
     @property
     def ended_at(self) -> float | None:
-        """When it completed or failed."""
+        """When the round completed or failed, in seconds since the epoch; None while it is active."""
         return None if self.active or not self.entered else self.entered[-1].entered_at
 
     @property
     def deadline(self) -> float | None:
-        """Of the stage it is in, if clients are waited for."""
+        """Deadline of the current state, if it waits for clients."""
         return self.round.deadline if self.round.state in MESSAGE_IN else None
 
     @property
@@ -93,51 +100,51 @@ class Tally:
 
     @property
     def failed_in(self) -> str | None:
-        """The state that a failed round was in."""
+        """The last state of a failed round before it failed; None for other rounds."""
         failed = self.round.state == RoundState.FAILED and len(self.entered) > 1
         return self.entered[-2].state if failed else None
 
     @property
     def waited_for(self) -> tuple[int, int] | None:
-        """(clients that delivered, clients asked) in the present stage; None when it waits for nobody."""
+        """(clients that delivered, clients expected) in the current state; None if it waits for no client."""
         state = self.round.state
-        asked = self._expected(state)
-        return None if asked is None else (self.clients(MESSAGE_IN[state]), asked)
+        expected = self._expected(state)
+        return None if expected is None else (self.clients(MESSAGE_IN[state]), expected)
 
     def clients(self, part: str) -> int:
-        """How many clients sent this."""
+        """Return the number of clients that sent this message."""
         return self.parts.get(part, (0, 0))[0]
 
     def seconds(self, now: float) -> float:
-        """Its age, or how long it took."""
+        """Return the age of an active round, or the duration of one that has ended, in seconds."""
         return max(0.0, (self.ended_at or now) - self.round.opened_at)
 
     def funnel(self) -> list[Step]:
-        """Invited, joined, contributed, survived."""
+        """Return the steps invited, joined, contributed and survived, with the clients at each."""
         begun = self.received + self.round.unfinished + self.uploads
-        joined = self.clients("advertise") if self.masked else begun
-        how = "sent the keys of the round" if self.masked else "began to upload"
-        over, complete = not self.active, self.round.state == RoundState.COMPLETE
+        joined = self.clients("advertise") if self.mexpected else begun
+        how = "sent the keys of the round" if self.mexpected else "began to upload"
+        ended, complete = not self.active, self.round.state == RoundState.COMPLETE
         return [
             Step("invited", self.round.cohort, "drawn into the cohort"),
             Step("joined", joined, how),
             Step("contributed", self.received, "contribution stored"),
-            Step("survived", self.round.survivors if complete else 0 if over else None, "part of the released sum"),
+            Step("survived", self.round.survivors if complete else 0 if ended else None, "part of the released sum"),
         ]
 
-    def phases(self) -> list[StateFacts]:
-        """Every state on its way, those ahead included."""
+    def states(self) -> list[StateFacts]:
+        """Return all states of the round in order, including those not reached yet."""
         facts = [self._entered(index, row) for index, row in enumerate(self.entered)]
         if self.active:
-            been = {row.state for row in self.entered}
-            facts += [StateFacts(state, "ahead") for state in self._path() if state not in been]
+            reached = {row.state for row in self.entered}
+            facts += [StateFacts(state, "ahead") for state in self._path() if state not in reached]
         return facts
 
     def _path(self) -> Sequence[str]:
-        if not self.masked:
+        if not self.mexpected:
             return (RoundState.COLLECTING, RoundState.FOLDING, RoundState.COMPLETE)
-        states = [state for state in ORDER if state not in (RoundState.FOLDING, RoundState.FAILED)]
-        return [state for state in states if state != RoundState.CONFIRMING or self.round.confirms]
+        order = [state for state in ORDER if state not in (RoundState.FOLDING, RoundState.FAILED)]
+        return [state for state in order if state != RoundState.CONFIRMING or self.round.confirms]
 
     def _entered(self, index: int, row: RoundStateRow) -> StateFacts:
         later = self.entered[index + 1] if index + 1 < len(self.entered) else None
@@ -157,16 +164,16 @@ class Tally:
         )
 
     def _expected(self, state: str) -> int | None:
-        """Clients that a stage waits for: those that took part in the one before."""
+        """Return how many clients a state waits for: those that delivered in the state before it."""
         message = MESSAGE_IN.get(state)
         if message is None:
             return None
-        before = prerequisite_of(message, confirms=self.round.confirms) if self.masked else None
+        before = prerequisite_of(message, confirms=self.round.confirms) if self.mexpected else None
         return self.round.cohort if before is None else self.clients(before)
 
 
 def tallies(session: Session, rounds: Iterable[RoundRow]) -> list[Tally]:
-    """The rounds with their counts, in the order given: four queries."""
+    """Return the rounds with their counts, in the order given. Makes four queries."""
     found = {row.id: Tally(row) for row in rounds}
     if not found:
         return []
@@ -182,7 +189,7 @@ def tallies(session: Session, rounds: Iterable[RoundRow]) -> list[Tally]:
     begun = select(ChunkRow.round_id, func.count(ChunkRow.client_id.distinct())).where(ChunkRow.round_id.in_(ids))
     for round_id, clients in session.execute(begun.group_by(ChunkRow.round_id)):
         found[round_id].uploads = clients
-    phases = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id.in_(ids)))
-    for phase in sorted(phases, key=lambda phase: (phase.entered_at, ORDER.index(phase.state))):
-        found[phase.round_id].entered.append(phase)
+    entered = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id.in_(ids)))
+    for row_ in sorted(entered, key=lambda one: (one.entered_at, ORDER.index(one.state))):
+        found[row_.round_id].entered.append(row_)
     return list(found.values())

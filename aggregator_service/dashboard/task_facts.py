@@ -1,4 +1,4 @@
-"""What the page of a task shows."""
+"""Facts of a task's page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE: Final = 25
 
 @dataclass(frozen=True)
 class Membership:
-    """Counts of a task's members."""
+    """Member counts of a task. retired: dropped out permanently; waiting: without keys yet."""
 
     enrolled: int
     revoked: int
@@ -33,7 +33,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class Invited:
-    """Counts of a task's invitations: places that were handed out, are taken, and can still be taken."""
+    """Uses of a task's invitations: total, taken, and still free."""
 
     places: int
     taken: int
@@ -42,7 +42,7 @@ class Invited:
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """A task, its rounds (newest first), its members, and what its recipe reports."""
+    """A task, its rounds (newest first), its member counts, and the metrics its recipe reports."""
 
     row: TaskRow
     view: TaskView
@@ -58,7 +58,10 @@ class TaskFacts:
 def task_facts(
     session: Session, task: TaskRow, now: float, before: int | None = None, signatures: Signatures = "required"
 ) -> TaskFacts:
-    """The page of rounds numbered under `before`: a dozen queries, however many clients there are."""
+    """Return the facts with one page of rounds: the newest, or those numbered below `before`.
+
+    now: seconds since the epoch. The number of queries does not depend on the number of clients.
+    """
     mine = select(RoundRow).where(RoundRow.task_id == task.id).order_by(RoundRow.number.desc())
     wanted = mine if before is None else mine.where(RoundRow.number < before)
     rows = session.scalars(wanted.limit(PAGE + 1)).all()
@@ -79,9 +82,9 @@ def _members(session: Session, task: TaskRow) -> Membership:
     def of(condition: object) -> object:
         return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)  # type: ignore[arg-type]
 
-    there = ClientRow.revoked_at.is_(None)
-    unkeyed = there & ClientRow.envelope_key.is_(None) & (ClientRow.role == "member")
-    query = select(of(there), of(~there), of(there & ClientRow.retired_in.is_not(None)), of(unkeyed))  # type: ignore[call-overload]
+    active = ClientRow.revoked_at.is_(None)
+    unkeyed = active & ClientRow.envelope_key.is_(None) & (ClientRow.role == "member")
+    query = select(of(active), of(~active), of(active & ClientRow.retired_in.is_not(None)), of(unkeyed))  # type: ignore[call-overload]
     enrolled, revoked, retired, waiting = session.execute(query.where(ClientRow.task_id == task.id)).one()
     return Membership(enrolled, revoked, retired, waiting if task.needs_keyring else 0)
 

@@ -1,4 +1,4 @@
-"""What a task agreed on, and how secure that is, as labelled lines."""
+"""The terms of a task, its security level and its parameters, as labelled lines."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from protocols.recipes.registry import recipe
 __all__ = ["Term", "all_parameters", "security_level", "security_terms"]
 
 _SEEN_BY = {
-    "anyone": ("anyone", "the server included"),
-    "members": ("every member", "with the server's help any contribution, too"),
-    "holder": ("the key holder", "with the server's help any contribution, too"),
+    "anyone": ("anyone", "including the server"),
+    "members": ("every member", "together with the server also single contributions"),
+    "holder": ("the key holder", "together with the server also single contributions"),
 }
 
 
 @dataclass(frozen=True)
 class Term:
-    """A line: what, how much, and what that means."""
+    """One line: label, value, and what the value means."""
 
     label: str
     value: str
@@ -29,22 +29,22 @@ class Term:
 
 
 def security_level(task: TaskView) -> str:
-    """In two words."""
+    """Return the security level of a task's encryption: "128-bit", for example, or "none"."""
     bits = task.plan.get("security_bits")
     return f"{bits}-bit" if bits else "none"
 
 
 def security_terms(task: TaskView) -> list[Term]:
-    """What an operator should know before trusting the task with data."""
+    """Return the lines that describe the security of a task: level, who can open a sum, thresholds, noise."""
     plan, schedule = task.plan, task.schedule
     bits = plan.get("security_bits") or 0
-    level = Term("Security level", f"{bits} bits") if bits else Term("Security level", "none", "sums in the clear")
-    opened = ("everyone", "once it is released") if task.mechanism.name == "masked" else _SEEN_BY[task.opened_by]
-    floor = Term("Privacy floor", f"{schedule.min_clients} clients", "fewer survivors release nothing")
-    return [level, Term("A sum is opened by", *opened), floor, *_of_mechanism(plan), *_of_noise(task)]
+    level = Term("Security level", f"{bits} bits") if bits else Term("Security level", "none", "sums are not encrypted")
+    opened = ("everyone", "after the release") if task.mechanism.name == "masked" else _SEEN_BY[task.opened_by]
+    floor = Term("Privacy floor", f"{schedule.min_clients} clients", "with fewer survivors nothing is released")
+    return [level, Term("Sums can be opened by", *opened), floor, *_mechanism_terms(plan), *_noise_terms(task)]
 
 
-def _of_mechanism(plan: Mapping[str, Any]) -> Iterator[Term]:
+def _mechanism_terms(plan: Mapping[str, Any]) -> Iterator[Term]:
     if "ring_degree" in plan:
         yield Term("Ring degree", figure(plan["ring_degree"]), f"modulus {plan.get('modulus_bits')} bits")
     if "key_bits" in plan:
@@ -53,28 +53,28 @@ def _of_mechanism(plan: Mapping[str, Any]) -> Iterator[Term]:
         yield Term("Mode", str(plan["mode"]))
     around = plan.get("neighbourhood")
     if isinstance(around, Mapping):
-        yield Term("Neighbours, k", figure(around.get("degree")), "clients that a client shares its secrets among")
-        yield Term("Threshold, t", figure(around.get("threshold")), "of them are needed to take a mask off")
-        yield Term("Dropouts borne", f"{100 * float(around.get('dropout', 0)):.0f} %", "of a neighbourhood")
+        yield Term("Neighbours, k", figure(around.get("degree")), "clients that hold the shares of a client")
+        yield Term("Threshold, t", figure(around.get("threshold")), "neighbours needed to remove a mask")
+        yield Term("Dropouts tolerated", f"{100 * float(around.get('dropout', 0)):.0f} %", "of a neighbourhood")
     if "max_contributions" in plan:
-        yield Term("Contributions a sum", f"up to {figure(plan['max_contributions'])}")
+        yield Term("Contributions per sum", f"up to {figure(plan['max_contributions'])}")
     if "aggregate_bytes" in plan:
         yield Term("Aggregate", byte_count(plan["aggregate_bytes"]))
     if "predicted_error" in plan:
-        yield Term("Predicted error", f"{plan['predicted_error']:.2g}", "of a value of the sum")
+        yield Term("Predicted error", f"{plan['predicted_error']:.2g}", "per value of the sum")
 
 
-def _of_noise(task: TaskView) -> Iterator[Term]:
-    """Of recipes whose parameters hold a noise that knows what it costs."""
+def _noise_terms(task: TaskView) -> Iterator[Term]:
+    """Yield the epsilon of each noise parameter of the recipe."""
     chosen = recipe(task.recipe.name, task.recipe.parameters).parameters
     for name in type(chosen).model_fields:
         epsilon = getattr(getattr(chosen, name), "epsilon", None)
         if isinstance(epsilon, float):
-            yield Term("LDP epsilon", f"{epsilon:g}", "for each uploaded value of a round; it adds up")
+            yield Term("LDP epsilon", f"{epsilon:g}", "per uploaded value and round; it accumulates over rounds")
 
 
 def all_parameters(task: TaskView) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Everything there is, by what it belongs to."""
+    """Return all parameters as (group name, [(parameter name, value)])."""
     groups: dict[str, Mapping[str, Any]] = {
         "Schedule": task.schedule.model_dump(),
         f"Recipe {task.recipe.name}": task.recipe.parameters,

@@ -1,4 +1,4 @@
-"""Figures and states in words: durations, byte counts, phases."""
+"""Texts and formats of the pages: states: durations, byte counts, states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 __all__ = [
-    "PHASES",
+    "ROUND_STATES",
     "absolute",
     "byte_count",
     "figure",
@@ -23,33 +23,33 @@ __all__ = [
     "when",
 ]
 
-PHASES: Final[Mapping[str, str]] = {
-    "advertising": "Clients of the cohort send fresh, signed keys.",
+ROUND_STATES: Final[Mapping[str, str]] = {
+    "advertising": "Clients of the cohort send the signed keys of the round.",
     "sharing": "Clients share their secrets among their neighbours.",
     "collecting": "Clients send their contributions.",
     "confirming": "The survivors sign the set of survivors.",
-    "unmasking": "The survivors send the shares that take the masks off the sum.",
-    "folding": "The last contributions are folded into the sum; no client is waited for.",
+    "unmasking": "The survivors send the shares that remove the masks from the sum.",
+    "folding": "The server adds the remaining contributions to the sum.",
     "complete": "The aggregate was released.",
-    "failed": "Nothing was released. What clients sent was deleted.",
+    "failed": "Nothing was released. The data that clients sent was deleted.",
 }
 _TASK_STATES: Final = {
-    "open": "Open: rounds are under way or will be.",
-    "complete": "Complete: every round of the schedule released its sum.",
+    "open": "Open: rounds run, or will run.",
+    "complete": "Complete: all rounds of the schedule have released their sums.",
     "closed": "Closed by an operator.",
-    "failed": "Failed: too many rounds in a row did, or too few clients were left.",
+    "failed": "Failed: too many consecutive rounds failed, or too few clients were left.",
 }
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _OPEN, _CLOSE = "\x02", "\x03"
 
 
 def task_state(state: str) -> str:
-    """What a task's state means."""
+    """Return what a task's state means, as a sentence."""
     return _TASK_STATES.get(state, state)
 
 
 def span(seconds: float) -> str:
-    """A duration by its two largest units; `static/live.js` counts on in the same words."""
+    """Return a duration in its two largest units: "1 h 5 min". `static/live.js` uses the same format."""
     if 0 < seconds < 1:
         return f"{max(1, round(seconds * 1000))} ms"
     left, words = int(seconds), list[str]()
@@ -65,28 +65,28 @@ def span(seconds: float) -> str:
 
 
 def absolute(at: float) -> str:
-    """Seconds since the epoch as a date, in UTC."""
+    """Return a time (seconds since the epoch) as date and time in UTC."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def volatile(text: str) -> Markup:
-    """Text that differs with the time of day alone: no reason to send a page again."""
-    return Markup(f"{_OPEN}{{}}{_CLOSE}").format(text)  # noqa: S704 - the marks alone are not escaped
+    """Mark text that changes only because time passes: such a change does not cause an update."""
+    return Markup(f"{_OPEN}{{}}{_CLOSE}").format(text)  # noqa: S704 - only the marks are not escaped
 
 
 def steady(html: str) -> str:
-    """A rendered page without what is volatile, to compare."""
+    """Return rendered HTML without its volatile text, for comparison."""
     parts = html.split(_OPEN)
     return parts[0] + "".join(part.partition(_CLOSE)[2] for part in parts[1:])
 
 
 def shown(html: str) -> Markup:
-    """A rendered page as it is sent."""
-    return Markup(html.replace(_OPEN, "").replace(_CLOSE, ""))  # noqa: S704 - rendered with escaping just now
+    """Return rendered HTML without the marks of volatile text, ready to send."""
+    return Markup(html.replace(_OPEN, "").replace(_CLOSE, ""))  # noqa: S704 - rendered with autoescape
 
 
 def when(at: float, now: float, *, bare: bool = False) -> Markup:
-    """A moment, relative to now, with its date in the title. bare: without `ago` and `in`."""
+    """Return a <time> element: the time relative to now, its date in the title. bare: omit "ago" and "in"."""
     text = span(abs(at - now))
     if not bare:
         text = f"in {text}" if at > now else f"{text} ago"
@@ -98,7 +98,7 @@ def when(at: float, now: float, *, bare: bool = False) -> Markup:
 
 
 def byte_count(count: float) -> str:
-    """Bytes in decimal units, three figures."""
+    """Return a byte count in decimal units with three significant digits: "12.3 kB"."""
     if count < 1000:
         return f"{count:.0f} B"
     for unit in ("kB", "MB", "GB", "TB"):
@@ -109,7 +109,7 @@ def byte_count(count: float) -> str:
 
 
 def figure(value: Any) -> str:
-    """A parameter's value."""
+    """Return a parameter's value as text: yes/no, thousands separators, six significant digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
@@ -122,5 +122,5 @@ def figure(value: Any) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A parameter's or figure's name as words."""
+    """Return the name of a parameter or metric with spaces instead of underscores."""
     return name.replace("_", " ").replace("/", " / ")

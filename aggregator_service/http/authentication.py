@@ -60,7 +60,7 @@ _bearer = HTTPBearer(
     scheme_name="bearer",
     description="An operator token (`hro_...`), or a client's token from its enrolment (`hrc_...`), bound to one task. "
     "A client also signs each request (RFC 9421) with its Ed25519 identity key, in the headers `Signature-Input` and "
-    "`Signature`; `docs/http-api.md` says over what.",
+    "`Signature`; `docs/http-api.md` lists what it covers.",
 )
 
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]

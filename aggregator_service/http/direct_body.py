@@ -50,8 +50,8 @@ class HttpConnection(Protocol):
 class DirectBody(asyncio.BufferedProtocol):
     """The rest of one request's body, read from the connection. Reading is paused unless `read_into` waits.
 
-    While it is active, the transport calls this object; it passes on to `http` what is not about received bytes. left:
-    bytes of the body that uvicorn has not received.
+    While it is active, the transport calls this object, which forwards all calls but those with received bytes to
+    `http`. left: bytes of the body that uvicorn has not received.
     """
 
     def __init__(self, http: HttpConnection, cycle: RequestResponseCycle, left: int) -> None:

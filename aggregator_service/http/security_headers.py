@@ -76,7 +76,7 @@ class SecurityHeaders:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = [*message.get("headers", ())]
-                present = {name.lower() for name, _ in headers}
+                present = {name for name, _ in headers}  # ASGI: in lower case
                 headers += wanted if present.isdisjoint(_NAMES) else [item for item in wanted if item[0] not in present]
                 message["headers"] = headers
             await send(message)

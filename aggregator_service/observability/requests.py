@@ -83,7 +83,7 @@ def _span(tracer: Tracer, method: str, headers: Mapping[bytes, bytes]) -> Abstra
 
 
 def _log(record: RequestRecord) -> None:
-    """Log a finished request: at debug level if nothing had changed (304), which most polls are told; else at info."""
+    """Log a finished request: 304 responses at debug level, because most polls get one; all others at info level."""
     level = logging.DEBUG if record.status == _NOT_MODIFIED else logging.INFO
     if not _LOG.isEnabledFor(level):
         return

@@ -62,7 +62,7 @@ async def list_members(
     With `unkeyed` and `wait`, wait until there is a member without an envelope.
     """
 
-    def look() -> MemberPage | None:
+    def find() -> MemberPage | None:
         with services.database.read() as session:
             task_of(session, principal, task)
             if isinstance(principal, Enrolled) and principal.role != "holder":
@@ -70,7 +70,7 @@ async def list_members(
             page = member_page(session, task, int(after), limit, unkeyed)
             return page if page.members or not unkeyed else None
 
-    found = await services.notifier.poll(task, "members", wait_seconds(services, wait), look)
+    found = await services.notifier.poll(task, "members", wait_seconds(services, wait), find)
     return found or MemberPage(members=[])
 
 
@@ -184,12 +184,12 @@ async def get_envelope(
     """Return the envelope that the key holder stored for the asking client; 404 while there is none."""
     member = member_of(principal, task)
 
-    def look() -> ClientRow | None:
+    def find() -> ClientRow | None:
         with services.database.read() as session:
             row = session.get_one(ClientRow, member.client_id)
             return row if row.envelope_key is not None else None
 
-    row = await services.notifier.poll(task, mailbox_topic(member.client_id), wait_seconds(services, wait), look)
+    row = await services.notifier.poll(task, mailbox_topic(member.client_id), wait_seconds(services, wait), find)
     if row is None or row.envelope_key is None or row.envelope_digest is None or row.envelope_bytes is None:
         raise Problem("not-found", "the key holder has stored no envelope for this client yet")
     return await run_in_threadpool(

@@ -39,7 +39,7 @@ router = APIRouter(prefix="/v1/tasks/{task}/rounds", tags=["rounds"])
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _RoundAnswer:
     """A round as one principal sees it, and the ETag of that view."""
 
     view: RoundView
@@ -78,9 +78,9 @@ async def current(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return the newest round; 404 before the first. With If-None-Match and `wait`, return as soon as it changes."""
-    newest: _Seen | None = None
+    newest: _RoundAnswer | None = None
 
-    async def changed() -> _Seen | None:
+    async def changed() -> _RoundAnswer | None:
         nonlocal newest
         newest = await _newest_round(services, principal, task)
         return None if newest is None or not_modified(if_none_match, newest.etag) else newest
@@ -101,7 +101,7 @@ CURRENT_ROUND: Final = next(
 """The route of `current`, whose polls `http.fast_polls` answers from memory where it can."""
 
 
-async def _newest_round(services: Services, principal: Principal, task_id: str) -> _Seen | None:
+async def _newest_round(services: Services, principal: Principal, task_id: str) -> _RoundAnswer | None:
     """Return the newest round as the principal sees it, from memory where that is reliable; None before the first."""
     if isinstance(principal, Enrolled):
         cached_round = await services.task_cache.current_round(member_of(principal, task_id).task_id)
@@ -109,18 +109,18 @@ async def _newest_round(services: Services, principal: Principal, task_id: str) 
             return None
         status = None if cached_round is None else reliable_status(services, cached_round, principal)
         if cached_round is not None and status is not None:
-            return _Seen(cached_round.view(status, services.clock.now()), cached_round.etag(status))
+            return _RoundAnswer(cached_round.view(status, services.clock.now()), cached_round.etag(status))
     return await run_in_threadpool(_stored_round, services, principal, task_id)
 
 
-def _stored_round(services: Services, principal: Principal, task_id: str) -> _Seen | None:
+def _stored_round(services: Services, principal: Principal, task_id: str) -> _RoundAnswer | None:
     with services.database.read() as session:
         task = task_of(session, principal, task_id)
         newest = last_round(session, task_id)
         if newest is None:
             return None
         view = round_view(session, task, newest, principal, services.clock.now())
-    return _Seen(view, round_etag(task, view))
+    return _RoundAnswer(view, round_etag(task, view))
 
 
 @router.get("", summary="List rounds", responses=guarded())
@@ -172,8 +172,8 @@ def extend(
 
     def write(session: Session) -> RoundView:
         now = services.clock.now()
-        row, held = extend_round(session, task, number, request.seconds, operator.name, now)
-        return round_view(session, row, held, operator, now)
+        task_row, round_row = extend_round(session, task, number, request.seconds, operator.name, now)
+        return round_view(session, task_row, round_row, operator, now)
 
     return services.database.transact(write)
 
@@ -188,8 +188,8 @@ def abort(services: ServicesOf, operator: OperatorIs, task: TaskId, number: Roun
 
     def write(session: Session) -> RoundView:
         now = services.clock.now()
-        row, held = abort_round(session, task, number, operator.name, now)
-        return round_view(session, row, held, operator, now)
+        task_row, round_row = abort_round(session, task, number, operator.name, now)
+        return round_view(session, task_row, round_row, operator, now)
 
     return services.database.transact(write)
 

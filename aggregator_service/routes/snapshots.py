@@ -63,13 +63,13 @@ async def latest(
 ) -> SnapshotView:
     """Return the newest snapshot as the asking member's device group sees it; wait up to `wait`, then 404."""
 
-    def look() -> SnapshotView | None:
+    def find() -> SnapshotView | None:
         with services.database.read() as session:
-            seen = _group_of(session, principal, task, group)
+            device_group = _device_group(session, principal, task, group)
             row = newest_snapshot(session, task, at_least)
-            return None if row is None else snapshot_view(row, seen_by(session, row, seen))
+            return None if row is None else snapshot_view(row, seen_by(session, row, device_group))
 
-    found = await services.notifier.poll(task, "snapshot", wait_seconds(services, wait), look)
+    found = await services.notifier.poll(task, "snapshot", wait_seconds(services, wait), find)
     if found is None:
         raise Problem("not-found", "there is no such snapshot yet")
     return found
@@ -96,15 +96,15 @@ def fetch(
 ) -> Response:
     """Return the model state after a round as the asking member's device group sees it. The newest two are kept."""
     with services.database.read() as session:
-        seen = _group_of(session, principal, task, group)
+        device_group = _device_group(session, principal, task, group)
         kept = find_snapshot(session, task, number)
-        row = None if kept is None else seen_by(session, kept, seen)
+        row = None if kept is None else seen_by(session, kept, device_group)
     if row is None or row.blob_key is None:
         raise Problem("not-found", "there is no snapshot of this round, or it is no longer kept")
     return blob_response(services, request, row.blob_key, row.digest, row.bytes, if_none_match)
 
 
-def _group_of(session: Session, principal: Principal, task_id: str, asked: int | None) -> int | None:
+def _device_group(session: Session, principal: Principal, task_id: str, asked: int | None) -> int | None:
     """Return the device group whose view to show, None for the whole state.
 
     Members see the view of their own group; operators choose with `asked`.

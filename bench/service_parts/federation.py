@@ -6,7 +6,6 @@ Everything that the server checks is real: signatures, invitations, and envelope
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import time
@@ -27,6 +26,7 @@ from bench._server import OPERATOR_TOKEN, Server
 from bench.service_parts.wire import Answer, Call, Run, closed_loop, request_bytes
 from protocols.codec import b64encode
 from protocols.crypto.certificates import CertifiedRole, certify
+from protocols.crypto.digest_fields import format_digest
 from protocols.crypto.envelope import EnvelopeSender, enrolment_message, seal_envelope
 from protocols.crypto.http_signature import SignedRequest, sign_request
 from protocols.crypto.keyring import encode_keyring
@@ -44,7 +44,7 @@ _JSON = {"content-type": "application/json"}
 
 def digest_of(body: bytes) -> str:
     """The value of the field Content-Digest (RFC 9530) for `body`, with SHA-256."""
-    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+    return format_digest(hashlib.sha256(body).digest())
 
 
 def cpu_seconds(pid: int) -> float:

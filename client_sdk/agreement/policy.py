@@ -74,7 +74,8 @@ class Policy:
         """Raise `PolicyRefused` unless the policy allows the round."""
         if view.cohort < self.min_cohort:
             raise PolicyRefused(
-                f"round {view.number} has {view.cohort} clients; this client's policy requires {self.min_cohort}"
+                f"round {view.number} has {view.cohort} clients; "
+                f"this client's policy requires at least {self.min_cohort}"
             )
 
     def for_masked_rounds(self) -> ClientPolicy:

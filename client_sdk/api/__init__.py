@@ -1,1 +1,1 @@
-"""The sans-IO core: programs that yield what they want done and are sent what came of it. No socket, no clock."""
+"""The calls of the HTTP API as programs without IO, and the drivers that run them."""

@@ -1,1 +1,1 @@
-"""What a client keeps on its own disk: identity, keys, state, in files for its user alone."""
+"""A client's files: identity, memberships, keyrings and states, readable by their owner only."""

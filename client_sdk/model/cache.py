@@ -55,12 +55,12 @@ class ModelCache:
             found = self._catalogues.get((task_id, device_group))
         return found if found is not None and found.upto == upto else None
 
-    def extend_catalogue(self, task_id: str, device_group: int | None, news: Catalogue) -> None:
-        """Add the completed rounds of `news` to the catalogue, which starts at round 0, and take over its snapshot."""
+    def extend_catalogue(self, task_id: str, device_group: int | None, newer: Catalogue) -> None:
+        """Add the completed rounds of `newer` to the catalogue, which starts at round 0, and take over its snapshot."""
         with self._lock:
             old = self._catalogues.get((task_id, device_group))
             known = old.completed if old else ()
             last = known[-1].number if known else 0
-            completed = known + tuple(view for view in news.completed if view.number > last)
-            snapshot = news.snapshot or (old.snapshot if old else None)
-            self._catalogues[task_id, device_group] = Catalogue(news.upto, completed, snapshot)
+            completed = known + tuple(view for view in newer.completed if view.number > last)
+            snapshot = newer.snapshot or (old.snapshot if old else None)
+            self._catalogues[task_id, device_group] = Catalogue(newer.upto, completed, snapshot)

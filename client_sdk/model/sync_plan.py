@@ -38,7 +38,7 @@ class SyncPlan:
 def plan_sync(known: int, catalogue: Catalogue, snapshots_only: bool = False) -> SyncPlan:
     """Return the plan of fewer bytes: every missed aggregate, or the snapshot and the aggregates after it.
 
-    known: round of the state at hand. Raises `ModelUnavailable` when `snapshots_only` is set and the newest snapshot is
+    known: round of the known state. Raises `ModelUnavailable` when `snapshots_only` is set and the newest snapshot is
     older than the newest completed round.
     """
     missed = tuple(view for view in catalogue.completed if known < view.number <= catalogue.upto)

@@ -97,19 +97,17 @@ class MaskedPart:
         """
         if view.state not in MASKED_STATES or self.finished:
             return
-        ahead = _COMPLETED_STAGES[type(self._state)] - MASKED_STATES.index(view.state)
-        if ahead < 0 and not self._skips_confirming(view):
-            self.finished, self.missed = (
-                True,
-                f"the round advanced to {view.state} before this client had sent its message",
-            )
+        stage, completed = MASKED_STATES.index(view.state), _COMPLETED_STAGES[type(self._state)]
+        if completed < stage and not self._skips_confirming(view):
+            self.missed = f"the round advanced to {view.state} before this client had sent its message"
+            self.finished = True
             return
         match self._state:
             case None:
                 yield from self._advertise()
-            case stages.Advertised() as state if not ahead:
+            case stages.Advertised() as state if completed == stage:
                 yield from self._share(state)
-            case stages.Shared() as state if not ahead:
+            case stages.Shared() as state if completed == stage:
                 yield from self._contribute(state, elements)
             case stages.Contributed() as state if view.state == "confirming":
                 yield from self._confirm(state)

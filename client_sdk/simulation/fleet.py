@@ -43,7 +43,7 @@ from client_sdk.participation.local_work import Stop
 from client_sdk.participation.participant import key_service
 from client_sdk.participation.participation import Participation
 from client_sdk.simulation.fleet_options import FleetOptions
-from client_sdk.simulation.fleet_rounds import FleetRound, Seat, play_at_once, play_stages
+from client_sdk.simulation.fleet_rounds import CohortMember, FleetRound, play_masked_round, play_unmasked_round
 from client_sdk.training.factors import USER_FACTOR
 from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import ParameterError
@@ -85,7 +85,7 @@ class Fleet:
         self._local.driver = SyncDriver(self._options.client.timeouts, connections=1)
         self._drivers.append(self._local.driver)
 
-    def _spread(self, programs: Iterable[Callable[[], Program[T]]], progress: CountProgress | None = None) -> list[T]:
+    def _run_all(self, programs: Iterable[Callable[[], Program[T]]], progress: CountProgress | None = None) -> list[T]:
         """Run one program per client on the workers and return the results in order. Raises the first error."""
         done: list[T] = []
         for result in self._pool.map(lambda make: self._local.driver.run(make()), programs):
@@ -121,8 +121,8 @@ class Fleet:
                 None, own_invitation, certificate, options.training, seed, self._cache, device_group=device_group
             )
 
-        first = self._spread([program(0)])
-        self._clients = first + self._spread((program(index) for index in range(1, len(self._interactions))), progress)
+        first = self._run_all([program(0)])
+        self._clients = first + self._run_all((program(index) for index in range(1, len(self._interactions))), progress)
         self._histories = [
             client.history(items) for client, items in zip(self._clients, self._interactions, strict=True)
         ]
@@ -147,7 +147,7 @@ class Fleet:
                     f"the key holder refused {len(delivered.refused)} members: their certificates are invalid"
                 )
         if self._clients[0].terms.mechanism.needs_keyring:
-            self._spread(client.ready for client in self._clients)
+            self._run_all(client.ready for client in self._clients)
             self._share_keyring()
 
     def _share_keyring(self) -> None:
@@ -188,13 +188,14 @@ class Fleet:
         self._sync(view.number - 1)
         cohort = self._driver.run(watcher.calls.cohort(watcher.terms.task_id, view.number)).clients
         dropped = self._options.dropout_rng.random(len(cohort)) < self._options.dropout
-        members = [client_id for client_id in cohort if client_id in self._by_id]
         dropouts = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
-        seats = [self._seat(client_id, client_id in dropouts) for client_id in members]
+        members = [self._member(each, each in dropouts) for each in cohort if each in self._by_id]
         if watcher.terms.mechanism.interactive:
-            outcomes = play_stages(seats, view, self._spread, self._await_next_state, self._options.dropout_stage)
+            outcomes = play_masked_round(
+                members, view, self._run_all, self._await_next_state, self._options.dropout_stage
+            )
         else:
-            outcomes = play_at_once(seats, view, self._spread)
+            outcomes = play_unmasked_round(members, view, self._run_all)
         end = self._await(view.number, is_over)
         if end.state == "complete":
             self._sync(view.number)
@@ -209,9 +210,9 @@ class Fleet:
             seconds=perf_counter() - started,
         )
 
-    def _seat(self, client_id: str, drops: bool) -> Seat:
+    def _member(self, client_id: str, drops: bool) -> CohortMember:
         index = self._by_id[client_id]
-        return Seat(self._clients[index], self._histories[index], drops)
+        return CohortMember(self._clients[index], self._histories[index], drops)
 
     def _await_next_state(self, seen: RoundView) -> RoundView:
         """Wait until the round is in another state than `seen`, and return it."""
@@ -237,9 +238,9 @@ class Fleet:
     def _update(self, follower: ModelFollower, upto: int) -> None:
         """Update the catalogue and the model of one device group."""
         calls, task_id, device_group = follower.calls, follower.terms.task_id, follower.view_group
-        news = self._driver.run(fetch_catalogue(calls, follower.terms, follower.known, upto))
+        newer = self._driver.run(fetch_catalogue(calls, follower.terms, follower.known, upto))
         snapshot = self._driver.run(calls.latest_snapshot(task_id)) if upto else None
-        self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, news.completed, snapshot))
+        self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, newer.completed, snapshot))
         state = self._driver.run(follower.follow(upto)).state
         if self._driver.run(follower.publish_when_due(state, self._options.policy.snapshot_every)):
             snapshot = self._driver.run(calls.latest_snapshot(task_id))

@@ -16,20 +16,20 @@ from protocols.errors import CodecError, RefusalError, ThresholdError
 from protocols.messages import RoundView
 from protocols.messages.stages import MASKED_STATES, RoundState
 
-__all__ = ["FleetRound", "Seat", "play_at_once", "play_stages"]
+__all__ = ["FleetRound", "CohortMember", "play_masked_round", "play_unmasked_round"]
 
 T = TypeVar("T")
 _DROPPED: Final = "simulated dropout"
 
 
-class Spread(Protocol):
+class RunAll(Protocol):
     """Runs one program per client on the fleet's workers and returns the results in order."""
 
     def __call__(self, programs: Iterable[Callable[[], Program[T]]], /) -> list[T]: ...
 
 
 @dataclass(frozen=True)
-class Seat:
+class CohortMember:
     """A client in a cohort. drops: whether it drops out of this round."""
 
     client: Participation
@@ -99,18 +99,20 @@ class FleetRound:
         return {name: self._sum(f"{name}_seconds") for name in ("catch_up", "train", "seal", "upload")}
 
 
-def play_at_once(seats: Sequence[Seat], view: RoundView, spread: Spread) -> list[RoundReport | RoundMissed]:
-    """Play an unmasked round: one contribution per client. Returns one outcome per seat, in order.
+def play_unmasked_round(
+    members: Sequence[CohortMember], view: RoundView, run_all: RunAll
+) -> list[RoundReport | RoundMissed]:
+    """Play an unmasked round: one contribution per client. Returns one outcome per member, in order.
 
     Raises `PolicyRefused`; other errors of a client become its `RoundMissed`.
     """
 
-    def part(seat: Seat) -> Callable[[], Program[RoundReport | RoundMissed]]:
+    def part(member: CohortMember) -> Callable[[], Program[RoundReport | RoundMissed]]:
         def program() -> Program[RoundReport | RoundMissed]:
-            if seat.drops:
+            if member.drops:
                 return RoundMissed(view.number, _DROPPED)
             try:
-                return (yield from seat.client.run_round(seat.view(view), seat.history))
+                return (yield from member.client.run_round(member.view(view), member.history))
             except PolicyRefused:
                 raise
             except ClientSDKError as error:
@@ -118,42 +120,44 @@ def play_at_once(seats: Sequence[Seat], view: RoundView, spread: Spread) -> list
 
         return program
 
-    return spread(part(seat) for seat in seats)
+    return run_all(part(member) for member in members)
 
 
-def play_stages(
-    seats: Sequence[Seat],
+def play_masked_round(
+    members: Sequence[CohortMember],
     view: RoundView,
-    spread: Spread,
+    run_all: RunAll,
     await_next_state: Callable[[RoundView], RoundView],
     dropout_stage: str,
 ) -> list[RoundReport | RoundMissed]:
-    """Play a masked round: in each stage one message per client. Returns one outcome per seat, in order.
+    """Play a masked round: in each stage one message per client. Returns one outcome per member, in order.
 
     await_next_state: returns the round once its state differs from that of the argument. dropout_stage: first stage to
-    which the seats with `drops` send no message. Raises `PolicyRefused`; other errors of a client become its
+    which the members with `drops` send no message. Raises `PolicyRefused`; other errors of a client become its
     `RoundMissed`.
     """
-    played = [_Played(seat, MaskedRound(seat.client, seat.view(view), seat.history)) for seat in seats]
+    masked = [
+        _MaskedMember(member, MaskedRound(member.client, member.view(view), member.history)) for member in members
+    ]
     while view.state in MASKED_STATES:
         dropped = MASKED_STATES.index(view.state) >= MASKED_STATES.index(RoundState(dropout_stage))
-        spread(one.send_message(view) for one in played if one.missed is None and not (dropped and one.seat.drops))
+        run_all(one.send_message(view) for one in masked if one.missed is None and not (dropped and one.member.drops))
         view = await_next_state(view)
-    return [one.outcome(view) for one in played]
+    return [one.outcome(view) for one in masked]
 
 
 @dataclass
-class _Played:
+class _MaskedMember:
     """One client in a masked round. missed: why it did not contribute, if so."""
 
-    seat: Seat
+    member: CohortMember
     round: MaskedRound
     missed: str | None = None
 
     def send_message(self, view: RoundView) -> Callable[[], Program[None]]:
         def program() -> Program[None]:
             try:
-                yield from self.round.advance(self.seat.view(view))
+                yield from self.round.advance(self.member.view(view))
             except PolicyRefused:
                 raise
             except (ClientSDKError, RefusalError, ThresholdError, CodecError) as error:
@@ -166,7 +170,7 @@ class _Played:
             return self.round.report()
         reason = (
             _DROPPED
-            if self.seat.drops
+            if self.member.drops
             else self.missed or end.failure or "the round ended before this client had sent all its messages"
         )
         return RoundMissed(end.number, reason)

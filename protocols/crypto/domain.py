@@ -1,4 +1,4 @@
-"""The one place where keys, seeds and digests are bound to what they are for. No bare KDF call anywhere else."""
+"""Domain separation of keys, seeds and digests by purpose. No other module calls a KDF."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _PREFIX: Final = b"hushrec/1"
 
 
 def domain_tag(purpose: str, *context: str | int | bytes) -> bytes:
-    """An injective byte string for `purpose` in `context` (task, round, pair): other inputs, other tags."""
+    """Return the tag of `purpose` in `context` (task, round, pair): different inputs have different tags.
+
+    Raises `ParameterError` for an empty purpose.
+    """
     if not purpose:
         raise ParameterError("a domain tag needs a purpose")
     return _PREFIX + pack(purpose.encode(), *[_part(part) for part in context])
@@ -33,15 +36,15 @@ def _part(part: str | int | bytes) -> bytes:
 
 
 def derive_key(secret: bytes, purpose: str, *context: str | int | bytes, length: int = 32) -> bytes:
-    """A key of `length` bytes from `secret` by HKDF-SHA256 (RFC 5869), bound to purpose and context."""
+    """Return a key of `length` bytes derived from `secret` by HKDF-SHA256 (RFC 5869), bound to purpose and context."""
     return HKDF(hashes.SHA256(), length, salt=None, info=domain_tag(purpose, *context)).derive(secret)
 
 
 def derive_seed(seed: bytes, purpose: str, *context: str | int | bytes) -> bytes:
-    """32 bytes from a PUBLIC seed, bound to purpose and context: for broadcasts, not for secrets."""
+    """Return 32 bytes derived from a PUBLIC seed, bound to purpose and context: for broadcasts, not for secrets."""
     return digest(purpose, seed, *context)
 
 
 def digest(purpose: str, *parts: str | int | bytes) -> bytes:
-    """SHA-256 over an injective encoding of `parts` under `purpose`."""
+    """Return the SHA-256 digest (32 bytes) of an injective encoding of purpose and parts."""
     return hashlib.sha256(domain_tag(purpose, *parts)).digest()

@@ -1,8 +1,8 @@
-"""Sealed things: keyring envelopes between members, and model snapshots. The server stores both and opens neither.
+"""Encryption of keyring envelopes between members and of model snapshots. The server stores both and opens neither.
 
-A keyring envelope is encrypted to one member's mailbox key and signed by the key holder. It carries the holder's public
-keys and membership certificate, so that a member knows who made it without a word of the server: otherwise the server
-could put keys of its own into the mailbox, and read what is encrypted under them.
+A keyring envelope is encrypted to one member's mailbox key and signed by the key holder. It contains the holder's
+public keys and membership certificate, so a member verifies who made it without trusting the server. Otherwise the
+server could put keys of its own into the mailbox and read what is encrypted with them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 Randomness = Callable[[int], bytes]
-"""random(n) -> n secret random bytes; only test vectors bring their own."""
+"""random(n) -> n secret random bytes; `os.urandom` except in test vectors."""
 
 _NONCE: Final = 12
 _TAG: Final = 16
@@ -51,7 +51,7 @@ def enrolment_message(
     group: int | None = None,
     certificate: bytes | None = None,
 ) -> bytes:
-    """The bytes that a client signs with its Ed25519 key when it enrols: it owns the keys, and states the rest.
+    """Return the bytes that a client signs with its Ed25519 key to enrol.
 
     group: its device group, where it states one. certificate: its membership certificate, where it sends one.
     """
@@ -99,7 +99,7 @@ def seal_envelope(
 
 
 def open_envelope(envelope: bytes, mailbox: X25519PrivateKey, task_id: str, check_sender: CheckSender) -> bytes:
-    """The keyring bytes in an envelope, once `check_sender` has accepted who signed it.
+    """Return the keyring bytes of an envelope whose signer `check_sender` accepts.
 
     Raises `EnvelopeError` when the envelope is not for this mailbox key and task, or was altered, and whatever
     `check_sender` raises.
@@ -135,14 +135,14 @@ def _envelope_statement(task_id: str, recipient: bytes, head: bytes, sealed: byt
 def seal_snapshot(
     state: bytes, state_key: bytes, task_id: str, round_number: int, random: Randomness = os.urandom
 ) -> bytes:
-    """A model state sealed for the members of a task: nonce (12) and AES-256-GCM ciphertext."""
+    """Return a model state encrypted for the members of a task: nonce (12) and AES-256-GCM ciphertext."""
     nonce = random(_NONCE)
     key = derive_key(state_key, "snapshot key", task_id)
     return nonce + AESGCM(key).encrypt(nonce, state, domain_tag("snapshot", task_id, round_number))
 
 
 def open_snapshot(sealed: bytes, state_key: bytes, task_id: str, round_number: int) -> bytes:
-    """The model state; `EnvelopeError` unless a member of this task sealed exactly this round's."""
+    """Return the model state; `EnvelopeError` unless a member of this task sealed the state of this round."""
     reader = Reader(sealed)
     nonce = reader.fixed(_NONCE)
     key = derive_key(state_key, "snapshot key", task_id)
@@ -154,5 +154,5 @@ def open_snapshot(sealed: bytes, state_key: bytes, task_id: str, round_number: i
 
 
 def sealed_bytes(length: int) -> int:
-    """Length of a sealed snapshot of `length` bytes."""
+    """Return the length in bytes of a sealed snapshot of a state of `length` bytes."""
     return _NONCE + length + _TAG

@@ -1,10 +1,10 @@
-"""Signed requests: RFC 9421 HTTP Message Signatures, in the one profile that HushRec uses.
+"""Signed requests: HTTP Message Signatures (RFC 9421) in HushRec's profile.
 
-A client signs what decides about its request: method, path, query, the digest of the body and the fields of a resumable
-upload, each when the request has it. No signer chooses what to cover, so no verifier has to judge a choice: the list
-follows from the request. The algorithm is Ed25519, `keyid` is the client's id, `created` the time in whole seconds.
+A client signs the method, path, query, digest of the body and fields of a resumable upload, each if the request has it.
+The request determines the covered components, so the signer has no choice that a verifier would have to judge. The
+algorithm is Ed25519, `keyid` is the client's id, and `created` is the time in whole seconds.
 
-Whether `created` is near enough to now is the verifier's business: there is no clock here.
+The verifier checks that `created` is recent: this module has no clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["SIGNED_FIELDS", "SIGNATURE", "SIGNATURE_INPUT", "SignedRequest", "si
 SIGNATURE_INPUT: Final = "signature-input"
 SIGNATURE: Final = "signature"
 SIGNED_FIELDS: Final = ("content-digest", "repr-digest", "upload-complete", "upload-offset")
-"""Fields that are covered wherever a request has them, in this order."""
+"""Fields that a signature covers if the request has them, in this order."""
 _TAG: Final = "hushrec"
 _LONGEST: Final = 1024
 _PATH: Final = re.compile(r"/[\x21-\x7e]*")
@@ -36,17 +36,17 @@ _LABEL: Final = r"[a-z*][a-z0-9_.*-]{0,31}"
 _PARAMETER: Final = r';([a-z]{1,16})=("[\x20\x21\x23-\x5b\x5d-\x7e]{0,128}"|0|[1-9][0-9]{0,14})'
 _INPUT: Final = re.compile(rf"({_LABEL})=(\(([^()]*)\)((?:{_PARAMETER})*))")
 _PARAMETERS: Final = re.compile(_PARAMETER)
-# 64 bytes are 85 characters of base64 and one that holds two bits: no other text stands for the same bytes.
+# 64 bytes are 85 characters of base64 and one of two bits; this pattern allows one text only for the same bytes.
 _SIGNED: Final = re.compile(rf"({_LABEL})=:([A-Za-z0-9+/]{{85}}[AQgw]==):")
 _FORM: Final = 'hushrec=(...);created=<seconds>;keyid="<client id>";tag="hushrec"'
 
 
 @dataclass(frozen=True)
 class SignedRequest:
-    """What of a request is signed.
+    """The parts of a request that are signed.
 
-    path: as on the wire, percent-encoded, from the first slash; query: what follows the "?", or "". fields: by lower
-    case name, at least those of `SIGNED_FIELDS` that the request has; others are ignored.
+    path: as on the wire, percent-encoded, from the first slash. query: the text after the "?", or "". fields: values by
+    lower-case name, at least those of `SIGNED_FIELDS` that the request has; others are ignored.
     """
 
     method: str
@@ -55,9 +55,9 @@ class SignedRequest:
     fields: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self) -> dict[str, str]:
-        """The covered components in order, with their values; `SignatureError` where a value cannot be signed."""
+        """Return the covered components in order, with their values; `SignatureError` if a value cannot be signed."""
         if not (_PATH.fullmatch(self.path) and _QUERY.fullmatch(self.query) and _METHOD.fullmatch(self.method)):
-            raise SignatureError("method, path and query of a signed request are printable ASCII without spaces")
+            raise SignatureError("method, path and query of a signed request must be printable ASCII without spaces")
         lines = {'"@method"': self.method, '"@path"': self.path}
         if self.query:
             lines['"@query"'] = f"?{self.query}"
@@ -65,19 +65,22 @@ class SignedRequest:
             value = self.fields.get(name)
             if value is not None:
                 if not _VALUE.fullmatch(value):
-                    raise SignatureError(f"the field {name} of a signed request is printable ASCII")
+                    raise SignatureError(f"the field {name} of a signed request must be printable ASCII")
                 lines[f'"{name}"'] = value
         return lines
 
 
 def _base(lines: Mapping[str, str], parameters: str) -> bytes:
-    """The signature base (RFC 9421, section 2.5)."""
+    """Return the signature base (RFC 9421, section 2.5)."""
     text = "".join(f"{name}: {value}\n" for name, value in lines.items())
     return f'{text}"@signature-params": {parameters}'.encode("ascii")
 
 
 def sign_request(key: Ed25519PrivateKey, client_id: str, request: SignedRequest, created: int) -> dict[str, str]:
-    """The two fields that make `request` the client's own. created: seconds since the epoch, not negative."""
+    """Return the fields Signature-Input and Signature of `request`, by lower-case name.
+
+    created: seconds since the epoch, not negative. Raises `SignatureError` if the request cannot be signed.
+    """
     lines = request.lines()
     parameters = f'({" ".join(lines)});created={created};keyid="{client_id}";tag="{_TAG}"'
     signature = base64.b64encode(key.sign(_base(lines, parameters))).decode("ascii")
@@ -87,11 +90,11 @@ def sign_request(key: Ed25519PrivateKey, client_id: str, request: SignedRequest,
 def verify_request(
     public_key: bytes, client_id: str, request: SignedRequest, signature_input: str, signature: str
 ) -> int:
-    """When a request was signed, in seconds since the epoch, after its signature was checked.
+    """Check a request's signature and return when it was made, in seconds since the epoch.
 
-    public_key: Ed25519, 32 bytes, of the client with that id. signature_input, signature: the values of the fields;
-    each holds exactly one member. Its parameters may stand in any order, `alg` may be left away. Raises
-    `SignatureError`, whose text says what is wrong and repeats nothing of what came.
+    public_key: Ed25519, 32 bytes, of the client with this id. signature_input, signature: the values of the two fields,
+    each with exactly one member. The parameters may be in any order, and `alg` may be absent. Raises `SignatureError`,
+    whose text says what is wrong and repeats nothing of the request.
     """
     label, created, parameters, covered = _parse_input(signature_input, client_id)
     lines = request.lines()
@@ -100,29 +103,29 @@ def verify_request(
         raise SignatureError(f"the signature of this request must cover exactly ({needed})")
     found = _SIGNED.fullmatch(signature)
     if found is None or found[1] != label:
-        raise SignatureError("Signature must hold one 64-byte signature, under the label that Signature-Input has")
+        raise SignatureError("Signature must hold one 64-byte signature with the label of Signature-Input")
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(base64.b64decode(found[2]), _base(lines, parameters))
     except (InvalidSignature, ValueError):
         raise SignatureError(
-            "the signature does not match: the request was altered, or signed with another key than the one enrolled"
+            "the signature does not match: the request was altered, or signed with another key than the enrolled one"
         ) from None
     return created
 
 
 def _parse_input(text: str, client_id: str) -> tuple[str, int, str, str]:
-    """Label, created, the text of all parameters, and that of the covered components."""
+    """Return the label, `created`, the text of all parameters, and the text of the covered components."""
     found = _INPUT.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
         raise SignatureError(f"Signature-Input must hold one signature, of the form {_FORM}")
     parameters = _PARAMETERS.findall(found[4])
     values = dict(parameters)
     if len(values) != len(parameters) or values.keys() - {"alg"} != {"created", "keyid", "tag"}:
-        raise SignatureError(f"a signature has the parameters created, keyid and tag, as in {_FORM}")
+        raise SignatureError(f"a signature must have the parameters created, keyid and tag, as in {_FORM}")
     if values["tag"] != f'"{_TAG}"' or values["created"].startswith('"'):
-        raise SignatureError(f"a signature's created is a number, and its tag is {_TAG!r}, as in {_FORM}")
+        raise SignatureError(f"a signature's created must be a number and its tag {_TAG!r}, as in {_FORM}")
     if values.get("alg", '"ed25519"') != '"ed25519"':
-        raise SignatureError("requests are signed with ed25519, and nothing else")
+        raise SignatureError("the signature's algorithm must be ed25519")
     if values["keyid"] != f'"{client_id}"':
-        raise SignatureError("the signature's keyid is not the id of the client whose token this is")
+        raise SignatureError("the signature's keyid is not the id of the client that the token belongs to")
     return found[1], int(values["created"]), found[2], found[3]

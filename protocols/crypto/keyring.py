@@ -1,4 +1,4 @@
-"""The keys that the clients of a task share and the server never holds, in one container for all mechanisms."""
+"""The keyring: the keys that the clients of a task share and the server never has, for all mechanisms."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _DIGEST_BYTES: Final = 32
 
 @dataclass(frozen=True, repr=False)
 class Keyring:
-    """HE keys and the state key of one task.
+    """The HE keys and the state key of one task.
 
-    mechanism: whose keys these are. parameter_id: 32 bytes that name the HE parameters (ring degree and modulus).
-    public_key: serialised, b"" where the mode has none. secret_key: serialised, b"" on a member of a public-key task.
-    state_key: 32 bytes that seal model snapshots (AES-256-GCM); every member has it, the server does not.
+    mechanism: name of the mechanism of the keys. parameter_id: 32 bytes that identify the HE parameters, such as ring
+    degree and modulus. public_key: serialised, b"" if the mode has none. secret_key: serialised, b"" for members of a
+    task in public mode. state_key: 32 bytes that seal model snapshots (AES-256-GCM); every member has it, the server
+    does not. Raises `KeyringError` for a state key of another length.
     """
 
     mechanism: str
@@ -35,7 +36,7 @@ class Keyring:
 
     def __post_init__(self) -> None:
         if len(self.state_key) != STATE_KEY_BYTES:
-            raise KeyringError(f"a state key has {STATE_KEY_BYTES} bytes")
+            raise KeyringError(f"a state key must have {STATE_KEY_BYTES} bytes, got {len(self.state_key)}")
         if len(self.secret_digest) not in (0, _DIGEST_BYTES):
             raise KeyringError(f"the digest of a secret key has {_DIGEST_BYTES} bytes")
         if self.secret_key:
@@ -66,12 +67,12 @@ class Keyring:
         return digest("keyring fingerprint", *parts).hex()[:32]
 
     def without_secret_key(self) -> Keyring:
-        """The copy for members of a public-key task: they can contribute, not open."""
+        """Return the copy for members of a task in public mode, who can contribute but not open sums."""
         return replace(self, secret_key=b"")
 
 
 def encode_keyring(keyring: Keyring) -> bytes:
-    """Canonical bytes: what is sealed into an envelope and written to a keyring file."""
+    """Return the keyring's canonical bytes, which envelopes and keyring files contain."""
     return _MAGIC + pack(
         keyring.mechanism.encode(),
         keyring.parameter_id,
@@ -83,14 +84,14 @@ def encode_keyring(keyring: Keyring) -> bytes:
 
 
 def decode_keyring(body: bytes) -> Keyring:
-    """The inverse of `encode_keyring`; `CodecError` for anything else, trailing bytes included."""
+    """Decode the bytes of `encode_keyring`; `CodecError` for anything else, including trailing bytes."""
     if not body.startswith(_MAGIC):
-        raise CodecError("this is not a keyring of a version that is known here")
+        raise CodecError("not a keyring, or a keyring of an unknown version")
     reader = Reader(memoryview(body)[len(_MAGIC) :])
     name, parameter_id, public_key, secret_key, state_key, secret_digest = (reader.chunk(1 << 24) for _ in range(6))
     reader.finish()
     try:
         mechanism = name.decode("ascii")
     except UnicodeDecodeError as error:
-        raise CodecError("a keyring names its mechanism in ASCII") from error
+        raise CodecError("the mechanism's name in a keyring must be ASCII") from error
     return Keyring(mechanism, parameter_id, public_key, secret_key, state_key, secret_digest)

@@ -1,7 +1,7 @@
 """Public random numbers from a broadcast seed, the same on every machine.
 
-numpy promises the raw stream of a BitGenerator for ever, not what `Generator` makes of it; so uniforms and normals
-are built here from Philox's raw 64-bit words.
+numpy guarantees the raw stream of a BitGenerator across versions, but not the output of `Generator`. Uniforms and
+normals are therefore computed here from Philox's raw 64-bit words.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ __all__ = ["normals", "permutation", "uniforms", "words"]
 
 
 def words(seed: bytes, purpose: str, count: int) -> NDArray[np.uint64]:
-    """`count` uint64 words of Philox4x64-10 (Salmon et al., SC'11) keyed by 128 bits of (seed, purpose)."""
+    """Return `count` uint64 words of Philox4x64-10 (Salmon et al., SC'11), keyed by 128 bits of (seed, purpose)."""
     key = np.frombuffer(derive_seed(seed, purpose)[:16], dtype="<u8").astype(np.uint64)
     return np.random.Philox(key=key).random_raw(count).astype(np.uint64, copy=False)
 
 
 def uniforms(seed: bytes, purpose: str, count: int) -> NDArray[np.float64]:
-    """`count` float64 in (0, 1], with 53 bits each."""
+    """Return `count` float64 values, uniform in (0, 1], with 53 bits each."""
     return ((words(seed, purpose, count) >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
 
 
 def normals(seed: bytes, purpose: str, count: int) -> NDArray[np.float64]:
-    """`count` standard normals by Box and Muller (1958)."""
+    """Return `count` standard normal values, float64, by Box and Muller (1958)."""
     half = (count + 1) // 2
     u = uniforms(seed, purpose, 2 * half)
     radius, angle = np.sqrt(-2.0 * np.log(u[:half])), 2.0 * np.pi * u[half:]
@@ -34,5 +34,5 @@ def normals(seed: bytes, purpose: str, count: int) -> NDArray[np.float64]:
 
 
 def permutation(seed: bytes, purpose: str, count: int) -> NDArray[np.int64]:
-    """A uniform permutation of range(count): the order of `count` random words (ties have probability ~0)."""
+    """Return a uniform permutation of range(count), int64: the order of `count` random words (ties are negligible)."""
     return np.argsort(words(seed, purpose, count), kind="stable")

@@ -1,4 +1,4 @@
-"""Parameters as people type them: `name=value`, one a pair."""
+"""Parameters on the command line: `name=value` pairs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["named_values"]
 
 
 def named_values(pairs: Iterable[str]) -> dict[str, Any]:
-    """`name=value` pairs; a value is read as JSON where it is, and as text otherwise.
+    """Return the values of `name=value` pairs by name; a value is parsed as JSON if it is valid JSON, else it is text.
 
-    Raises `ParameterError` for a pair without a name or a sign of equality, and for a name given twice.
+    Raises `ParameterError` for a pair without a name or without "=", and for a name given twice.
     """
     found: dict[str, Any] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not (name and separator):
-            raise ParameterError(f"a parameter has the form name=value, not {pair!r}")
+            raise ParameterError(f"a parameter must have the form name=value, got {pair!r}")
         if name in found:
             raise ParameterError(f"the parameter {name!r} is given twice")
         try:

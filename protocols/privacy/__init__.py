@@ -1,1 +1,1 @@
-"""Privacy beyond a single sum: what several sums would say together."""
+"""Privacy beyond a single sum: local noise and its cost, and what several sums reveal together."""

@@ -1,4 +1,4 @@
-"""What papers state about the privacy of their Laplace noise, what it counts, and why it is not the cost of a user."""
+"""What papers state about the privacy of their Laplace noise, and why it is not the privacy cost of a user."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ __all__ = ["PAPER_CLAIMS", "PaperClaim"]
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A paper's statement. clip: None where it bounds something else than each value that is sent, or says no number.
+    """A paper's statement about its privacy.
 
-    dim: length of an item's factor in the paper's runs. formula: its epsilon in words, `per`: of what. objections:
-    sentences on why it does not hold, or not for what a reader takes it for.
+    dim: length of an item's factor in the paper's experiments. clip: bound on each value, None if the paper bounds
+    something else or gives no number. scale: of the Laplace noise. formula: the paper's epsilon in words. per: what
+    that epsilon is for. objections: why the statement does not hold, or does not mean what a reader may think.
     """
 
     system: str
@@ -29,7 +30,7 @@ class PaperClaim:
 
     @property
     def epsilon(self) -> float | None:
-        """The number that the paper states or that follows from its own formula; None where it leaves it open."""
+        """The epsilon that the paper states or that follows from its formula; None if it gives no number."""
         return None if self.clip is None else 2 * self.clip / self.scale
 
 
@@ -83,4 +84,4 @@ PAPER_CLAIMS: Final[Mapping[str, PaperClaim]] = MappingProxyType(
         ),
     }
 )
-"""By the name of the recipe."""
+"""Name of the recipe -> the paper's statement."""

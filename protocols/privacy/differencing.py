@@ -1,25 +1,25 @@
-"""The differencing guard: two sums over the same data must not differ by the data of a few.
+"""The differencing guard: two released sums over the same data must not differ by the data of a few clients.
 
-A job that sums the same data again and again (power iteration, repeated degrees) releases S(A) and later S(B). Where
-the vectors of those in both are the same, or follow from one public model, the difference of the sums is a sum over the
-symmetric difference of A and B: of one client, if one dropped out. `min_clients` says below how many clients a sum is
-too much about each of them, so it is the threshold for differences as well: two released sets of survivors are either
-the same, or at least that many clients apart. Every pair of released sums counts, not only neighbours in time.
+A task that sums the same data repeatedly (power iteration, repeated degrees) releases S(A) and later S(B). If the
+vectors of the clients in both are equal, or follow from one public model, the difference of the sums is a sum over
+the symmetric difference of A and B: over one client, if one dropped out. A sum over fewer than `min_clients` clients
+reveals too much about each, so `min_clients` is the threshold for differences too: two released sets of survivors are
+equal, or differ by at least that many clients. This holds for every pair of released sums, not only consecutive ones.
 
-What a job does about it (`judge` says what, the service does it):
+The rules (`judge` decides, the service acts):
 
-*The cohort is frozen.* The first sum draws it; each later one asks the survivors of the last released sum. A client
-that drops out of a released sum has left for good. So the sets only shrink, and no client is added and subtracted.
+*The cohort is frozen.* The first sum draws it; each later sum asks the survivors of the last released sum. A client
+that drops out of a released sum has left the task. The sets therefore only shrink.
 
-*A few drop out.* Their number is known when the contributions are in, before anything is opened. The sum is then not
-released at all: its masks are never taken off. Those that dropped out leave the job, and with them as many others,
-drawn at random, as the threshold wants; the same sum is made again over those who stay. Had the missing ones been asked
-again instead, a client that comes and goes could hold the job up for ever; and a sum cannot be cut down to fewer
-clients once their contributions are folded into it.
+*A few clients drop out.* Their number is known when the contributions are in, before anything is opened. The sum is not
+released: its masks are never removed. The dropouts leave the task, together with as many others, drawn at random, as
+the threshold requires, and the same sum is repeated over the remaining clients. If the dropouts were asked again
+instead, a client that comes and goes could block the task; and contributions cannot be removed from a sum once they
+are folded.
 
-*Too few would stay.* Below `min_clients` there is no sum, and the job is over.
+*Too few clients remain.* Below `min_clients` there is no sum, and the task ends.
 
-Every such attempt takes at least one client out of the job, so there are finitely many.
+Every such attempt removes at least one client from the task, so their number is finite.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Allowed:
 class TooSimilar:
     """The sum must not be released: an earlier one differs by `difference` clients, below the threshold.
 
-    leave_out: survivors that must leave, too; the sum over the others may be released.
+    leave_out: survivors that must leave as well; the sum over the others may be released.
     """
 
     difference: int
@@ -54,13 +54,13 @@ Verdict = Allowed | TooSimilar
 
 
 def judge(earlier: Iterable[Collection[str]], survivors: AbstractSet[str], threshold: int, seed: bytes) -> Verdict:
-    """Whether the sum over `survivors` may follow the released sums over the `earlier` sets of the same job.
+    """Return whether the sum over `survivors` may be released after the sums over the `earlier` sets of the same task.
 
     Two sets may be equal, or differ by `threshold` clients or more (symmetric difference). seed: 32 secret random bytes
-    that choose who must leave. `ParameterError` for a threshold below 1.
+    that determine who must leave. Raises `ParameterError` for a threshold below 1.
     """
     if threshold < 1:
-        raise ParameterError(f"sums differ by at least 1 client, if they differ, got a threshold of {threshold}")
+        raise ParameterError(f"the threshold must be at least 1, got {threshold}")
     released = [frozenset(clients) for clients in earlier]
     differences = [len(survivors ^ clients) for clients in released]
     close = [difference for difference in differences if 0 < difference < threshold]
@@ -70,12 +70,12 @@ def judge(earlier: Iterable[Collection[str]], survivors: AbstractSet[str], thres
 
 
 def _kept(released: list[frozenset[str]], kept: frozenset[str], threshold: int, seed: bytes) -> frozenset[str]:
-    """A part of `kept` that is close to no released set; empty in the worst case. Each turn takes somebody out."""
+    """Return a subset of `kept` that is close to no released set; possibly empty. Each turn removes a client."""
     while kept:
         other = next((clients for clients in released if 0 < len(kept ^ clients) < threshold), None)
         if other is None:
             break
-        if kept > other:  # without those who came in addition it is the released sum once more
+        if kept > other:  # without its additional clients it is the released set
             kept = other
             continue
         shared = sorted(kept & other)

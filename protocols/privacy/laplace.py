@@ -1,18 +1,18 @@
-"""Local differential privacy: a vector is clipped and noised before it leaves the device.
+"""Local differential privacy: a vector is clipped and noise is added before it leaves the device.
 
-Every coordinate gets a draw of its own. One draw for all of them, as in RFRec's released code, hides the vector's mean
-alone: every difference between two coordinates is sent as it is.
+Every coordinate gets an independent draw. One draw for all coordinates, as in RFRec's released code, hides only the
+vector's mean: every difference between two coordinates is sent unchanged.
 
-Values lie on a grid g, a power of two, and the noise is discrete Laplace on the same grid (Ghosh, Roughgarden and
-Sundararajan, STOC 2009), drawn exactly (`protocols.privacy.discrete_laplace`). With values held to a whole number of
-steps within +-clip, and a scale rounded up to a whole number of steps, the guarantee is pure epsilon-DP with epsilon at
-most 2 * clip / scale a coordinate and delta = 0. Adding float Laplace noise to float values has no such guarantee:
-which doubles can come out depends on the value that went in (Mironov, "On Significance of the Least Significant Bits
-for Differential Privacy", CCS 2012).
+Values are on a grid g, a power of two, and the noise is discrete Laplace on the same grid (Ghosh, Roughgarden and
+Sundararajan, STOC 2009), sampled exactly (`protocols.privacy.discrete_laplace`). With values rounded to whole steps
+within +-clip, and a scale rounded up to a whole number of steps, the guarantee is pure epsilon-DP with epsilon at most
+2 * clip / scale per coordinate and delta = 0. Adding float Laplace noise to float values has no such guarantee: the set
+of possible results depends on the input (Mironov, "On Significance of the Least Significant Bits for Differential
+Privacy", CCS 2012).
 
-What it rests on: that the entropy is uniform and the keystream of AES-256 cannot be told from random, so privacy is
-against computationally bounded adversaries (Mironov et al., CRYPTO 2009); and that nobody measures how long a draw
-takes, which depends on the noise, summed over the vector, and not on the values.
+Assumptions: the entropy is uniform and the keystream of AES-256 is indistinguishable from random, so privacy holds
+against computationally bounded adversaries (Mironov et al., CRYPTO 2009); and nobody measures the time of a draw, which
+depends on the sum of the noise over the vector, not on the values.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from protocols.privacy.discrete_laplace import KEY_BYTES, discrete_laplace
 __all__ = ["LaplaceNoise", "privatise"]
 
 _STEPS: Final = 20
-"""Scales are 2**20 to 2**21 steps, so rounding one up to a whole number of steps adds less than a millionth."""
+"""Scales are 2**20 to 2**21 steps, so rounding a scale up to a whole number of steps adds less than one millionth."""
 _TAIL: Final = 40
+"""Scales between the clip and the bound of noisy values."""
 _MAX_RATIO: Final = 2.0**31
-"""Clip over scale, so that every noisy value is a whole number of steps below 2**53: exact as float64."""
+"""Largest clip / scale: every noisy value is then a whole number of steps below 2**53, exact in float64."""
 _RANGE: Final = (1e-100, 1e100)
+"""Smallest and largest clip and scale."""
 
 
 class LaplaceNoise(BaseModel):
-    """What each value is clipped to, and how much noise it gets. A release of n values costs n * `epsilon`."""
+    """The clip and noise of each value. A release of n values costs n * `epsilon`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -51,48 +53,47 @@ class LaplaceNoise(BaseModel):
     def _can_be_drawn(self) -> Self:
         low, high = _RANGE
         if not (low <= self.clip <= high and low <= self.scale <= high):
-            raise ValueError(f"clip and scale lie in {low:g} .. {high:g}, got {self.clip:g} and {self.scale:g}")
+            raise ValueError(f"clip and scale must be in {low:g} .. {high:g}, got {self.clip:g} and {self.scale:g}")
         if self.clip > _MAX_RATIO * self.scale:
-            raise ValueError(f"noise of scale {self.scale:g} hides nothing in values up to {self.clip:g}")
+            raise ValueError(f"noise of scale {self.scale:g} is too small for values up to {self.clip:g}")
         return self
 
     @property
     def bound(self) -> float:
-        """What a noisy value is held within: it would be beyond with probability below e**-40."""
+        """Bound to which noisy values are clipped; they exceed it with probability below e**-40."""
         return self.clip + _TAIL * self.scale
 
     @property
     def epsilon(self) -> float:
-        """Cost of ONE value sent once: 2 * clip / scale."""
+        """Epsilon of ONE value sent once: 2 * clip / scale."""
         return 2 * self.clip / self.scale
 
     @property
     def grid(self) -> float:
-        """The step on which noisy values lie, a power of two: scale / 2**21 < grid <= scale / 2**20."""
+        """The step of the grid of noisy values, a power of two: scale / 2**21 < grid <= scale / 2**20."""
         return 2.0 ** (math.frexp(self.scale)[1] - 1 - _STEPS)
 
 
 def privatise(
     values: NDArray[np.float64], noise: LaplaceNoise, entropy: Callable[[int], bytes] = os.urandom
 ) -> tuple[NDArray[np.float64], int]:
-    """`values` (n,) clipped and noised, float64 (n,) within +-`noise.bound`, and how many had to be moved.
+    """Return `values` (n,) clipped and with noise, float64 (n,) within +-`noise.bound`, and how many were clipped.
 
-    Moved are those beyond `clip`, and those that the noise threw beyond `bound`, which all but never happens; holding
-    them back is post-processing. How many were clipped is said of the values without noise: keep it on the device.
+    The number includes values beyond `clip` and noisy values beyond `bound`, which are very unlikely; clipping these is
+    post-processing. The number depends on the values without noise: keep it on the device.
 
-    entropy: n -> n secret random bytes; asked for 32 once, and no two calls may get the same. Raises `ParameterError`
-    for values that are not finite (training diverged) or not a vector.
+    entropy: n -> n secret random bytes, different in every call; called once, for 32 bytes. Raises `ParameterError` for
+    values that are not finite (training diverged) or not a vector.
     """
     if values.ndim != 1:
         raise ParameterError(f"noise is added to a vector, got shape {values.shape}")
     if not np.isfinite(values).all():
-        raise ParameterError("values that are not finite cannot be noised: training diverged")
+        raise ParameterError("noise cannot be added to values that are not finite: training diverged")
     grid = noise.grid
-    most, furthest = math.floor(noise.clip / grid), math.floor(noise.bound / grid)
+    most, bound = math.floor(noise.clip / grid), math.floor(noise.bound / grid)
     clipped = int(np.count_nonzero(np.abs(values) > noise.clip))
     steps = np.rint(np.clip(values, -noise.clip, noise.clip) / grid).astype(np.int64)
-    noisy = np.clip(steps, -most, most)  # rounding to the grid may lead beyond the clip
+    noisy = np.clip(steps, -most, most)  # rounding to the grid may exceed the clip
     noisy += discrete_laplace(entropy(KEY_BYTES), math.ceil(noise.scale / grid), values.size)
-    thrown = int(np.count_nonzero(np.abs(noisy) > furthest))
-    held = np.clip(noisy, -furthest, furthest).astype(np.float64)
-    return held * np.float64(grid), clipped + thrown
+    clipped += int(np.count_nonzero(np.abs(noisy) > bound))
+    return np.clip(noisy, -bound, bound).astype(np.float64) * np.float64(grid), clipped

@@ -1,1 +1,1 @@
-"""WHAT is summed: the server half and the vector layout of each recipe. A recipe knows no mechanism."""
+"""Recipes, which define what is summed: model state and vector layout. A recipe does not depend on a mechanism."""

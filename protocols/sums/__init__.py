@@ -1,1 +1,1 @@
-"""HOW vectors are summed: plain, ckks and, later, paillier and masked. A mechanism knows no recipe."""
+"""Mechanisms, which define how vectors are summed: plain, ckks, paillier, masked. None depends on a recipe."""

@@ -137,7 +137,7 @@ def test_members_are_listed_and_revoked(command: Command) -> None:
     with running_aggregator(command.data_dir) as server:
         body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
         made = httpx.post(f"{server.url}/v1/enrolments", json=body, auth=SIGNED).json()
-        assert command("member", "list", "movies") == f"{made['client_id']}  member  takes part\n"
+        assert command("member", "list", "movies") == f"{made['client_id']}  member  active\n"
         command("member", "revoke", "movies", made["client_id"])
         auth = {"Authorization": f"Bearer {made['token']}"}
         assert httpx.get(f"{server.url}/v1/tasks/{made['task_id']}", headers=auth).status_code == 401
@@ -155,9 +155,9 @@ def test_members_are_listed_and_revoked(command: Command) -> None:
         (["task", "create", "X y", "--recipe", "fedmf", "-r", "items=5"], "name"),
         (
             ["task", "create", "x", "--recipe", "colr", "-r", "itmes=5"],
-            "itmes: there is no such name; there are: items",
+            "itmes: unknown name; choose from: items",
         ),
-        (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "round=3"], "there are: rounds"),
+        (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "round=3"], "choose from: rounds"),
         (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "cohort_size=2"], "schedule: min_clients"),
     ],
 )
@@ -240,10 +240,21 @@ def test_a_round_is_extended_and_aborted_while_the_server_runs(command: Command)
         told = command("round", "extend", "long", "1", "--seconds", "600")
         assert told.startswith("long  round 1  collecting  4")
         assert 4000 < task.round(1)["seconds_left"] <= 4200
-        assert "more" in command("round", "extend", "long", "1", "--seconds", "604800", status=1)
+        assert "at most 604,800 seconds" in command("round", "extend", "long", "1", "--seconds", "604800", status=1)
         assert "seconds" in command("round", "extend", "long", "1", "--seconds", "0", status=1)
         assert "no such round" in command("round", "abort", "long", "9", status=1)
         assert command("round", "abort", task.id, "1") == "long  round 1  failed: aborted by an operator\n"
         task.wait_round(2, "collecting")
         assert "failed" in command("round", "extend", "long", "1", "--seconds", "5", status=1)
         api.close()
+
+
+@pytest.mark.parametrize(("signatures", "warned"), [("required", False), ("off", True)])
+def test_task_show_warns_when_signatures_are_off(
+    command: Command, monkeypatch: pytest.MonkeyPatch, signatures: str, warned: bool
+) -> None:
+    command("init")
+    command("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
+    monkeypatch.setenv("HUSHREC_SIGNATURES", signatures)
+    warnings = json.loads(command("task", "show", "movies"))["warnings"]
+    assert any(text.startswith("Requests need no signature") for text in warnings) is warned

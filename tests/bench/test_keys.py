@@ -15,6 +15,8 @@ from bench.targets import TARGETS
 
 RESULTS = read_results(Path(readme.__file__).parent / "results")
 MEASURED_ON = ("machine.", "version.")
+QUICK_RUNS = {"round100.peak_rss_ratio"}
+"""Patterns of keys that only quick runs write, whose results are not committed."""
 
 
 @pytest.mark.parametrize("script", sorted(RESULTS))
@@ -26,7 +28,8 @@ def test_every_committed_key_is_described(script: str) -> None:
 
 def test_every_row_describes_a_committed_key() -> None:
     described = {row_of(key, rows_of(script)) for script, figures in RESULTS.items() for key in figures}
-    assert [(name, row.pattern) for name, rows in TABLES.items() for row in rows if row not in described] == []
+    missing = {row.pattern for rows in TABLES.values() for row in rows if row not in described}
+    assert missing == QUICK_RUNS
 
 
 def test_every_system_has_tables_and_every_target_a_full_key() -> None:

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the test's own, to be stopped, started again, and held still."""
+"""A PostgreSQL cluster of the test's own that can be crashed, restarted and paused."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _SCRIPT = Path(__file__).parents[2] / "scripts" / "postgres.sh"
 
 
 class Cluster:
-    """A cluster in `folder`. It always comes back on the same port."""
+    """A cluster in `folder`. It restarts on the same port."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.url = self._run("start").strip()
 
     def schema(self) -> str:
-        """The URL of an empty place for one server's tables."""
+        """Return the URL of an empty schema for one server."""
         return TestDatabase(make_url(self.url), "postgres").schema()
 
     def crash(self) -> None:
-        """Every process ends at once; what was committed is recovered at the next start."""
+        """Kill all processes at once. The next start recovers what was committed."""
         self._run("stop")
 
     def start_again(self) -> None:
-        """After `crash`."""
+        """Start the cluster after `crash`."""
         self._run("again")
 
     @contextmanager
-    def held_still(self) -> Iterator[None]:
-        """Within the block it takes connections and answers nothing."""
+    def paused(self) -> Iterator[None]:
+        """Inside the block the cluster accepts connections and answers nothing."""
         root = psutil.Process(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))
         halted = [root, *root.children(recursive=True)]
         for process in halted:
@@ -58,7 +58,7 @@ class Cluster:
 
 @contextmanager
 def own_cluster() -> Iterator[Cluster]:
-    """A cluster that is gone after the block. Its folder is the user's who runs it, who may not be this one."""
+    """Run a cluster and remove it after the block. Its folder belongs to the user that runs it, perhaps another one."""
     with TemporaryDirectory(prefix="hushrec-chaos-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)
         cluster = Cluster(Path(folder) / "postgres")

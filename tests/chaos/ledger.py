@@ -1,8 +1,8 @@
-"""What the clients of a storm were told, and whether the sums that came out of it keep to that.
+"""The answers that clients got during faults, checked against the released sums.
 
-The invariants are those of `tests/simulation/invariants.py`, on a real server's answers: each released sum is that of
-its survivors and counts nobody twice, is of `min_clients` or more, holds every contribution that was acknowledged, and
-a round without a sum says why. Besides, no answer is a server's error but 503.
+The invariants are those of `tests/simulation/invariants.py`, for the answers of a real server: each released sum is the
+sum of its survivors, counts nobody twice, is over at least `min_clients`, and contains every acknowledged contribution;
+a round without a sum gives a reason. The server answers no error but 503.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ BASE = 4.0
 
 
 def value_of(index: int) -> float:
-    """What client `index` adds: a sum's digits to the base of four say who is in it, and how often."""
+    """The value of client `index`: the digits of a sum to base 4 show how often each client is in it."""
     return BASE**index
 
 
 @dataclass
 class Ledger:
-    """Kept by all clients of one task at the same time."""
+    """The answers to all clients of one task. Thread-safe."""
 
     task: TestTask
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
@@ -39,29 +39,29 @@ class Ledger:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, answer: httpx.Response) -> None:
-        """An answer."""
+        """Record an answer."""
         with self._lock:
             self.statuses[answer.status_code] += 1
             if answer.status_code >= 500 and answer.status_code != 503:
                 self.errors.append(f"{answer.request.method} {answer.request.url}: {answer.status_code} {answer.text}")
 
     def note_broken(self) -> None:
-        """A connection that broke, or was not made."""
+        """Record a connection that broke or was refused."""
         with self._lock:
             self.broken += 1
 
     def fail(self, what: str) -> None:
-        """Something that no storm excuses."""
+        """Record an error that no fault explains."""
         with self._lock:
             self.errors.append(what)
 
     def acknowledge(self, number: int, index: int) -> None:
-        """A receipt for the contribution of client `index`."""
+        """Record the receipt for the contribution of client `index`."""
         with self._lock:
             self.acknowledged.add((number, index))
 
     def check(self, clients: int) -> int:
-        """Once the task is over: every invariant, over all of its rounds; how many sums there are."""
+        """Check every invariant over all rounds of a finished task; return the number of sums."""
         api, task = self.task.api, self.task
         assert not self.errors, self.errors
         floor = task.view["schedule"]["min_clients"]
@@ -71,23 +71,23 @@ class Ledger:
             number = row["number"]
             view = task.round(number)
             if view["state"] == "failed":
-                assert view["failure"], f"round {number} has failed and does not say why"
+                assert view["failure"], f"round {number} failed without a reason"
                 continue
-            assert view["state"] == "complete", f"round {number} is {view['state']}, and the task is over"
+            assert view["state"] == "complete", f"round {number} is {view['state']} although the task is over"
             survivors = self._survivors(number, clients)
             assert len(survivors) == view["survivors"] >= floor
             lost = {index for told, index in self.acknowledged if told == number} - survivors
-            assert not lost, f"clients {sorted(lost)} have a receipt for round {number} and are not in the sum"
+            assert not lost, f"clients {sorted(lost)} have a receipt for round {number} and are not in its sum"
             released += 1
         return released
 
     def _survivors(self, number: int, clients: int) -> set[int]:
-        """Who is in the sum, which is exactly that of their contributions."""
+        """The clients in a sum; checks that it is exactly the sum of their contributions."""
         total = self.task.opened(number)
         mask = np.concatenate([block.integral_mask() for block in self.task.plan.layout.blocks])
         values, counts = _one_value(total[~mask]), _one_value(np.rint(total[mask]))
         digits = [values // int(BASE) ** index % int(BASE) for index in range(clients)]
-        assert max(digits) <= 1, f"round {number} counts somebody twice: {digits}"
+        assert max(digits) <= 1, f"round {number} counts a client twice: {digits}"
         survivors = {index for index, digit in enumerate(digits) if digit}
         assert values == sum(int(value_of(index)) for index in survivors)
         assert counts == len(survivors)
@@ -95,6 +95,6 @@ class Ledger:
 
 
 def _one_value(values: NDArray[np.float64]) -> int:
-    """The whole number that all of these are, up to the rounding of a masked sum."""
+    """The integer that all values are equal to, up to the rounding of a masked sum."""
     assert np.abs(values - values[0]).max() < 0.4, "the values of the sum differ"
     return round(float(values[0]))

@@ -1,4 +1,4 @@
-"""What a storm is let loose on: a task with its swarm, whatever the mechanism, and how it ends."""
+"""A storm: a task whose clients run while a test injects faults, and the checks at its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONG = 30.0
 
 @dataclass
 class Storm:
-    """A task under way. `figures`: the server's, by name, as Prometheus reads them."""
+    """A running task."""
 
     server: AggregatorProcess
     api: Api
@@ -35,25 +35,25 @@ class Storm:
     ledger: Ledger
 
     def status(self, path: str) -> int:
-        """The status of a page of the server; 0 when it does not answer."""
+        """Status code of a page of the server; 0 when it does not answer."""
         try:
             return self.api.http.get(path, timeout=5.0).status_code
         except httpx.TransportError:
             return 0
 
     def figure(self, name: str) -> float | None:
-        """A figure of /metrics without labels; None when it is not there."""
+        """Value of a metric without labels; None when it does not exist."""
         answer = self.api.http.get("/metrics", headers=self.api.operator)
         lines = [line.split() for line in answer.text.splitlines() if line.startswith(f"{name} ")]
         return float(lines[0][1]) if lines else None
 
     def completed(self) -> int:
-        """Sums released so far."""
+        """Number of sums released so far."""
         answer = self.api.http.get(self.task.path, headers=self.api.operator)
         return int(answer.json()["completed_rounds"]) if answer.status_code == 200 else -1
 
     def await_sums(self, more: int) -> None:
-        """Until so many more sums are released: the clients have recovered by themselves."""
+        """Wait until this many more sums are released: the clients have recovered by themselves."""
         seen: list[int] = []
 
         def risen() -> bool:
@@ -68,7 +68,7 @@ class Storm:
 
 @contextmanager
 def storm(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) -> Iterator[Storm]:
-    """A started server's task with a swarm on it; after the block the task is closed, and every invariant checked."""
+    """Start a server, a task and its clients; after the block, close the task and check every invariant."""
     api = Api(server.url, server.operator_token)
     options = {"mode": "semi-malicious", "dropout": 0.34} if kind == "masked" else {}
     task = api.create_task(
@@ -85,11 +85,11 @@ def storm(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) -> I
         max_failed_rounds=1000,
     )
     ledger = Ledger(task)
-    under_way = Storm(server, api, task, ledger)
+    running = Storm(server, api, task, ledger)
     with swarming(_players(task, kind, ledger, seed), ledger):
-        under_way.await_sums(1)
-        yield under_way
-        under_way.await_sums(1)
+        running.await_sums(1)
+        yield running
+        running.await_sums(1)
         closed = api.http.post(f"{task.path}/close", headers=api.operator)
         assert closed.status_code == 200, closed.text
     assert ledger.check(CLIENTS) >= 2
@@ -104,7 +104,7 @@ def _players(task: TestTask, kind: Kind, ledger: Ledger, seed: int) -> list[Play
 
 
 def fold_workers(server: AggregatorProcess) -> list[psutil.Process]:
-    """The server's worker processes, without multiprocessing's resource tracker."""
+    """The process ids of the server's workers, without the resource tracker of multiprocessing."""
     try:
         children = psutil.Process(server.pid).children()
         return [child for child in children if "spawn_main" in " ".join(child.cmdline())]

@@ -1,4 +1,4 @@
-"""Clients that keep at it: whatever happens to the server, they send what they made until it is taken."""
+"""Clients that repeat what they send until the server accepts it, whatever happens to the server."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _RECEIPT = (200, 201)
 
 
 class Player(Protocol):
-    """A client in a thread of its own."""
+    """A client in its own thread."""
 
     def turn(self) -> None:
-        """Look at the round and do what is to be done; broken connections may be raised."""
+        """Read the round and execute what is due. Raises the errors of broken connections."""
 
 
 class PlainPlayer:
-    """Uploads once a round: at once, or in pieces, as its luck has it."""
+    """Uploads once a round, whole or in chunks at random."""
 
     def __init__(self, member: TestMember, index: int, ledger: Ledger, choose: random.Random) -> None:
         self._member, self._index, self._ledger, self._choose = member, index, ledger, choose
@@ -57,7 +57,7 @@ class PlainPlayer:
         return self._member.put(number, self._made[1])
 
     def _in_pieces(self, number: int) -> httpx.Response:
-        """One piece, where the upload stands."""
+        """Send one chunk at the offset of the upload."""
         http, path, body = self._member.task.api.http, self._member.path(number), self._made[1]
         standing = http.head(path, headers=self._member.auth)
         if standing.status_code != 200:
@@ -79,7 +79,7 @@ class PlainPlayer:
 
 
 class MaskedPlayer:
-    """Takes every step of a masked round; what it made of one it sends until that is taken."""
+    """Takes every step of a masked round, and repeats each message until it is accepted."""
 
     def __init__(self, client: MaskedClient, index: int, ledger: Ledger) -> None:
         self._client, self._index, self._ledger = client, index, ledger
@@ -100,7 +100,7 @@ class MaskedPlayer:
             try:
                 self._made[step] = self._client.make(self._number, step, value_of(self._index))
             except AssertionError:
-                return  # what it needs for the step was not handed out: it asks again
+                return  # the handout that the step needs does not exist yet: try again
         answer = self._client.send(self._number, step, self._made[step])
         self._ledger.note(answer)
         if answer.status_code in _RECEIPT:
@@ -112,7 +112,7 @@ class MaskedPlayer:
 
 
 class _Follower:
-    """The current round, by long polls."""
+    """Follows the current round with long polls."""
 
     def __init__(self, http: httpx.Client, path: str, auth: dict[str, str], ledger: Ledger) -> None:
         self._http, self._path, self._auth, self._ledger = http, path, auth, ledger
@@ -144,7 +144,7 @@ def _play(player: Player, ledger: Ledger, stop: threading.Event) -> None:
 
 @contextmanager
 def swarming(players: Sequence[Player], ledger: Ledger) -> Iterator[None]:
-    """All of them play within the block."""
+    """Run all clients inside the block."""
     stop = threading.Event()
     threads = [threading.Thread(target=_play, args=(player, ledger, stop), daemon=True) for player in players]
     for thread in threads:
@@ -159,7 +159,7 @@ def swarming(players: Sequence[Player], ledger: Ledger) -> Iterator[None]:
 
 
 def until(what: str, condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    """Wait for a condition; requests that break in it are made again."""
+    """Wait for a condition, repeating requests that fail."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -168,4 +168,4 @@ def until(what: str, condition: Callable[[], bool], seconds: float = 240.0) -> N
         except httpx.TransportError:
             pass
         time.sleep(0.05)
-    raise AssertionError(f"{what} has not come about in {seconds:.0f} s")
+    raise AssertionError(f"timed out after {seconds:.0f} s: {what}")

@@ -1,4 +1,4 @@
-"""kill -9 of the server and of its fold workers, again and again, while clients upload."""
+"""The server and its fold workers are killed with kill -9, many times, while clients upload."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def test_a_server_killed_at_any_moment(server: AggregatorProcess, kind: Kind, de
     choose = random.Random(SEED)
     with storm(server, kind, SEED) as under_way:
         for _ in range(deaths):
-            time.sleep(choose.uniform(0.05, 0.6))  # the moment is the seed's to choose; nothing is waited for
+            time.sleep(choose.uniform(0.05, 0.6))  # the seed determines the moment
             server.kill()
             assert under_way.status("/readyz") == 0
             server.start()
             assert under_way.status("/readyz") == 200
     assert under_way.ledger.broken
-    # what its deaths left lying about was swept away by the starts, and the task's end
+    # the restarts and the end of the task deleted all orphans
     kinds = {key.partition("/")[0] for key in server.blobs.keys()}  # noqa: SIM118 - a store, not a dict
     assert kinds <= {"aggregates", "snapshots"}
 
 
 @pytest.mark.parametrize("kind", ["plain", "masked"])
-def test_fold_workers_killed_in_the_middle_of_their_work(server: AggregatorProcess, kind: Kind) -> None:
+def test_fold_workers_killed_during_their_jobs(server: AggregatorProcess, kind: Kind) -> None:
     with storm(server, kind, SEED) as under_way:
         for _ in range(4):
             kill_at_work(under_way)
-    assert under_way.ledger.broken == 0, "a worker's death is nothing that clients notice"
+    assert under_way.ledger.broken == 0, "the death of a worker broke a client's connection"
 
 
 def kill_at_work(under_way: Storm) -> None:
-    """A worker that has a job and cannot go on with it is killed."""
+    """Kill a worker that is running a job."""
     until("a worker", lambda: bool(fold_workers(under_way.server)))
     (worker,) = fold_workers(under_way.server)
     worker.suspend()

@@ -1,4 +1,4 @@
-"""Database and blob store that go away in mid-round and come back: stopped, held still, unmounted, full."""
+"""Database and blob store fail during a round and recover: stopped, paused, unmounted, full."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def far(cluster: Cluster, tmp_path: Path) -> Iterator[AggregatorProcess]:
-    """A server whose database is the cluster's."""
+    """A server on the database of the cluster."""
     with running_aggregator(tmp_path / "data", database_url=cluster.schema(), fold_batch=2) as running:
         yield running
 
 
 @pytest.mark.parametrize("kind", ["plain", "masked"])
-def test_a_database_that_crashes_and_comes_back(cluster: Cluster, far: AggregatorProcess, kind: Kind) -> None:
+def test_a_database_that_crashes_and_restarts(cluster: Cluster, far: AggregatorProcess, kind: Kind) -> None:
     with storm(far, kind, SEED) as under_way:
         for _ in range(2):
             cluster.crash()
@@ -46,12 +46,12 @@ def test_a_database_that_crashes_and_comes_back(cluster: Cluster, far: Aggregato
             until("/readyz to tell", lambda: under_way.status("/readyz") == 200)
             assert under_way.figure("hushrec_database_up") == 1
             under_way.await_sums(1)
-    assert under_way.ledger.statuses[503], "nobody noticed"
+    assert under_way.ledger.statuses[503], "no request was answered with 503"
 
 
-def test_a_database_that_holds_still(cluster: Cluster, far: AggregatorProcess) -> None:
+def test_a_database_that_hangs(cluster: Cluster, far: AggregatorProcess) -> None:
     with storm(far, "plain", SEED) as under_way:
-        with cluster.held_still():
+        with cluster.paused():
             until("a request that hangs", lambda: under_way.status("/readyz") != 200)
             assert under_way.status("/healthz") == 200
         until("/readyz to tell", lambda: under_way.status("/readyz") == 200)
@@ -73,7 +73,7 @@ def test_a_blob_directory_that_is_unmounted(tmp_path: Path, kind: Kind) -> None:
 
 
 def assert_gone(under_way: Storm) -> None:
-    """Whoever asks for what is there is told so. Clients may have nothing to send: the sum waits for its blobs then."""
+    """Requests for blobs are answered with 503; a sum that needs blobs waits."""
     until("/readyz to tell", lambda: under_way.status("/readyz") == 503)
     sum_of_one = f"{under_way.task.path}/rounds/1/aggregate"
     assert under_way.api.http.get(sum_of_one, headers=under_way.api.operator).status_code == 503
@@ -81,7 +81,7 @@ def assert_gone(under_way: Storm) -> None:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of 24 MB, where this user may mount one."""
+    """A mounted file system of 24 MB; skips when this user cannot mount one."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
@@ -108,7 +108,7 @@ def test_a_blob_disk_that_fills_up(tmp_path: Path) -> None:
 
 
 def fill(file: Path) -> None:
-    """Until nothing fits any more."""
+    """Fill the file system."""
     with file.open("wb", buffering=0) as rubbish:
         try:
             while True:

@@ -1,4 +1,4 @@
-"""One real server for all that is fuzzed over HTTP."""
+"""The real server that all fuzz tests over HTTP share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BRISK = {"wait_max_seconds": 0.02, "body_idle_seconds": 1.0}
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A server with tasks of every kind; in the end it is well, and its log tells of no fault."""
+    """A server with tasks of every kind; at the end it must be healthy, and its log free of faults."""
     with running_aggregator(tmp_path_factory.mktemp("fuzz") / "data", **_UNLIMITED, **_BRISK) as server:
         made = World(server)
         try:

@@ -1,4 +1,4 @@
-"""Everything that reads bytes of somebody else's making, each with one body that it accepts.
+"""Every decoder of untrusted bytes, each with one valid body.
 
 `bound`: bytes that reading may allocate at most, whatever the body holds; it follows from the plan's own lengths and
 the length of the body itself, never from a number inside the body.
@@ -34,7 +34,7 @@ from tests.protocols.sums.paillier.cases import MadeUpKeys
 __all__ = ["Decoder", "decoders"]
 
 SLACK: Final = 256 * 1024
-"""What any call may allocate, however short its body: a cached table, an error with its traceback."""
+"""Bytes that any call may allocate, however short its body: a cached table, an error with its traceback."""
 TASK: Final = bytes(32)
 POLICY: Final = ClientPolicy(modes=ANY_MODE)
 MECHANISMS: Final[dict[str, tuple[Mechanism, dict[str, Any]]]] = {
@@ -54,7 +54,7 @@ RECIPES: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Decoder:
-    """Something that reads bytes."""
+    """A decoder under test: its call, a valid body and its memory bound."""
 
     name: str
     read: Callable[[bytes], object]
@@ -67,7 +67,7 @@ class Decoder:
 
 @cache
 def decoders() -> tuple[Decoder, ...]:
-    """All of them; made once, for keys and valid bodies take a while."""
+    """Return all decoders; cached, because keys and valid bodies are slow to make."""
     return (*_sums(), *_masked(), *_sealed(), *_states())
 
 

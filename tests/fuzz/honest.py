@@ -18,13 +18,13 @@ __all__ = ["Honesty"]
 
 _PROMISED: Final = promised()
 _TASKS: Final = 40
-"""More are not made: each is one more for the engine to look after."""
+"""Limit on created tasks, because the round engine has to advance each of them."""
 _SPLIT: Final = 17
-"""Where an upload in chunks is cut."""
+"""Offset at which a chunked upload is split."""
 
 
 class Honesty:
-    """Decides with `random` who sends a case, and how much of it is put right."""
+    """Chooses with `random` who sends a case, and how many of its fields are replaced by valid ones."""
 
     def __init__(self, world: World, random: Random) -> None:
         self._world, self._random = world, random
@@ -33,7 +33,7 @@ class Honesty:
         return self._random.random() < share
 
     def improve(self, case: Case) -> Principal:
-        """Put some of the case right; who sends it."""
+        """Replace some fields of the case by valid ones, and return the sender."""
         template, method = str(case.operation.path), str(case.method).upper()
         self._protect_stories(case, method)
         sender = self._sender(case, _PROMISED[method, template])
@@ -55,7 +55,7 @@ class Honesty:
         return self._random.choice(everybody)
 
     def _odd_or_own(self, sender: Principal) -> dict[str, str]:
-        """The sender's token, now and then spoilt."""
+        """Return the sender's token, sometimes an invalid one."""
         if self._often(0.95):
             return sender.auth
         token = sender.token or "hro_nobody-has-ever-had-this-token"
@@ -64,7 +64,7 @@ class Honesty:
         return {"Authorization": f"{scheme} {self._random.choice(spoilt)}"}
 
     def _protect_stories(self, case: Case, method: str) -> None:
-        """Stories go their own way: only looks, and what must be refused, may touch what is theirs."""
+        """Let only reads, and requests that must be refused, touch the tasks of stories."""
         task, name = case.path_parameters.get("task"), case.path_parameters.get("name")
         if task in self._world.story_tasks and method not in ("GET", "HEAD"):
             case.path_parameters["task"] = self._random.choice(self._world.prey)
@@ -103,7 +103,7 @@ class Honesty:
                 case.headers["Repr-Digest"] = digest_field(body)
 
     def _body(self, case: Case, sender: Principal) -> bytes:
-        """A contribution where the sender can make one, else bytes of a length that some message has."""
+        """Return a contribution if the sender can make one, else bytes with the length of some message."""
         task, number = self._world.tasks.get(sender.known.task or ""), case.path_parameters.get("number")
         makes = task is not None and task.mechanism.name == "plain" and isinstance(number, int) and 0 < number < 9
         if task is not None and makes and sender.known.client and "/contributions/" in str(case.operation.path):
@@ -134,7 +134,7 @@ class Honesty:
             case.body = body if self._often(0.6) else self._with_one_of(body, case.body)
 
     def _with_one_of(self, body: dict[str, Any], generated: object) -> dict[str, Any]:
-        """The honest body with one field as it was generated."""
+        """Return the valid body with one generated field."""
         if not isinstance(generated, dict) or not generated:
             return body
         name = self._random.choice(sorted(generated, key=str))

@@ -1,4 +1,4 @@
-"""What every answer of the aggregator owes to whoever asked, whatever was asked: one place that says no.
+"""The rules that every answer of the aggregator must keep, for any request and any caller.
 
 An `Answer` is what came back over HTTP, with the request that it answers; `Judge` knows the OpenAPI document, the table
 of `docs/http-api.md`, and what must never be in an answer.
@@ -55,7 +55,7 @@ SHOWN_ONCE: Final = frozenset(
         ("POST", "/v1/tasks/{task}/invitations"),
     }
 )
-"""The only answers that hold a token or an invitation."""
+"""The only operations whose answers contain a token or an invitation."""
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -67,7 +67,7 @@ _ROUTES: Final = [(_pattern(path), path) for path in sorted(_PATHS, key=lambda p
 
 
 def operation_of(method: str, path: str) -> tuple[str, dict[str, str]] | None:
-    """The path template of the operation that a request is for, and its path parameters; None when there is none."""
+    """Return the path template and path parameters of the operation that a request is for; None if there is none."""
     for pattern, template in _ROUTES:
         found = pattern.match(path)
         if found is not None and method.lower() in _PATHS[template]:
@@ -76,7 +76,7 @@ def operation_of(method: str, path: str) -> tuple[str, dict[str, str]] | None:
 
 
 def strings_in(value: object) -> Iterator[str]:
-    """Every string in a JSON value, and every key that is no plain word: those may be named as misspelt fields."""
+    """Yield every string in a JSON value, and every key that is not a plain word (errors name plain unknown fields)."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -90,7 +90,7 @@ def strings_in(value: object) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Known:
-    """Who sent a request: what kind of caller, for clients of which task, for operators by which name."""
+    """The sender of a request: kind of caller, task of a client, name of an operator."""
 
     kind: str
     task: str | None = None
@@ -100,7 +100,7 @@ class Known:
 
 @dataclass
 class Answer:
-    """One exchange. headers: with names in lower case. given: strings of the request that no refusal may repeat."""
+    """A request and its answer. headers: lower-case names. given: strings of the request that no error may repeat."""
 
     method: str
     path: str
@@ -110,7 +110,7 @@ class Answer:
     who: Known | None = None
     given: list[str] = field(default_factory=list)
     response: Any = None
-    """The response as its HTTP library has it, for schemathesis."""
+    """The response object of the HTTP library, for schemathesis."""
 
     def __str__(self) -> str:
         text = self.body[:_SHOW].decode("utf-8", "replace")
@@ -118,16 +118,16 @@ class Answer:
 
 
 class Judge:
-    """Judges answers, and keeps what each operation has answered so far."""
+    """Checks answers, and records the statuses of each operation."""
 
     def __init__(self, forbidden: tuple[str, ...] = ()) -> None:
-        """`forbidden`: strings that no answer may hold, such as the server's data directory."""
+        """forbidden: strings that no answer may contain, such as the server's data directory."""
         self.seen: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
         self._forbidden = forbidden
         self._promised = promised()
 
     def check(self, answer: Answer) -> None:
-        """AssertionError, with the exchange, unless the answer keeps every promise."""
+        """Raise `AssertionError` with the exchange unless the answer keeps every rule."""
         try:
             self._check(answer)
         except AssertionError as error:
@@ -159,7 +159,7 @@ class Judge:
         wanted = {401: "www-authenticate", 405: "allow", 429: "retry-after"}.get(answer.status)
         assert wanted is None or wanted in answer.headers, f"no header {wanted}"
         for name, value in answer.headers.items():
-            assert not any(text in value for text in self._forbidden), f"{name} tells of the insides"
+            assert not any(text in value for text in self._forbidden), f"{name} reveals internals"
 
     def _check_problem(self, answer: Answer) -> None:
         assert answer.headers.get("content-type") == "application/problem+json", "not a problem document"
@@ -173,8 +173,8 @@ class Judge:
         assert document["detail"] and document["fault"] == "client", "nobody's fault"
         text = answer.body.decode()
         inside = INSIDES.search(text)
-        assert inside is None, f"tells of the insides: {inside.group()!r}"  # type: ignore[union-attr]
-        assert not any(hidden in text for hidden in self._forbidden), "tells of the insides"
+        assert inside is None, f"reveals internals: {inside.group()!r}"  # type: ignore[union-attr]
+        assert not any(hidden in text for hidden in self._forbidden), "reveals internals"
         words = set(_OWN_WORDS.findall(_TEXT))
         for given in answer.given:
             told_aloud = len(given) < 8 or given in words or _NUMBER.fullmatch(given)
@@ -202,7 +202,7 @@ class Judge:
                 SCHEMA[template][answer.method].validate_response(answer.response)
 
     def _check_caller(self, answer: Answer, template: str, parameters: Mapping[str, str]) -> None:
-        """Nobody is let in whom docs/http-api.md does not let in, and no client into what is another's."""
+        """Check that only callers that docs/http-api.md allows succeed, and that no client reaches another's data."""
         who = answer.who
         if who is None:
             return

@@ -1,4 +1,4 @@
-"""How much is tried, and from which seed: see docs/fuzzing.md."""
+"""The number of examples and the seed of fuzz tests; see docs/fuzzing.md."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["AGAIN", "EXAMPLES", "SEED", "limits"]
 _GIVEN: Final = os.environ.get("HUSHREC_FUZZ_EXAMPLES", "")
 EXAMPLES: Final = int(_GIVEN or "60")
 SEED: Final = int(os.environ.get("HUSHREC_SEED", "0")) or (Random().randrange(1, 2**31) if _GIVEN else 1)
-"""The same in every plain run of the suite; another one each time when more is asked for."""
+"""Fixed in a plain run of the suite; random in longer runs."""
 AGAIN: Final = f"HUSHREC_SEED={SEED} HUSHREC_FUZZ_EXAMPLES={EXAMPLES}"
 
 
 def limits(examples: int, **changes: Any) -> settings:
-    """Nothing is shrunk, kept or timed: a server has a past, so the same example need not fail twice."""
+    """Return settings without shrinking, database or deadline: the server keeps state, so failures may not repeat."""
     return settings(
         max_examples=max(1, examples),
         deadline=None,

@@ -1,5 +1,7 @@
-"""Honest lives that a server under fuzz leads meanwhile: each yields between two requests, so that anything may happen
-there. Told to their ends they make every operation of the document succeed."""
+"""Stories: valid uses of a server under fuzz. Each yields between two requests, where generated requests may run.
+
+Complete stories make every operation of the OpenAPI document succeed.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def _open(task: TestTask, number: int) -> None:
 
 
 def plain(world: World, name: str = "plain") -> Story:
-    """Whole and resumed uploads, aggregates, snapshots of the server's own, ledgers, and an end."""
+    """A plain task to its end: whole and resumed uploads, aggregates, the server's snapshots, ledgers."""
     task = world.api.create_task(name, cohort=2, rounds=3, collect_seconds=3600)
     yield
     first, second = task.enrol(2)
@@ -103,7 +105,7 @@ def _results(world: World, task: TestTask, member: TestMember, number: int) -> S
 
 
 def _known_already(world: World, task: TestTask, member: TestMember) -> Story:
-    """What is asked again is answered in short."""
+    """Conditional requests are answered with 304."""
     current = _get(world, f"{task.path}/rounds/current", member.auth)
     yield
     known = {**member.auth, "If-None-Match": current.headers["etag"]}
@@ -120,7 +122,7 @@ def _known_already(world: World, task: TestTask, member: TestMember) -> Story:
 
 
 def interventions(world: World, name: str = "interventions") -> Story:
-    """An operator's hand in a round: more time, and an end."""
+    """An operator extends and aborts a round."""
     task = world.api.create_task(name, cohort=2, rounds=2, collect_seconds=3600)
     yield
     task.enrol(2)
@@ -133,7 +135,7 @@ def interventions(world: World, name: str = "interventions") -> Story:
 
 
 def keyed(world: World, name: str = "keyed") -> Story:
-    """CKKS: envelopes, encrypted contributions, and a snapshot that a member seals."""
+    """A CKKS task: envelopes, encrypted contributions, and a snapshot that a member seals."""
     task = world.api.create_task(
         name,
         items=20,
@@ -173,7 +175,7 @@ def keyed(world: World, name: str = "keyed") -> Story:
 
 
 def paillier(world: World, name: str = "paillier") -> Story:
-    """A public key."""
+    """A Paillier task in public mode: the holder publishes its public key."""
     parameters = {"key_bits": 2048, "mode": "public"}
     task = world.api.create_task(
         name, items=20, dim=4, clip=0.5, cohort=2, mechanism_name="paillier", mechanism_parameters=parameters
@@ -188,7 +190,7 @@ def paillier(world: World, name: str = "paillier") -> Story:
 
 
 def masked(world: World, name: str = "masked") -> Story:
-    """Every stage of a masked round, and what is handed out after each."""
+    """A masked round: every stage, and what the server delivers after each."""
     task = masked_task(world.api, name, cohort=6, rounds=2)
     yield
     clients = enrol_masked(task, 6)
@@ -247,7 +249,7 @@ def certified(world: World, name: str = "certified") -> Story:
 
 
 def operators(world: World) -> Story:
-    """Tokens of every role, rotated and revoked, and what each may look at."""
+    """Operators' tokens of every role: created, rotated, revoked, and what each may read."""
     for role in ("read-only", "operator", "admin"):
         for name in (role, f"{role}-2"):
             made = world.api.http.post("/v1/operators", json={"name": name, "role": role}, headers=world.api.operator)
@@ -283,7 +285,7 @@ _HALF_WAY: Final = ((plain, 12), (keyed, 9), (masked, 15), (paillier, 3))
 
 
 def abandoned(world: World) -> None:
-    """Tasks of every kind, left half way for whoever comes along."""
+    """Create tasks of every kind with unfinished rounds, for generated requests to use."""
     for story, steps in _HALF_WAY:
         life = story(world, f"{story.__name__}-abandoned")
         for _ in range(steps):

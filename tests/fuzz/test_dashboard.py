@@ -1,4 +1,4 @@
-"""The dashboard's pages and forms, which the document does not name: any path, any field, signed in or not."""
+"""The dashboard's pages and forms, which OpenAPI does not list: any path, any field, signed in or not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ STATUSES = {200, 303, 400, 401, 403, 404, 405, 409, 413, 415, 422, 429}
 
 @pytest.fixture(scope="module")
 def visitors(world: World) -> Iterator[list[httpx.Client]]:
-    """Nobody, and an admin who is signed in."""
+    """Return two HTTP clients: one that is not signed in, and one signed in as admin."""
     with httpx.Client(base_url=world.server.url) as nobody, httpx.Client(base_url=world.server.url) as admin:
         assert sign_in(admin, world.server.url, world.server.operator_token).status_code == 303
         admin.headers["X-Form"] = form_token(admin)
@@ -62,7 +62,7 @@ def visitors(world: World) -> Iterator[list[httpx.Client]]:
 
 @st.composite
 def visits(draw: st.DrawFn) -> tuple[str, str, dict[str, str], dict[str, str], dict[str, str]]:
-    """Method, path, query, form and headers."""
+    """Draw method, path, query, form and headers."""
     pairs = st.dictionaries(st.sampled_from(FIELDS), st.sampled_from(VALUES), max_size=3)
     path = draw(st.sampled_from(PATHS)).replace("{odd}", draw(st.sampled_from(ODD)))
     origin = draw(st.sampled_from(["", "null", "https://evil.example", "own"]))
@@ -70,7 +70,7 @@ def visits(draw: st.DrawFn) -> tuple[str, str, dict[str, str], dict[str, str], d
 
 
 def test_any_visit(world: World, visitors: list[httpx.Client]) -> None:
-    """Nothing is told of the insides, nothing that was sent runs, and nothing happens without the form's own token."""
+    """No answer reveals internals or runs input, and nothing changes without the form's own token."""
 
     @seed(SEED)
     @limits(3 * EXAMPLES)

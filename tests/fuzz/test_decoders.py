@@ -1,4 +1,4 @@
-"""Whatever bytes arrive: a value, or one of our own errors; and never more memory than the plan allows for.
+"""Any bytes give a value or a HushRec error, and never take more memory than the plan allows.
 
 HUSHREC_FUZZ_EXAMPLES raises the number of bodies a decoder is given (default 60).
 """
@@ -20,7 +20,7 @@ EXAMPLES = int(os.environ.get("HUSHREC_FUZZ_EXAMPLES", "60"))
 
 @st.composite
 def bodies(draw: st.DrawFn, valid: bytes) -> bytes:
-    """Anything, or the valid body cut, stretched, patched, or with a number in it made enormous."""
+    """Draw any bytes, or the valid body cut, extended, patched, or with a very large number in it."""
     kind = draw(st.sampled_from(("anything", "same length", "cut", "stretched", "patched", "flipped", "huge")))
     if kind == "anything":
         return draw(st.binary(max_size=512))
@@ -38,7 +38,7 @@ def bodies(draw: st.DrawFn, valid: bytes) -> bytes:
 
 
 def read(decoder: Decoder, body: bytes) -> int:
-    """The peak of what reading allocates, in bytes; anything but our own errors goes up."""
+    """Return the peak allocation of reading, in bytes; only HushRec errors are caught."""
     tracemalloc.start()
     try:
         decoder.read(body)
@@ -68,7 +68,7 @@ def test_any_body_gives_a_value_or_our_own_error(decoder: Decoder, data: st.Data
 
 @pytest.mark.parametrize("decoder", decoders(), ids=str)
 def test_no_other_length_is_read(decoder: Decoder) -> None:
-    """Every decoder here knows the length of what it reads, or finds the end of it."""
+    """Every decoder knows the length of its input, or finds its end."""
     for wrong in (b"", decoder.valid[:-1], decoder.valid + b"\0"):
         with pytest.raises(HushRecError):
             decoder.read(wrong)

@@ -1,4 +1,4 @@
-"""JSON that is none, or that no reader expects: numbers beyond numbers, depths, broken text, at any place of a body."""
+"""Invalid or unusual JSON at any place of a body: huge numbers, deep nesting, broken text."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ READ_ALL_THE_SAME = [
     b'{"name": "a", "name": "b"}',
     b" " * (LIMIT - 2) + b"{}",
 ]
-"""A mark of the byte order, UTF-16, a name that comes twice (the last counts), a body of just the longest length."""
+"""A byte order mark, UTF-16, a duplicate name (the last one counts), a body of exactly the largest length."""
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a JSON value."""
+    """Yield the path of every place in a JSON value."""
     yield at
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, one in inner:
@@ -109,7 +109,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def spoilt(value: Any, place: tuple[Any, ...], raw: bytes) -> bytes:
-    """The value as JSON, with other bytes at that place."""
+    """Return the value as JSON, with `raw` at that place."""
     if not place:
         return raw
     mark = "the-place-of-something-else"
@@ -122,7 +122,7 @@ def spoilt(value: Any, place: tuple[Any, ...], raw: bytes) -> bytes:
 
 
 def bodies(world: World) -> dict[str, Any]:
-    """A good body for each route that takes JSON, by its path."""
+    """Return a valid body for each route that takes JSON, by path."""
     keys = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
     recipe = {"name": "colr", "parameters": {"items": 50, "dim": 8, "rank": 2, "clip": 0.5}}
     schedule = {"rounds": 1, "cohort_size": 3, "min_clients": 2, "start_clients": 0, "sampling": "uniform"}
@@ -140,7 +140,7 @@ def bodies(world: World) -> dict[str, Any]:
 
 
 def send(world: World, path: str, body: bytes, media_type: str = "application/json") -> int:
-    """Sent by an admin; the world judges the answer."""
+    """Send a body as admin, with the answer checked, and return the status."""
     headers = {**world.api.operator, "Content-Type": media_type}
     return world.api.http.post(path, content=body, headers=headers).status_code
 

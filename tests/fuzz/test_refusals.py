@@ -1,4 +1,4 @@
-"""Whoever may not do something changes nothing by trying, however well-formed the attempt."""
+"""A caller without the permission changes nothing, however well-formed its request is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMISED = promised()
 
 @pytest.fixture(scope="module")
 def callers(world: World) -> dict[str, Principal]:
-    """One of each kind; the clients are of one task."""
+    """Return one caller of each kind; the clients are members of one task."""
     for role in ("read-only", "operator"):
         made = world.api.http.post("/v1/operators", json={"name": role, "role": role}, headers=world.api.operator)
         assert made.status_code == 201

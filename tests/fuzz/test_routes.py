@@ -1,4 +1,4 @@
-"""Every route of a real server, called in every order by everybody: see docs/fuzzing.md."""
+"""Every route of a real server, called in any order by any caller; see docs/fuzzing.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fuzz.world import World
 
 @pytest.mark.timeout(0 if EXAMPLES > 60 else 600)
 def test_any_order_of_calls(world: World, session: requests.Session) -> None:
-    """ApiCalls that follow from each other's answers, while honest clients take rounds along."""
+    """Calls that use earlier answers, while honest clients advance rounds."""
     Workflow.world, Workflow.session = world, session
     Workflow.stories = [story(world) for story in STORIES]
     run = SEED
@@ -35,13 +35,13 @@ def test_any_order_of_calls(world: World, session: requests.Session) -> None:
                 raise
         if Workflow.failure:
             pytest.fail(f"{Workflow.failure}\nagain: {AGAIN}", pytrace=False)
-    _tell_to_the_end(world, Workflow.stories)
+    _finish(world, Workflow.stories)
     for method, path in OPERATIONS:
         seen = world.judge.seen[method, path]
         assert any(status < 300 for status in seen), f"{method} {path} never succeeded: {dict(seen)}"
 
 
-def _tell_to_the_end(world: World, stories: list[Story]) -> None:
+def _finish(world: World, stories: list[Story]) -> None:
     with world.told():
         for story in stories:
             for _ in story:
@@ -51,7 +51,7 @@ def _tell_to_the_end(world: World, stories: list[Story]) -> None:
 @pytest.mark.timeout(0 if EXAMPLES > 60 else 600)
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_any_call(world: World, session: requests.Session, method: str, path: str) -> None:
-    """What fits the document, and what does not, sent by everybody."""
+    """Requests that match the OpenAPI document, and requests that do not, from any caller."""
 
     @seed(SEED)
     @limits(EXAMPLES // 15)

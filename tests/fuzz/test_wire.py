@@ -1,4 +1,4 @@
-"""What no HTTP library would send: lengths that lie, heads that are none, paths and headers of any bytes.
+"""Bytes that no HTTP library would send: wrong lengths, malformed heads, paths and headers of any bytes.
 
 After each of them the server answers the next one, and a refused one has changed nothing.
 """
@@ -21,7 +21,7 @@ JSON = "Content-Type: application/json"
 
 @pytest.fixture(autouse=True)
 def alive(world: World) -> None:
-    """The server is there, and serves, before and after each of these."""
+    """Check that the server answers before and after each test."""
     assert world.api.http.get("/readyz").status_code == 200
 
 
@@ -59,15 +59,17 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_lengths_that_lie(world: World, name: str) -> None:
+def test_wrong_lengths(world: World, name: str) -> None:
     lines, body, expected = LENGTHS[name]
     statuses = answers_to(world, "POST", ENROL, head("POST", ENROL, JSON, *lines), body)
-    assert set(statuses) <= expected | {400}, statuses  # what follows the body is no request
-    assert statuses or 413 in expected, "no answer"  # nobody waits for the end of 2**63 bytes: hanging up is fair
+    assert set(statuses) <= expected | {400}, statuses  # the bytes after the body are not a request
+    assert statuses or 413 in expected, (
+        "no answer"
+    )  # the server may close the connection instead of reading 2**63 bytes
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_lengths_that_lie_about_raw_bytes(world: World, name: str) -> None:
+def test_wrong_lengths_of_raw_bodies(world: World, name: str) -> None:
     lines, body, expected = LENGTHS[name]
     target = f"/v1/tasks/{world.prey[0]}/rounds/1/contributions/c_00000000000000000000"
     member = world.of_kind("member")[0]
@@ -102,8 +104,8 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_heads_that_are_none(world: World, name: str) -> None:
-    """Answered in order or not at all; whatever is an error is a problem document, below the application, too."""
+def test_malformed_heads(world: World, name: str) -> None:
+    """Answers are in order or absent; every error is a problem document, also below the application."""
     answers_to(world, "GET", "/no-such-place", HEADS[name])
 
 
@@ -113,14 +115,14 @@ def test_an_old_client(world: World) -> None:
 
 
 def test_requests_one_after_the_other(world: World) -> None:
-    """Answered in order, each for itself, whatever stands between."""
+    """Pipelined requests are answered in order, one by one, whatever is between them."""
     one, refused = head("GET", "/healthz"), head("POST", ENROL, JSON, "Content-Length: 1") + b"{"
     assert answers_to(world, "GET", "/healthz", one * 3) == [200] * 4
     assert answers_to(world, "POST", ENROL, refused * 3) == [400] * 3
 
 
 def spelt(draw: st.DrawFn, path: str) -> str:
-    """A path with something odd in place of a parameter, or anywhere."""
+    """Draw a path with unusual text in place of a parameter, or anywhere."""
     odd = st.sampled_from(
         ["%00", "%2f", "%2F..%2f", "..", ".", "", "%", "%zz", "%c0%af", "%ff", "\xff", "a" * 5000, "%F0%9F%92%A9"]
         + ["'--", "{task}", "%0d%0aX-Injected:%20yes", ";a=b", "9" * 30, "-1", "1e3", "0x1", "+1", "%31", "\u00b2"]

@@ -1,4 +1,4 @@
-"""Requests as they stand on the wire: whatever bytes a test sends, and every answer that comes back."""
+"""Raw requests over a socket: any bytes, and every answer to them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SECONDS: Final = 20.0
 
 
 def head(method: str, target: str, *lines: str, version: str = "HTTP/1.1") -> bytes:
-    """A request line and headers, as they are."""
+    """Return a request line and headers as bytes, unchecked."""
     return "\r\n".join([f"{method} {target} {version}", "Host: test", *lines, "", ""]).encode("latin-1")
 
 
 _LAST: Final = head("GET", "/healthz", "Connection: close")
-"""Sent after everything else: whatever went before, its answer is the last, or there is none any more."""
+"""Sent last: its answer is the last one, or there is no answer any more."""
 
 
 def exchange(world: World, *chunks: bytes) -> bytes:
@@ -39,14 +39,14 @@ def exchange(world: World, *chunks: bytes) -> bytes:
 
 
 def read_answers(received: bytes, methods: list[str]) -> Iterator[tuple[int, dict[str, str], bytes]]:
-    """Status, headers and body of each answer, in order; AssertionError when anything else stands between them."""
+    """Yield status, headers and body of each answer in order; `AssertionError` for anything else between them."""
     stream = io.BytesIO(received)
     for method in methods:
         if stream.tell() == len(received):
             return
         answer = http.client.HTTPResponse(_Kept(stream), method=method)  # type: ignore[arg-type]
         answer.begin()
-        # What is refused below the application may have had any method.
+        # A request that is refused below the application may have had any method.
         refused = answer.status == 400 and answer.getheader("connection") == "close"
         body = stream.read() if refused and method == "HEAD" else answer.read()
         yield answer.status, {name.lower(): value for name, value in answer.getheaders()}, body
@@ -54,7 +54,7 @@ def read_answers(received: bytes, methods: list[str]) -> Iterator[tuple[int, dic
 
 
 class _Kept:
-    """A stream that stays open, and where it is, when an answer has been read."""
+    """A stream that stays open at its position after an answer was read."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         self._stream = stream
@@ -79,7 +79,7 @@ class _Kept:
 
 
 def answers_to(world: World, method: str, target: str, *chunks: bytes) -> list[int]:
-    """Send requests and judge whatever is answered; the statuses. No answer to anything is a failure."""
+    """Send requests, check all answers and return their statuses; no answer at all is a failure."""
     world.before()
     statuses = []
     for status, headers, body in read_answers(exchange(world, *chunks), [method] * 8):

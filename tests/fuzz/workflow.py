@@ -1,4 +1,4 @@
-"""Schemathesis' state machine over the document's links, in a world that goes on between its steps."""
+"""Schemathesis' state machine over OpenAPI links, with stories that advance between its steps."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _Machine: Any = SCHEMA.as_state_machine()
 
 
 def send(world: World, session: requests.Session, case: Case, sender: Principal, **kwargs: Any) -> Any:
-    """Send a case as `sender` has prepared it, judge the answer, and return it."""
+    """Send a case as `sender`, check the answer, and return it."""
     world.before()
     try:
         response = case.call(base_url=world.server.url, session=session, auth=sign_prepared, **kwargs)
-    except (requests.exceptions.InvalidHeader, UnicodeError):  # nothing that HTTP can carry
+    except (requests.exceptions.InvalidHeader, UnicodeError):  # not valid in HTTP
         return None
     request = response.request
     content = request.body or b""
@@ -51,7 +51,7 @@ def send(world: World, session: requests.Session, case: Case, sender: Principal,
 
 
 class Workflow(_Machine):  # type: ignore[misc]
-    """ApiCalls follow the links of what was answered before; tokens, digests and signatures are often true ones."""
+    """Calls follow the links of earlier answers; tokens, digests and signatures are often valid."""
 
     world: ClassVar[World]
     stories: ClassVar[list[Story]]
@@ -62,12 +62,12 @@ class Workflow(_Machine):  # type: ignore[misc]
 
     @initialize(seed=st.integers(0, 2**32 - 1))  # type: ignore[untyped-decorator]
     def begin(self, seed: int) -> None:
-        """Choices that are not schemathesis' own follow from its draws, too."""
+        """Seed our own choices from schemathesis' draws."""
         self.honesty = Honesty(self.world, Random(seed))
 
     @rule(which=st.integers(0, 9), steps=st.integers(1, 4))  # type: ignore[untyped-decorator]
     def meanwhile(self, which: int, steps: int) -> None:
-        """The honest go on with their lives."""
+        """Advance the stories."""
         if self.stories:
             story: Iterator[None] = self.stories[which % len(self.stories)]
             for _ in range(steps):
@@ -75,7 +75,7 @@ class Workflow(_Machine):  # type: ignore[misc]
                     next(story)
 
     def call(self, case: Case, **kwargs: Any) -> Any:
-        """Send the case as somebody; the first failure is kept, since the world has moved on when it is tried again."""
+        """Send the case as some caller; keep the first failure, because a retry meets another server state."""
         Workflow.calls += 1
         sender = self.honesty.improve(case)
         try:
@@ -85,4 +85,4 @@ class Workflow(_Machine):  # type: ignore[misc]
             raise
 
     def validate_response(self, response: Any, case: Case, *args: Any, **kwargs: Any) -> None:
-        """`send` has judged it."""
+        """Do nothing: `send` has checked the response."""

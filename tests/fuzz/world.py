@@ -1,4 +1,4 @@
-"""A real aggregator under fuzz: everything that is asked of it passes here, is judged, and teaches the world something.
+"""A real aggregator under fuzz: every exchange passes through here, is checked, and updates what is known.
 
 Tokens, invitations and tasks in answers are remembered, whoever asked for them, so that later calls can use them.
 """
@@ -27,7 +27,7 @@ __all__ = ["NOBODY", "Principal", "Rows", "World"]
 _ORDINARY: Final = frozenset(
     {"host", "accept", "accept-encoding", "connection", "content-length", "content-type", "transfer-encoding"}
 )
-"""Headers whose values are nobody's secret: `application/json` may stand in a refusal."""
+"""Headers whose values are not secret: an error may repeat `application/json`."""
 _STRICT: Final = {
     "operators": "SELECT * FROM operators ORDER BY name",
     "invitations": "SELECT * FROM invitations ORDER BY token_hash",
@@ -36,11 +36,11 @@ _STRICT: Final = {
     "contributions": "SELECT round_id, client_id, digest FROM contributions ORDER BY round_id, client_id",
     "messages": "SELECT round_id, stage, client_id, digest FROM stage_messages ORDER BY round_id, stage, client_id",
 }
-"""What only a request changes; the rest the round engine writes, too, whenever it has something to do."""
+"""Tables and columns that only requests change; the round engine writes the others too."""
 
 
 class Rows:
-    """The server's database, looked at from outside."""
+    """The server's database, read from outside."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
@@ -50,11 +50,11 @@ class Rows:
         self._connection.close()
 
     def version(self) -> int:
-        """Another number after every commit of the server."""
+        """Return a number that changes with every commit of the server."""
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def strict(self) -> dict[str, str]:
-        """A digest of what only requests change, by what it is."""
+        """Return a digest of each set of rows that only requests change, by name."""
         version = self.version()
         if self._known[0] != version:
             self._known = version, {name: self._digest(query) for name, query in _STRICT.items()}
@@ -69,7 +69,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Principal:
-    """Somebody with a token."""
+    """A caller with a token."""
 
     known: Known
     token: str
@@ -83,7 +83,7 @@ NOBODY: Final = Principal(Known("nobody"), "")
 
 
 class World:
-    """The server, its judge, and everything that answers have told so far."""
+    """The server, the judge of its answers, and everything that is known from answers so far."""
 
     def __init__(self, server: AggregatorProcess) -> None:
         self.server = server
@@ -113,7 +113,7 @@ class World:
         self.rows.close()
 
     def who(self, authorization: str) -> Known | None:
-        """Who sends this header; None for a token that is no longer, or never was, good."""
+        """Return the caller with this header; None for a token that is not valid, or no longer."""
         scheme, _, token = authorization.partition(" ")
         if not authorization:
             return NOBODY.known
@@ -121,27 +121,27 @@ class World:
         return found.known if found is not None else Known("nobody")
 
     def of_kind(self, *kinds: str, task: str | None = None) -> list[Principal]:
-        """Everybody of these kinds; clients of `task` alone, when it is given."""
+        """Return all callers of these kinds; if `task` is given, only clients of that task."""
         found = [one for one in self.principals.values() if one.known.kind in kinds]
         return [one for one in found if task is None or one.known.task in (None, task)]
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """What is made meanwhile belongs to a story: nobody else may spoil it."""
+        """Mark everything created in the context as a story's, which generated requests must not change."""
         self._in_story = True
         try:
             yield
         finally:
             self._in_story = False
 
-    # what passes through httpx (stories) and through requests (schemathesis) comes together here
+    # exchanges of httpx (stories) and of requests (schemathesis) both call these methods
 
     def before(self) -> None:
-        """A request is about to be sent."""
+        """Record the state before a request is sent."""
         self._was = self.rows.strict()
 
     def after(self, answer: Answer) -> None:
-        """It was answered: judge, compare, learn."""
+        """Check an answer, compare the database, and update what is known."""
         self.trail = [*self.trail[-30:], f"{answer.method} {answer.path} as {answer.who} -> {answer.status}"]
         self.judge.check(answer)
         now = self.rows.strict()
@@ -154,7 +154,7 @@ class World:
     def answer_of(
         self, method: str, url: str, sent: Mapping[str, str], content: bytes, status: int, headers: Any, body: bytes
     ) -> Answer:
-        """An exchange; sent: the request's headers."""
+        """Return an exchange as an `Answer`. sent: the request's headers."""
         parts, names = urlsplit(url), {name.lower(): value for name, value in sent.items()}
         given = [unquote(part) for part in parts.path.split("/") if part]
         given += [value for _, value in parse_qsl(parts.query)]
@@ -204,5 +204,5 @@ class World:
         self.principals[principal.token] = principal
 
     def _drop(self, known: Known) -> None:
-        """Its tokens are void."""
+        """Forget a caller whose tokens are no longer valid."""
         self.principals = {token: one for token, one in self.principals.items() if one.known != known}

@@ -44,7 +44,7 @@ def test_base64_refuses_other_forms(text: str) -> None:
 
 
 def test_base64_refuses_another_length() -> None:
-    with pytest.raises(CodecError, match="2 bytes were expected, got 1"):
+    with pytest.raises(CodecError, match="expected 2 bytes, got 1"):
         b64decode("QQ", 2)
 
 
@@ -55,7 +55,7 @@ def test_exact_length() -> None:
 
 
 def test_reader_refuses_what_does_not_fit() -> None:
-    with pytest.raises(CodecError, match="3 more bytes were expected, 2 are left"):
+    with pytest.raises(CodecError, match="expected 3 more bytes, 2 are left"):
         Reader(b"ab").fixed(3)
     with pytest.raises(CodecError, match="over the limit of 4"):
         Reader(pack(b"abcde")).chunk(4)

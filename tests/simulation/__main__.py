@@ -1,4 +1,4 @@
-"""Fault schedules: python -m tests.simulation --help"""
+"""Run fault schedules: python -m tests.simulation --help"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Coroutines that go on only when they are let, in place of threads and worker processes.
+"""Coroutines that replace threads and worker processes, and continue only when the driver resumes them.
 
-Wherever the service hands work to a thread or a worker process, the coroutine stands still until the driver lets it go
-on. So the driver alone decides what happens in which order, and a process can die between any two steps.
+Where the service gives work to a thread or a worker process, the coroutine pauses until the driver resumes it. So the
+driver alone determines the order of events, and a process can die between any two of them.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _ACTOR: ContextVar[Actor] = ContextVar("actor")
 
 
 class Mortal(Protocol):
-    """What an actor belongs to, and dies with."""
+    """The process of an actor; the actor ends with it."""
 
     alive: bool
 
 
 class Actor:
-    """A coroutine of a process that goes on only when it is let. `haste`: how often, compared with others."""
+    """A coroutine of a process that continues only when it is resumed. haste: how often, relative to other actors."""
 
     def __init__(self, name: str, process: Mortal, work: Coroutine[Any, Any, None], haste: float) -> None:
         self.name, self.process, self.at, self.haste = name, process, "start", haste
-        self._gates: list[asyncio.Future[None]] = []  # several, where parts of a fold are under way
+        self._gates: list[asyncio.Future[None]] = []  # several while parts of a fold are running
         self._task = asyncio.create_task(self._run(work))
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -58,13 +58,13 @@ class Actor:
         return self._task.done()
 
     async def pause(self, at: str) -> None:
-        """Stand still until the driver comes by."""
+        """Wait until the driver resumes the actor."""
         self.at, gate = at, asyncio.get_running_loop().create_future()
         self._gates.append(gate)
         await gate
 
     async def go_on(self) -> None:
-        """Run until the next pause, or to the end."""
+        """Resume the actor until its next pause or its end."""
         self.at = "waiting"
         if self._gates:
             self._gates.pop(0).set_result(None)
@@ -73,14 +73,14 @@ class Actor:
             self._task.result()
 
     async def vanish(self) -> None:
-        """Its process died: nothing of it goes on."""
+        """Cancel the actor: its process died."""
         self._task.cancel()
         self._gates.clear()
         await asyncio.gather(self._task, return_exceptions=True)
 
     @property
     def ready(self) -> bool:
-        """Whether it stands still until it is let; otherwise it waits for another actor (for one of few places)."""
+        """Whether the driver can resume it; otherwise it waits for another actor (for a semaphore)."""
         return self.at == "start" or bool(self._gates)
 
     async def _settle(self) -> None:
@@ -93,13 +93,13 @@ class Actor:
 
 
 async def in_line(work: Callable[..., Outcome], *args: Any, **named: Any) -> Outcome:
-    """`work(...)` once the driver comes by."""
+    """Return `work(...)`, called when the driver resumes the actor."""
     await _ACTOR.get().pause(getattr(work, "__name__", "work"))
     return work(*args, **named)
 
 
 class InLinePool(FoldPool):
-    """Folds in line; between an outcome and its recording anything may happen."""
+    """Runs jobs in the actor, with a pause between the result and its commit."""
 
     async def run(self, work: Callable[[Any], Outcome], job: Any) -> Outcome:
         """See `FoldPool.run`."""
@@ -109,7 +109,7 @@ class InLinePool(FoldPool):
 
 
 class _Seeded:
-    """In place of `secrets` and `os`: ids, tokens and seeds that a schedule's seed repeats."""
+    """Replaces `secrets` and `os`: ids, tokens and seeds follow from the seed of the schedule."""
 
     def __init__(self, choose: random.Random) -> None:
         self._choose = choose
@@ -126,7 +126,7 @@ class _Seeded:
 
 @contextmanager
 def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
-    """Within the block, the service gives way to the driver, draws from `choose`, and has no other clock."""
+    """Inside the block, the service pauses for the driver instead of using threads, and draws from `choose`."""
     seeded = _Seeded(choose)
     with pytest.MonkeyPatch.context() as patch:
         for name, module in list(sys.modules.items()):

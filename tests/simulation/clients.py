@@ -1,4 +1,4 @@
-"""Clients of a simulated job: what each contributes in a round, and what it sends next."""
+"""Clients of a simulated task: what each contributes in a round, and what it sends next."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _POLICY: Final = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
 
 
 def vector(layout: VectorLayout, number: int, index: int) -> NDArray[np.float64]:
-    """The whole vector of client `index` in round `number`: whole numbers, so that every sum of them is exact.
+    """Return the vector of client `index` in round `number`: integers, so that every sum is exact.
 
-    Of the first values each is one client's, 1 in its own vector and 0 in all others: a sum says who is in it, and how
-    often. The others tell rounds and clients apart, where the layout has room for them.
+    Each of the first values belongs to one client, 1 in its vector and 0 in all others: a sum shows who is in it, and
+    how often. The other values distinguish rounds and clients, where the layout has room for them.
     """
     bounds = np.concatenate([block.bounds() for block in layout.blocks])
     counts = np.concatenate([block.integral_mask() for block in layout.blocks])
@@ -45,15 +45,16 @@ def vector(layout: VectorLayout, number: int, index: int) -> NDArray[np.float64]
 
 
 def counted(total: NDArray[np.float64]) -> list[int]:
-    """How often each client stands in a sum."""
+    """Return how often each client is in a sum."""
     return [round(value) for value in total[:PLACES]]
 
 
 @dataclass
 class Client:
-    """One client, and where it stands in the round it is in. It never dies: it falls silent.
+    """One client and its state in the current round. It never dies, but may stop sending.
 
-    `token`: "" while it has to enrol, again or for the first time. `offset`: how far its upload came; None: it asks.
+    token: "" while it has to enrol, again or for the first time. offset: bytes of its upload that are stored; None: it
+    asks the server.
     """
 
     index: int
@@ -77,12 +78,12 @@ class Client:
         return X25519PrivateKey.from_private_bytes(bytes([self.index + 1] * 32))
 
     def enter(self, number: int) -> None:
-        """A new round."""
+        """Start a new round."""
         self.number, self.left, self.done, self.made, self.state = number, False, frozenset(), None, None
         self.offset = 0
 
     def next_message(self, part: Part, body: bytes, pieces: int) -> Message:
-        """How it goes on with what it has made: at once, or in `pieces`; it asks where it stands if it was not told."""
+        """Return the next request for a message: whole, or one of `pieces` chunks; HEAD for an unknown offset."""
 
         def message(method: Any, piece: bytes, offset: int | None = None) -> Message:
             return Message(self.number, part, self.id, self.token, method, body, piece, piece, offset)
@@ -95,7 +96,7 @@ class Client:
         return message("PATCH", body[offset : offset + -(-len(body) // pieces)], offset)
 
     def make(self, process: Process, task: TaskRow, round_: RoundRow, part: Part) -> bytes | None:
-        """What this client sends in this part; the same bytes each time. None: not now, or it has left the round."""
+        """Return the message of this client for a part, always the same bytes; None: not now, or never."""
         if self.made is not None and self.made[0] == part:
             return self.made[1]
         try:
@@ -109,7 +110,7 @@ class Client:
         except RefusalError:
             if "contribute" in self.done:
                 raise
-            self.left = True  # its last chunk came too late, and nobody said so
+            self.left = True  # its last chunk was late, and it got no answer
             return None
         if body is not None:
             self.made = (part, body)
@@ -125,7 +126,7 @@ class Client:
             self.state, body = client.advertise(round_context(task, round_), self.id, self.identity, _POLICY)
             return body
         if self.state is None:
-            self.left = True  # it slept through an earlier stage
+            self.left = True  # it missed an earlier stage
             return None
         curious = part == "unmask" and not round_.confirms
         needs: dict[Part, Handout] = {"share": "roster", "contribute": "inbox", "confirm": "survivors"}

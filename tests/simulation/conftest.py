@@ -1,4 +1,4 @@
-"""The storage that all schedules are run on, one after the other."""
+"""The storage for all schedules, which run one after the other."""
 
 from __future__ import annotations
 

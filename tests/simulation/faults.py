@@ -1,4 +1,4 @@
-"""What goes wrong in a schedule: the kinds of faults, and the one place that says which of them strikes when."""
+"""The faults of a schedule: their kinds, and which of them happens when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 __all__ = ["FAULTS", "FaultKind", "Striker", "Strike", "strikes"]
 
 OnMessage = Literal[
-    # to the n-th message that clients send
+    # at the n-th message that clients send
     "drop",
     "answer lost",
     "delay",
@@ -22,7 +22,7 @@ OnMessage = Literal[
     "altered byte",
 ]
 AtPoint = Literal[
-    # at the n-th point at which a process touches storage or gives way
+    # at the n-th point at which a process uses storage or pauses
     "crash",
     "crash of all",
     "database gone",
@@ -33,7 +33,7 @@ AtPoint = Literal[
     "blob corrupted",
 ]
 AtTick = Literal[
-    # between two steps of the schedule: time and people
+    # between two steps of the schedule: time and operators
     "clock jump",
     "revoked",
     "enrolled again",
@@ -61,8 +61,10 @@ _LONGEST: Final = 40
 
 @dataclass(frozen=True)
 class Strike:
-    """One fault. `at`: the number of the message, of the point or of the tick. `size`: of seconds, points, bytes or
-    clients, as the kind needs it."""
+    """One fault.
+
+    at: number of the message, of the point or of the tick. size: number of seconds, points, bytes or clients, as the
+    kind needs it."""
 
     kind: FaultKind
     at: int
@@ -70,7 +72,7 @@ class Strike:
 
     @property
     def place(self) -> str:
-        """What `at` counts."""
+        """What `at` counts: messages, points or ticks."""
         return "message" if self.kind in _ON_MESSAGE else "point" if self.kind in _AT_POINT else "tick"
 
     def __str__(self) -> str:
@@ -78,7 +80,7 @@ class Strike:
 
 
 def strikes(choose: random.Random, sends: int, seldom: Sequence[FaultKind] = ("closed",)) -> Iterator[Strike]:
-    """Strikes without end, spread over a job of about `sends` messages; those of `seldom` come a tenth as often."""
+    """Generate faults without end, spread over about `sends` messages; those in `seldom` are ten times rarer."""
     while True:
         kinds, reach, most = choose.choices(
             ((_ON_MESSAGE, sends + 4, 120), (_AT_POINT, 22 * sends, _LONGEST), (_AT_TICK, 18 * sends, 120)), (5, 5, 2)
@@ -89,7 +91,7 @@ def strikes(choose: random.Random, sends: int, seldom: Sequence[FaultKind] = ("c
 
 @dataclass
 class Striker:
-    """Which strike is due. `calm`: nothing strikes any more. `injected` counts those that did."""
+    """Selects the fault that is due. calm: no more faults. injected: counts the faults so far."""
 
     plan: Sequence[Strike]
     note: Callable[[str], None]
@@ -106,17 +108,17 @@ class Striker:
                 self._of_messages.setdefault(strike.at, []).append(strike)
 
     def of_message(self, number: int) -> Sequence[Strike]:
-        """What strikes the message that is sent as number `number`."""
+        """Return the fault of message `number`, if any."""
         return () if self.calm else self._of_messages.pop(number, ())
 
     def at_tick(self, tick: int) -> Strike | None:
-        """What happens now besides, if anything does; each once."""
+        """Return the fault of this tick, if any; each one once."""
         if self._at_ticks and not self.calm and self._at_ticks[0].at <= tick:
             return self._at_ticks.pop(0)
         return None
 
     def at_point(self, name: str, corrupt: Callable[[Strike], bool]) -> Strike | None:
-        """What strikes at the next point, which is called `name`. `corrupt` damages a blob, if there is any."""
+        """Return the fault at the next point, called `name`. corrupt: damages a blob, if there is one."""
         self.points += 1
         if self.calm:
             return None
@@ -138,6 +140,6 @@ class Striker:
         return None
 
     def struck(self, strike: Strike, where: str) -> None:
-        """Write down that it did."""
+        """Record that a fault happened."""
         self.injected[strike.kind] += 1
         self.note(f"FAULT {strike.kind}: {where}")

@@ -1,22 +1,21 @@
-"""What must hold in every schedule, whatever fails, checked at each release and at the end:
+"""The invariants of every schedule, whatever fails, checked at each release and at the end:
 
 1. The released sum is exactly the sum of the survivors' contributions. (All values are whole numbers below 2^24, so
    that float32, float64 and the masked ring hold each sum exactly.)
 2. No contribution counts twice.
-3. Nothing below the floor (`min_clients`) is released.
-4. Every acknowledged contribution is in the sum, or its loss is reported: the round has failed and says why.
+3. No sum over fewer than `min_clients` clients is released.
+4. Every acknowledged contribution is in the sum, or its loss is reported: the round has failed with a reason.
 
-And what makes these worth something:
+Without the following, these would mean little:
 
-5. What was released never changes, and a round that is over stays as it is.
-6. Once the faults are over, the job comes to its end: no round waits for ever.
+5. A released sum never changes, and neither does a finished round.
+6. Once the faults are over, the task ends: no round waits forever.
 7. After a restart nothing is stored that no row names: no body, no blob.
-8. No fault is answered with an error that nobody foresaw, and no round is given up for damaged storage unless a stored
-   byte was flipped.
+8. No fault causes an unexpected error, and no round fails for damaged storage unless a stored byte was flipped.
 9. Sums over the same data (a frozen cohort) are over the same clients, or over sets that differ by the floor or more.
-10. Nobody is asked after being put out, nor when it is another group's turn; one identity is one member.
+10. No revoked client is asked, nor one of another device group; one identity is one member.
 
-Who is in a sum is read off the sum itself (`clients.vector`), not off the rows that the service keeps about it.
+The clients in a sum are read from the sum itself (`clients.vector`), not from the rows of the service.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = ["Ledger"]
 
 @dataclass
 class Ledger:
-    """What the outside world knows: who sent a whole contribution, who was given a receipt, what was released."""
+    """What clients and operators know: who sent a whole contribution, who got a receipt, what was released."""
 
     plan: Plan
     disk: Disk
@@ -51,11 +50,11 @@ class Ledger:
     released: dict[int, tuple[frozenset[int], str] | None] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
     revoked: dict[str, int] = field(default_factory=dict)
-    """Clients that were put out, and the number of the newest round at that time."""
+    """Revoked clients, and the number of the newest round at that time."""
     violations: list[str] = field(default_factory=list)
 
     def check_releases(self, task_id: str) -> None:
-        """After a commit: every sum that is new is held against what was sent."""
+        """After a commit: compare every new sum with what clients sent."""
         for task, row in self._rounds(task_id):
             before = self.ended.get(row.number)
             if before is not None and before != row.state:
@@ -69,8 +68,8 @@ class Ledger:
         total, digest = self._opened(task, row)
         if digest != row.aggregate_digest:
             if row.aggregate_key not in self.damaged:
-                self._broken(1, row, "the stored aggregate is not the one that was computed")
-            self.released[row.number] = None  # it decayed before the commit: whoever asks for it is told
+                self._broken(1, row, "the stored aggregate is not the computed one")
+            self.released[row.number] = None  # it was damaged before the commit: a request for it gets an error
             return
         times = counted(total)
         survivors = frozenset(index for index, count in enumerate(times) if count)
@@ -82,7 +81,7 @@ class Ledger:
             self._broken(1, row, f"the sum {total} is not that of the contributions of {sorted(survivors)}")
         unknown = {index for index in survivors if (row.number, index) not in self.sent}
         if unknown:
-            self._broken(1, row, f"clients {sorted(unknown)} are in the sum and sent nothing")
+            self._broken(1, row, f"clients {sorted(unknown)} are in the sum but sent nothing")
         if len(survivors) < self.plan.floor or row.survivors != len(survivors):
             self._broken(3, row, f"{len(survivors)} in the sum, {row.survivors} stated, the floor is {self.plan.floor}")
 
@@ -94,7 +93,7 @@ class Ledger:
             index for index in survivors if device_group_of(self.plan, index) != recipe.device_group_of(row.sum_index)
         }
         if strangers:
-            self._broken(10, row, f"clients {sorted(strangers)} are of another group than the one whose turn it is")
+            self._broken(10, row, f"clients {sorted(strangers)} are not of the round's device group")
         if not recipe.frozen_cohort:
             return
         for number, known in self.released.items():
@@ -103,14 +102,14 @@ class Ledger:
                 self._broken(9, row, f"differs from the sum of round {number} by {difference} clients")
 
     def check_asked(self, view: View) -> None:
-        """Whenever clients look: the cohort is of members."""
+        """When clients read the round: the cohort consists of members."""
         if view.round is not None:
             out = {client for client in view.asked if self.revoked.get(client, view.round.number) < view.round.number}
             if out:
-                self._broken(10, view.round, f"asks {sorted(out)}, who were put out")
+                self._broken(10, view.round, f"asks {sorted(out)}, whose membership was revoked")
 
     def check_end(self, task_id: str) -> None:
-        """When the job is over and the storage was tidied up."""
+        """After the end of the task and the clean-up of the storage."""
         self.check_releases(task_id)
         with self.disk.database.read() as session:
             keys = session.scalars(select(ClientRow.identity_key)).all()
@@ -118,15 +117,15 @@ class Ledger:
             self.violations.append("invariant 10: an identity has become several members")
         for task, row in self._rounds(task_id):
             if row.state not in ("complete", "failed"):
-                self._broken(6, row, f"is {row.state} though the job is {task.state}")
+                self._broken(6, row, f"is {row.state} although the task is {task.state}")
             if (row.state == "complete") != (row.number in self.released):
                 self._broken(3, row, f"is {row.state} and its sum is {'' if row.aggregate_key else 'not '}there")
             if row.state == "complete":
                 self._check_kept(task, row)
             elif not row.failure:
-                self._broken(4, row, "has failed and does not say why")
+                self._broken(4, row, "failed without a reason")
             elif "damaged" in row.failure and not self.damaged:
-                self._broken(8, row, "was given up for damaged storage, and nothing was damaged")
+                self._broken(8, row, "failed for damaged storage, but nothing was damaged")
 
     def _check_kept(self, task: TaskRow, row: RoundRow) -> None:
         known = self.released.get(row.number)
@@ -135,7 +134,7 @@ class Ledger:
         survivors, digest = known
         lost = {index for number, index in self.acknowledged if number == row.number} - survivors
         if lost:
-            self._broken(4, row, f"clients {sorted(lost)} have a receipt and are not in the sum")
+            self._broken(4, row, f"clients {sorted(lost)} have a receipt but are not in the sum")
         if row.aggregate_digest != digest:
             self._broken(5, row, "names another sum than at its release")
         if row.aggregate_key not in self.damaged and self._opened(task, row)[1] != digest:

@@ -1,4 +1,4 @@
-"""The simulated job as the database holds it: made at the beginning, looked at by clients after each commit."""
+"""The simulated task in the database: created at the beginning, read by clients after each commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.clients import PLACES, Client
 from tests.simulation.plan import MEMBERS, Job, Plan
 from tests.simulation.storage import Disk
 
-__all__ = ["GROUPS", "STAGE_SECONDS", "View", "create_job", "device_group_of", "look_at"]
+__all__ = ["GROUPS", "STAGE_SECONDS", "View", "create_job", "device_group_of", "read_view"]
 
 STAGE_SECONDS: Final = 100.0
 GROUPS: Final = 2
@@ -32,7 +32,7 @@ _PLAIN: Final[dict[str, Any]] = {"name": "fedmf", "parameters": {"items": 3, "di
 
 @dataclass(frozen=True)
 class View:
-    """What clients see of the job. `stuck`: it is open and has too few members to go on."""
+    """What clients see of the task. stuck: it is open, but has too few members for another round."""
 
     task: TaskRow
     round: RoundRow | None
@@ -40,12 +40,12 @@ class View:
 
 
 def device_group_of(plan: Plan, index: int) -> int:
-    """The group that a client is in."""
+    """Return the device group of a client."""
     return index % GROUPS if plan.job == "groups" else 0
 
 
 def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) -> tuple[str, str]:
-    """A task whose first members have joined: its id, and an invitation for others."""
+    """Create a task with its first members; return its id and an invitation for others."""
     masked = {"mode": plan.job, "corrupt": 0.0, "dropout": 0.25}
     request = {
         "name": "simulated",
@@ -86,8 +86,8 @@ def _member(client: Client, task_id: str, device_group: int) -> ClientRow:
     )
 
 
-def look_at(disk: Disk, task_id: str) -> View:
-    """The job as it stands in the database."""
+def read_view(disk: Disk, task_id: str) -> View:
+    """Read the task from the database."""
     with disk.database.read() as session:
         newest = last_round(session, task_id)
         asked = frozenset(cohort_clients(session, newest.id)) if newest is not None else frozenset[str]()

@@ -1,4 +1,4 @@
-"""Messages of clients on their way to a process, what becomes of them there, and what the client hears of it."""
+"""Messages from clients to a process: their delivery, their processing, and the answers to the clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ASK_AGAIN: Final = {"conflict", "too-many-requests"}
 
 @dataclass
 class InFlight:
-    """A message on its way. `behind`: how many later ones overtake it, `answered`: whether the client hears of it."""
+    """A message in transit. behind: later ones that overtake it. answered: whether the client gets the answer."""
 
     message: Message
     sender: Client
@@ -40,7 +40,7 @@ class InFlight:
 
 @dataclass
 class Network:
-    """What is under way. `unforeseen` takes errors that no fault explains."""
+    """The messages in transit. unforeseen: called with errors that no fault explains."""
 
     clock: ManualClock
     striker: Striker
@@ -50,7 +50,7 @@ class Network:
     sent: int = 0
 
     def send(self, message: Message, sender: Client) -> None:
-        """Off it goes, once, twice or not at all."""
+        """Send a message: once, twice or not at all, depending on its fault."""
         if message.part == "contribute" and message.method != "HEAD" and message.last:
             self.ledger.sent.add((message.number, sender.index))
         one = InFlight(message, sender, self.sent)
@@ -64,7 +64,7 @@ class Network:
         self.flying += copies
 
     def _harmed(self, one: InFlight, copies: list[InFlight], strike: Strike) -> list[InFlight]:
-        """What is left of a message and its copies."""
+        """Return the message and its copies after its fault."""
         body, now = one.message.arrives, self.clock.now()
         match strike.kind:
             case "drop":
@@ -88,19 +88,19 @@ class Network:
         return copies
 
     def ready(self) -> InFlight | None:
-        """The next message that may arrive."""
+        """Return the next message that may arrive."""
         now = self.clock.now()
         return next((one for one in self.flying if one.due <= now and one.behind <= 0), None)
 
     def overtaken(self) -> bool:
-        """Nothing is sent any more that could overtake those that wait for it: they come. Whether there were any."""
+        """Release the messages that wait to be overtaken, since no more are sent; return whether there were any."""
         waiting = [one for one in self.flying if one.behind > 0]
         for one in waiting:
             one.behind = 0
         return bool(waiting)
 
     async def arrive(self, task_id: str, one: InFlight, process: Process) -> None:
-        """The process takes the request, and the client hears of it if it still listens."""
+        """Let the process handle the request, and give the answer to the client unless it is lost."""
         message = one.message
         try:
             answer = await process.receive(task_id, message)
@@ -129,13 +129,13 @@ class Network:
             client.offset = int(answer.headers["upload-offset"])
 
     def _refused(self, one: InFlight, problem: Problem) -> bool:
-        """Whether this was to be expected."""
+        """Whether a refusal was to be expected."""
         message, client = one.message, one.sender
         if problem.slug in _REFUSED_FOR_GOOD:
             client.left = client.left or client.number == message.number
         elif problem.slug == "unauthenticated":
             if client.token == message.token:
-                client.token = ""  # it was taken away, or another enrolment's took its place
+                client.token = ""  # its token was voided, or replaced by that of another enrolment
         elif message.method != "PUT" and problem.slug in (*_ASK_AGAIN, "offset-mismatch"):
             if self._heard(one):
                 client.offset = problem.extensions.get("upload_offset")

@@ -1,4 +1,4 @@
-"""What people do while a job runs: they join, join again, are put out, and operators meddle with rounds."""
+"""What people do during a task: clients enrol and enrol again, operators revoke members and intervene in rounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TOO_LATE: Final = {"conflict", "not-found", "gone"}
 
 @dataclass
 class People:
-    """Those of one job; each of these is one request to a process, and may find its storage gone."""
+    """The people of one task. Each method is one request to a process, whose storage may be unavailable."""
 
     task_id: str
     invitation: str
@@ -38,7 +38,7 @@ class People:
     unforeseen: Callable[[Exception], None]
 
     async def enrol(self, process: Process, client: Client, device_group: int | None) -> None:
-        """Join, or get a new token."""
+        """Enrol a client, or get it a new token."""
         body = signed_enrolment(self.invitation, client.identity, client.mailbox, device_group)
         request = EnrolmentRequest.model_validate(body)
 
@@ -51,7 +51,7 @@ class People:
             client.id, client.token = found[-1]
 
     async def meddle(self, process: Process, strike: Strike, client: Client) -> None:
-        """An operator's doing."""
+        """Execute an intervention of an operator."""
         database, clock = process.services.database, process.services.clock
 
         def work(session: Session) -> None:
@@ -81,7 +81,7 @@ class People:
         except DATABASE_GONE:
             return False
         except Problem as problem:
-            if problem.slug == "forbidden":  # the membership was revoked: there is no way back
+            if problem.slug == "forbidden":  # the membership was revoked for good
                 return False
             if problem.slug not in _TOO_LATE:
                 self.unforeseen(problem)

@@ -1,4 +1,4 @@
-"""Seeded plans of a simulated job: what is summed, who falls silent when, and which faults strike where."""
+"""Plans of simulated tasks, drawn from a seed: what is summed, which clients drop out when, and which faults happen."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MEMBERS = 6
 
 @dataclass(frozen=True)
 class Plan:
-    """A job and its faults. `processes`: servers over one storage, each with an engine that drives the job.
+    """A task and its faults.
 
-    `silent`: the part from which on a client is not heard in a round, `chunks`: in how many pieces it sends its
-    contribution instead of at once; both by (round, client).
+    processes: number of servers on one storage, each with an engine. silent: the part from which on a client sends
+    nothing in a round. chunks: number of pieces in which it sends its contribution. Both are by (round, client).
     """
 
     seed: int
@@ -39,12 +39,12 @@ class Plan:
 
     @property
     def masked(self) -> bool:
-        """Whether the server sees no contribution."""
+        """Whether the task is masked."""
         return self.job in ("curious", "semi-malicious")
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What a client does in a round, in order."""
+        """What a client does in a round, in this order."""
         if not self.masked:
             return ("contribute",)
         if self.job == "curious":
@@ -52,7 +52,7 @@ class Plan:
         return ("advertise", "share", "contribute", "confirm", "unmask")
 
     def lines(self) -> Iterator[str]:
-        """The schedule for people."""
+        """The plan as readable lines."""
         yield (
             f"seed {self.seed}: {self.job}, {MEMBERS} members, cohorts of {self.cohort}, floor "
             f"{self.floor}, {self.rounds} rounds, batches of {self.batch}, {self.processes} processes"
@@ -65,7 +65,7 @@ class Plan:
 
 
 def draw_plan(seed: int) -> Plan:
-    """The plan of a seed; the same one always. Every fifth is masked, every eighth without faults."""
+    """Return the plan of a seed, always the same. Every fifth is masked, every eighth has no faults."""
     choose = random.Random(seed)
     job = _draw_job(seed, choose)
     plan = _sized(seed, job, choose)

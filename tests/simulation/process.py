@@ -46,8 +46,10 @@ _INSTRUMENTS: Final = Instruments()
 
 @dataclass(frozen=True)
 class Message:
-    """A request of a client. `whole` is what it has to send, `body` the piece of it that this request was to carry,
-    `arrives` what is left of that on the way; `offset` is None where the body is sent at once."""
+    """A request of a client.
+
+    whole: all that it has to send. body: the part of it in this request. arrives: what of the body reaches the server.
+    offset: None when the whole is sent at once."""
 
     number: int
     part: Part
@@ -61,7 +63,7 @@ class Message:
 
     @property
     def last(self) -> bool:
-        """Whether nothing of the body is left after this one."""
+        """Whether this request completes the upload."""
         return self.offset is None or self.offset + len(self.body) == len(self.whole)
 
     @property
@@ -77,7 +79,7 @@ class Message:
         return [(name.encode(), value.encode()) for name, value in found.items()]
 
     def bodies(self) -> Iterator[dict[str, Any]]:
-        """In two pieces; the connection breaks where the body is cut."""
+        """Yield the ASGI messages of the body: two pieces, then a disconnect where the body was cut."""
         half = len(self.arrives) // 2
         whole = len(self.arrives) == len(self.body)
         yield {"type": "http.request", "body": self.arrives[:half], "more_body": True}
@@ -92,11 +94,11 @@ def _digest(body: bytes) -> str:
 
 @lru_cache
 def _settings(data_dir: Path) -> Settings:
-    return Settings(data_dir=data_dir, body_idle_seconds=3600.0)  # the machine's time plays no part
+    return Settings(data_dir=data_dir, body_idle_seconds=3600.0)  # real time has no influence
 
 
 class Process:
-    """A server from its start to its death. `DATABASE_GONE` or `Crash` when it does not get as far as serving."""
+    """A server from its start to its death. Raises `DATABASE_GONE` or `Crash` when it cannot start."""
 
     def __init__(self, disk: Disk, index: int, clock: Clock, batch: int, strike: Callable[[Process, str], str]) -> None:
         self.index, self.alive, self._strike, self._clock = index, True, strike, clock
@@ -129,7 +131,7 @@ class Process:
         self.services = Services(**cast(Any, unused | used))
 
     def start(self, *, alone: bool) -> None:
-        """What a server does before it takes requests. `alone`: the storage is its own."""
+        """Execute what a server does before it serves requests. alone: no other server uses the storage."""
         collect_bodies(self.services.settings.upload_dir)
         if alone:
             collect_orphans(self.database, self.blobs)
@@ -142,7 +144,7 @@ class Process:
         if found.startswith("crash"):
             self.alive = False
             raise Crash
-        self.alive = found != "torn blob"  # half of the blob is written yet
+        self.alive = found != "torn blob"  # half of the blob is still to be written
         return found
 
     def _after_commit(self, effects: Effects, settings: Settings) -> None:
@@ -151,8 +153,8 @@ class Process:
         delete_orphans(effects, self.blobs)
 
     async def engine_step(self, task_id: str, failed: Callable[[Exception], None]) -> None:
-        """One step of the round engine, and when it wants the next, as its own loop has it."""
-        self.engine_due, self.stepping = float("inf"), True  # due when a commit, or the end of this step, says so
+        """Execute one action of the round engine, and determine when the next one is due, as its own loop does."""
+        self.engine_due, self.stepping = float("inf"), True  # due again after a commit or at the end of this action
         try:
             pause = await self.services.engine.advance(task_id)
         except (BlobsUnavailableError, *DATABASE_GONE):
@@ -165,7 +167,7 @@ class Process:
             self.engine_due = min(self.engine_due, self._clock.now() + min(pause, RECHECK))
 
     async def receive(self, task_id: str, message: Message) -> Response:
-        """The answer to a client's request; raises what the route raises."""
+        """Return the answer to a client's request; raises what the route raises."""
         scope = {"type": "http", "method": message.method, "path": "/", "headers": message.headers, "app": self._app}
         bodies = message.bodies()
 
@@ -186,7 +188,7 @@ class Process:
         return answer
 
     def _authenticate(self, token: str) -> Enrolled:
-        """The route's dependency without its limits and signatures, which know nothing of rounds."""
+        """Authenticate as the routes do, without rate limits and signatures."""
         with self.database.read() as session:
             row = session.scalars(select(ClientRow).where(ClientRow.token_hash == hash_token(token))).one_or_none()
         if row is None:
@@ -194,7 +196,7 @@ class Process:
         return Enrolled(row.id, row.task_id, "member", row.device_group)
 
     def hand_out(self, task_id: str, number: int, kind: Handout, client_id: str) -> bytes | None:
-        """What the client is handed; None while there is nothing."""
+        """Return what is handed out to the client; None while it does not exist."""
         try:
             return handed_out(self.services, Enrolled(client_id, task_id, "member"), task_id, number, kind).body
         except Problem:

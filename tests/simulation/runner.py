@@ -1,4 +1,4 @@
-"""Schedules over all cores. A seed is the same schedule in whichever process it is played."""
+"""Run schedules on all cores. A seed gives the same schedule in any process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Found = tuple[list[tuple[int, str]], Counter[str]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status: 0 when every invariant held."""
+    """Run the command; return the exit status, 0 when every invariant held."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Play fault schedules.")
     parser.add_argument("--schedules", type=int, default=2000, help="how many (default: 2000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
@@ -58,7 +58,7 @@ def _many(first: int, schedules: int, jobs: int) -> int:
 
 
 def _end_together() -> None:
-    """A worker whose runner was killed stops, too, instead of playing on for nobody."""
+    """Make a worker exit when its runner is killed."""
     runner = multiprocessing.parent_process()
     assert runner is not None
 
@@ -70,7 +70,7 @@ def _end_together() -> None:
 
 
 def _some(seeds: Sequence[int]) -> Found:
-    """What failed of these, and which faults struck."""
+    """Run these seeds; return the failures and the faults that happened."""
     failed, injected = list[tuple[int, str]](), Counter[str]()
     with new_disk() as disk:
         for seed in seeds:

@@ -1,4 +1,4 @@
-"""A failing schedule made smaller: what it needs in order to fail, and nothing else."""
+"""Shrink a failing schedule to the faults that it needs to fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_TRIES = 60
 
 
 def shrink(plan: Plan, disk: Disk) -> tuple[Plan, str]:
-    """A plan with fewer faults that breaks some invariant, too, and what it shows. `plan` must fail."""
+    """Return a plan with fewer faults that also breaks an invariant, and its error. `plan` must fail."""
     shown, tries = _failure(plan, disk), 0
     smaller = True
     while smaller and tries < _MOST_TRIES:

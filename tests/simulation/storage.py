@@ -1,4 +1,4 @@
-"""Database and blobs that outlive the simulated processes, and what a process sees of them while faults last."""
+"""Database and blobs that survive the simulated processes, and each process's access to them, with faults."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ Point = Callable[[str], str]
 
 
 class Crash(BaseException):
-    """The process is dead: whatever it still tries, nothing of it takes effect."""
+    """The process is dead: nothing that it still does has an effect."""
 
 
 class _UnansweredError(BaseException):
-    """The commit took effect and its answer is lost: no listener hears of it."""
+    """The commit took effect, but its answer is lost: no listener is called."""
 
 
 class Disk:
-    """What a machine's end leaves behind. One database is used for all schedules, emptied between them."""
+    """The storage that survives a process. All schedules use one database, which is emptied between them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -48,7 +48,7 @@ class Disk:
         self.blobs = DirectoryBlobs(root / "blobs")
 
     def wipe(self) -> None:
-        """As new."""
+        """Empty the disk."""
         with self.database.engine.connect() as connection:
             connection.exec_driver_sql("COMMIT")
             raw = connection.connection.dbapi_connection
@@ -60,7 +60,7 @@ class Disk:
         self.blobs.prepare()
 
     def flip(self, key: str, place: int) -> None:
-        """One bit of a stored blob decays."""
+        """Flip one bit of a stored blob."""
         path = self.blobs.root / key
         body = bytearray(path.read_bytes())
         body[place % len(body)] ^= 1 << place % 8
@@ -69,7 +69,7 @@ class Disk:
 
 @contextmanager
 def new_disk() -> Iterator[Disk]:
-    """One for many schedules. In memory where the system has a file system there: they are nothing but small writes."""
+    """Create a disk for many schedules: in memory where the system allows it, since it is written in small pieces."""
     shared_memory = Path("/dev/shm")  # noqa: S108
     with tempfile.TemporaryDirectory(dir=shared_memory if os.access(shared_memory, os.W_OK) else None) as root:
         made = Disk(Path(root))
@@ -78,14 +78,14 @@ def new_disk() -> Iterator[Disk]:
 
 
 def _in_memory_speed(connection: Any, _record: object) -> None:
-    """No simulated crash takes the page cache along, so nothing has to reach the disk."""
+    """Switch syncing off: a simulated crash does not lose the page cache."""
     connection.execute("PRAGMA synchronous=OFF")
 
 
 class FaultyDatabase(Database):
     """One process's connection to the database of a `Disk`.
 
-    It shares the engine (SQLAlchemy would compile every statement anew for each process), and nothing else.
+    It shares only the engine, since SQLAlchemy would otherwise compile every statement again for each process.
     """
 
     def __init__(self, disk: Disk, point: Point) -> None:
@@ -103,7 +103,7 @@ class FaultyDatabase(Database):
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """See `Database.write`. The process may die before the commit, or after it before anybody hears of it."""
+        """See `Database.write`. The process may die before the commit, or after it before the listeners are called."""
         self._reach("database.begin")
         try:
             with super().write() as session:
@@ -128,12 +128,12 @@ def _gone() -> OperationalError:
 
 @dataclass(frozen=True)
 class FaultyBlobs(DirectoryBlobs):
-    """One process's view of the blobs of a `Disk`."""
+    """One process's access to the blobs of a `Disk`."""
 
     point: Point
 
     def put(self, key: str, body: bytes | memoryview) -> str:
-        """See `BlobStore.put`. A full disk, or the process's end, leaves half of a file behind."""
+        """See `BlobStore.put`. A full disk, or the death of the process, leaves half of a file."""
         found = self._reach("blob.put")
         if found in ("disk full", "torn blob"):
             half = self._target(key)

@@ -1,4 +1,4 @@
-"""The simulation can fail: with a defence taken out, some schedule breaks the invariant that the defence is for."""
+"""The simulation can fail: without a defence, some schedule breaks the invariant that the defence protects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ENOUGH = 400
 
 
 def fold_without_comparing(patch: Patch) -> None:
-    """Whoever folded last is right: neither the pointer nor the marks are looked at."""
+    """The last fold wins: neither the partial sum nor the folded marks are compared."""
 
     def record_fold(
         session: Session, round_id: int, batch: Sequence[str], previous: BlobRef | None, folded: BlobRef
@@ -55,7 +55,7 @@ def fold_without_comparing(patch: Patch) -> None:
 
 
 def no_floor(patch: Patch) -> None:
-    """A round takes what it gets."""
+    """A round releases a sum over any number of clients."""
 
     def model_validate(schedule: Any) -> Schedule:
         return Schedule.model_validate(schedule).model_copy(update={"min_clients": 1})
@@ -64,7 +64,7 @@ def no_floor(patch: Patch) -> None:
 
 
 def unchecked_blobs(patch: Patch) -> None:
-    """What is read is what was written."""
+    """The digest of a blob is not verified."""
 
     def view(self: DirectoryBlobs, key: str, digest: str) -> memoryview:
         with Path(self.root / key).open("rb") as file:
@@ -118,7 +118,7 @@ def bodies_as_they_come(patch: Patch) -> None:
 
 
 def chunks_in_any_order(patch: Patch) -> None:
-    """A chunk goes on wherever it says, and whatever comes out of them all is the contribution."""
+    """A chunk is accepted at any offset."""
     patch.setattr(routes, "_check_offset", lambda request, admission: int(request.headers["upload-offset"]))
     patch.setattr(chunks, "upload_progress", lambda session, round_id, client_id: (_Any(), 0))
 
@@ -129,17 +129,17 @@ class _Any(int):
 
 
 def never_swept(patch: Patch) -> None:
-    """What a dead server left behind stays."""
+    """The orphans of a dead server are not deleted."""
     patch.setattr(process, "collect_orphans", lambda database, blobs: 0)
 
 
 def revoked_and_still_asked(patch: Patch) -> None:
-    """A cohort is drawn from all who ever joined."""
+    """A cohort is drawn from all members, also revoked ones."""
     patch.setattr(cohorts, "eligible_clause", lambda task: ClientRow.retired_in.is_(None))
 
 
 def no_guard(patch: Patch) -> None:
-    """Sums over the same data may differ by whatever they differ by."""
+    """Sums over the same data may differ by any number of clients."""
     patch.setattr(transactions, "retire_if_too_similar", lambda session, task, round_: None)
 
 
@@ -154,7 +154,7 @@ def any_group(patch: Patch) -> None:
 
 
 def no_second_receipt(patch: Patch) -> None:
-    """The same bytes again are taken for other ones."""
+    """The same bytes again are refused as a conflict."""
 
     def same_or_conflict(round_: RoundRow, stored: ContributionRow, digest: str) -> UploadReceipt:
         raise Problem("contribution-conflict", "another contribution of this client is stored and stays")
@@ -163,7 +163,7 @@ def no_second_receipt(patch: Patch) -> None:
 
 
 def failures_without_a_reason(patch: Patch) -> None:
-    """A round that fails does not say why."""
+    """A failed round has no reason."""
     fail = transactions.fail_round
 
     def fail_round(
@@ -180,7 +180,7 @@ _WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {
     no_guard: lambda plan: plan.job == "frozen" and bool(plan.silent),
     any_group: lambda plan: plan.job == "groups",
 }
-"""Schedules that a defence has anything to do with, where those are few."""
+"""The schedules that can show the lack of a defence, where those are few."""
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ _WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {
         (failures_without_a_reason, {4}),
     ],
 )
-def test_without_a_defence(
+def test_a_missing_defence_breaks_an_invariant(
     disk: Disk, monkeypatch: Patch, take_out: Callable[[Patch], None], invariants: set[int]
 ) -> None:
     take_out(monkeypatch)

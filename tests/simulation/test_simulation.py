@@ -1,7 +1,7 @@
 """Fault schedules, each from a seed, against the real routes, engine, database and blobs.
 
-What must hold stands at the top of `tests/simulation/invariants.py`; docs/faults.md says how to replay a seed. CI plays
-thousands of schedules with `python -m tests.simulation`; those here are what `make test` has time for.
+The invariants are listed in `tests/simulation/invariants.py`; docs/faults.md describes how to replay a seed. CI runs
+thousands of schedules with `python -m tests.simulation`; the tests here run a few.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_schedules(disk: Disk, first: int) -> None:
 
 
 def traces(disk: Disk) -> str:
-    """What happened in a few schedules, as one digest."""
+    """Run a few schedules; return the digest of their traces."""
 
     def lines(world: World) -> list[str]:
         return [*world.trace, str(sorted(world.ledger.released)), str(sorted(world.ledger.acknowledged))]
@@ -43,8 +43,8 @@ def traces(disk: Disk) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_seed_is_one_schedule(disk: Disk) -> None:
-    """What a seed showed once it shows again, whatever was played before, and in another process with other hashes."""
+def test_a_seed_repeats_its_schedule(disk: Disk) -> None:
+    """A seed gives the same trace, whatever ran before, also in another process with other hash seeds."""
     elsewhere = (
         "from tests.simulation.storage import new_disk\n"
         "from tests.simulation.test_simulation import traces\n"
@@ -57,10 +57,10 @@ def test_a_seed_is_one_schedule(disk: Disk) -> None:
     assert traces(disk) == traces(disk) == found.stdout.strip()
 
 
-def test_every_fault_strikes_and_sums_are_released_all_the_same(disk: Disk) -> None:
+def test_every_fault_happens_and_sums_are_released(disk: Disk) -> None:
     injected, outcomes = Counter[str](), Counter[tuple[str, str]]()
     ends = (seed for seed in count(190) if any(strike.kind == "closed" for strike in draw_plan(seed).strikes))
-    for seed in (*range(100, 190), *islice(ends, 3)):  # a task's end is drawn too seldom to be met by chance
+    for seed in (*range(100, 190), *islice(ends, 3)):  # the closing of a task is too rare to happen in a few schedules
         world = play(draw_plan(seed), disk)
         injected += world.striker.injected
         outcomes.update((world.plan.job, outcome) for outcome in world.ledger.ended.values())

@@ -1,4 +1,4 @@
-"""A simulated job as it runs: clients, a network, server processes, a clock, and a driver that decides what is next."""
+"""A simulated task: clients, a network, server processes, a clock, and a driver that determines the next event."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.actors import Actor, without_threads
 from tests.simulation.clients import PLACES, Client
 from tests.simulation.faults import Strike, Striker
 from tests.simulation.invariants import Ledger
-from tests.simulation.job import STAGE_SECONDS, View, create_job, device_group_of, has_members, look_at
+from tests.simulation.job import STAGE_SECONDS, View, create_job, device_group_of, has_members, read_view
 from tests.simulation.network import InFlight, Network
 from tests.simulation.people import People
 from tests.simulation.plan import MEMBERS, Part, Plan
@@ -40,12 +40,12 @@ _DAWDLING: Final = 0.02
 
 
 class ScheduleError(AssertionError):
-    """An invariant does not hold; the text replays it."""
+    """An invariant does not hold. The text says how to replay it."""
 
 
 @dataclass
 class World:
-    """One schedule as it runs. `trace` tells what happened."""
+    """A running schedule. trace: the events so far."""
 
     plan: Plan
     disk: Disk
@@ -68,7 +68,7 @@ class World:
         self._people = People(self.task_id, invitation, self.ledger, self._unforeseen)
 
     async def run(self) -> None:
-        """Until the job is over and everything under way has come to its end."""
+        """Run until the task is over and all messages and actions have ended."""
         while not self._over():
             self.ticks += 1
             self.striker.calm = self.ticks > _CALM_AFTER
@@ -104,12 +104,12 @@ class World:
     def _over(self) -> bool:
         return self.view.task.state != "open" and not self._actors and not self.network.flying
 
-    # what may come next
+    # possible next events
 
     def _options(self) -> Iterator[tuple[str, Callable[[], Actor | None], float]]:
         now = self.clock.now()
         for actor in [one for one in self._actors if one.ready]:
-            yield f"{actor.name} goes on at {actor.at}", lambda actor=actor: actor, actor.haste  # type: ignore[misc]
+            yield f"{actor.name} continues at {actor.at}", lambda actor=actor: actor, actor.haste  # type: ignore[misc]
         for index, process in enumerate(self._processes):
             if process is None:
                 yield f"process {index} starts", lambda index=index: self._start(index), 1.0  # type: ignore[misc]
@@ -149,7 +149,7 @@ class World:
             self._close_for_want_of_members()
 
     def _close_for_want_of_members(self) -> None:
-        """The job waits for members, for ever if need be; an operator ends it."""
+        """Close the task, as an operator would: it has too few members for another round."""
         active = self.view.round is not None and self.view.round.state not in ("complete", "failed")
         process = self._any_process()
         if process is None or active:
@@ -214,7 +214,7 @@ class World:
     # people
 
     def _happen(self) -> None:
-        """What is planned for this tick besides."""
+        """Execute the faults of this tick."""
         strike, process = self.striker.at_tick(self.ticks), self._any_process()
         if strike is None:
             return
@@ -229,7 +229,7 @@ class World:
 
     def _meddle(self, strike: Strike, process: Process) -> None:
         client = self._clients[strike.size % MEMBERS]
-        if strike.kind == "enrolled again":  # twice at once: one of the tokens is void
+        if strike.kind == "enrolled again":  # two simultaneous enrolments: one of the tokens is void
             works = [self._people.enrol(process, client, self._stated_group(client)) for _ in range(2)]
         else:
             works = [self._people.meddle(process, strike, client)]
@@ -252,9 +252,9 @@ class World:
 
     @property
     def view(self) -> View:
-        """The job as it stands in the database."""
+        """The task as read from the database."""
         if self._view is None:
-            self._view, self._changed_at = look_at(self.disk, self.task_id), self.clock.now()
+            self._view, self._changed_at = read_view(self.disk, self.task_id), self.clock.now()
             self.ledger.check_asked(self._view)
         return self._view
 
@@ -284,7 +284,7 @@ class World:
         except (Crash, *DATABASE_GONE):
             return  # it asks again
         except RefusalError as error:
-            self._unforeseen(error)  # a client whose server keeps to the protocol has nothing to refuse
+            self._unforeseen(error)  # a client never refuses a server that follows the protocol
             return
         if body is not None:
             pieces = self.plan.chunks.get((round_.number, client.index), 1)
@@ -300,7 +300,7 @@ class World:
     # the end
 
     def _tidy_up(self) -> None:
-        """Every process stops and one starts on what is there: afterwards nothing is stored that no row names."""
+        """Stop all processes and start one: it deletes all blobs that no row names."""
         self.striker.calm = True
         for index in reversed(range(self.plan.processes)):
             last = Process(self.disk, index, self.clock, self.plan.batch, self._strike)
@@ -318,9 +318,9 @@ class World:
 
 
 def play(plan: Plan, disk: Disk) -> World:
-    """Run a schedule on an empty disk; `ScheduleError`, with the schedule in it, when an invariant does not hold."""
+    """Run a schedule on an empty disk. Raises `ScheduleError`, with the schedule, when an invariant does not hold."""
     disk.wipe()
-    logging.disable(logging.CRITICAL)  # thousands of faults, and each is logged
+    logging.disable(logging.CRITICAL)  # thousands of faults are logged
     world = None
     clock = ManualClock()
     with without_threads(random.Random(plan.seed * 2), clock):

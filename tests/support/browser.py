@@ -64,7 +64,7 @@ def visiting(
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto("/dashboard")
-    page.get_by_label("Operator's token").fill(server.operator_token)
+    page.get_by_label("Operator token").fill(server.operator_token)
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url("**/dashboard")
     try:

@@ -1,4 +1,4 @@
-"""A real Dask cluster: a scheduler and workers, each its own process, without dashboards. Kill them as you like."""
+"""A real Dask cluster: a scheduler and workers in processes of their own, which tests may kill."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SECONDS = 120.0
 
 
 def wait_until(what: str, condition: Callable[[], bool], seconds: float = _SECONDS) -> None:
-    """Look often until `condition()` holds."""
+    """Wait until `condition()` is true. Raises `AssertionError` after a timeout."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, f"in vain: {what}"
+        assert time.monotonic() < end, f"timed out waiting for: {what}"
         time.sleep(0.05)
 
 
@@ -43,7 +43,7 @@ class _Process:
         return self._log_path.read_text(encoding="utf-8")
 
     def wait_for(self, text: str) -> None:
-        """Wait until it has written `text`."""
+        """Wait until the log contains `text`."""
 
         def there() -> bool:
             assert self._process.poll() is None, f"ended with {self._process.returncode}:\n{self.log()[-3000:]}"
@@ -52,25 +52,25 @@ class _Process:
         wait_until(text, there)
 
     def kill(self) -> None:
-        """kill -9, if it lives."""
+        """Kill the process with kill -9 if it runs."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
         self._process.wait(timeout=_SECONDS)
 
     def wait_killed(self) -> None:
-        """Wait until it has been killed."""
+        """Wait until the process was killed."""
         assert self._process.wait(timeout=_SECONDS) == -signal.SIGKILL
 
 
 class DaskWorker(_Process):
-    """`dask worker` with one thread and no nanny: dead is dead."""
+    """`dask worker` with one thread and no nanny, so that it is not restarted."""
 
 
 class DaskCluster:
-    """A scheduler whose port outlives it, and the workers that were started so far."""
+    """A scheduler that keeps its port when it restarts, and the workers started so far."""
 
     def __init__(self, folder: Path, protocol: str = "tcp", environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: for all of them, besides this process's own without HUSHREC_* and AWS_*."""
+        """environment: added to this process's own, without its HUSHREC_* and AWS_* variables."""
         self._folder, self._protocol = folder, protocol
         self._environment = {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "info", **(environment or {})}
         self.port = free_port()
@@ -79,7 +79,7 @@ class DaskCluster:
 
     @property
     def executor(self) -> str:
-        """What HUSHREC_EXECUTOR says."""
+        """The value of HUSHREC_EXECUTOR for this cluster."""
         return f"{'dask' if self._protocol == 'tcp' else 'dask+tls'}://127.0.0.1:{self.port}"
 
     @property
@@ -87,19 +87,19 @@ class DaskCluster:
         return f"{self._protocol}://127.0.0.1:{self.port}"
 
     def start_scheduler(self) -> None:
-        """Start it and wait until it listens."""
+        """Start the scheduler and wait until it listens."""
         log = self._folder / f"scheduler-{time.monotonic_ns()}.log"
         place = ("--host", f"{self._protocol}://127.0.0.1", "--port", str(self.port), "--no-dashboard")
         self._scheduler = _Process(log, self._environment, "distributed.cli.dask_scheduler", *place)
         self._scheduler.wait_for("Scheduler at:")
 
     def kill_scheduler(self) -> None:
-        """kill -9."""
+        """Kill the scheduler with kill -9."""
         assert self._scheduler is not None
         self._scheduler.kill()
 
     def start_worker(self, crash_at: str = "", *, wait: bool = True, **environment: str) -> DaskWorker:
-        """Start one; `crash_at`: where it shall be killed (`aggregator_service.crash_points`)."""
+        """Start a worker. crash_at: where it is killed (`aggregator_service.crash_points`)."""
         number = len(self.workers)
         local = self._folder / f"worker-{number}"
         local.mkdir()
@@ -117,7 +117,7 @@ class DaskCluster:
         return worker
 
     def stop(self) -> None:
-        """End all of it."""
+        """Stop the scheduler and all workers."""
         for process in (*self.workers, *([self._scheduler] if self._scheduler else [])):
             process.kill()
 
@@ -126,7 +126,7 @@ class DaskCluster:
 def running_cluster(
     folder: Path, workers: int = 2, protocol: str = "tcp", environment: Mapping[str, str] | None = None
 ) -> Iterator[DaskCluster]:
-    """A cluster that runs within the block."""
+    """Run a cluster inside the block."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = DaskCluster(folder, protocol, environment)
     try:

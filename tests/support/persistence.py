@@ -1,4 +1,4 @@
-"""Clients that outlive their server: a request that finds it dead starts it again."""
+"""Requests that restart the server when it died."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Answer = TypeVar("Answer")
 
 
 class Persistent:
-    """Repeats a request until it is answered; restarts the server when it died. Counts the deaths."""
+    """Repeats a request until it is answered, restarting the server when it died. Counts the deaths."""
 
     def __init__(self, server: AggregatorProcess, points: Iterable[str] = ()) -> None:
-        """`points`: where the restarted server shall die again, one after the other."""
+        """points: crash points for the restarts, one after the other."""
         self.server = server
         self.deaths = 0
         self._points = iter(points)
 
     def __call__(self, request: Callable[[], Answer]) -> Answer:
-        """What `request` returns, in the end."""
+        """Return the result of `request`, after at most five attempts."""
         for _ in range(5):
             try:
                 return request()
@@ -34,7 +34,7 @@ class Persistent:
         raise AssertionError("no answer after five attempts")
 
     def revive(self) -> None:
-        """Wait until the server has been killed, and start it again."""
+        """Wait until the server was killed, and start it again."""
         assert self.server.wait_dead() == -signal.SIGKILL
         self.deaths += 1
         self.server.start(crash_at=next(self._points, ""))

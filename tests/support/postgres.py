@@ -1,4 +1,4 @@
-"""A database of its own on a real PostgreSQL for a test session, with an empty schema for each test."""
+"""A database on a real PostgreSQL server for a test session, with an empty schema for each test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEFAULT = "postgresql://postgres@127.0.0.1:5432/postgres"
 
 
 class TestDatabase:
-    """A throw-away database."""
+    """A temporary database."""
 
     __test__ = False
 
@@ -26,7 +26,7 @@ class TestDatabase:
         self._server = server
 
     def schema(self) -> str:
-        """The URL of an empty schema: as good as a database of its own, and there at once."""
+        """Create an empty schema and return its URL: faster than a new database."""
         name = f"s_{secrets.token_hex(6)}"
         with connect(self._server.set(database=self.name)) as connection:
             connection.execute(f"CREATE SCHEMA {name}")  # type: ignore[call-overload]
@@ -34,12 +34,12 @@ class TestDatabase:
         return url.render_as_string(hide_password=False)
 
     def execute(self, url: str, statement: str, *values: object) -> int:
-        """Run one statement in the schema of `url`; how many rows it met."""
+        """Execute a statement in the schema of `url`; return the number of rows."""
         with connect(make_url(url)) as connection:
             return connection.execute(statement, values).rowcount  # type: ignore[call-overload,no-any-return]
 
     def cut_off(self) -> None:
-        """End every connection to the database, as a server that restarts does."""
+        """End all connections to the database, as a restart of the server does."""
         with connect(self._server) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
@@ -48,7 +48,7 @@ class TestDatabase:
 
     @contextmanager
     def gone(self) -> Iterator[None]:
-        """Within the block nobody gets in, and whoever was in is out."""
+        """Inside the block, end all connections and refuse new ones."""
         with connect(self._server) as connection:
             connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false")  # type: ignore[call-overload]
             self.cut_off()
@@ -59,15 +59,15 @@ class TestDatabase:
 
 
 def connect(url: URL) -> psycopg.Connection[tuple[object, ...]]:
-    """A connection that commits each statement."""
+    """Return a connection that commits each statement."""
     return psycopg.connect(url.render_as_string(hide_password=False), autocommit=True, connect_timeout=5)
 
 
 @contextmanager
 def postgres_database() -> Iterator[TestDatabase]:
-    """A database on HUSHREC_TEST_POSTGRES (a URL; by default port 5432 of this machine), dropped afterwards.
+    """Create a database on HUSHREC_TEST_POSTGRES (a URL; default: port 5432 of this machine); drop it afterwards.
 
-    Where none answers, tests are skipped; in CI they fail.
+    Without a server, tests are skipped; in CI they fail.
     """
     server = make_url(os.environ.get("HUSHREC_TEST_POSTGRES") or _DEFAULT)
     try:

@@ -1,4 +1,4 @@
-"""Several real servers over one storage, and a client whose every request goes to another one of them."""
+"""Several real servers on one storage, and a client each of whose requests goes to another one."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["Replicas", "running_replicas", "wait_until"]
 
 
 def wait_until(found: Callable[[], bool], what: str, seconds: float = 60.0) -> float:
-    """Wait for a condition; how long it took. `AssertionError` when it does not come about."""
+    """Wait for a condition; return the seconds it took. Raises `AssertionError` after a timeout."""
     begun = time.monotonic()
     while not found():
-        assert time.monotonic() - begun < seconds, f"waited in vain: {what}"
+        assert time.monotonic() - begun < seconds, f"timed out waiting for: {what}"
         time.sleep(0.03)
     return time.monotonic() - begun
 
 
 class _RoundRobin(httpx.BaseTransport):
-    """No sticky session: each request goes to the next server."""
+    """A transport without sticky sessions: each request goes to the next server."""
 
     def __init__(self, servers: Sequence[AggregatorProcess]) -> None:
         self._ports = cycle([server.port for server in servers])
@@ -44,7 +44,7 @@ class _RoundRobin(httpx.BaseTransport):
 
 
 class Replicas:
-    """The servers, and who of them leads."""
+    """The servers, and which of them leads."""
 
     def __init__(self, servers: Sequence[AggregatorProcess]) -> None:
         self.servers = list(servers)
@@ -52,7 +52,7 @@ class Replicas:
 
     @contextmanager
     def api(self, *servers: AggregatorProcess) -> Iterator[Api]:
-        """An operator whose requests go to one server after the other; by default to all."""
+        """An operator whose requests go to these servers in turn; by default to all."""
         used = servers or self.servers
         made = Api(used[0].url, used[0].operator_token)
         made.http.close()
@@ -60,7 +60,7 @@ class Replicas:
             yield made
 
     def leading(self, server: AggregatorProcess) -> bool:
-        """What its figures say; a server that is down leads nothing."""
+        """Whether a server's metrics say that it leads; False when it is down."""
         headers = {"Authorization": f"Bearer {server.operator_token}"}
         try:
             text = httpx.get(f"{server.url}/metrics", headers=headers, timeout=30).text
@@ -69,11 +69,11 @@ class Replicas:
         return "\nhushrec_engine_leading 1.0\n" in text
 
     def leaders(self) -> list[AggregatorProcess]:
-        """Those that say they lead, asked one after the other."""
+        """The servers that say that they lead, asked one after the other."""
         return [server for server in self.servers if server.running and self.leading(server)]
 
     def leader(self, but: AggregatorProcess | None = None) -> AggregatorProcess:
-        """The one that leads, once one does (other than `but`)."""
+        """Wait until a server (other than `but`) leads; return it."""
         found: list[AggregatorProcess] = []
 
         def one() -> bool:
@@ -84,7 +84,7 @@ class Replicas:
         return found[0]
 
     def holders(self) -> list[int]:
-        """Backends that hold the leader's lock of this schema, as PostgreSQL sees it."""
+        """Process ids of the PostgreSQL backends that hold the leader lock of this schema."""
         query = (
             "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 1752527720 AND objsubid = 2"
             " AND objid = hashtext(current_schema())::oid"
@@ -96,7 +96,7 @@ class Replicas:
 
 @contextmanager
 def running_replicas(folder: Path, count: int = 3, **settings: str | int | float | Path) -> Iterator[Replicas]:
-    """`count` servers over one storage, each with a data directory of its own."""
+    """Run `count` servers on one storage, each with its own data directory."""
     servers = [AggregatorProcess(folder / f"replica-{index}", **settings) for index in range(count)]
     try:
         for server in servers:

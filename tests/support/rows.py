@@ -1,4 +1,4 @@
-"""Rows that stand for the rest of a table, with nothing in them that a test looks at unless it says so."""
+"""Rows with default values, of which a test sets only those that it needs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def task_row(task_id: str = "t_1", **values: Any) -> TaskRow:
 
 
 def client_row(client_id: str, task_id: str = "t_1", **values: Any) -> ClientRow:
-    """A member whose keys and token are its own."""
+    """A member with keys and token derived from its id."""
     own = hashlib.sha256(client_id.encode())
     ordinary: dict[str, Any] = {
         "sequence": int.from_bytes(own.digest()[:3], "big"),
@@ -47,7 +47,7 @@ def client_row(client_id: str, task_id: str = "t_1", **values: Any) -> ClientRow
 
 
 def round_row(task_id: str = "t_1", **values: Any) -> RoundRow:
-    """A round that collects."""
+    """A collecting round."""
     ordinary: dict[str, Any] = {
         "number": 1,
         "sum_index": 1,

@@ -1,7 +1,7 @@
-"""A real S3 server: SeaweedFS, which its wheel brings along as the program `weed`, as a child process.
+"""A real S3 server in a child process: SeaweedFS, whose wheel contains the program `weed`.
 
-It checks signatures and bucket names, answers ranges and conditions, takes multipart uploads and bulk deletion, and
-keeps its objects on disk over a restart. What it does not show: eventual listings, throttling, roles.
+It checks signatures and bucket names, supports ranges, conditions, multipart uploads and bulk deletion, and keeps its
+objects on disk over a restart. It does not have eventual listings, throttling and roles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _START_SECONDS = 60.0
 
 
 class S3Server:
-    """Kill it, start it again: the port and the objects stay the same."""
+    """A server that can be killed and restarted: the port and the objects stay the same."""
 
     def __init__(self, program: str, folder: Path) -> None:
         self._program, self._folder = program, folder
@@ -48,7 +48,7 @@ class S3Server:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a client finds it by."""
+        """The environment variables by which a client finds the server."""
         return {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._ports['s3.port']}",
             "AWS_REGION": "us-east-1",
@@ -57,7 +57,7 @@ class S3Server:
         }
 
     def start(self) -> None:
-        """Start and wait until it takes an object."""
+        """Start the server and wait until it accepts an object."""
         flags = {
             **self._ports,
             "dir": self._folder / "data",
@@ -91,7 +91,7 @@ class S3Server:
         raise RuntimeError(f"the S3 server did not start:\n{(self._folder / 'log').read_text()[-3000:]}")
 
     def bucket(self, prefix: str | None = None) -> S3Store:
-        """The bucket, to look into behind the service's back."""
+        """A store object for the bucket, to inspect it directly."""
         settings = self.environment
         return S3Store(
             BUCKET,
@@ -105,7 +105,7 @@ class S3Server:
         )
 
     def kill(self) -> None:
-        """kill -9: it is slow to end in good order, and nothing that was acknowledged is lost."""
+        """Kill the server with kill -9: a regular end takes long. Acknowledged objects are not lost."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(timeout=10)
@@ -114,7 +114,7 @@ class S3Server:
 
 @contextmanager
 def running_s3(folder: Path) -> Iterator[S3Server]:
-    """A server that runs within the block. Where its wheel is missing, tests are skipped; in CI they fail."""
+    """Run a server inside the block. Without its wheel, tests are skipped; in CI they fail."""
     program = shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if program is None:
         if os.environ.get("CI") == "true":

@@ -1,4 +1,4 @@
-"""The round engine without HTTP: database, blobs, a clock that is moved by hand, contributions put in directly."""
+"""The round engine without HTTP: database, blobs, a manual clock, and contributions stored directly."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class World:
     def __init__(
         self, root: Path, batch: int = 3, *, database_url: str | None = None, blobs: BlobStore | None = None
     ) -> None:
-        """By default SQLite and a directory, both in `root`."""
+        """database, blobs: by default SQLite and a directory, both in `root`."""
         self.database = Database(database_url or f"sqlite:///{root / 'test.db'}", connections=4)
         migrate(self.database)
         self.blobs = blobs or DirectoryBlobs(root / "blobs")
@@ -49,7 +49,7 @@ class World:
         self.uploads = root / "uploads"
 
     def task(self, members: int, **schedule: Any) -> str:
-        """A plain task with members enrolled."""
+        """Create a plain task with enrolled members; return its id."""
         request = TaskRequest.model_validate(
             {
                 "name": "engine",
@@ -77,7 +77,7 @@ class World:
             return task.id
 
     def contribute(self, task_id: str, *clients: str) -> None:
-        """Store a durable contribution of value 2^index for each client."""
+        """Store a contribution of value 2^index for each client."""
         with self.database.write() as session:
             task = session.get_one(TaskRow, task_id)
             round_ = self._round(task_id)
@@ -101,7 +101,7 @@ class World:
                 )
 
     def run(self, task_id: str) -> float | None:
-        """Step until there is nothing due; the last answer of the engine."""
+        """Execute actions until none is due; return the last result of the engine."""
 
         async def steps() -> float | None:
             for _ in range(50):

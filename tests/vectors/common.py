@@ -1,4 +1,4 @@
-"""What the writers of vectors share."""
+"""Helpers for the modules that write test vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEED: Final = bytes(range(32))
 
 
 def error_of(call: Callable[[], object]) -> str:
-    """The name of the error that `call` must raise."""
+    """Return the name of the error that `call` must raise."""
     try:
         call()
     except HushRecError as error:

@@ -1,4 +1,4 @@
-"""Writes the JSON test vectors: `python -m tests.vectors.generate`. Nothing here needs a key or secret randomness.
+"""Writes the JSON test vectors: `python -m tests.vectors.generate`. It uses no secret key or randomness.
 
 Every file is one object: `about`, and lists of cases. Bytes are lowercase hex, large integers are decimal strings,
 floats are written so that they read back exactly. A case with `error` must be refused with an error of that name.
@@ -98,7 +98,7 @@ def expand() -> dict[str, Any]:
 
 
 def fixed_point() -> dict[str, Any]:
-    """Encodings, sums that wrap on the way, and budgets that do not fit."""
+    """Encodings, sums with intermediate wrap-around, and budgets that do not fit."""
     values = [0.0, 0.3, -0.3, 1.0, -1.0, 1.5, -0.00001]
     encodings, sums, refused = [], [], []
     for bits, scale in ((16, 2.0**10), (20, 2.0**15), (32, 2.0**24), (64, 2.0**40)):
@@ -140,7 +140,7 @@ def fixed_point() -> dict[str, Any]:
 
 
 def fold_case(mechanism: Mechanism, plan: SumPlan, pieces: list[tuple[Route, bytes]]) -> dict[str, Any]:
-    """A fold from nothing."""
+    """Return a test case of one fold from an empty partial sum."""
     return {
         "contributions": [{"route": route, "body": body.hex()} for route, body in pieces],
         "partial": mechanism.fold(plan, None, pieces).hex(),
@@ -148,7 +148,7 @@ def fold_case(mechanism: Mechanism, plan: SumPlan, pieces: list[tuple[Route, byt
 
 
 def plain() -> dict[str, Any]:
-    """Plain contributions along routes, their sum, and what must not enter one."""
+    """Plain contributions along routes, their sum, and invalid contributions."""
     block = (Segment("values", 2, 0.5), Segment("counts", 1, 1.0, integral=True))
     layout = VectorLayout((Block("a", block), Block("b", block)))
     plan, whole = PLAIN.plan({}, layout, 3), whole_route(layout)
@@ -218,7 +218,7 @@ def ckks_wire() -> dict[str, Any]:
 
 
 def ckks_fold() -> dict[str, Any]:
-    """A fold of known residues, checked coefficient by coefficient; residues follow a rule, so the file stays small."""
+    """A fold of known residues, which a rule gives, to keep the file small; checked coefficient by coefficient."""
     layout = VectorLayout((Block("a", (Segment("values", 5, 0.1),)), Block("b", (Segment("values", 5, 0.1),))))
     cases, refused = [], []
     for name in PARAMETER_SETS:
@@ -255,7 +255,7 @@ def ckks_fold() -> dict[str, Any]:
 
 
 def ruled_body(plan: CkksPlan, route: Route, factor: int, offset: int) -> bytes:
-    """An expanded contribution whose residues follow the rule of `ckks_fold`."""
+    """Return an expanded contribution whose residues follow the rule of `ckks_fold`."""
     count, q = plan.route_ciphertexts(route), plan.parameter_set.modulus
     residues = [(factor * (i + 1) * 2654435761 + offset) % q for i in range(count * 2 * plan.degree)]
     wire = WireBuffer.empty(plan.parameter_set, count, plan.degree, seeded=False)
@@ -265,7 +265,7 @@ def ruled_body(plan: CkksPlan, route: Route, factor: int, offset: int) -> bytes:
 
 
 def paillier() -> dict[str, Any]:
-    """Packed contributions under a made-up key with made-up randomisers, their sum, and what must not enter one."""
+    """Packed contributions under a made-up key with made-up randomisers, their sum, and invalid contributions."""
     block = (Segment("values", 53, 0.5), Segment("counts", 2, 3.0, integral=True))
     layout = VectorLayout((Block("a", block), Block("b", block)))
     plan, whole = PAILLIER.plan({"key_bits": 2048}, layout, 60), whole_route(layout)
@@ -412,11 +412,11 @@ FILES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "chosen.json": topk.chosen,
     "supports.json": topk.supports,
 }
-"""File name -> what it holds."""
+"""File name -> function that returns its content."""
 
 
 def render(name: str) -> str:
-    """The text of a vector file."""
+    """Return the text of a vector file."""
     return json.dumps(FILES[name](), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-// Live updates for pages that work without them: the server renders fragments again, this swaps those that changed.
+// Live updates. The server renders the fragments that changed; this script replaces them. Pages also work without it.
 "use strict";
 
 (() => {
@@ -6,11 +6,11 @@
   const source = page.dataset.live;
   const said = document.getElementById("live-said");
   const state = document.getElementById("live-state");
-  let ahead = Number(page.dataset.now) - Date.now() / 1000; // the server's clock against ours
+  let clockOffset = Number(page.dataset.now) - Date.now() / 1000; // offset of the server's clock from the browser's, seconds
   let stream = null;
   let over = false;
 
-  // --- time, in the words of words.span ---
+  // --- times, in the format of words.span ---
   const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
   function span(seconds) {
@@ -27,7 +27,7 @@
   }
 
   function tick() {
-    const now = Date.now() / 1000 + ahead;
+    const now = Date.now() / 1000 + clockOffset;
     for (const time of document.querySelectorAll("time[data-time]")) {
       const at = Date.parse(time.dateTime) / 1000;
       const text = span(Math.abs(at - now));
@@ -52,14 +52,14 @@
     for (const id of open) document.getElementById(id)?.setAttribute("open", "");
     part.querySelectorAll(".scroll").forEach((one, index) => { one.scrollLeft = sideways[index] || 0; });
     if (held) {
-      // What had the focus may be gone: then the page keeps it, not the start of the document.
+      // If the focused element is gone, focus the main element instead of the start of the document.
       const again = document.getElementById(held) || document.getElementById("main");
       again.focus({ preventScroll: true });
     }
   }
 
   // --- the stream ---
-  function tell(kind, text) {
+  function showState(kind, text) {
     state.hidden = false;
     state.dataset.kind = kind;
     if (state.textContent !== text) state.textContent = text;
@@ -68,32 +68,32 @@
   function listen() {
     if (stream || over || document.hidden) return;
     stream = new EventSource(source);
-    stream.addEventListener("open", () => tell("live", "Live"));
+    stream.addEventListener("open", () => showState("live", "Live"));
     stream.addEventListener("part", (event) => {
       const part = JSON.parse(event.data);
       swap(part.name, part.html);
       page.dataset.updates = Number(page.dataset.updates || 0) + 1;
     });
     stream.addEventListener("say", (event) => { said.textContent = JSON.parse(event.data).text; });
-    stream.addEventListener("now", (event) => { ahead = JSON.parse(event.data).now - Date.now() / 1000; tick(); });
+    stream.addEventListener("now", (event) => { clockOffset = JSON.parse(event.data).now - Date.now() / 1000; tick(); });
     stream.addEventListener("end", (event) => {
       over = true;
-      hush();
+      closeStream();
       const text = JSON.parse(event.data).why;
-      tell("over", text);
+      showState("over", text);
       said.textContent = text;
     });
     stream.addEventListener("error", () => {
       if (over) return;
-      tell("paused", "Updates are paused; trying again");
-      if (stream && stream.readyState === EventSource.CLOSED) { // refused: the browser gives up, we do not yet
-        hush();
+      showState("paused", "Updates are paused; reconnecting");
+      if (stream && stream.readyState === EventSource.CLOSED) { // refused: the browser does not retry, so the script does
+        closeStream();
         setTimeout(listen, 15000);
       }
     });
   }
 
-  function hush() {
+  function closeStream() {
     if (stream) stream.close();
     stream = null;
   }
@@ -101,9 +101,9 @@
   setInterval(tick, 1000);
   tick();
   if (!source || !window.EventSource) return;
-  // A page that nobody sees holds no connection: a browser has few for one server.
-  document.addEventListener("visibilitychange", () => (document.hidden ? hush() : listen()));
-  window.addEventListener("pagehide", hush);
+  // A hidden page keeps no connection open: browsers allow few per server.
+  document.addEventListener("visibilitychange", () => (document.hidden ? closeStream() : listen()));
+  window.addEventListener("pagehide", closeStream);
   window.addEventListener("pageshow", listen);
   listen();
 })();

@@ -1,1 +1,1 @@
-"""FAIR: NeuMF on devices of unequal memory, each in a hashed share of the item tables."""
+"""FAIR: NeuMF on devices of unequal memory, each with a hashed part of the item tables."""

@@ -1,4 +1,4 @@
-"""FAIR: devices of unequal memory train one model, each in a hashed subspace that fits it.
+"""FAIR: devices of unequal memory train one model, each in a hashed subspace that fits its memory.
 
 Desai et al., "Heterogeneous Federated Collaborative Filtering Using FAIR: Federated Averaging in Random Subspaces"
 (2023), Algorithm 1, with element-wise hashing as in the released code. A device of capacity p holds 1/2^p of either
@@ -6,20 +6,20 @@ item table, psi = projection(theta) (`protocols.recipes.fair.subspaces`), trains
 
     theta <- sum_i p_i S_i psi_i',   p_i = |D_i| / sum |D|
 
-All devices of one capacity share S_c. So each capacity is a *group* with a secure sum of its own, over its own m_c
-values, and the groups take turns: a turn is C sums, all from one theta, which moves when the last one is in. Devices
-send changes delta_i = psi_i' - psi_c, weighted (`protocols.recipes.weighted`): with D_c = sum of w_i delta_i and
-W_c = sum of w_i over the group, W = sum of W_c, and because psi_c is the same for the whole group,
+All devices of one capacity share S_c. Each capacity is therefore a *device group* with its own secure sum over its own
+m_c values, and the groups take turns: a turn is C sums, all from the same theta, which changes after the last one.
+Devices send changes delta_i = psi_i' - psi_c, weighted (`protocols.recipes.weighted`): with D_c = sum of w_i delta_i
+and W_c = sum of w_i over the group, W = sum of W_c, and because psi_c is the same for the whole group,
 
     sum_i p_i S_i psi_i' = sum_c S_c (W_c psi_c + D_c) / W
 
-which is what `absorb` computes: the paper's replacement, from values whose size a training step bounds. The folds of
-all psi_c and D_c add up in the largest hashed space, and are recovered once. Small layers travel whole, in every sum.
-With mixing "add", which is not the paper's, psi_c is left out and theta moves by the mean of the recovered changes,
-theta <- theta + sum_c S_c D_c / W. The paper's rule takes away, at every turn, the small devices' share W_c / W of what
-their space cannot hold of theta, so that what full devices add to that lasts a few turns; this one keeps it.
+which `protocols.recipes.fair.averaging` computes: the paper's replacement, from values that one training step bounds.
+The small layers are sent whole in every sum. With mixing "add", which is not in the paper, psi_c is omitted and theta
+moves by the mean of the recovered changes, theta <- theta + sum_c S_c D_c / W. In every turn the paper's rule removes
+the share W_c / W of the part of theta that the small devices' space cannot represent, so contributions of full devices
+to that part decay within a few turns; mixing "add" keeps them.
 
-The weight's cap, stratified turns and that user vectors never travel are differences from the released code.
+Differences from the released code: the weight's cap, turns by device group, and that user vectors are never sent.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ __all__ = ["Fair", "FairParameters", "dense_length"]
 
 MOST_HALVINGS: Final = 20
 _INITIAL_SCALE: Final = 0.01
-"""Standard deviation of a fresh item table's values (released code)."""
+"""Standard deviation of the values of a new item table (released code)."""
 
 
 class FairParameters(ItemParameters):
-    """The tables, and which capacities there are: group c is the devices of `capacities[c]`."""
+    """The item tables and the capacities; device group c is the devices of capacity `capacities[c]`."""
 
     dim: int = Field(default=8, ge=1, le=256, description="Width d of either item table.")
     capacities: tuple[int, ...] = Field(
@@ -70,7 +70,7 @@ class FairParameters(ItemParameters):
     )
     clip: float = Field(default=1.0, gt=0, le=1e3, description="Bound on the change of a value in one round.")
     max_interactions: int = Field(
-        default=10_000, ge=1, le=2**31, description="Interactions from which on a client weighs no more."
+        default=10_000, ge=1, le=2**31, description="A client's weight is its number of interactions, capped here."
     )
 
     mixing: Mixing = Field(
@@ -80,7 +80,7 @@ class FairParameters(ItemParameters):
 
     @property
     def elements(self) -> int:
-        """n: values of one item table."""
+        """n: number of values of one item table."""
         return self.items * self.dim
 
     @model_validator(mode="after")
@@ -89,57 +89,57 @@ class FairParameters(ItemParameters):
         if list(p) != sorted(set(p)) or p[0] < 0 or p[-1] > MOST_HALVINGS:
             raise ValueError(f"capacities must be distinct, ascending and in 0..{MOST_HALVINGS}, got {list(p)}")
         if len(TABLES) * self.elements >= 2**31:
-            raise ValueError(f"two tables of {self.items} x {self.dim} values are more than 32 bits can number")
+            raise ValueError(f"two tables of {self.items} x {self.dim} values exceed 32 bits: reduce items or dim")
         bucket_counts(self.elements, p)
         return self
 
 
 def dense_length(dim: int) -> int:
-    """Values of the small layers: MLP 2d -> d with its bias, and the 2d weights of the prediction."""
+    """Return the number of values of the small layers: MLP 2d -> d with its bias, and 2d prediction weights."""
     return 2 * dim * dim + 3 * dim
 
 
 @dataclass(frozen=True)
 class Fair:
-    """One turn of sums a round of the paper; see the module."""
+    """FAIR: one turn of sums, one per device group, for each round of the paper; see the module's docstring."""
 
     parameters: FairParameters
     name: str = "fair"
 
     frozen_cohort: Final = False
     by_snapshot: Final = True
-    """Yes: a small device never holds theta, so that it cannot replay what moves it."""
+    """True: a small device never has theta, so it cannot replay the changes of theta."""
 
     @cached_property
     def buckets(self) -> tuple[int, ...]:
-        """m_c: values of one table in each group's space."""
+        """m_c: number of values of one table in each device group's space."""
         return bucket_counts(self.parameters.elements, self.parameters.capacities)
 
     @property
     def device_groups(self) -> int:
-        """One a capacity."""
+        """Number of device groups: one per capacity."""
         return len(self.parameters.capacities)
 
     def device_group_of(self, sum_index: int) -> int:
-        """In turn, those with the most memory first."""
+        """Return the device group of sum `sum_index`: groups take turns, the one with the most memory first."""
         return (sum_index - 1) % self.device_groups
 
     @property
     def dense_values(self) -> int:
-        """Values of the small layers."""
+        """Number of values of the small layers."""
         return dense_length(self.parameters.dim)
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """One block: weighted changes of the group's two tables and of the small layers, and the weight."""
+        """Return one block: weighted changes of the group's two tables and of the small layers, then the weight."""
         length = len(TABLES) * self.buckets[self.device_group_of(sum_index)] + self.dense_values
         return VectorLayout((weighted_block("model", length, self.parameters.clip),))
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """The round's public seed, from the task's."""
+        """Return the round's broadcast, its public seed derived from the task's."""
         return round_spec(task_seed, number, sum_index)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Everyone feeds the one block."""
+        """Return the route to the one block, the same for every client of the group."""
         return whole_route(self.layout(spec.sum_index))
 
     # --- what a device sends -------------------------------------------------------------------------------------
@@ -152,10 +152,11 @@ class Fair:
         dense: NDArray[np.float32],
         interactions: int,
     ) -> tuple[list[NDArray[np.float64]], int]:
-        """The contribution's one vector, and how many values had to be clipped.
+        """Return the contribution's one vector, and how many values were clipped.
 
-        places: (k,), distinct, into the group's two tables one after the other. changes: (k,), theirs. dense: the
-        change of the small layers. Raises `ParameterError` when training diverged.
+        places: (k,), distinct positions in the group's two tables, concatenated. changes: (k,), the changes there.
+        dense: the change of the small layers. interactions: |D_i|. Raises `ParameterError` for values that are not
+        finite: training diverged.
         """
         if not (np.isfinite(changes).all() and np.isfinite(dense).all()):
             raise ParameterError("the change of the model holds values that are not finite: training diverged")
@@ -170,7 +171,7 @@ class Fair:
     # --- the whole model -----------------------------------------------------------------------------------------
 
     def initial_state(self, task_seed: bytes) -> FairState:
-        """Tables N(0, 0.01^2), layers Xavier uniform with no bias, all from the task's seed (released code)."""
+        """Return round 0: tables N(0, 0.01^2), layers Xavier uniform, bias 0, from the task's seed (released code)."""
         tables = np.empty((len(TABLES), self.parameters.elements), dtype=np.float32)
         for row, table in zip(tables, TABLES, strict=True):
             for part in chunks(row.size):
@@ -178,7 +179,10 @@ class Fair:
         return FairState(0, 0, _hash_seed(task_seed), tables, _initial_dense(task_seed, self.parameters.dim))
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """The group's sum is kept; with the last group's, the model moves. Raises `ParameterError` for another sum."""
+        """Return the state with the group's sum stored or, after the last group of a turn, with the model moved.
+
+        Raises `ParameterError` if the sum does not follow `state`, or the weights of a turn are not positive.
+        """
         own = fair_state(state)
         if spec.number <= own.round_number or spec.sum_index != own.sum_index + 1:
             raise ParameterError(
@@ -191,7 +195,7 @@ class Fair:
         return self._averaged(own, spec, given)
 
     def _averaged(self, state: FairState, spec: RoundSpec, given: tuple[NDArray[np.float32], ...]) -> FairState:
-        """The model after a whole turn: tables by `average_table`, the small layers by their weighted mean change."""
+        """Return the model after a whole turn: tables by `average_table`, layers plus their weighted mean change."""
         sums = [
             self.layout(device_group + 1).blocks[0].split(total.astype(np.float64))
             for device_group, total in enumerate(given)
@@ -212,7 +216,7 @@ class Fair:
         return FairState(spec.number, spec.sum_index, state.seed, tables, dense.astype(np.float32))
 
     def state_bytes(self, sum_index: int) -> int:
-        """The tables, the layers, and the sums of the groups asked so far in the turn."""
+        """Return the length in bytes of the tables, the layers, and the sums of the turn so far."""
         return model_bytes(sum(self._state_lengths(sum_index)))
 
     def _state_lengths(self, sum_index: int) -> list[int]:
@@ -221,27 +225,27 @@ class Fair:
         return [tables, self.dense_values, *(self.layout(device_group + 1).length for device_group in range(asked))]
 
     def encode_state(self, state: ModelState) -> bytes:
-        """See `protocols.recipes.fair.state`."""
+        """Return the encoded state; see `protocols.recipes.fair.state`."""
         own = fair_state(state)
         return encode_model(own, [own.tables, own.dense, *own.given])
 
     def decode_state(self, round_number: int, body: bytes) -> FairState:
-        """The inverse of `encode_state`."""
+        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
         sum_index = sum_index_of(body, round_number)
         seed, (tables, dense, *given) = read_model(body, self._state_lengths(sum_index))
         return FairState(round_number, sum_index, seed, tables.reshape(len(TABLES), -1), dense, tuple(given))
 
-    # --- what a device holds of it -------------------------------------------------------------------------------
+    # --- the part of the model that a device has -----------------------------------------------------------------
 
     def view(self, state: ModelState, device_group: int) -> FairView:
-        """The layers, and either table projected onto the group's space."""
+        """Return the layers, and both tables projected onto the group's space (eq. 4)."""
         own = fair_state(state)
         spaces = spaces_of(own.seed, self.parameters.elements, self.buckets[device_group])
         tables = np.stack([space.project(table) for space, table in zip(spaces, own.tables, strict=True)])
         return FairView(own.round_number, own.sum_index, own.seed, tables, own.dense)
 
     def initial_view(self, task_seed: bytes, device_group: int) -> FairView:
-        """`view` of the initial model, drawn and folded a chunk at a time."""
+        """Return `view` of the initial model, drawn and projected chunk by chunk."""
         seed, buckets, elements = _hash_seed(task_seed), self.buckets[device_group], self.parameters.elements
         tables = np.empty((len(TABLES), buckets), dtype=np.float32)
         for row, table, space in zip(tables, TABLES, spaces_of(seed, elements, buckets), strict=True):
@@ -257,41 +261,40 @@ class Fair:
         return FairView(0, 0, seed, tables, _initial_dense(task_seed, self.parameters.dim))
 
     def view_bytes(self, sum_index: int, device_group: int) -> int:
-        """The group's buckets of both tables, and the layers."""
+        """Return the length in bytes of the group's buckets of both tables, and of the layers."""
         return model_bytes(sum(self._view_lengths(device_group)))
 
     def _view_lengths(self, device_group: int) -> list[int]:
         return [len(TABLES) * self.buckets[device_group], self.dense_values]
 
     def encode_view(self, view: ModelState, device_group: int) -> bytes:
-        """See `protocols.recipes.fair.state`."""
+        """Return the encoded view; see `protocols.recipes.fair.state`."""
         own = fair_view(view)
         return encode_model(own, [own.tables, own.dense])
 
     def decode_view(self, round_number: int, body: bytes, device_group: int) -> FairView:
-        """The inverse of `encode_view`."""
+        """Decode the bytes of `encode_view`; `CodecError` unless the length and every value are valid."""
         sum_index = sum_index_of(body, round_number)
         seed, (tables, dense) = read_model(body, self._view_lengths(device_group))
         return FairView(round_number, sum_index, seed, tables.reshape(len(TABLES), -1), dense)
 
-    # --- what everyone may see -----------------------------------------------------------------------------------
+    # --- public facts --------------------------------------------------------------------------------------------
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Nothing: how good the model is only the clients can tell."""
+        """Return nothing: only clients have data to evaluate the model with."""
         return {}
 
     def is_done(self, state: ModelState) -> bool:
-        """Never: training goes on for as long as the schedule says."""
+        """Return False: the schedule alone ends training."""
         return False
 
     def warnings(self) -> tuple[str, ...]:
-        """That there is one sum a capacity, and what a client's group tells."""
+        """Return the warning that the device groups are public, if there are several."""
         if self.device_groups == 1:
             return ()
         return (
-            f"The server knows which of {self.device_groups} memory sizes each client has, and sees one sum a size: a "
-            "client "
-            "hides among those of its own size alone.",
+            f"The server knows which of {self.device_groups} memory sizes each client has, and sees one sum per size: "
+            "a client is hidden only among the clients of its own size.",
         )
 
 
@@ -300,13 +303,13 @@ def _hash_seed(task_seed: bytes) -> bytes:
 
 
 def _initial_values(task_seed: bytes, table: str, part: slice) -> NDArray[np.float32]:
-    """A chunk of a fresh item table: each from a seed of its own, so that it can be drawn alone."""
+    """Return a chunk of a new item table; each chunk has its own seed, so that it can be drawn separately."""
     seed = derive_seed(task_seed, "fair initial table", table, part.start)
     return (_INITIAL_SCALE * normals(seed, "values", part.stop - part.start)).astype(np.float32)
 
 
 def _initial_dense(task_seed: bytes, dim: int) -> NDArray[np.float32]:
-    """MLP weights (2d x d, row-major) || bias (d) || prediction weights (2d): Xavier uniform, no bias."""
+    """Return MLP weights (2d x d, row-major) || bias (d) || prediction weights (2d): Xavier uniform, bias 0."""
     weights = 2.0 * uniforms(task_seed, "fair initial layers", dense_length(dim) - dim) - 1.0
     mlp, prediction = np.split(weights, [2 * dim * dim])
     layers = (np.sqrt(6 / (3 * dim)) * mlp, np.zeros(dim), np.sqrt(6 / (2 * dim + 1)) * prediction)

@@ -1,11 +1,11 @@
-"""FAIR's model, whole as the server has it and compressed as a device has it, and their encodings.
+"""FAIR's model state on the server, its compressed view on a device, and their encodings.
 
-step   uint32
-seed   32 bytes: what places and signs follow from
-state  tables (2 x n float32) || dense (float32) || the sums of the groups that were asked in this turn (float32)
-view   tables (2 x m float32) || dense (float32)
+sum index  uint32
+seed       32 bytes, from which hash positions and signs are derived
+state      tables (2 x n float32) || dense (float32) || the sums of the turn so far (float32)
+view       tables (2 x m float32) || dense (float32)
 
-All little-endian. Lengths follow from the step and the group.
+All little-endian. The sum index and the device group determine the lengths.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 TABLES: Final = ("gmf", "mlp")
-"""The item tables, each hashed with a key of its own."""
+"""Names of the item tables; each has its own hash key."""
 
 _SUM_INDEX: Final = struct.Struct("<I")
 
@@ -48,9 +48,9 @@ _SUM_INDEX: Final = struct.Struct("<I")
 class FairState(ModelState):
     """The whole model after `sum_index` sums.
 
-    seed: 32 public bytes, the same for the whole task. tables: float32 (2, n), n = items * dim values of either table,
-    row-major. dense: float32, the small layers. given: the sum, float32, of each group that was asked in the turn under
-    way; tables and layers move once all have been.
+    seed: 32 public bytes, the same for the whole task. tables: float32 (2, n), n = items * dim values per table,
+    row-major. dense: float32, the small layers. given: float32, the sums of the current turn, one per device group so
+    far; tables and layers change when the turn is complete.
     """
 
     sum_index: int
@@ -60,7 +60,7 @@ class FairState(ModelState):
     given: tuple[NDArray[np.float32], ...] = ()
 
     def freeze(self) -> None:
-        """The sums, too."""
+        """Make every array read-only, including the sums of the turn."""
         super().freeze()
         for total in self.given:
             total.flags.writeable = False
@@ -68,7 +68,7 @@ class FairState(ModelState):
 
 @dataclass(frozen=True, eq=False)
 class FairView(ModelState):
-    """What a device holds of it: tables float32 (2, m), m its space's buckets; m = n where it holds everything."""
+    """A device's part of the model: tables float32 (2, m), m the buckets of its space, m = n for a whole table."""
 
     sum_index: int
     seed: bytes
@@ -77,37 +77,37 @@ class FairView(ModelState):
 
 
 def fair_state(state: ModelState) -> FairState:
-    """`state` as FAIR's whole model; `ParameterError` for another recipe's, or a device's view."""
+    """Return `state` as FAIR's whole model; `ParameterError` for another recipe's state or a device's view."""
     if not isinstance(state, FairState):
         raise ParameterError(f"this is not FAIR's whole model: it is a {type(state).__name__}")
     return state
 
 
 def fair_view(state: ModelState) -> FairView:
-    """`state` as what a device of FAIR holds; `ParameterError` for anything else."""
+    """Return `state` as a device's view of FAIR's model; `ParameterError` for anything else."""
     if not isinstance(state, FairView):
         raise ParameterError(f"a device of FAIR trains on its view of the model, not on a {type(state).__name__}")
     return state
 
 
 def spaces_of(seed: bytes, elements: int, buckets: int) -> tuple[Subspace, Subspace]:
-    """The space of `buckets` of either table, in the order of `TABLES`."""
+    """Return the spaces with `buckets` buckets of the tables, in the order of `TABLES`."""
     first, second = (Subspace(elements, buckets, hash_key(seed, table)) for table in TABLES)
     return first, second
 
 
 def model_bytes(values: int) -> int:
-    """Length of an encoded state or view of so many values."""
+    """Return the length in bytes of an encoded state or view with `values` values."""
     return _SUM_INDEX.size + SEED_BYTES + 4 * values
 
 
 def encode_model(model: FairState | FairView, parts: Sequence[NDArray[np.float32]]) -> bytes:
-    """Step, seed and the parts' values."""
+    """Return the sum index, the seed and the parts' values as bytes."""
     return b"".join([_SUM_INDEX.pack(model.sum_index), model.seed, *(part.astype("<f4").tobytes() for part in parts)])
 
 
 def sum_index_of(body: bytes, round_number: int) -> int:
-    """The step an encoded model is of; `CodecError` for a body without one, or one that the round cannot have."""
+    """Return the sum index of an encoded model; `CodecError` if it is missing or greater than the round's number."""
     if len(body) < _SUM_INDEX.size:
         raise CodecError(f"a model of FAIR has at least {_SUM_INDEX.size} bytes, got {len(body)}")
     sum_index: int = _SUM_INDEX.unpack_from(body)[0]
@@ -117,7 +117,10 @@ def sum_index_of(body: bytes, round_number: int) -> int:
 
 
 def read_model(body: bytes, lengths: Sequence[int]) -> tuple[bytes, list[NDArray[np.float32]]]:
-    """The seed and the parts of these lengths, float32; `CodecError` for another length, or what is not finite."""
+    """Return the seed and the parts of these lengths, float32.
+
+    Raises `CodecError` for another length, or values that are not finite.
+    """
     view = exact(body, model_bytes(sum(lengths)), "a model of FAIR")
     head = _SUM_INDEX.size + SEED_BYTES
     values = np.frombuffer(view, "<f4", offset=head).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Hashed subspaces of one long vector: nested, computed on the fly, never realised as matrices.
+"""Hashed subspaces of one long vector: nested, and computed on the fly instead of stored as matrices.
 
 Desai et al., "Heterogeneous Federated Collaborative Filtering Using FAIR" (2023), section 4. An element a of the
 vector theta (n,) lies in bucket h_p(a) = H(a) mod m_p of a space of m_p buckets, with a sign g(a) in {-1, +1}:
@@ -6,14 +6,14 @@ vector theta (n,) lies in bucket h_p(a) = H(a) mod m_p of a space of m_p buckets
     project (eq. 4)    psi[j]   = sum of g(a) theta[a] over h_p(a) = j, / how many there are     (0 in an empty bucket)
     recover (eq. 5)    theta[a] = g(a) psi[h_p(a)]
 
-Both are O(n) time. H and g are the same for everyone and every round (consistent), and every m_p divides the next
-larger one (collapsible, eq. 7), so that H(a) mod m_p = (H(a) mod m_q) mod m_p: a smaller space is a larger one, folded.
+Both take O(n) time. H and g are the same for all clients and rounds (consistent), and every m_p divides the next larger
+one (collapsible, eq. 7), so that H(a) mod m_p = (H(a) mod m_q) mod m_p: a smaller space is a folded larger one.
 Here m_p = q 2^(P-p) with q = floor(n / 2^P) for the largest compression 2^P in use: nested for every n, and at most
 n / 2^p. The released code takes m_p = int(n / 2^p), which nests only while 2^p divides n, and adds 1e-3 to every
 count, which shrinks what small buckets hold a little at each projection; neither is done here.
 
-H(a) is word a of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), a generator whose words can be computed one by one:
-whoever touches an element computes its bucket, and holds no table. It is public and hides nothing.
+H(a) is word a of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), a generator whose words can be computed one by one,
+so a bucket is computed when an element is used, and no table is stored. The hash is public and hides nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from protocols.errors import ParameterError
 __all__ = ["CHUNK", "Subspace", "bucket_counts", "chunks", "fold", "hash_key", "means", "splitmix64", "unfold"]
 
 CHUNK: Final = 2**16
-"""Elements worked on at a time where all n are: what keeps the memory of a pass small."""
+"""Elements processed at a time in a pass over all n, to limit memory."""
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _FIRST: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -41,12 +41,12 @@ _S30, _S27, _S31, _ONE = (np.uint64(bits) for bits in (30, 27, 31, 1))
 
 
 def hash_key(seed: bytes, table: str) -> int:
-    """The 64-bit state that the hash of `table` starts from, by the public seed."""
+    """Return the 64-bit initial state of the hash of `table`, derived from the public seed."""
     return int.from_bytes(derive_seed(seed, "fair hash", table)[:8], "little")
 
 
 def splitmix64(key: int, places: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Words `places` (k,), from 0, of the generator that starts from `key`, uint64 (k,)."""
+    """Return words number `places` (k,), from 0, of the generator with initial state `key`, uint64 (k,)."""
     words = places.astype(np.uint64)
     words += _ONE
     words *= _GOLDEN
@@ -60,9 +60,9 @@ def splitmix64(key: int, places: NDArray[np.integer]) -> NDArray[np.uint64]:
 
 
 def bucket_counts(elements: int, capacities: tuple[int, ...]) -> tuple[int, ...]:
-    """m_p of every capacity p (memory 1 / 2^p); n for p = 0, where there is nothing to hash.
+    """Return m_p for every capacity p (memory 1 / 2^p); n for p = 0, where nothing is hashed.
 
-    Raises `ParameterError` when the smallest space would have no bucket.
+    Raises `ParameterError` if the smallest space would have no bucket.
     """
     largest = max(capacities)
     unit = elements >> largest
@@ -72,16 +72,16 @@ def bucket_counts(elements: int, capacities: tuple[int, ...]) -> tuple[int, ...]
 
 
 def chunks(count: int) -> Iterator[slice]:
-    """range(count) in pieces of `CHUNK`."""
+    """Yield slices of at most `CHUNK` elements that cover range(count)."""
     for start in range(0, count, CHUNK):
         yield slice(start, min(start + CHUNK, count))
 
 
 @dataclass(frozen=True)
 class Subspace:
-    """One space of a vector of `elements` values: `buckets` of them are kept, all where the two are equal.
+    """A space with `buckets` buckets for a vector of `elements` values; the vector itself if the two are equal.
 
-    key: the hash's, see `hash_key`. Nothing here is longer than the arguments, but by a chunk.
+    key: the hash's initial state, see `hash_key`. Methods need no more memory than their arguments and a chunk.
     """
 
     elements: int
@@ -90,11 +90,11 @@ class Subspace:
 
     @property
     def whole(self) -> bool:
-        """Whether the space is the vector itself: no hash, no sign."""
+        """Whether the space is the vector itself, without hash and signs."""
         return self.buckets == self.elements
 
     def places(self, elements: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Bucket and sign of each of the elements, both of their shape."""
+        """Return bucket and sign of each element, int64 and float32, both of the shape of `elements`."""
         if self.whole:
             return elements.astype(np.int64), np.ones(elements.shape, dtype=np.float32)
         words = splitmix64(self.key, elements)
@@ -106,29 +106,29 @@ class Subspace:
         return words.view(np.int64), signs
 
     def sums(self, vector: NDArray[np.floating]) -> NDArray[np.float64]:
-        """S^T theta of a whole vector (elements,), float64 (buckets,)."""
+        """Return S^T theta of a whole vector (elements,), float64 (buckets,)."""
         totals = np.zeros(self.buckets)
         for part in chunks(self.elements):
             self.add(vector[part], totals, part)
         return totals
 
     def add(self, values: NDArray[np.floating], totals: NDArray[np.float64], elements: slice) -> None:
-        """Add to `totals` (buckets,) what a run of elements (without a step) with these values gives of `sums`."""
+        """Add the part of `sums` of a run of elements (slice without step) with these values to `totals` (buckets,)."""
         places, signs = self.places(np.arange(elements.start, elements.stop))
         np.add.at(totals, places, (values * signs).astype(np.float64))
 
     def counts(self) -> NDArray[np.float64]:
-        """S^T 1: how many elements are in each bucket, float64 (buckets,), read-only."""
+        """Return S^T 1, the number of elements in each bucket, float64 (buckets,), read-only."""
         return _counts(self)
 
     def project(self, vector: NDArray[np.floating]) -> NDArray[np.float32]:
-        """psi of a whole vector (elements,), float32 (buckets,): the nearest the space has (eq. 3 and 4)."""
+        """Return psi of a whole vector (elements,), float32 (buckets,): the nearest point of the space (eq. 3, 4)."""
         if self.whole:
             return vector.astype(np.float32)
         return means(self.sums(vector), self.counts())
 
     def recover(self, psi: NDArray[np.floating], elements: slice) -> NDArray[np.float32]:
-        """theta of a run of elements (without a step), float32, from psi (buckets,)."""
+        """Return theta of a run of elements (slice without step), float32, from psi (buckets,) (eq. 5)."""
         if self.whole:
             return psi[elements].astype(np.float32)
         places, signs = self.places(np.arange(elements.start, elements.stop))
@@ -145,15 +145,15 @@ def _counts(space: Subspace) -> NDArray[np.float64]:
 
 
 def means(totals: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Sums over counts, float32; 0 for an empty bucket."""
+    """Return sums / counts, float32; 0 for an empty bucket."""
     return np.asarray(totals / np.maximum(counts, 1.0), dtype=np.float32)
 
 
 def fold(values: NDArray[np.float64], buckets: int) -> NDArray[np.float64]:
-    """Sums over the buckets of a larger space (m,) as sums over those of a smaller one, float64 (buckets,)."""
+    """Return the bucket sums of a larger space (m,) as bucket sums of a smaller one, float64 (buckets,) (eq. 7)."""
     return np.asarray(values.reshape(-1, buckets).sum(axis=0))
 
 
 def unfold(psi: NDArray[np.float64], buckets: int) -> NDArray[np.float64]:
-    """The same vector of a smaller space (m,) in a larger one, float64 (buckets,): every bucket's value repeated."""
+    """Return a vector of a smaller space (m,) in a larger one, float64 (buckets,): every bucket's value is repeated."""
     return np.tile(psi, buckets // psi.size)

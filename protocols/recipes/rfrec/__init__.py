@@ -1,1 +1,1 @@
-"""RFRec and RFRecF: ratings, item factors of one's own held to everyone's average."""
+"""RFRec and RFRecF: rating prediction with each client's own item factors, penalised by distance from the average."""

@@ -1,1 +1,1 @@
-"""CKKS sums over SEAL: one prime, complex packing, fixed-length wire forms, a fold that needs no key."""
+"""CKKS sums with SEAL: one prime, complex packing, fixed-length wire forms, folding without a key."""

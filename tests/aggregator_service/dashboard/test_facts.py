@@ -1,4 +1,4 @@
-"""What the pages tell: funnels, phases, bytes and figures as they are, and in how many queries."""
+"""What the pages tell: funnels, states, bytes and figures as they are, and in how many queries."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", body)
 
 
-def test_the_funnel_and_the_phases_of_a_masked_round(api: Api) -> None:
+def test_the_funnel_and_the_states_of_a_masked_round(api: Api) -> None:
     task = masked_task(api, "funnel", 6)
     clients = list(enrol_masked(task, 6).values())
     silent = {"share": clients[5], "contribute": clients[4]}
@@ -81,14 +81,14 @@ def test_the_funnel_and_the_phases_of_a_masked_round(api: Api) -> None:
         ("contributed", 4),
         ("survived", 4),
     ]
-    phases = {phase.state: phase for phase in found.phases()}
-    assert list(phases) == ["advertising", "sharing", "collecting", "confirming", "unmasking", "complete"]
-    assert [phases[state].missing for state in list(phases)[:-1]] == [0, 1, 1, 0, 0]
-    assert [phases[state].delivered for state in list(phases)[:-1]] == [6, 5, 4, 4, 4]
+    states = {one.state: one for one in found.states()}
+    assert list(states) == ["advertising", "sharing", "collecting", "confirming", "unmasking", "complete"]
+    assert [states[state].missing for state in list(states)[:-1]] == [0, 1, 1, 0, 0]
+    assert [states[state].delivered for state in list(states)[:-1]] == [6, 5, 4, 4, 4]
     sizes = {step: sum(len(one.bodies[step]) for one in clients if step in one.bodies) for step in steps_of(task)}
-    assert {state: phases[state].received for state in STAGES.values()} == {STAGES[step]: sizes[step] for step in sizes}
-    assert phases["sharing"].seconds(CLOCK.now()) == phases["collecting"].seconds(CLOCK.now()) == 3601
-    roster = phases["sharing"].handed_out
+    assert {state: states[state].received for state in STAGES.values()} == {STAGES[step]: sizes[step] for step in sizes}
+    assert states["sharing"].seconds(CLOCK.now()) == states["collecting"].seconds(CLOCK.now()) == 3601
+    roster = states["sharing"].handed_out
     assert roster % 6 == 0  # the same bytes for each of those who advertised
     assert roster > 0
     page = text_of(api.http.get(f"/dashboard/tasks/{task.id}/rounds/1").text)
@@ -103,7 +103,7 @@ def test_a_round_that_is_under_way_and_one_that_failed(api: Api) -> None:
     members[0].put(1, members[0].contribution(1, 1.0))
     found = tally(api, task, 1)
     assert [step.count for step in found.funnel()] == [4, 1, 1, None]
-    assert [(phase.state, phase.status) for phase in found.phases()] == [
+    assert [(one.state, one.status) for one in found.states()] == [
         ("collecting", "now"),
         ("folding", "ahead"),
         ("complete", "ahead"),
@@ -116,12 +116,12 @@ def test_a_round_that_is_under_way_and_one_that_failed(api: Api) -> None:
     task.wait_round(1, "failed")
     found = tally(api, task, 1)
     assert [step.count for step in found.funnel()] == [4, 1, 1, 0]
-    assert [(phase.state, phase.status, phase.missing) for phase in found.phases()] == [
+    assert [(one.state, one.status, one.missing) for one in found.states()] == [
         ("collecting", "failed", 3),
         ("failed", "failed", None),
     ]
     page = text_of(api.http.get(f"/dashboard/tasks/{task.id}/rounds/1").text)
-    assert "It failed: 1 of 4 clients contributed in time, but 2 are needed." in page
+    assert "The round failed: 1 of 4 clients contributed in time, but 2 are needed." in page
     assert "1 min 41 s" in page
 
 
@@ -206,7 +206,7 @@ def test_ten_thousand_clients_take_no_query_more_than_ten(api: Api) -> None:
         counts = {}
         for task_id in ("t_few", "t_many"):
             with counting(engine) as seen:
-                screen(task_id).look(services(api))
+                screen(task_id).load(services(api))
             counts[task_id] = len(seen)
         assert 0 < counts["t_many"] == counts["t_few"] <= most, (name, counts)
     for path in ("", "/tasks/t_many", "/tasks/t_many/rounds/2"):
@@ -259,7 +259,7 @@ def test_every_count_is_made_by_each_database(database_url: str) -> None:
     assert (facts.invited.places, facts.invited.taken, facts.invited.free) == (12, 3, 2)
     (found,) = facts.rounds
     assert found.uploads == 1
-    first, second = found.phases()[:2]
+    first, second = found.states()[:2]
     assert (first.seconds(9.0), first.received, second.received, second.handed_out) == (2.0, 30, 20, 77)
     database.close()
 

@@ -199,10 +199,10 @@ def test_a_server_that_stops_ends_streams_and_remembers_who_is_signed_in(server:
 
 def test_a_stream_that_never_began_holds_no_place() -> None:
     streams, one = Streams(), Visitor(Operator("ada", "admin"), "1" * 64, "2" * 64, "3" * 64)
-    held = [streams.enter(one) for _ in range(6)]
+    held = [streams.acquire(one) for _ in range(6)]
     with pytest.raises(Problem, match="too-many-requests"):
-        streams.enter(one)
-    assert streams.enter(Visitor(one.operator, "4" * 64, one.token_hash, one.form_token)).owner == "4" * 64
-    streams.leave(held.pop())
+        streams.acquire(one)
+    assert streams.acquire(Visitor(one.operator, "4" * 64, one.token_hash, one.form_token)).owner == "4" * 64
+    streams.release(held.pop())
     del held[-1]  # as when a browser has gone before its stream began
-    assert [streams.enter(one).owner for _ in range(2)] == ["1" * 64] * 2
+    assert [streams.acquire(one).owner for _ in range(2)] == ["1" * 64] * 2

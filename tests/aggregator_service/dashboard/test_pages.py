@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +15,7 @@ from aggregator_service.rounds.interventions import ABORTED
 from aggregator_service.storage.schema import OperatorRow
 from tests.support.api import Api, TestTask
 from tests.support.dashboard import HERE, OURS, enter, new_operator, page_of, sign_in
-from tests.support.inside import services
+from tests.support.inside import aggregator_inside, services
 from tests.support.rows import round_row, task_row
 from tests.support.server import OPERATOR_TOKEN
 
@@ -233,3 +235,19 @@ def test_an_operator_who_is_made_read_only_acts_no_more(api: Api) -> None:
         session.get_one(OperatorRow, "demoted").role = "read-only"
     answer: httpx.Response = api.http.post(page_of(task, action="/abort"), data={"form_token": carried}, headers=OURS)
     assert answer.status_code == 403
+
+
+def test_pages_warn_when_signatures_are_off(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data", signatures="off") as unsigned:
+        task = unsigned.create_task("unsigned", cohort=3)
+        enter(unsigned)
+        assert "HUSHREC_SIGNATURES=off" in unsigned.http.get("/dashboard").text
+        shown = html.unescape(unsigned.http.get(f"/dashboard/tasks/{task.id}").text)
+        assert "Requests need no signature: anyone who has a client's token can act as that client." in shown
+
+
+def test_pages_do_not_warn_when_signatures_are_required(api: Api) -> None:
+    task = api.create_task("signed", cohort=3)
+    enter(api)
+    assert "HUSHREC_SIGNATURES" not in api.http.get("/dashboard").text
+    assert "Requests need no signature" not in api.http.get(f"/dashboard/tasks/{task.id}").text

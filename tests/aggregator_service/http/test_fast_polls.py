@@ -9,6 +9,9 @@ from typing import Any
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from aggregator_service.clock import ManualClock
 from aggregator_service.http import fast_polls
@@ -90,3 +93,17 @@ def test_the_route_answers_if_the_cache_raises(
         assert poll(member).status_code == 200
         assert answered[-1] is None
         assert "cannot answer a poll from the cache; its route answers it" in caplog.text
+
+
+def test_a_poll_from_memory_has_a_span(tmp_path: Path, answered: list[Any]) -> None:
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with aggregator_inside(tmp_path / "data", tracer_provider=provider) as api:
+        member = members_of_a_started_task(api)[0]
+        wait_until_cached(member, answered)
+        exporter.clear()
+        assert poll(member).headers["cache-control"] == "no-store"
+        assert answered[-1] is not None
+    span = next(span for span in exporter.get_finished_spans() if span.name.startswith("GET"))
+    assert span.name == "GET /v1/tasks/{task}/rounds/current"
+    assert dict(span.attributes or {})["hushrec.task"] == member.task.id

@@ -1,4 +1,4 @@
-"""Three servers over one PostgreSQL and one S3 server."""
+"""Three servers on one PostgreSQL and one S3 server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.replicas import Replicas, running_replicas
 def replicas(
     postgres: TestDatabase, new_prefix: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Replicas]:
-    """They run for a whole module; whoever ends one of them starts it again."""
+    """They run for a whole module; a test that stops one of them starts it again."""
     settings = {"database_url": postgres.schema(), "blobs": new_prefix(), "fold_batch": 4, "recheck_seconds": 1.0}
     with running_replicas(tmp_path_factory.mktemp("replicas"), **settings) as running:
         yield running
@@ -23,6 +23,6 @@ def replicas(
 
 @pytest.fixture
 def api(replicas: Replicas) -> Iterator[Api]:
-    """An operator, and the clients made from it, whose every request goes to another server."""
+    """An operator and its clients, each of whose requests goes to another server."""
     with replicas.api() as made:
         yield made

@@ -1,4 +1,4 @@
-"""One process leads at a time; another one takes over when it ends, however it ends, and the sums stay exact."""
+"""One process leads at a time. Another one takes over however the leader ends, and sums stay exact."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COHORT = 7
 
 
 class Watch:
-    """Looks all the time whether two lead at once: those that took over are asked first, the old leader last."""
+    """Checks all the time that two servers never lead at once. It asks the old leader last."""
 
     def __init__(self, replicas: Replicas, old: AggregatorProcess, *, lock: bool = True) -> None:
         self._replicas, self._old, self._lock = replicas, old, lock
@@ -56,7 +56,7 @@ class Watch:
 
 
 def begun(api: Api, name: str) -> tuple[TestTask, list[TestMember]]:
-    """A round in which most have delivered and the first batch is folded."""
+    """A round in which most clients have contributed and the first batch is folded."""
     task = api.create_task(name, cohort=COHORT)
     members = task.enrol(COHORT)
     task.wait_round(1, "collecting")
@@ -67,7 +67,7 @@ def begun(api: Api, name: str) -> tuple[TestTask, list[TestMember]]:
 
 
 def finish(task: TestTask, members: list[TestMember]) -> None:
-    """The others deliver, and the sum is exactly that of all."""
+    """The other clients contribute; check that the sum is that of all clients."""
     for index, member in enumerate(members[5:], start=5):
         assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
     assert task.wait_round(1, "complete", seconds=60)["survivors"] == COHORT
@@ -76,7 +76,7 @@ def finish(task: TestTask, members: list[TestMember]) -> None:
     assert np.allclose(total[~mask], 2.0**COHORT - 1, atol=1e-6)
 
 
-def test_exactly_one_leads(replicas: Replicas) -> None:
+def test_exactly_one_server_leads(replicas: Replicas) -> None:
     leader = replicas.leader()
     assert len(replicas.holders()) == 1
     followers = [server for server in replicas.servers if server is not leader]
@@ -85,7 +85,7 @@ def test_exactly_one_leads(replicas: Replicas) -> None:
     assert all("another process drives the rounds" in server.log() for server in followers)
 
 
-def test_another_one_leads_when_the_leader_is_killed(replicas: Replicas) -> None:
+def test_another_server_takes_over_from_a_killed_leader(replicas: Replicas) -> None:
     leader = replicas.leader()
     alive = [server for server in replicas.servers if server is not leader]
     with replicas.api(*alive) as api:
@@ -98,7 +98,7 @@ def test_another_one_leads_when_the_leader_is_killed(replicas: Replicas) -> None
     assert len(replicas.leaders()) == 1
 
 
-def test_another_one_leads_when_the_leader_is_stopped(replicas: Replicas) -> None:
+def test_another_server_takes_over_from_a_stopped_leader(replicas: Replicas) -> None:
     leader = replicas.leader()
     alive = [server for server in replicas.servers if server is not leader]
     with replicas.api(*alive) as api, Watch(replicas, leader)():
@@ -113,7 +113,7 @@ def test_another_one_leads_when_the_leader_is_stopped(replicas: Replicas) -> Non
     assert len(replicas.leaders()) == 1
 
 
-def test_a_leader_whose_connection_is_cut_stands_down(replicas: Replicas, api: Api) -> None:
+def test_a_leader_that_loses_its_connection_stops_leading(replicas: Replicas, api: Api) -> None:
     leader = replicas.leader()
     task, members = begun(api, "cut")
     before = leader.log().count("this process no longer drives the rounds")
@@ -129,8 +129,8 @@ def test_a_leader_whose_connection_is_cut_stands_down(replicas: Replicas, api: A
         finish(task, members)
 
 
-def test_a_leader_that_stands_still_is_replaced_and_changes_nothing_later(replicas: Replicas) -> None:
-    """It still believes that it leads when it goes on, and has the outcome of a fold in its hands."""
+def test_a_leader_that_hangs_is_replaced_and_changes_nothing_later(replicas: Replicas) -> None:
+    """When it continues it considers itself the leader, and has the result of a fold to commit."""
     leader = replicas.leader()
     alive = [server for server in replicas.servers if server is not leader]
     with replicas.api(*alive) as api:
@@ -154,7 +154,7 @@ def test_a_leader_that_stands_still_is_replaced_and_changes_nothing_later(replic
 
 
 def worker_of(server: AggregatorProcess) -> psutil.Process:
-    """The fold worker: the child that is not multiprocessing's resource tracker."""
+    """The process id of the fold worker: the child that is not the resource tracker of multiprocessing."""
     children = psutil.Process(server.pid).children()
     (worker,) = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
     return worker
@@ -167,15 +167,15 @@ def test_a_second_server_on_a_data_directory_is_refused(replicas: Replicas) -> N
         second.start()
 
 
-def test_a_follower_whose_blobs_nobody_else_finds_says_so(replicas: Replicas, tmp_path: Path) -> None:
+def test_a_follower_with_its_own_blobs_logs_an_error(replicas: Replicas, tmp_path: Path) -> None:
     replicas.leader()
     with running_aggregator(tmp_path / "alone", database_url=replicas.database_url) as fourth:
         wait_until(lambda: "set the same HUSHREC_BLOBS for all processes" in fourth.log(), "no error logged")
     assert not any("the same HUSHREC_BLOBS" in server.log() for server in replicas.servers)
 
 
-def test_postgresql_gives_up_on_a_leader_that_vanished(postgres: TestDatabase) -> None:
-    """Its machine answers no probe: within 6 seconds, not after the kernel's hours."""
+def test_postgresql_ends_the_session_of_a_leader_that_disappeared(postgres: TestDatabase) -> None:
+    """Its machine answers no probe: the session ends within 6 seconds, not after the kernel's default of hours."""
     dialect, parsed = dialect_of(postgres.schema())
     candidate = dialect.candidacy(parsed)
     assert candidate.leads()
@@ -188,7 +188,7 @@ def test_postgresql_gives_up_on_a_leader_that_vanished(postgres: TestDatabase) -
     assert set_to == [3, 1, 3, 6000]
 
 
-def test_two_servers_over_one_sqlite_file_do_not_both_lead(tmp_path: Path) -> None:
+def test_two_servers_on_one_sqlite_file_do_not_both_lead(tmp_path: Path) -> None:
     settings = {"database_url": f"sqlite:///{tmp_path / 'one.db'}", "blobs": f"dir:{tmp_path / 'blobs'}"}
     with running_replicas(tmp_path, 2, fold_batch=4, **settings) as two, two.api() as api:
         leader = two.leader()

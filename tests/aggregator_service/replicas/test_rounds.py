@@ -1,4 +1,4 @@
-"""Clients whose every request goes to another replica: rounds of every kind come to their exact sums."""
+"""Each request of a client goes to another replica: the sums of all kinds of rounds are exact."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_encrypted_round(api: Api) -> None:
     )
     (holder,) = task.enrol(1, role="holder")
     members = [holder, *task.enrol(COHORT - 1)]
-    for member in members:  # the keyring mailbox: left at one replica, fetched at another
+    for member in members:  # the keyring mailbox: stored by one replica, fetched from another
         path, envelope = f"{task.path}/keyring/{member.client_id}", os.urandom(64)
         headers = {**holder.auth, "Content-Digest": digest_field(envelope)}
         assert api.http.put(path, content=envelope, headers=headers).status_code == 201
@@ -113,7 +113,7 @@ def test_a_chunked_upload_whose_chunks_go_to_different_replicas(api: Api, replic
         assert not list((server.data_dir / "uploads").iterdir())
 
 
-def test_the_end_of_a_round_lets_go_of_chunks_that_another_replica_stored(api: Api, replicas: Replicas) -> None:
+def test_the_end_of_a_round_deletes_chunks_that_another_replica_stored(api: Api, replicas: Replicas) -> None:
     task = api.create_task("abandoned", cohort=COHORT)
     (member, *_) = task.enrol(COHORT)
     task.wait_round(1, "collecting")
@@ -133,8 +133,8 @@ def test_the_end_of_a_round_lets_go_of_chunks_that_another_replica_stored(api: A
     assert (late.status_code, late.json()["type"]) == (409, "urn:hushrec:problem:round-closed")
 
 
-def test_a_replica_that_follows_wakes_the_leader(replicas: Replicas) -> None:
-    """What comes in elsewhere is folded at once: the leader hears of it before it looks by itself."""
+def test_a_follower_notifies_the_leader(replicas: Replicas) -> None:
+    """The leader folds what a follower receives at once, before its next regular read."""
     leader = replicas.leader()
     follower = next(server for server in replicas.servers if server is not leader)
     with replicas.api(follower) as api:

@@ -1,6 +1,6 @@
-"""kill -9 at any point of a round: after a restart the sum is exactly right.
+"""kill -9 at any point of a round: after a restart the sum is exact.
 
-Contributions are distinct powers of two, so that the sum tells which were lost and which were counted twice.
+Contributions are distinct powers of two, so that the sum shows which were lost and which were counted twice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def enrol_persistently(task: TestTask, attempt: Persistent) -> TestMember:
 
 
 def settle(task: TestTask, attempt: Persistent, number: int = 1) -> dict[str, object]:
-    """The round once it is complete, whatever happens to the server meanwhile."""
+    """Wait until the round is complete, restarting the server when it dies; return the round."""
     end = time.monotonic() + 100
     while time.monotonic() < end:
         answer = attempt(lambda: task.api.http.get(f"{task.path}/rounds/{number}", headers=task.api.operator))
@@ -85,7 +85,7 @@ def test_death_at_a_named_point(server: AggregatorProcess, api: Api, point: str)
         assert answer.status_code in (200, 201), answer.text
     done = settle(task, attempt)
     if point == "release.committed" and attempt.deaths == 0:
-        server.wait_dead()  # the round was seen complete a moment before the end
+        server.wait_dead()  # the round is complete a moment before its blobs are deleted
         attempt.deaths += 1
         server.start()
     assert attempt.deaths == 1
@@ -93,11 +93,11 @@ def test_death_at_a_named_point(server: AggregatorProcess, api: Api, point: str)
     assert_exact(task)
     listed = api.http.get(f"{task.path}/rounds", headers=api.operator).json()["rounds"]
     assert [row["number"] for row in listed] == [1]
-    # what the crash left lying about is gone, and so is every contribution
+    # the orphans of the crash and all contributions are deleted
     assert blob_kinds(server) == {"aggregates": 1, "snapshots": 1}
 
 
-def test_killed_in_the_middle_of_an_upload(server: AggregatorProcess, api: Api) -> None:
+def test_death_during_an_upload(server: AggregatorProcess, api: Api) -> None:
     server.start()
     task = api.create_task(cohort=COHORT)
     members = task.enrol(COHORT)
@@ -134,7 +134,7 @@ def test_killed_in_the_middle_of_an_upload(server: AggregatorProcess, api: Api) 
 
 
 def test_death_between_a_chunk_and_its_row(server: AggregatorProcess, api: Api) -> None:
-    """It was not acknowledged, so it is sent again; what it left behind is gone."""
+    """The chunk was not acknowledged, so it is sent again; its first blob is deleted."""
     server.start(crash_at="chunk.stored-before-row")
     attempt = Persistent(server)
     task = api.create_task(cohort=COHORT)
@@ -155,20 +155,20 @@ def test_death_between_a_chunk_and_its_row(server: AggregatorProcess, api: Api) 
 
 
 def worker_of(server: AggregatorProcess) -> psutil.Process:
-    """The fold worker: the child that is not multiprocessing's resource tracker."""
+    """The process id of the fold worker: the child that is not the resource tracker of multiprocessing."""
     children = psutil.Process(server.pid).children()
     (worker,) = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
     return worker
 
 
 def halt_in_folding(server: AggregatorProcess, api: Api) -> tuple[TestTask, psutil.Process]:
-    """A round in state folding whose worker stands still in the middle of the last batch."""
+    """A round in state folding whose worker is stopped in the middle of the last batch."""
     server.start()
     task = api.create_task(cohort=COHORT)
     members = task.enrol(COHORT)
     task.wait_round(1, "collecting")
     for index, (member, value) in enumerate(zip(members, VALUES, strict=True)):
-        if index == 4:  # the first batch of four is folded while others still upload
+        if index == 4:  # the first batch of four is folded while other clients upload
             end = time.monotonic() + 30
             while task.round(1)["folded"] < 4:
                 assert time.monotonic() < end, "the first batch was not folded while collecting"
@@ -179,10 +179,10 @@ def halt_in_folding(server: AggregatorProcess, api: Api) -> tuple[TestTask, psut
     return task, worker_of(server)
 
 
-def test_killed_while_folding(server: AggregatorProcess, api: Api) -> None:
+def test_death_while_folding(server: AggregatorProcess, api: Api) -> None:
     task, worker = halt_in_folding(server, api)
     server.kill()
-    worker.resume()  # an orphan now: it must end by itself, and whatever it still writes must not count
+    worker.resume()  # the worker has no server now: it must exit, and what it writes must not count
     server.start()
     assert task.wait_round(1, "complete")["survivors"] == COHORT
     assert_exact(task)

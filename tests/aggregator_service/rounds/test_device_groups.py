@@ -1,4 +1,4 @@
-"""Recipes with groups of clients: who may enrol where, whose turn it is, the floor of each, and what each downloads."""
+"""Recipes with device groups: enrolment in a group, the order of the groups, their floor, and their views."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ RECIPE = recipe("fair", FAIR)
 
 
 class Groups(World):
-    """Members with a group each; contributions of every sum's own length."""
+    """Members in device groups, with contributions of the length that each sum needs."""
 
     def fair(self, *device_groups: int, mechanism: str = "plain", **schedule: Any) -> str:
-        """A FAIR task with a member in each of `groups`."""
+        """Create a FAIR task and enrol one member for each entry of `groups`."""
         request = TaskRequest.model_validate(
             {
                 "name": "groups",
@@ -58,7 +58,7 @@ class Groups(World):
         return task_id
 
     def join(self, task_id: str, *device_groups: int) -> None:
-        """One more member in each of `groups`."""
+        """Enrol one member for each entry of `groups`."""
         with self.database.write() as session:
             known = session.execute(select(func.count()).select_from(ClientRow)).scalar_one()
             for index, device_group in enumerate(device_groups, start=known):
@@ -77,7 +77,7 @@ class Groups(World):
                 session.add(client)
 
     def deliver(self, task_id: str) -> None:
-        """Everybody who is asked contributes ones, with weight one; then the round ends."""
+        """All clients of the cohort contribute ones with weight one; then the round ends."""
         self.run(task_id)
         round_ = self.round(task_id)
         assert round_.state == "collecting"
@@ -99,12 +99,12 @@ class Groups(World):
         self.run(task_id)
 
     def able(self, task_id: str) -> list[int]:
-        """As the operator sees it."""
+        """Members that can contribute, by group, as the task view shows them."""
         with self.database.read() as session:
             return task_view(session, session.get_one(TaskRow, task_id)).able_members
 
     def rounds(self, task_id: str) -> int:
-        """How many were opened."""
+        """Number of rounds that were opened."""
         with self.database.read() as session:
             query = select(func.count()).select_from(RoundRow).where(RoundRow.task_id == task_id)
             return session.execute(query).scalar_one()
@@ -126,14 +126,14 @@ def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
     assert (world.rounds(task), world.able(task)) == (1, [4, 2])
 
 
-def test_a_cohort_that_only_shrinks_has_one_group() -> None:
+def test_a_frozen_cohort_allows_only_one_group() -> None:
     plan = SimpleNamespace(recipe=SimpleNamespace(frozen_cohort=True), sum_plan=None)
     check_sums([cast(TaskPlan, plan)], Schedule())
-    with pytest.raises(ParameterError, match="groups in turn"):
+    with pytest.raises(ParameterError, match="several device groups and a frozen cohort"):
         check_sums([cast(TaskPlan, plan)] * 2, Schedule())
 
 
-def test_start_clients_counts_all_and_each_group_has_the_floor() -> None:
+def test_start_clients_counts_all_groups_and_each_needs_the_floor() -> None:
     schedule = Schedule(cohort_size=10, min_clients=3, start_clients=8)
     starts = {able: enough_members(schedule, able, 0, first=True) for able in ((5, 3), (4, 3), (6, 2), (3, 20))}
     assert starts == {(5, 3): True, (4, 3): False, (6, 2): False, (3, 20): True}
@@ -145,7 +145,7 @@ def test_start_clients_counts_all_and_each_group_has_the_floor() -> None:
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "round-robin"])
-def test_groups_are_asked_in_turn_and_nobody_of_another(world: Groups, sampling: str) -> None:
+def test_groups_are_asked_in_turn(world: Groups, sampling: str) -> None:
     task = world.fair(0, 1, 0, 1, 0, 1, rounds=6, sampling=sampling)
     cohorts = []
     for _ in range(6):
@@ -161,11 +161,11 @@ def test_groups_are_asked_in_turn_and_nobody_of_another(world: Groups, sampling:
     assert world.state(task) == "complete"
 
 
-def test_no_sum_is_made_of_a_group_below_the_floor(world: Groups) -> None:
+def test_a_group_below_the_floor_gets_no_round(world: Groups) -> None:
     task = world.fair(0, 0, 1, 1)
     world.run(task)
     assert world.rounds(task) == 1
-    with world.database.write() as session:  # nothing the service does takes a member away: its database can lose one
+    with world.database.write() as session:  # the service deletes no member, so the test deletes the row
         session.get_one(ClientRow, "c_03").device_group = 0
     world.deliver(task)
     assert (world.round(task).state, world.rounds(task), world.able(task)) == ("complete", 1, [3, 1])
@@ -175,7 +175,7 @@ def test_no_sum_is_made_of_a_group_below_the_floor(world: Groups) -> None:
     assert (world.rounds(task), sorted(world.cohort(task))) == (2, ["c_02", "c_04"])
 
 
-def test_each_group_has_its_view_and_the_newest_two_are_kept(world: Groups) -> None:
+def test_each_group_has_a_view_and_the_newest_two_are_kept(world: Groups) -> None:
     task = world.fair(0, 0, 1, 1, rounds=10)
     for number in range(1, 5):
         world.deliver(task)
@@ -206,7 +206,7 @@ def _seed(world: Groups, task_id: str) -> bytes:
         return session.get_one(TaskRow, task_id).seed
 
 
-def test_a_round_is_bound_to_what_its_own_group_sees(world: Groups) -> None:
+def test_a_masked_round_is_bound_to_its_groups_view(world: Groups) -> None:
     task_id = world.fair(0, 0, 1, 1, rounds=10)
     world.deliver(task_id)
     with world.database.read() as session:
@@ -252,7 +252,7 @@ def refused(answer: httpx.Response, status: int) -> str:
     return str(answer.json()["detail"])
 
 
-def test_enrolment_states_a_group_for_good(api: Api) -> None:
+def test_a_client_cannot_change_its_group(api: Api) -> None:
     task = fair_task(api, "groups-enrolment")
     invitation = api.invite(task.id, uses=9)
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
@@ -263,12 +263,12 @@ def test_enrolment_states_a_group_for_good(api: Api) -> None:
 
     assert "groups 0 to 1" in refused(enrol(None), 422)
     assert "groups 0 to 1: there is no group 2" in refused(enrol(2), 422)
-    assert "signature" in refused(enrol(0, group=1), 403)  # what is signed is what counts
+    assert "signature" in refused(enrol(0, group=1), 403)  # the group in the signature counts
     assert "signature" in refused(enrol(None, group=1), 403)
     assert enrol(-1).status_code == 422
     first = enrol(1)
     assert (first.status_code, first.json()["group"]) == (201, 1)
-    assert "group 1, and stays there" in refused(enrol(0), 409)
+    assert "group 1; a client cannot change its group" in refused(enrol(0), 409)
     for again in (enrol(1), enrol(None)):
         assert (again.status_code, again.json()["group"]) == (200, 1)
     members = api.http.get(f"{task.path}/members", headers=api.operator).json()["members"]
@@ -277,7 +277,7 @@ def test_enrolment_states_a_group_for_good(api: Api) -> None:
     assert (view.members, view.able_members) == (1, [0, 1])
 
 
-def test_where_there_is_one_group_none_need_be_stated(api: Api) -> None:
+def test_a_task_with_one_group_needs_no_statement(api: Api) -> None:
     task = api.create_task("one-group")
     invitation = api.invite(task.id, uses=9)
     for device_group, status in ((None, 201), (0, 201), (1, 422)):
@@ -287,7 +287,7 @@ def test_where_there_is_one_group_none_need_be_stated(api: Api) -> None:
     assert "one device group, 0: there is no group 1" in answer.json()["detail"]
 
 
-def test_a_member_downloads_what_its_group_sees(api: Api) -> None:
+def test_a_member_downloads_its_groups_view(api: Api) -> None:
     task = fair_task(api, "groups-views")
     members = [*task.enrol(2, device_group=0), *task.enrol(2, device_group=1)]
     for number in (1, 2):
@@ -312,8 +312,10 @@ def test_a_member_downloads_what_its_group_sees(api: Api) -> None:
             == body
         )
         other = {"group": 1 - device_group}
-        assert "own group" in refused(api.http.get(latest, headers=member.auth, params=other), 403)
-        assert "own group" in refused(api.http.get(f"{task.path}/snapshots/2", headers=member.auth, params=other), 403)
+        assert "own device group" in refused(api.http.get(latest, headers=member.auth, params=other), 403)
+        assert "own device group" in refused(
+            api.http.get(f"{task.path}/snapshots/2", headers=member.auth, params=other), 403
+        )
     whole = RECIPE.decode_state(2, api.http.get(f"{task.path}/snapshots/2", headers=api.operator).content)
     assert {
         device_group: RECIPE.encode_view(RECIPE.view(whole, device_group), device_group) for device_group in (0, 1)

@@ -1,4 +1,4 @@
-"""The round engine with a clock that is moved by hand: deadlines, the privacy floor, sampling, failures."""
+"""The round engine with a manual clock: deadlines, the floor of clients, sampling, failures."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_round_waits_for_its_members(world: World) -> None:
         assert last_round(session, task) is None
 
 
-def test_start_clients_opens_earlier(world: World) -> None:
+def test_start_clients_opens_a_round_earlier(world: World) -> None:
     task = world.task(members=3, start_clients=3)
     world.run(task)
     assert world.round(task).cohort == 3
 
 
-def test_all_received(world: World) -> None:
+def test_a_round_ends_when_all_have_contributed(world: World) -> None:
     task = world.task(members=4, rounds=1)
     assert world.run(task) == SECONDS
     world.contribute(task, *world.cohort(task))
@@ -61,7 +61,7 @@ def test_a_full_batch_is_folded_while_collecting(world: World) -> None:
     assert world.round(task).aggregate_key is None
 
 
-def test_the_deadline_with_enough_survivors(world: World) -> None:
+def test_a_round_ends_at_the_deadline_with_enough_survivors(world: World) -> None:
     task = world.task(members=4, rounds=1)
     world.run(task)
     survivors = world.cohort(task)[1:3]
@@ -92,7 +92,7 @@ def test_below_the_floor_nothing_is_released(world: World) -> None:
     assert world.state(task) == "failed"
 
 
-def test_a_completed_round_forgives_failures(world: World) -> None:
+def test_a_completed_round_resets_the_failures_in_a_row(world: World) -> None:
     task = world.task(members=4, max_failed_rounds=2, rounds=2)
     for delivers in (False, True, False, True):
         world.run(task)
@@ -109,8 +109,8 @@ def test_a_completed_round_forgives_failures(world: World) -> None:
     assert (view.completed_rounds, view.failed_rounds) == (2, 2)
 
 
-def test_the_floor_holds_even_when_a_row_says_otherwise(world: World) -> None:
-    """A folding round with too few survivors (which no path leads to) is not released."""
+def test_the_floor_is_checked_again_at_the_release(world: World) -> None:
+    """A folding round with too few survivors, which cannot happen, is not released."""
     task = world.task(members=4)
     world.run(task)
     world.contribute(task, world.cohort(task)[0])
@@ -192,8 +192,8 @@ def test_of_two_engines_only_one_folds(world: World) -> None:
     assert world.round(task).folded == 3
 
 
-def test_a_store_that_is_gone_fails_no_round(world: World) -> None:
-    """Nothing is known of the contributions while the store does not answer, so they are not called damaged."""
+def test_an_unavailable_store_fails_no_round(world: World) -> None:
+    """While the store does not answer, contributions do not count as damaged."""
     task = world.task(members=4)
     world.run(task)
     world.contribute(task, *world.cohort(task))
@@ -212,7 +212,7 @@ class _Gone:
         raise BlobsUnavailableError("gone")
 
 
-def test_what_was_released_is_scrubbed_and_still_known(world: World) -> None:
+def test_contributions_are_deleted_after_the_release_and_still_acknowledged(world: World) -> None:
     task = world.task(members=4, rounds=1)
     world.run(task)
     cohort = world.cohort(task)
@@ -225,7 +225,7 @@ def test_what_was_released_is_scrubbed_and_still_known(world: World) -> None:
     assert not [key for key in world.blobs.keys() if key.startswith("contributions/")]  # noqa: SIM118
 
 
-def test_orphans_are_collected_and_nothing_else(world: World) -> None:
+def test_only_orphans_are_deleted(world: World) -> None:
     task = world.task(members=4)
     world.run(task)
     world.contribute(task, *world.cohort(task))
@@ -234,7 +234,7 @@ def test_orphans_are_collected_and_nothing_else(world: World) -> None:
         world.blobs.put(new_key(kind, task, 1), b"left by a crash")
     strangers = new_key("partials", "t_anotherdatabases", 1)
     world.blobs.put(strangers, b"of another database over the same store")
-    assert collect_orphans(world.database, world.blobs, before=time.time() - 60) == 0  # perhaps about to be named
+    assert collect_orphans(world.database, world.blobs, before=time.time() - 60) == 0  # a row may name it soon
     assert collect_orphans(world.database, world.blobs) == 4
     assert set(world.blobs.keys()) == {*kept, strangers}
     for _ in range(3):
@@ -243,7 +243,7 @@ def test_orphans_are_collected_and_nothing_else(world: World) -> None:
     assert set(world.blobs.keys()) == {*kept, strangers}
 
 
-def test_half_received_bodies_are_collected(world: World) -> None:
+def test_unfinished_bodies_are_deleted(world: World) -> None:
     world.uploads.mkdir()
     (world.uploads / "stray").write_bytes(b"half a body")
     assert collect_bodies(world.uploads) == 1

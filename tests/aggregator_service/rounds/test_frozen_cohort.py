@@ -1,4 +1,4 @@
-"""Jobs with a frozen cohort: who is asked, who leaves, and that no two released sums differ by a few clients."""
+"""Tasks with a frozen cohort: who is asked, who leaves, and that released sums never differ by a few clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUM = {"cohort_size": 10, "start_clients": 10, "min_clients": FLOOR, "rounds": 5
 
 @pytest.fixture(autouse=True)
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recipe at hand sums the same data again and again."""
+    """Make the recipe one that sums the same data in every round."""
     monkeypatch.setattr(FedMF, "frozen_cohort", True)
 
 
@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def deliver(world: World, task: str, missing: int = 0) -> RoundRow:
-    """All of the cohort but the first `missing` deliver; the round as it ended."""
+    """All clients of the cohort but the first `missing` contribute; return the round after it ended."""
     number = world.round(task).number
     world.contribute(task, *world.cohort(task)[missing:])
     if missing:
@@ -53,7 +53,7 @@ def retired(world: World) -> set[str]:
         return set(session.scalars(select(ClientRow.id).where(ClientRow.retired_in.is_not(None))))
 
 
-def test_later_rounds_ask_the_survivors_and_nobody_else(world: World) -> None:
+def test_later_rounds_ask_only_the_survivors(world: World) -> None:
     task = world.task(members=12, **SUM)
     world.run(task)
     first = world.cohort(task)
@@ -68,10 +68,10 @@ def test_later_rounds_ask_the_survivors_and_nobody_else(world: World) -> None:
         (warning,) = [
             text for text in task_view(session, session.get_one(TaskRow, task)).warnings if "one cohort" in text
         ]
-    assert "leaves the job for good" in warning
+    assert "leaves the task for good" in warning
 
 
-def test_a_sum_that_differs_by_one_is_made_again_over_fewer(world: World) -> None:
+def test_a_sum_that_differs_by_one_is_repeated_over_fewer(world: World) -> None:
     task = world.task(members=12, max_failed_rounds=1, **SUM)
     world.run(task)
     first = world.cohort(task)
@@ -79,8 +79,8 @@ def test_a_sum_that_differs_by_one_is_made_again_over_fewer(world: World) -> Non
     refused = deliver(world, task, missing=1)
     assert (refused.state, refused.survivors, refused.aggregate_key) == ("failed", 0, None)
     assert refused.failure == (
-        "the survivors differ from those of an earlier sum by 1 clients, and sums over the same data differ by at "
-        "least 4: nothing is released, 4 clients leave the job, 6 stay"
+        "the survivors differ from those of an earlier sum by 1 clients, but sums over the same data must differ by at "
+        "least 4: nothing is released, 4 clients leave the task, 6 remain"
     )
     assert first[0] in retired(world)
     assert set(world.cohort(task)) == set(first) - retired(world)
@@ -93,7 +93,7 @@ def test_a_sum_that_differs_by_one_is_made_again_over_fewer(world: World) -> Non
         assert (row.state, row.completed_rounds, row.failed_rounds, row.failures_in_a_row) == ("open", 2, 1, 0)
 
 
-def test_those_who_left_stay_away_after_a_restart(tmp_path: Path) -> None:
+def test_retired_clients_stay_retired_after_a_restart(tmp_path: Path) -> None:
     world = World(tmp_path)
     task = world.task(members=12, **SUM)
     world.run(task)
@@ -108,17 +108,17 @@ def test_those_who_left_stay_away_after_a_restart(tmp_path: Path) -> None:
     again.close()
 
 
-def test_when_too_few_would_stay_the_job_is_over(world: World) -> None:
+def test_the_task_fails_when_too_few_would_remain(world: World) -> None:
     task = world.task(members=7, **SUM | {"cohort_size": 7, "start_clients": 7})
     world.run(task)
     deliver(world, task)
     refused = deliver(world, task, missing=1)
-    assert "4 clients leave the job, 3 stay; the job is over, since it needs at least 4" in str(refused.failure)
+    assert "4 clients leave the task, 3 remain; the task fails, since it needs at least 4" in str(refused.failure)
     assert world.state(task) == "failed"
     assert world.run(task) is None
 
 
-def test_the_difference_that_is_wanted_may_be_chosen(world: World) -> None:
+def test_the_minimum_difference_can_be_set(world: World) -> None:
     task = world.task(members=10, **SUM, min_difference=2)
     world.run(task)
     deliver(world, task)
@@ -127,7 +127,7 @@ def test_the_difference_that_is_wanted_may_be_chosen(world: World) -> None:
     assert world.round(task).cohort == 6
 
 
-def test_other_recipes_are_asked_as_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_recipes_draw_a_new_cohort(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FedMF, "frozen_cohort", False)
     task = world.task(members=10, **SUM)
     world.run(task)
@@ -136,7 +136,7 @@ def test_other_recipes_are_asked_as_ever(world: World, monkeypatch: pytest.Monke
     assert world.round(task).cohort == 10
 
 
-def test_a_round_that_fails_at_its_floor_leaves_the_cohort_as_it_is(world: World) -> None:
+def test_a_round_below_its_floor_keeps_the_cohort(world: World) -> None:
     task = world.task(members=10, **SUM)
     world.run(task)
     first = world.cohort(task)
@@ -149,11 +149,11 @@ def test_a_round_that_fails_at_its_floor_leaves_the_cohort_as_it_is(world: World
 @settings(
     max_examples=8,
     deadline=None,
-    phases=[Phase.generate],  # shrinking would make hundreds of databases
+    phases=[Phase.generate],  # shrinking would create hundreds of databases
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.integers(2, 4))
-def test_over_random_dropouts_no_two_sums_differ_by_a_few(dropouts: list[int], wanted: int) -> None:
+def test_sums_over_random_dropouts_never_differ_by_a_few(dropouts: list[int], wanted: int) -> None:
     with TemporaryDirectory() as root:
         world = World(Path(root))
         task = world.task(members=10, **SUM, min_difference=wanted, max_failed_rounds=1000)

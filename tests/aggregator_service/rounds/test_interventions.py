@@ -1,4 +1,4 @@
-"""Extend and abort: what an operator does to a round under way, over HTTP, with a clock that is moved by hand."""
+"""Extend and abort: interventions of operators in an active round, over HTTP, with a manual clock."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_extended_round_takes_contributions_past_its_old_deadline(api: Api) -
     assert phases(api, task, 1)[1].entered_at - phases(api, task, 1)[0].entered_at == 150
 
 
-def test_an_extension_ends_too(api: Api) -> None:
+def test_an_extended_deadline_ends_the_round(api: Api) -> None:
     task = api.create_task("ends", cohort=3, collect_seconds=100.0, max_failed_rounds=1)
     task.enrol(3)
     task.wait_round(1, "collecting")
@@ -74,7 +74,7 @@ def test_an_extension_ends_too(api: Api) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -5, 604_801, "soon", None])
-def test_an_extension_is_a_sane_number_of_seconds(api: Api, seconds: Any) -> None:
+def test_an_invalid_number_of_seconds_is_refused(api: Api, seconds: Any) -> None:
     task = api.create_task(f"sane-{str(seconds).lower().strip('-')}", cohort=3)
     task.enrol(3)
     task.wait_round(1, "collecting")
@@ -83,19 +83,19 @@ def test_an_extension_is_a_sane_number_of_seconds(api: Api, seconds: Any) -> Non
     assert task.round(1)["seconds_left"] == 600
 
 
-def test_a_stage_never_has_more_than_a_week_before_it(api: Api) -> None:
+def test_a_stage_never_has_more_than_a_week_left(api: Api) -> None:
     task = api.create_task("week", cohort=3, collect_seconds=604_000.0)
     task.enrol(3)
     task.wait_round(1, "collecting")
     answer = extend(task, 1, 801)
     assert answer.status_code == 422
     assert "604,800 seconds" in answer.json()["detail"]
-    assert "800 more" in answer.json()["detail"]
+    assert "can be extended by 800" in answer.json()["detail"]
     assert extend(task, 1, 800).json()["seconds_left"] == 604_800
 
 
 def one_round_of(api: Api, name: str, clients: int) -> TestTask:
-    """A task whose first round so many clients have brought to its end."""
+    """A task whose first round was ended by this many contributions."""
     task = api.create_task(name, cohort=clients)
     members = task.enrol(clients)
     task.wait_round(1, "collecting")
@@ -105,7 +105,7 @@ def one_round_of(api: Api, name: str, clients: int) -> TestTask:
     return task
 
 
-def test_a_round_that_is_over_has_no_deadline_to_move(api: Api) -> None:
+def test_a_finished_round_cannot_be_extended(api: Api) -> None:
     task = one_round_of(api, "over", 2)
     for answer in (extend(task, 1, 5), abort(task, 1)):
         assert answer.status_code == 409
@@ -115,7 +115,7 @@ def test_a_round_that_is_over_has_no_deadline_to_move(api: Api) -> None:
     assert extend(task, 2, 5).status_code == abort(task, 2).status_code == 404
 
 
-def test_a_folding_round_waits_for_nobody_and_can_be_aborted(tmp_path: Path) -> None:
+def test_a_folding_round_can_be_aborted_but_not_extended(tmp_path: Path) -> None:
     world = World(tmp_path)
     task = world.task(members=4)
     world.run(task)
@@ -136,8 +136,8 @@ def test_a_folding_round_waits_for_nobody_and_can_be_aborted(tmp_path: Path) -> 
     world.close()
 
 
-def test_a_deadline_that_is_over_stays_so(tmp_path: Path) -> None:
-    """Members have been refused with round-closed by then, whether or not the engine has come round to it."""
+def test_a_deadline_that_is_over_cannot_be_moved(tmp_path: Path) -> None:
+    """Clients get round-closed from then on, even before the engine ends the stage."""
 
     world = World(tmp_path)
     task = world.task(members=4)
@@ -149,7 +149,7 @@ def test_a_deadline_that_is_over_stays_so(tmp_path: Path) -> None:
     world.close()
 
 
-def test_an_aborted_round_is_followed_by_another_and_is_nobodys_fault(api: Api) -> None:
+def test_an_aborted_round_is_followed_by_another_and_does_not_count_as_failure(api: Api) -> None:
     task = api.create_task("abort", cohort=3, max_failed_rounds=1, rounds=2)
     members = task.enrol(3)
     task.wait_round(1, "collecting")
@@ -157,19 +157,19 @@ def test_an_aborted_round_is_followed_by_another_and_is_nobodys_fault(api: Api) 
     answer = abort(task, 1)
     assert answer.status_code == 200
     assert (answer.json()["state"], answer.json()["failure"]) == ("failed", ABORTED)
-    assert abort(task, 1).json() == answer.json()  # whoever lost the answer asks again
+    assert abort(task, 1).json() == answer.json()  # the client lost the answer and asks again
     task.wait_round(2, "collecting")
     for member in members:
         assert member.put(2, member.contribution(2, 1.0)).status_code == 201
     task.wait_round(2, "complete")
     view = api.http.get(task.path, headers=api.operator).json()
     assert (view["state"], view["completed_rounds"], view["failed_rounds"]) == ("open", 1, 1)
-    late = members[0].put(1, members[0].contribution(1, 1.0))  # the same bytes: the receipt, as ever
+    late = members[0].put(1, members[0].contribution(1, 1.0))  # the same bytes: the same receipt
     assert late.status_code == 200
     assert members[1].put(1, members[1].contribution(1, 1.0)).status_code == 409
 
 
-def test_a_task_that_is_failing_is_no_nearer_to_its_end_by_an_abort(tmp_path: Path) -> None:
+def test_an_abort_does_not_count_towards_the_end_of_a_failing_task(tmp_path: Path) -> None:
 
     world = World(tmp_path)
     task = world.task(members=4, max_failed_rounds=2)
@@ -187,7 +187,7 @@ def test_a_task_that_is_failing_is_no_nearer_to_its_end_by_an_abort(tmp_path: Pa
 
 
 @pytest.mark.parametrize("action", ["extend", "abort"])
-def test_only_operators_who_may_act_do(api: Api, action: str) -> None:
+def test_interventions_need_the_role_operator(api: Api, action: str) -> None:
     task = api.create_task(f"roles-{action}", cohort=3)
     (member, *_) = task.enrol(3)
     task.wait_round(1, "collecting")
@@ -199,7 +199,7 @@ def test_only_operators_who_may_act_do(api: Api, action: str) -> None:
     assert (task.round(1)["state"], task.round(1)["seconds_left"]) == ("collecting", 600)
 
 
-def test_the_log_says_who_did_it_and_never_their_token(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_operator_and_not_the_token(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     task = api.create_task("audit", cohort=3)
     task.enrol(3)
     task.wait_round(1, "collecting")
@@ -220,7 +220,7 @@ def test_the_log_says_who_did_it_and_never_their_token(api: Api, caplog: pytest.
 def through(
     task: TestTask, clients: dict[int, MaskedClient], number: int, until: str | None = None, late_comer: bool = False
 ) -> None:
-    """Everybody takes every step before `until`; `late_comer`: one comes after the first deadline of each stage."""
+    """All clients take every step before `until`. late_comer: sends after the first deadline of each stage."""
     for step in steps_of(task):
         task.wait_round(number, STAGES[step])
         if step == until:
@@ -260,12 +260,12 @@ def test_a_masked_round_can_be_aborted_in_every_stage(api: Api) -> None:
             held = StageMessageRow.round_id == round_.id, StageMessageRow.body.is_not(None)
             assert not session.execute(select(func.count()).select_from(StageMessageRow).where(*held)).scalar_one()
             assert not session.scalars(select(HandoutRow).where(HandoutRow.round_id == round_.id)).all()
-    through(task, clients, number + 1)  # keys are made anew: nothing of earlier rounds is needed, or accepted
+    through(task, clients, number + 1)  # the next round has new keys, and accepts no message of an earlier one
     assert task.wait_round(number + 1, "complete")["survivors"] == 5
 
 
-def test_what_was_written_about_phases_outlives_the_bytes(api: Api) -> None:
-    """A phase is entered once: a row a transition, whatever the number of clients or folds."""
+def test_the_rows_of_states_stay_when_the_messages_are_deleted(api: Api) -> None:
+    """There is one row for each transition, whatever the number of clients or folds."""
     task = one_round_of(api, "phases", 3)
     assert [(row.state, row.handed_out) for row in phases(api, task, 1)] == [
         ("collecting", 0),
@@ -274,7 +274,7 @@ def test_what_was_written_about_phases_outlives_the_bytes(api: Api) -> None:
     ]
 
 
-def test_a_round_fails_at_a_time(tmp_path: Path) -> None:
+def test_a_failed_round_has_the_time_of_its_failure(tmp_path: Path) -> None:
     world = World(tmp_path)
     task = world.task(members=4)
     world.run(task)

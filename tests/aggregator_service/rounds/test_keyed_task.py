@@ -1,4 +1,4 @@
-"""An encrypted task: enrolment, the keyring mailbox, residues out of range, snapshots, and what the server may know."""
+"""An encrypted task: enrolment, the keyring mailbox, residues out of range, snapshots, and what the server stores."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_encrypted_round_end_to_end(api: Api, server: AggregatorProcess) -> N
     poll.join(timeout=25)
     assert [row["client_id"] for row in waiting] == [members[0].client_id]
 
-    # nobody is asked before the keys are there
+    # no round opens before the members have keys
     keyring_path = f"{task.path}/keyring"
     assert slug(api.http.get(keyring_path, headers=members[0].auth)) == "not-found"
     assert slug(api.http.get(f"{task.path}/rounds/current", headers=members[0].auth)) == "not-found"
@@ -150,10 +150,10 @@ def test_an_encrypted_round_end_to_end(api: Api, server: AggregatorProcess) -> N
     assert api.http.get(f"{task.path}/rounds/1/aggregate", headers=again).status_code == 304
 
 
-def test_snapshots_first_one_wins_and_two_are_kept(api: Api) -> None:
+def test_the_first_snapshot_of_a_round_stays_and_two_are_kept(api: Api) -> None:
     task, holder, keyring = make_task(api, "snapshots", rounds=3)
     *members, stranger = task.enrol(4)
-    for member in members:  # the stranger has no keys, so no way to make a snapshot: its garbage would shut others out
+    for member in members:  # a member without keys cannot make a snapshot: an invalid one would block the others
         leave_envelope(holder, member.client_id, os.urandom(64))
     latest = f"{task.path}/snapshots/latest"
     assert slug(api.http.get(latest, headers=holder.auth)) == "not-found"
@@ -196,7 +196,7 @@ def test_public_key_tasks_wait_for_the_holders_snapshot(api: Api) -> None:
     task.wait_round(2, "collecting")
 
 
-def test_enrolment_refuses_what_it_must(api: Api) -> None:
+def test_invalid_enrolments_are_refused(api: Api) -> None:
     task, _, _ = make_task(api, "enrolment")
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
 
@@ -226,7 +226,7 @@ def test_enrolment_refuses_what_it_must(api: Api) -> None:
     assert slug(enrol(second_holder)) == "conflict"
 
 
-def test_members_are_the_holders_business(api: Api) -> None:
+def test_only_the_holder_lists_members(api: Api) -> None:
     task, holder, _ = make_task(api, "roster")
     members = task.enrol(5)
     assert slug(api.http.get(f"{task.path}/members", headers=members[0].auth)) == "forbidden"
@@ -240,7 +240,7 @@ def test_members_are_the_holders_business(api: Api) -> None:
     assert seen == [holder.client_id, *(member.client_id for member in members)]
 
 
-def test_a_closed_task_ends_for_everybody(api: Api) -> None:
+def test_a_closed_task_ends_every_long_poll(api: Api) -> None:
     task = api.create_task("closing", cohort=2)
     members = task.enrol(2)
     task.wait_round(1, "collecting")
@@ -256,7 +256,7 @@ def test_a_closed_task_ends_for_everybody(api: Api) -> None:
 
 
 def test_the_server_keeps_no_token_and_no_key(api: Api, server: AggregatorProcess) -> None:
-    """Neither logs nor data directory hold a token, an invitation, a secret key or a plain value."""
+    """Neither logs nor data directory contain a token, an invitation, a secret key or a plain value."""
     task, holder, keyring = make_task(api, "greps")
     invitation = api.invite(task.id, uses=3)
     body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())

@@ -1,4 +1,4 @@
-"""kill -9 in any state of a masked round: after a restart it goes on where it stood, and the sum is exactly right."""
+"""kill -9 in any state of a masked round: after a restart the round continues, and its sum is exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.server import AggregatorProcess
 COHORT = 5
 OF_STAGES = [point for point in CRASH_POINTS if point.startswith("stage.")]
 OF_THE_SUM = ["fold.blob-written-before-commit", "release.blob-written-before-commit", "release.committed"]
-"""In the order in which a masked round comes to them."""
+"""In the order in which a masked round reaches them."""
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
 
 
 def stubborn_step(attempt: Persistent, client: MaskedClient, step: str, value: float) -> None:
-    """Take a step; what was made is sent until it is acknowledged."""
+    """Take a step, sending its message until it is acknowledged."""
     body = attempt(lambda: client.make(1, step, value))  # type: ignore[arg-type]
     answer = attempt(lambda: client.send(1, step, body))
     assert answer.status_code in (200, 201), (step, answer.text)
 
 
 def assert_exact(task: TestTask, server: AggregatorProcess) -> None:
-    """One round, its sum that of all clients, and nothing left of what they sent."""
+    """There was one round, its sum is that of all clients, and what they sent is deleted."""
     assert task.round(1)["survivors"] == COHORT
     total = task.opened(1)
     mask = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
@@ -60,14 +60,14 @@ def test_death_at_every_named_point_of_one_round(server: AggregatorProcess, api:
         for index, client in clients.items():
             stubborn_step(attempt, client, step, 2.0**index)
     attempt(lambda: task.wait_round(1, "complete"))
-    if attempt.deaths < len(points):  # the round was seen complete a moment before the end
+    if attempt.deaths < len(points):  # the round is complete a moment before its blobs are deleted
         attempt.revive()
     assert attempt.deaths == len(points)
     assert_exact(task, server)
 
 
 @pytest.mark.timeout(300)
-def test_killed_in_the_middle_of_every_stage(server: AggregatorProcess, api: Api) -> None:
+def test_death_in_the_middle_of_every_stage(server: AggregatorProcess, api: Api) -> None:
     server.start()
     attempt = Persistent(server)
     task = masked_task(api, "stages", COHORT)

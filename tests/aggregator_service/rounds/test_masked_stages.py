@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
 
 
 def assert_sum(task: TestTask, number: int, survivors: Iterable[int]) -> None:
-    """The released sum is that of 2^index over the survivors, within the plan's error; counts are exact."""
+    """Check that the released sum is that of 2^index over the survivors, within the plan's error; counts are exact."""
     here = list(survivors)
     assert task.wait_round(number, "complete", "failed")["survivors"] == len(here)
     total = task.opened(number)
@@ -35,7 +35,7 @@ def assert_sum(task: TestTask, number: int, survivors: Iterable[int]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
-def test_two_rounds_with_everybody(server: AggregatorProcess, api: Api, mode: str) -> None:
+def test_two_rounds_without_dropouts(server: AggregatorProcess, api: Api, mode: str) -> None:
     task = masked_task(api, f"all-{mode}", COHORT, mode, rounds=2)
     clients = enrol_masked(task, COHORT)
     for number in (1, 2):
@@ -45,7 +45,7 @@ def test_two_rounds_with_everybody(server: AggregatorProcess, api: Api, mode: st
 
 
 @pytest.mark.parametrize("step", ["advertise", "share", "contribute", "confirm", "unmask"])
-def test_a_dropout_in_any_stage_is_survived(server: AggregatorProcess, api: Api, step: Step) -> None:
+def test_a_dropout_in_any_stage(server: AggregatorProcess, api: Api, step: Step) -> None:
     task = masked_task(api, f"drop-{step}", COHORT)
     clients = enrol_masked(task, COHORT)
     play(server, task, clients, drop={2: step})
@@ -71,7 +71,7 @@ def test_dropouts_in_several_stages_of_one_round(server: AggregatorProcess, api:
         ("unmask", 3, "unmasking: 3 clients are needed"),
     ],
 )
-def test_below_a_threshold_the_round_fails_and_the_next_one_takes_new_keys(
+def test_a_round_below_a_threshold_fails_and_the_next_one_has_new_keys(
     server: AggregatorProcess, api: Api, step: Step, leaving: int, reason: str
 ) -> None:
     task = masked_task(api, f"fail-{step}", COHORT)
@@ -89,7 +89,7 @@ def test_below_a_threshold_the_round_fails_and_the_next_one_takes_new_keys(
 
 
 def test_a_late_upload_is_refused(server: AggregatorProcess, api: Api) -> None:
-    """Its masks may be reconstructed by then: the vector must not be on the server."""
+    """Its masks may be reconstructed by then, so the server must not have the vector."""
     task = masked_task(api, "late", COHORT)
     clients = enrol_masked(task, COHORT)
     play(server, task, clients, until="contribute")
@@ -110,7 +110,7 @@ def test_a_late_upload_is_refused(server: AggregatorProcess, api: Api) -> None:
     assert_sum(task, 1, rest)
 
 
-def test_a_wrong_reply_is_named_and_does_no_harm(server: AggregatorProcess, api: Api) -> None:
+def test_a_wrong_share_is_logged_and_does_no_harm(server: AggregatorProcess, api: Api) -> None:
     task = masked_task(api, "bad-share", COHORT)
     clients = enrol_masked(task, COHORT)
     play(server, task, clients, until="unmask")
@@ -124,8 +124,8 @@ def test_a_wrong_reply_is_named_and_does_no_harm(server: AggregatorProcess, api:
     assert clients[0].client_id in [line["holder"] for line in wrong if line["task"] == task.id]
 
 
-def test_clients_that_share_a_key_are_left_out(server: AggregatorProcess, api: Api) -> None:
-    """Nobody would accept a roster with them in it: two clients could stop every round."""
+def test_clients_that_share_a_key_are_rejected(server: AggregatorProcess, api: Api) -> None:
+    """All clients would refuse a roster that contains them, so two clients could stop every round."""
     task = masked_task(api, "shared-key", COHORT)
     clients = enrol_masked(task, COHORT)
     task.wait_round(1, "advertising")
@@ -146,7 +146,7 @@ def test_clients_that_share_a_key_are_left_out(server: AggregatorProcess, api: A
     assert_sum(task, 1, range(4))
 
 
-def test_who_may_send_what_and_when(server: AggregatorProcess, api: Api) -> None:
+def test_messages_are_accepted_only_from_the_right_clients_in_their_stage(server: AggregatorProcess, api: Api) -> None:
     task = masked_task(api, "rules", COHORT)
     clients = enrol_masked(task, COHORT)
     task.wait_round(1, "advertising")
@@ -174,15 +174,15 @@ def test_who_may_send_what_and_when(server: AggregatorProcess, api: Api) -> None
         assert refusal(answer) == (403, "not-in-cohort")
         assert refusal(api.http.get(f"{task.path}/rounds/1/{what}", headers=api.operator)) == (403, "forbidden")
 
-    # the same again, another one in its place
+    # the same message again, and another one
     assert one.send(1, "advertise", body).status_code == 201
     assert one.send(1, "advertise", body).status_code == 200
     assert refusal(one.send(1, "advertise", one.make(1, "advertise"))) == (409, "contribution-conflict")
     assert one.view(1)["delivered"] is True
-    one.take(1, "advertise")  # refused: a state of keys that nobody knows
+    one.take(1, "advertise")  # refused, so this state's keys are in no roster
     assert refusal(api.http.get(f"{task.path}/rounds/1/roster", headers=one.auth)) == (404, "not-found")
 
-    # who did not advertise has left the round
+    # a client that did not advertise has left the round
     for index in (1, 2, 3, 4):
         assert clients[index].take(1, "advertise").status_code == 201
     expire(server, task, 1)
@@ -193,7 +193,7 @@ def test_who_may_send_what_and_when(server: AggregatorProcess, api: Api) -> None
     assert refusal(api.http.get(f"{task.path}/rounds/1/roster", headers=silent.auth)) == (403, "not-in-cohort")
     assert one.send(1, "advertise", body).status_code == 200  # an acknowledgement that was lost
 
-    # the roster never changes, and is gone with its round
+    # the roster never changes, and is deleted with its round
     answer = api.http.get(f"{task.path}/rounds/1/roster", headers=two.auth)
     known = {**two.auth, "If-None-Match": answer.headers["etag"]}
     assert api.http.get(f"{task.path}/rounds/1/roster", headers=known).status_code == 304
@@ -207,7 +207,7 @@ def test_who_may_send_what_and_when(server: AggregatorProcess, api: Api) -> None
     assert two.send(1, "share", two.bodies["share"]).status_code == 200
 
 
-def test_unasked_clients_and_plain_rounds(server: AggregatorProcess, api: Api) -> None:
+def test_clients_outside_the_cohort_and_plain_rounds(server: AggregatorProcess, api: Api) -> None:
     task = masked_task(api, "unasked", COHORT)
     clients = enrol_masked(task, COHORT)
     task.wait_round(1, "advertising")
@@ -231,8 +231,8 @@ def test_unasked_clients_and_plain_rounds(server: AggregatorProcess, api: Api) -
     assert len(clients) == COHORT
 
 
-def test_a_masked_job_over_a_frozen_cohort(server: AggregatorProcess, api: Api) -> None:
-    """One client drops out of the second sum: it is not released, four leave, and the five that stay make it again."""
+def test_a_masked_task_with_a_frozen_cohort(server: AggregatorProcess, api: Api) -> None:
+    """One client drops out of the second sum: nothing is released, four leave, and the five that remain repeat it."""
     request = {
         "name": "frozen",
         "recipe": {"name": "privirec-k", "parameters": {"items": 6, "components": 2, "iterations": 2}},
@@ -262,7 +262,7 @@ def test_a_masked_job_over_a_frozen_cohort(server: AggregatorProcess, api: Api) 
     assert np.allclose(total, 0.01 * sum(stay), rtol=0, atol=plan.predicted_error)
 
 
-def test_what_a_masked_round_would_take(api: Api) -> None:
+def test_the_parameters_of_a_masked_round_are_computed(api: Api) -> None:
     asked = {"clients": 1000, "values": 100_000, "corrupt": 0.05, "dropout": 0.05}
     found = api.http.get("/v1/parameters/masked", params=asked, headers=api.operator).json()
     assert (found["degree"], found["threshold"], found["mode"]) == (62, 43, "semi-malicious")
@@ -295,7 +295,7 @@ def test_a_task_that_could_not_be_summed_at_its_floor_is_refused(api: Api) -> No
 
 
 @pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
-def test_a_masked_task_says_whom_it_trusts(api: Api, mode: str) -> None:
+def test_the_warnings_of_a_masked_task_name_its_trust(api: Api, mode: str) -> None:
     trust, thresholds = masked_task(api, f"says-{mode}", COHORT, mode).view["warnings"]
     assert ("trusted to follow the protocol" in trust) == (mode == "curious")
     assert "In a full cohort of 6" in thresholds

@@ -52,7 +52,7 @@ def test_two_rounds_sum_every_contribution_once(api: Api) -> None:
 
 @pytest.mark.parametrize("same", [True, False])
 def test_uploads_of_one_client_at_the_same_moment(api: Api, same: bool) -> None:
-    """However many arrive at once, one is stored: the same bytes are acknowledged, others refused."""
+    """One of several simultaneous uploads is stored: the same bytes are acknowledged, others refused."""
     task = api.create_task(f"at-once-{same}".lower(), cohort=2)
     first, second = task.enrol(2)
     task.wait_round(1, "collecting")
@@ -71,7 +71,7 @@ def test_uploads_of_one_client_at_the_same_moment(api: Api, same: bool) -> None:
     assert np.allclose(task.opened(1)[~mask], value + 100.0)
 
 
-def test_a_half_uploaded_contribution_goes_with_its_round(api: Api, server: AggregatorProcess) -> None:
+def test_an_unfinished_upload_is_deleted_with_its_round(api: Api, server: AggregatorProcess) -> None:
     task = api.create_task("half", cohort=2)
     (member, _) = task.enrol(2)
     task.wait_round(1, "collecting")

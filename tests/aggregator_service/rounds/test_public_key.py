@@ -1,4 +1,4 @@
-"""A Paillier task: the holder publishes its public key once, and nothing under any other key ever enters a sum."""
+"""A Paillier task: the holder publishes its public key once, and contributions under other keys are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 def paillier_task(api: Api, name: str, **schedule: int) -> tuple[TestTask, TestMember, Keyring]:
-    """A small FedMF task over Paillier sums, its holder enrolled, and the holder's keys, not yet published."""
+    """A small FedMF task with Paillier sums, its enrolled holder, and the holder's keys, not yet published."""
     parameters = {"key_bits": 2048, "mode": "public"}
     task = api.create_task(
         name, items=20, dim=4, clip=0.5, mechanism_name="paillier", mechanism_parameters=parameters, **schedule
@@ -52,11 +52,11 @@ def slug(answer: httpx.Response) -> str:
 
 def named(api: Api, task: TestTask) -> bool:
     view = api.http.get(task.path, headers=api.operator).json()
-    assert view["mechanism"] == task.view["mechanism"]  # what clients agreed to when they joined never changes
+    assert view["mechanism"] == task.view["mechanism"]  # the terms that clients agreed to do not change
     return bool(view["plan"]["names_public_key"])
 
 
-def test_the_first_key_stands(api: Api) -> None:
+def test_the_first_key_stays(api: Api) -> None:
     task, holder, keyring = paillier_task(api, "one-key")
     (member,) = task.enrol(1)
     assert not named(api, task)
@@ -72,7 +72,7 @@ def test_the_first_key_stands(api: Api) -> None:
     assert slug(publish(holder, other.public_key)) == "conflict"
 
 
-def test_no_envelope_before_the_key(api: Api) -> None:
+def test_no_envelope_is_accepted_before_the_key(api: Api) -> None:
     task, holder, keyring = paillier_task(api, "key-first")
     (member,) = task.enrol(1)
     refused = leave_envelope(holder, member.client_id)
@@ -82,7 +82,7 @@ def test_no_envelope_before_the_key(api: Api) -> None:
 
 
 def test_a_contribution_under_another_key_is_refused_on_arrival(api: Api) -> None:
-    """However early it comes: it neither enters the sum nor keeps those of the others out."""
+    """It does not enter the sum and does not block the contributions of others."""
     task, holder, keyring = paillier_task(api, "poison", cohort=3)
     publish(holder, keyring.public_key)
     members = task.enrol(3)

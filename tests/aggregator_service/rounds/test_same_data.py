@@ -1,4 +1,4 @@
-"""Jobs over the same data, in several tasks: their sums keep apart, by the members' identity keys."""
+"""Several tasks over the same data: their sums differ by enough clients, compared by identity keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLOOR = 4
 
 @pytest.fixture(autouse=True)
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recipe at hand sums the same data again and again."""
+    """Make the recipe one that sums the same data in every round."""
     monkeypatch.setattr(FedMF, "frozen_cohort", True)
 
 
@@ -40,7 +40,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def job(world: World, name: str, people: Collection[int], data_set: str | None = "ratings") -> str:
-    """A job that all these people are members of; a person has one key in every task, and a client id in each."""
+    """A task with these people as members. A person has the same key in every task, and a client id in each."""
     size = len(people)
     request = TaskRequest.model_validate(
         {
@@ -93,7 +93,7 @@ def contribute(world: World, task_id: str, clients: Collection[str]) -> None:
 
 
 def deliver(world: World, task: str, away: Collection[int] = ()) -> RoundRow:
-    """The cohort without those who stay away delivers; the round as it ended."""
+    """The cohort except the absent clients contributes; return the round after it ended."""
     number = world.round(task).number
     there = [client for client in world.cohort(task) if person(client) not in away]
     contribute(world, task, there)
@@ -108,7 +108,7 @@ def person(client: str) -> int:
 
 
 def released(world: World) -> list[tuple[str, frozenset[bytes]]]:
-    """(label, identity keys) of every sum that was released."""
+    """Data set label and identity keys of every released sum."""
     found = []
     with world.database.read() as session:
         for task in session.scalars(select(TaskRow)):
@@ -118,7 +118,7 @@ def released(world: World) -> list[tuple[str, frozenset[bytes]]]:
     return found
 
 
-def test_a_second_task_over_all_but_one_releases_nothing_that_tells_of_that_one(world: World) -> None:
+def test_a_second_task_over_all_but_one_client_releases_nothing(world: World) -> None:
     first = job(world, "first", range(10))
     world.run(first)
     assert deliver(world, first).state == "complete"
@@ -132,7 +132,7 @@ def test_a_second_task_over_all_but_one_releases_nothing_that_tells_of_that_one(
     assert 10 - again.survivors >= FLOOR
 
 
-def test_the_same_people_may_be_summed_again_and_strangers_too(world: World) -> None:
+def test_sums_over_the_same_or_entirely_different_people_are_released(world: World) -> None:
     for name, people in {"first": range(10), "same": range(10), "strangers": range(20, 30)}.items():
         task = job(world, name, people)
         world.run(task)
@@ -147,7 +147,7 @@ def test_tasks_of_other_labels_are_not_compared(world: World, label: str | None)
         assert deliver(world, task).state == "complete"
 
 
-def test_a_sum_that_is_about_to_be_released_counts_already(world: World) -> None:
+def test_a_sum_that_is_about_to_be_released_is_compared(world: World) -> None:
     first, second = job(world, "first", range(10)), job(world, "second", range(1, 10))
     world.run(first)
     world.run(second)
@@ -160,11 +160,11 @@ def test_a_sum_that_is_about_to_be_released_counts_already(world: World) -> None
     assert (one.state, other.state) == ("folding", "failed")
 
 
-def test_a_job_that_has_no_sum_yet_draws_others_and_comes_to_an_end(world: World) -> None:
+def test_a_task_without_a_sum_draws_another_cohort_and_ends(world: World) -> None:
     first = job(world, "first", range(10))
     world.run(first)
     deliver(world, first)
-    second = job(world, "second", range(1, 7))  # too close whoever leaves: 4 of 6 are too few apart from nobody
+    second = job(world, "second", range(1, 7))  # too similar whoever leaves
     for _ in range(20):
         world.run(second)
         if world.state(second) != "open" or world.round(second).state == "complete":
@@ -187,7 +187,7 @@ def test_a_job_that_has_no_sum_yet_draws_others_and_comes_to_an_end(world: World
         max_size=4,
     )
 )
-def test_no_two_sums_of_a_label_are_a_few_people_apart(
+def test_sums_of_a_label_never_differ_by_a_few_people(
     tmp_path_factory: pytest.TempPathFactory, jobs: list[tuple[set[int], set[int], str]]
 ) -> None:
     world = World(tmp_path_factory.mktemp("jobs"))

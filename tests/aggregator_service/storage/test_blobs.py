@@ -1,4 +1,4 @@
-"""What the service relies on, of blobs in a directory and in an S3 store alike."""
+"""Blobs in a directory and in an S3 store: what the service relies on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY = "partials/t_1-3-00"
 
 @given(body=st.binary(max_size=5000))
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_bytes_come_back_as_they_were(blobs: BlobStore, body: bytes) -> None:
+def test_blobs_are_read_as_they_were_written(blobs: BlobStore, body: bytes) -> None:
     key = new_key("partials", "t_1", 3)
     digest = blobs.put(key, body)
     assert digest == hashlib.sha256(body).hexdigest()
@@ -53,10 +53,10 @@ def test_a_file_is_adopted(blobs: BlobStore, tmp_path: Path, size: int) -> None:
     chunks = list(blobs.chunks(KEY, digest))
     assert b"".join(chunks) == body
     assert max(map(len, chunks), default=0) <= 256 * 1024
-    assert blobs.put(KEY, memoryview(body)) == digest  # in parts, too, where it is long
+    assert blobs.put(KEY, memoryview(body)) == digest  # a long one is written in parts
 
 
-def test_a_damaged_or_missing_blob_is_noticed(blobs: BlobStore) -> None:
+def test_a_damaged_or_missing_blob_is_detected(blobs: BlobStore) -> None:
     digest = blobs.put(KEY, b"abc")
     blobs.put(KEY, b"abd")
     for read in (blobs.view, blobs.chunks):
@@ -67,13 +67,13 @@ def test_a_damaged_or_missing_blob_is_noticed(blobs: BlobStore) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x", "/etc/passwd", "../x/y", "a/../b", "a/b/c", "a/.hidden", ".x/y"])
-def test_a_key_never_leaves_its_place(blobs: BlobStore, key: str) -> None:
+def test_invalid_keys_are_refused(blobs: BlobStore, key: str) -> None:
     for act in (lambda: blobs.put(key, b""), lambda: blobs.view(key, ""), lambda: blobs.delete(key)):
         with pytest.raises(ValueError, match="not a blob key"):
             act()
 
 
-def test_keys_tell_their_task_and_age(blobs: BlobStore) -> None:
+def test_keys_contain_their_task_and_are_filtered_by_age(blobs: BlobStore) -> None:
     key = new_key("contributions", "t_ab", 3, "c_1")
     assert task_of_key(key) == "t_ab"
     blobs.put(key, b"x")
@@ -81,7 +81,7 @@ def test_keys_tell_their_task_and_age(blobs: BlobStore) -> None:
     assert list(blobs.keys(before=time.time() - 60)) == []
 
 
-def test_many_are_deleted_at_once(blobs: BlobStore) -> None:
+def test_many_blobs_are_deleted_at_once(blobs: BlobStore) -> None:
     keys = [new_key("contributions", "t_1", index) for index in range(1100)]
     for key in keys[:5]:
         blobs.put(key, b"x")
@@ -105,12 +105,12 @@ def test_a_worker_process_opens_the_store_itself(blobs: BlobStore) -> None:
     assert bytes(blobs.view("aggregates/t_1-1-00", written)) == b"abcabc"
 
 
-def test_looking_leaves_nothing_behind(blobs: BlobStore) -> None:
+def test_a_check_writes_nothing(blobs: BlobStore) -> None:
     blobs.check()
     assert list(blobs.keys()) == []
 
 
-def test_a_directory_that_is_not_mounted_is_no_damage(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_mounted_is_unavailable(tmp_path: Path) -> None:
     blobs = DirectoryBlobs(tmp_path / "blobs")
     blobs.prepare()
     digest = blobs.put(KEY, b"abc")
@@ -126,7 +126,7 @@ def test_a_directory_that_is_not_mounted_is_no_damage(tmp_path: Path) -> None:
             act()
 
 
-def test_a_directory_that_goes_at_the_last_moment_is_told_as_such(
+def test_a_directory_that_disappears_during_a_write_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs = DirectoryBlobs(tmp_path / "blobs")
@@ -145,15 +145,15 @@ def test_a_directory_that_goes_at_the_last_moment_is_told_as_such(
     assert path.read_bytes() == b"abc"
 
 
-def test_an_empty_bucket_is_no_damage(new_prefix: Callable[[], str], tmp_path: Path) -> None:
-    """A prefix that was never prepared: a wrong setting, not lost contributions."""
+def test_an_empty_bucket_is_unavailable(new_prefix: Callable[[], str], tmp_path: Path) -> None:
+    """A prefix that was never prepared is a wrong setting, not lost contributions."""
     blobs = open_store(new_prefix(), tmp_path)
     for act in (blobs.check, lambda: blobs.view(KEY, "0" * 64)):
         with pytest.raises(BlobsUnavailableError):
             act()
 
 
-def test_wrong_credentials_are_told_without_them(new_prefix: Callable[[], str], tmp_path: Path) -> None:
+def test_errors_do_not_contain_the_credentials(new_prefix: Callable[[], str], tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from aggregator_service.storage.stores import open_store\n"
@@ -172,8 +172,8 @@ def test_wrong_credentials_are_told_without_them(new_prefix: Callable[[], str], 
     assert "AccessKey" not in ended.stderr
 
 
-def test_reading_takes_no_memory(s3: S3Server, new_prefix: Callable[[], str], tmp_path: Path) -> None:
-    """Blobs of 64 MiB, read one after the other and two at once: the process grows by far less than one of them."""
+def test_reading_takes_constant_memory(s3: S3Server, new_prefix: Callable[[], str], tmp_path: Path) -> None:
+    """Reading blobs of 64 MiB, one after the other and two at once, takes far less memory than one of them."""
     blobs = open_store(new_prefix(), tmp_path / "scratch")
     blobs.prepare()
     body = os.urandom(1024 * 1024) * 64
@@ -197,6 +197,6 @@ def test_reading_takes_no_memory(s3: S3Server, new_prefix: Callable[[], str], tm
 @pytest.mark.parametrize(
     "location", ["", "dir:", "s3://", "s3://UPPER/x", "s3://ab", "ftp://x", f"s3://{BUCKET}/sp ace", "/path"]
 )
-def test_other_places_are_refused(location: str, tmp_path: Path) -> None:
+def test_other_locations_are_refused(location: str, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="HUSHREC_BLOBS"):
         open_store(location, tmp_path)

@@ -1,4 +1,4 @@
-"""What the service relies on, of SQLite and of PostgreSQL alike."""
+"""SQLite and PostgreSQL: what the service relies on."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_reader_sees_one_state(database: Database) -> None:
         assert len(session.scalars(select(TaskRow.id)).all()) == 2
 
 
-def test_keys_bind(database: Database) -> None:
+def test_foreign_keys_are_enforced(database: Database) -> None:
     with pytest.raises(IntegrityError), database.write() as session:
         session.add(client_row("c_1", task_id="t_nowhere"))
     with database.write() as session:
@@ -97,7 +97,7 @@ def test_keys_bind(database: Database) -> None:
         assert session.scalars(select(ClientRow.id)).all() == ["c_1"]
 
 
-def test_counting_under_a_lock_loses_nothing(database: Database) -> None:
+def test_concurrent_increments_under_a_lock_are_all_counted(database: Database) -> None:
     with database.write() as session:
         session.add(task_row("t_1"))
 
@@ -122,8 +122,8 @@ def _with_round(database: Database) -> int:
         return round_.id
 
 
-def test_a_round_does_not_move_on_under_a_message(database: Database) -> None:
-    """Who stores a message sees a round that takes it, until the commit; then the round may move on."""
+def test_a_round_does_not_change_state_during_a_message(database: Database) -> None:
+    """While a transaction stores a message, its round stays in the state until the commit."""
     round_id = _with_round(database)
     held, moved = threading.Event(), threading.Event()
 
@@ -148,7 +148,7 @@ def test_a_round_does_not_move_on_under_a_message(database: Database) -> None:
         assert session.get_one(RoundRow, round_id).state == "folding"
 
 
-def test_two_requests_of_one_client_take_turns(database: Database) -> None:
+def test_two_requests_of_one_client_wait_for_each_other(database: Database) -> None:
     round_id = _with_round(database)
     inside, most = 0, 0
     lock = threading.Lock()
@@ -169,7 +169,7 @@ def test_two_requests_of_one_client_take_turns(database: Database) -> None:
 
 
 @pytest.mark.parametrize("by_another_process", [False, True])
-def test_a_waiter_hears_of_changes(database: Database, database_url: str, by_another_process: bool) -> None:
+def test_a_long_poll_ends_with_a_change(database: Database, database_url: str, by_another_process: bool) -> None:
     with database.write() as session:
         session.add(task_row("t_1"))
     other = Database(database_url, connections=1)
@@ -200,7 +200,7 @@ def test_a_waiter_hears_of_changes(database: Database, database_url: str, by_ano
     other.close()
 
 
-def test_a_waiter_that_hears_nothing_comes_back_empty(database: Database) -> None:
+def test_a_long_poll_without_a_change_returns_none(database: Database) -> None:
     async def scenario() -> object:
         notifier = Notifier(database, TaskCache(database, SystemClock(), 1.0), recheck=1.0)
         return await notifier.poll("t_1", "round", 0.05, lambda: None)
@@ -216,7 +216,7 @@ def test_sqlite_is_durable_and_strict(tmp_path_factory: pytest.TempPathFactory) 
     database.close()
 
 
-def test_postgresql_is_durable_and_gives_up_waiting(postgres: TestDatabase) -> None:
+def test_postgresql_is_durable_and_limits_waiting(postgres: TestDatabase) -> None:
     url = postgres.schema()
     postgres.execute(url, f"ALTER DATABASE {postgres.name} SET synchronous_commit = off")
     database = Database(url)
@@ -230,6 +230,6 @@ def test_postgresql_is_durable_and_gives_up_waiting(postgres: TestDatabase) -> N
 
 
 @pytest.mark.parametrize("url", ["mysql://root@localhost/x", "not a url", "", "sqlite://"])
-def test_other_databases_are_refused_by_name(url: str) -> None:
+def test_other_databases_are_refused(url: str) -> None:
     with pytest.raises(ParameterError, match="database"):
         Database(url)

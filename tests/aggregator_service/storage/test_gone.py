@@ -1,4 +1,4 @@
-"""A server whose database or blob store goes away and comes back: it says so, loses nothing, and goes on by itself."""
+"""A server whose database or blob store fails and recovers: it reports that, loses nothing, and continues by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COHORT = 4
 
 @pytest.fixture
 def own_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """One that may be killed."""
+    """An S3 server that a test may kill."""
     (tmp_path / "s3").mkdir()
     with running_s3(tmp_path / "s3") as server:
         for name, value in server.environment.items():
@@ -29,7 +29,7 @@ def own_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server
 
 
 def begun(api: Api) -> tuple[TestTask, list[TestMember]]:
-    """A round in which the first two of four have contributed."""
+    """A round in which two of four clients have contributed."""
     task = api.create_task(cohort=COHORT)
     members = task.enrol(COHORT)
     task.wait_round(1, "collecting")
@@ -39,7 +39,7 @@ def begun(api: Api) -> tuple[TestTask, list[TestMember]]:
 
 
 def finish(task: TestTask, members: list[TestMember]) -> None:
-    """The others contribute too, as clients do that are told to come again; the sum is exactly right."""
+    """The other clients contribute, repeating refused requests; the sum is exact."""
     for index, member in enumerate(members):
         body = member.contribution(1, 2.0**index)
         end = time.monotonic() + 30
@@ -54,7 +54,7 @@ def finish(task: TestTask, members: list[TestMember]) -> None:
 
 
 def unavailable(answer: object, part: str) -> None:
-    """A problem document that names the part, tells when to come again, and gives nothing away."""
+    """Check a problem document: it names the failed part, has Retry-After, and contains no secret."""
     assert answer.status_code == 503, answer.text  # type: ignore[attr-defined]
     document = answer.json()  # type: ignore[attr-defined]
     assert (document["type"], document["fault"]) == ("urn:hushrec:problem:unavailable", "server")
@@ -62,7 +62,7 @@ def unavailable(answer: object, part: str) -> None:
     assert int(answer.headers["retry-after"]) >= 1  # type: ignore[attr-defined]
 
 
-def test_the_database_goes_and_comes_back(postgres: TestDatabase, tmp_path: Path) -> None:
+def test_the_database_fails_and_recovers(postgres: TestDatabase, tmp_path: Path) -> None:
     with (
         running_aggregator(tmp_path / "data", database_url=postgres.schema(), fold_batch=2) as server,
         closing(Api(server.url, server.operator_token)) as api,
@@ -78,7 +78,7 @@ def test_the_database_goes_and_comes_back(postgres: TestDatabase, tmp_path: Path
         assert "Traceback" not in server.log()
 
 
-def test_the_blob_store_goes_and_comes_back(own_s3: S3Server, tmp_path: Path) -> None:
+def test_the_blob_store_fails_and_recovers(own_s3: S3Server, tmp_path: Path) -> None:
     with (
         running_aggregator(tmp_path / "data", blobs=f"s3://{BUCKET}/gone", fold_batch=4) as server,
         closing(Api(server.url, server.operator_token)) as api,
@@ -96,7 +96,7 @@ def test_the_blob_store_goes_and_comes_back(own_s3: S3Server, tmp_path: Path) ->
                 assert secret not in server.log()
 
 
-def test_a_server_does_not_start_on_storage_that_does_not_work(tmp_path: Path) -> None:
+def test_a_server_does_not_start_on_unavailable_storage(tmp_path: Path) -> None:
     for settings, reason in (
         ({"database_url": "postgresql://me:hidden@127.0.0.1:1/none"}, "the database does not work"),
         ({"blobs": "dir:/proc/nothing"}, "the blob directory cannot be used"),

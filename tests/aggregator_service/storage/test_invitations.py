@@ -1,4 +1,4 @@
-"""An invitation's count holds when many enrol at once, and when it is revoked meanwhile: SQLite and PostgreSQL."""
+"""The uses of an invitation are limited also when many clients enrol at once, or it is revoked meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def storage(request: pytest.FixtureRequest) -> dict[str, str]:
     return {"database_url": postgres.schema()}
 
 
-def test_a_crowd_takes_the_places_that_there_are(tmp_path: Path, storage: dict[str, str]) -> None:
+def test_simultaneous_enrolments_do_not_exceed_the_uses(tmp_path: Path, storage: dict[str, str]) -> None:
     with (
         running_aggregator(tmp_path / "data", **storage) as server,
         closing(Api(server.url, server.operator_token)) as api,

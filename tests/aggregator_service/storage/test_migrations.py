@@ -1,6 +1,6 @@
-"""Every version of the tables can be brought to the newest and taken back, and rows outlive the way; on each database.
+"""Every schema revision can be upgraded to the newest and downgraded, and rows survive an upgrade; on each database.
 
-A new revision needs no new test: what is written before it is found out from the tables as they are at each version.
+A new revision needs no new test: the rows are generated from the tables of each revision.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _go(database: Database, revision: str, *, down: bool = False) -> None:
     database.migrating(lambda connection: step(alembic_config(connection), revision))
 
 
-def test_there_is_one_line_of_revisions() -> None:
+def test_the_revisions_form_one_line() -> None:
     assert len(REVISIONS) == len(set(REVISIONS)) >= 1
     assert sorted(REVISIONS) == REVISIONS
 
@@ -64,7 +64,7 @@ def test_the_newest_revision_and_the_models_agree(database: Database) -> None:
     migrate(database)  # a second start changes nothing
 
 
-def test_everything_can_be_taken_back(database: Database) -> None:
+def test_all_revisions_can_be_downgraded(database: Database) -> None:
     migrate(database)
     _go(database, "base", down=True)
     with database.engine.connect() as connection:
@@ -74,7 +74,7 @@ def test_everything_can_be_taken_back(database: Database) -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_rows_of_every_version_reach_the_newest(database: Database, revision: str) -> None:
+def test_rows_of_every_revision_survive_the_upgrade(database: Database, revision: str) -> None:
     _go(database, revision)
     with database.engine.begin() as connection:
         written = _fill(connection)
@@ -108,7 +108,7 @@ def _tables(connection: Connection) -> dict[str, Table]:
 
 
 def _fill(connection: Connection) -> dict[str, dict[str, Any]]:
-    """One row in every table, foreign keys pointing to the rows before; what was written, by table."""
+    """Insert one row into every table, with valid foreign keys; return the rows by table."""
     rows: dict[str, dict[str, Any]] = {}
     for table in _tables(connection).values():
         row: dict[str, Any] = {}

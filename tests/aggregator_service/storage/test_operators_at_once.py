@@ -1,4 +1,4 @@
-"""Operators' tokens that are made, rotated and revoked at the same moment, on each database."""
+"""Operators' tokens that are created, rotated and revoked at the same moment, on each database."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 def at_once(database: Database, work: Callable[[Session], Made]) -> list[Made | Exception]:
-    """What `work` returned or raised, in transactions that begin together."""
+    """Call `work` in transactions that begin together; return what each returned or raised."""
     barrier, found = threading.Barrier(AT_ONCE, timeout=30), list[Made | Exception]()
 
     def run() -> None:
@@ -60,13 +60,13 @@ def tokens(database: Database) -> dict[str, str]:
         return {row.name: row.token_hash for row in session.scalars(select(OperatorRow))}
 
 
-def test_servers_that_start_together_make_one_first_token(database: Database) -> None:
+def test_servers_that_start_together_create_one_first_token(database: Database) -> None:
     made = at_once(database, lambda session: create_admin(session, 0.0, only_first=True))
     (token,) = [one for one in made if one is not None]
     assert tokens(database) == {"admin": hash_token(str(token))}
 
 
-def test_admins_made_together_have_names_of_their_own(database: Database) -> None:
+def test_admins_created_together_have_different_names(database: Database) -> None:
     made = at_once(database, lambda session: create_admin(session, 0.0))
     assert {hash_token(str(one)) for one in made} == set(tokens(database).values())
     assert set(tokens(database)) == {"admin", *(f"admin-{number}" for number in range(2, AT_ONCE + 1))}

@@ -1,4 +1,4 @@
-"""What only a database with several writers can show: other processes heard at once, deadlocks, lost connections."""
+"""PostgreSQL with several writers: notifications, deadlocks, lost connections."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def database(url: str) -> Iterator[Database]:
     made.close()
 
 
-class Ear:
-    """Listens as a second API process does."""
+class Listener:
+    """Collects announcements, as a second API process receives them."""
 
     def __init__(self, url: str) -> None:
         self.database = Database(url, connections=1)
-        self.heard: list[Announcement] = []
-        self.stop = self.database.listen(self.heard.append)
+        self.received: list[Announcement] = []
+        self.stop = self.database.listen(self.received.append)
 
     def wait(self, count: int, seconds: float = 10.0) -> list[Announcement]:
         end = time.monotonic() + seconds
-        while len(self.heard) < count and time.monotonic() < end:
+        while len(self.received) < count and time.monotonic() < end:
             time.sleep(0.01)
-        return self.heard
+        return self.received
 
     def close(self) -> None:
         self.stop()
@@ -53,50 +53,50 @@ class Ear:
 
 
 @pytest.fixture
-def ear(database: Database, url: str) -> Iterator[Ear]:
-    made = Ear(url)
+def listener(database: Database, url: str) -> Iterator[Listener]:
+    made = Listener(url)
     for _ in range(50):  # until it listens
         with database.write() as session:
             announce(session, "t_2", "round")
         if made.wait(1, 0.1):
             break
     time.sleep(0.1)
-    made.heard.clear()
+    made.received.clear()
     yield made
     made.close()
 
 
-def test_another_process_hears_of_a_commit(database: Database, ear: Ear) -> None:
+def test_another_process_is_notified_of_a_commit(database: Database, listener: Listener) -> None:
     with database.write() as session:
         announce(session, "t_1", "round", "members")
-    assert ear.wait(1) == [Announcement("t_1", ("round", "members"), 1)]
+    assert listener.wait(1) == [Announcement("t_1", ("round", "members"), 1)]
 
 
-def test_nobody_hears_of_a_rollback_of_progress_or_of_oneself(database: Database, ear: Ear) -> None:
+def test_no_notification_of_rollbacks_progress_and_own_commits(database: Database, listener: Listener) -> None:
     with pytest.raises(RuntimeError), database.write() as session:
         announce(session, "t_1", "round")
         raise RuntimeError("stop")
     with database.write() as session:
         progress(session, Delivery("t_1", 1, "contribute", "c_1"))
-    with ear.database.write() as session:
+    with listener.database.write() as session:
         announce(session, "t_1", "round")
     with database.write() as session:
         announce(session, "t_1", "members")
-    assert ear.wait(1) == [Announcement("t_1", ("members",), 2)]
+    assert listener.wait(1) == [Announcement("t_1", ("members",), 2)]
 
 
-def test_a_listener_connects_again(database: Database, ear: Ear, postgres: TestDatabase) -> None:
+def test_a_listener_reconnects(database: Database, listener: Listener, postgres: TestDatabase) -> None:
     postgres.cut_off()
     end = time.monotonic() + 20
-    while not ear.heard and time.monotonic() < end:
+    while not listener.received and time.monotonic() < end:
         with database.write() as session:
             announce(session, "t_1", "round")
-        ear.wait(1, 0.2)
-    assert ear.heard
+        listener.wait(1, 0.2)
+    assert listener.received
 
 
-def test_a_deadlock_is_done_again(database: Database) -> None:
-    """Two transactions lock two tasks in opposite order: one is rolled back, done again, and both take effect."""
+def test_a_deadlock_is_tried_again(database: Database) -> None:
+    """Two transactions lock two tasks in opposite order: one is rolled back and tried again, and both take effect."""
     barrier = threading.Barrier(2, timeout=10)
     tries: list[str] = []
 
@@ -125,7 +125,7 @@ def test_a_deadlock_is_done_again(database: Database) -> None:
         assert [session.get_one(TaskRow, task).completed_rounds for task in ("t_1", "t_2")] == [2, 2]
 
 
-def test_only_what_is_transient_is_done_again(database: Database) -> None:
+def test_only_transient_errors_are_tried_again(database: Database) -> None:
     tries = []
 
     def work(session: Session) -> None:
@@ -137,9 +137,9 @@ def test_only_what_is_transient_is_done_again(database: Database) -> None:
     assert len(tries) == 1
 
 
-def test_effects_are_those_of_the_attempt_that_was_committed(database: Database) -> None:
-    heard: list[Effects] = []
-    database.listeners.append(heard.append)
+def test_only_the_effects_of_the_committed_attempt_happen(database: Database) -> None:
+    received: list[Effects] = []
+    database.listeners.append(received.append)
     barrier = threading.Barrier(2, timeout=10)
 
     def run(first: str, second: str) -> None:
@@ -160,7 +160,7 @@ def test_effects_are_those_of_the_attempt_that_was_committed(database: Database)
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(told.version for effects in heard for told in effects.announcements) == [1, 1, 2, 2]  # type: ignore[type-var]
+    assert sorted(told.version for effects in received for told in effects.announcements) == [1, 1, 2, 2]  # type: ignore[type-var]
 
 
 def test_a_reader_cannot_write(database: Database) -> None:
@@ -170,7 +170,7 @@ def test_a_reader_cannot_write(database: Database) -> None:
             session.flush()
 
 
-def test_connections_that_were_cut_off_are_replaced(database: Database, postgres: TestDatabase) -> None:
+def test_lost_connections_are_replaced(database: Database, postgres: TestDatabase) -> None:
     database.ping()
     postgres.cut_off()
     database.ping()

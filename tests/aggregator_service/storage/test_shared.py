@@ -1,4 +1,4 @@
-"""Servers over PostgreSQL and S3, killed or two at a time: the sum is exactly right and nothing is left."""
+"""Servers on PostgreSQL and S3, killed or two at a time: the sum is exact and no orphan is left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COHORT = 6
 
 @pytest.fixture
 def shared(postgres: TestDatabase, new_prefix: Callable[[], str]) -> dict[str, str]:
-    """Settings of storage that several servers may share; empty."""
+    """Settings of empty storage that several servers can share."""
     return {"database_url": postgres.schema(), "blobs": new_prefix()}
 
 
@@ -45,7 +45,7 @@ def exact(task: TestTask) -> None:
 
 
 def test_death_between_blobs_and_their_rows(server: AggregatorProcess, api: Api) -> None:
-    """One round, three deaths: of an upload, of a fold and of a release, each with its blob written and no row yet."""
+    """One round, three deaths: during an upload, a fold and a release, each between the blob and its row."""
     server.start(crash_at="upload.stored-before-row")
     attempt = Persistent(server, ["fold.blob-written-before-commit", "release.blob-written-before-commit"])
     task = api.create_task(cohort=COHORT)
@@ -72,9 +72,9 @@ def kinds(server: AggregatorProcess) -> Counter[str]:
 def test_two_servers_over_one_storage(
     server: AggregatorProcess, api: Api, shared: dict[str, str], tmp_path: Path
 ) -> None:
-    """Clients go to either; who waits at one hears at once of what happened at the other."""
+    """Clients use either server; a long poll at one ends at once with a change at the other."""
     server.start()
-    # `recheck_seconds`: only a notice of the database can be this quick
+    # faster than `recheck_seconds`: only a notification can end the poll
     with (
         running_aggregator(tmp_path / "second", fold_batch=4, recheck_seconds=60, **shared) as second,
         closing(Api(second.url, second.operator_token)) as other,
@@ -104,14 +104,14 @@ def test_two_servers_over_one_storage(
         waiter.join(timeout=40)
         ((when, answer),) = heard
         assert answer.status_code == 200, answer.text
-        assert when - begun < 20  # at the end of its wait it would see the change without a notice
+        assert when - begun < 20  # at the end of its wait it would see the change without a notification
         task.wait_round(1, "complete")
         exact(task)
         assert kinds(server) == {"aggregates": 1, "snapshots": 1}
 
 
 def test_a_masked_round_with_dropouts(server: AggregatorProcess, api: Api) -> None:
-    """Stages, handouts and unmasking, with a client that falls silent after sharing."""
+    """Stages, handouts and unmasking, with a client that drops out after sharing."""
     server.start()
     task = masked_task(api, "masked", COHORT)
     clients = enrol_masked(task, COHORT)
@@ -125,7 +125,7 @@ def test_a_masked_round_with_dropouts(server: AggregatorProcess, api: Api) -> No
 
 
 def view_etag(api: Api, task: TestTask, member: TestMember) -> str:
-    """What the member knows already."""
+    """The ETag of the member's view."""
     answer = api.http.get(f"{task.path}/rounds/current", headers=member.auth)
     assert answer.status_code == 200, answer.text
     return str(answer.headers["etag"])

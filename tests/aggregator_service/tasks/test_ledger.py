@@ -1,4 +1,4 @@
-"""The ledger over HTTP: what was released, over how many, and what of it is one's own."""
+"""The ledger over HTTP: released sums, their number of survivors, and a client's own contributions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def api(tmp_path: Path, clock: ManualClock) -> Iterator[Api]:
 
 
 def play(task: TestTask, members: list[TestMember], rounds: int, away: dict[int, int] | None = None) -> None:
-    """Everybody contributes, but member number `away[round]`."""
+    """All members but number `away[round]` contribute."""
     for number in range(1, rounds + 1):
         task.wait_round(number, "collecting")
         for place, member in enumerate(members):
@@ -44,7 +44,7 @@ def mine(member: TestMember, **query: int) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def test_each_client_sees_the_sums_that_it_is_in(api: Api) -> None:
+def test_a_client_sees_the_sums_that_contain_it(api: Api) -> None:
     task = api.create_task(cohort=3, rounds=3)
     members = task.enrol(3)
     play(task, members, 3, away={2: 0})
@@ -73,10 +73,11 @@ def test_operators_see_every_sum_and_no_failed_round(api: Api) -> None:
         (3, 2, "ratings"),
     ]
     assert all(entry["contribution_digest"] is None for entry in answer["entries"])
-    assert [entry["round"] for entry in mine(members[1])["entries"]] == [1, 3]  # it gave to round 2, which is no sum
+    # It contributed to round 2, too, which failed.
+    assert [entry["round"] for entry in mine(members[1])["entries"]] == [1, 3]
 
 
-def test_pages(api: Api) -> None:
+def test_the_ledger_has_pages(api: Api) -> None:
     task = api.create_task(cohort=2, rounds=5)
     members = task.enrol(2)
     play(task, members, 5)

@@ -1,4 +1,4 @@
-"""Memberships begin with an invitation, which ends and is counted, and end when an operator revokes them."""
+"""Memberships: invitations expire and have a limited number of uses; operators revoke members."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_invitation_counts_its_uses(api: Api) -> None:
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
     body = signed_enrolment(invitation, identity, mailbox)
     assert [api.http.post("/v1/enrolments", json=body).status_code for _ in range(3)] == [201, 200, 200]
-    assert [enrol(api, invitation) for _ in range(2)] == [201, 410]  # coming again took no use
+    assert [enrol(api, invitation) for _ in range(2)] == [201, 410]  # enrolling again takes no use
 
 
 def test_an_invitation_expires(api: Api, clock: ManualClock) -> None:
@@ -55,7 +55,7 @@ def revoke(api: Api, member: TestMember) -> dict[str, object]:
     return dict(answer.json())
 
 
-def test_a_revoked_member_is_out_for_good(api: Api) -> None:
+def test_a_revoked_member_cannot_return(api: Api) -> None:
     task = api.create_task(cohort=3, rounds=2)
     invitation = api.invite(task.id, uses=9)
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
@@ -77,7 +77,7 @@ def test_a_revoked_member_is_out_for_good(api: Api) -> None:
     assert [one["revoked"] for one in listed] == [True, False, False, False]
 
 
-def test_one_who_is_revoked_in_a_round_keeps_what_it_gave_and_is_asked_no_more(api: Api, clock: ManualClock) -> None:
+def test_the_contribution_of_a_revoked_member_stays_and_it_is_not_asked_again(api: Api, clock: ManualClock) -> None:
     task = api.create_task(cohort=3, rounds=2, min_clients=2, collect_seconds=60)
     members = task.enrol(3)
     task.wait_round(1, "collecting")
@@ -92,7 +92,7 @@ def test_one_who_is_revoked_in_a_round_keeps_what_it_gave_and_is_asked_no_more(a
     assert sorted(cohort) == sorted(member.client_id for member in members[1:])
 
 
-def test_the_envelope_of_a_revoked_member_is_deleted_and_no_other_taken(api: Api, tmp_path: Path) -> None:
+def test_the_envelope_of_a_revoked_member_is_deleted_and_no_other_accepted(api: Api, tmp_path: Path) -> None:
     task = api.create_task(cohort=2, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
     (holder,), (member,) = task.enrol(1, role="holder"), task.enrol(1)
 
@@ -129,7 +129,7 @@ def take_back(api: Api, task_id: str, invitation_id: str) -> httpx.Response:
     return api.http.delete(f"/v1/tasks/{task_id}/invitations/{invitation_id}", headers=api.operator)
 
 
-def test_invitations_are_listed_and_never_shown_again(api: Api, clock: ManualClock) -> None:
+def test_listed_invitations_do_not_show_their_tokens(api: Api, clock: ManualClock) -> None:
     task = api.create_task()
     shown = [api.invite(task.id, uses=uses, expires_seconds=60.0 * uses) for uses in (1, 2, 3)]
     api.invite(api.create_task("other").id)
@@ -149,7 +149,7 @@ def test_invitations_are_listed_and_never_shown_again(api: Api, clock: ManualClo
     assert all(set(entry) == fields for entry in listed)
 
 
-def test_invitations_come_in_pages(api: Api, clock: ManualClock) -> None:
+def test_invitations_have_pages(api: Api, clock: ManualClock) -> None:
     task = api.create_task()
     for uses in range(1, 6):
         api.invite(task.id, uses=uses)
@@ -168,7 +168,7 @@ def test_invitations_come_in_pages(api: Api, clock: ManualClock) -> None:
     assert unknown.status_code == 404
 
 
-def test_a_revoked_invitation_lets_nobody_in(api: Api) -> None:
+def test_a_revoked_invitation_enrols_nobody(api: Api) -> None:
     task, other = api.create_task(), api.create_task("other")
     invitation = api.invite(task.id, uses=5)
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
@@ -177,7 +177,7 @@ def test_a_revoked_invitation_lets_nobody_in(api: Api) -> None:
     (entry,) = invitations(api, task.id)["invitations"]
     assert take_back(api, other.id, entry["invitation_id"]).status_code == 404
     assert take_back(api, task.id, "i_nobody").status_code == 404
-    for _ in range(2):  # twice does nothing more
+    for _ in range(2):  # a second call changes nothing
         answer = take_back(api, task.id, entry["invitation_id"])
         assert (answer.status_code, answer.json()["state"], answer.json()["used"]) == (200, "revoked", 1)
     refused = api.http.post(
@@ -186,7 +186,7 @@ def test_a_revoked_invitation_lets_nobody_in(api: Api) -> None:
     )
     assert (refused.status_code, refused.json()["type"]) == (410, "urn:hushrec:problem:gone")
     assert "revoked" in refused.json()["detail"]
-    again = api.http.post("/v1/enrolments", json=body)  # who is a member by it remains one
+    again = api.http.post("/v1/enrolments", json=body)  # the member that enrolled with it remains one
     assert again.status_code == 200
     auth = {"Authorization": f"Bearer {again.json()['token']}"}
     assert api.http.get(task.path, headers=auth).status_code == 200

@@ -1,4 +1,4 @@
-"""Bad input gets a clear problem document and leaves the round intact: the sum is right afterwards."""
+"""Bad input is answered with a problem document and leaves the round intact: its sum is exact."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def api(server: AggregatorProcess) -> Iterator[Api]:
 
 @pytest.fixture
 def task(api: Api, request: pytest.FixtureRequest) -> Iterator[TestTask]:
-    """A task in round 1; whatever a test does, the round must then complete with exactly the right sum."""
+    """A task in round 1. After the test, the round must complete with the exact sum."""
     made = api.create_task(f"t{abs(hash(request.node.name)):x}", cohort=len(PRIMES))
     members = made.enrol(len(PRIMES))
     made.members = members  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ def problem(answer: httpx.Response, slug: str) -> dict[str, Any]:
 
 
 def raw(server: AggregatorProcess, *chunks: bytes, shut: bool = False) -> tuple[int, dict[str, Any], bytes]:
-    """Send bytes as they are; status, problem document and headers of the answer (the connection's first)."""
+    """Send raw bytes; return status, problem document and headers of the first answer."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         for chunk in chunks:
             connection.sendall(chunk)
@@ -84,25 +84,25 @@ def head_of(member: TestMember, *lines: str, method: str = "PUT", number: int = 
 
 
 @pytest.mark.parametrize(("change", "slug"), [(-1, "body-too-short"), (1, "body-too-long"), (100_000, "body-too-long")])
-def test_wrong_length(task: TestTask, change: int, slug: str) -> None:
+def test_a_wrong_length_is_refused(task: TestTask, change: int, slug: str) -> None:
     member = members_of(task)[0]
     good = member.contribution(1, 5.0)
     body = good[:change] if change < 0 else good + bytes(change)
     assert problem(member.put(1, body), slug)["expected_bytes"] == len(good)
 
 
-def test_an_empty_body(task: TestTask) -> None:
+def test_an_empty_body_is_refused(task: TestTask) -> None:
     problem(members_of(task)[0].put(1, b""), "body-too-short")
 
 
-def test_wrong_digest(task: TestTask) -> None:
+def test_a_wrong_digest_is_refused(task: TestTask) -> None:
     member = members_of(task)[0]
     wrong = {"Content-Digest": digest_field(b"something else")}
     problem(member.put(1, member.contribution(1, 5.0), wrong), "bad-digest")
 
 
 @pytest.mark.parametrize("value", ["", "sha-256=short", "sha-512=:AAAA:", "md5=:1B2M2Y8AsgTpgAmY7PhCfg==:"])
-def test_malformed_digest(task: TestTask, value: str) -> None:
+def test_a_malformed_digest_is_refused(task: TestTask, value: str) -> None:
     member = members_of(task)[0]
     problem(member.put(1, member.contribution(1, 5.0), {"Content-Digest": value}), "bad-digest")
 
@@ -113,13 +113,13 @@ def test_values_that_must_not_enter_the_sum(task: TestTask) -> None:
 
 
 @pytest.mark.parametrize("number", [2, 999_999])
-def test_unknown_round(task: TestTask, number: int) -> None:
+def test_an_unknown_round_is_not_found(task: TestTask, number: int) -> None:
     member = members_of(task)[0]
     problem(member.put(number, member.contribution(1, 5.0)), "not-found")
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "one", "9" * 40])
-def test_no_round_number(task: TestTask, number: str) -> None:
+def test_an_invalid_round_number_is_refused(task: TestTask, number: str) -> None:
     member = members_of(task)[0]
     path = member.path(1).replace("/rounds/1/", f"/rounds/{number}/")
     headers = {**member.auth, "Content-Digest": digest_field(b"x")}
@@ -127,7 +127,7 @@ def test_no_round_number(task: TestTask, number: str) -> None:
     assert number not in problem(answer, "invalid-parameters")["detail"]
 
 
-def test_duplicates(task: TestTask) -> None:
+def test_a_second_contribution_is_acknowledged_or_refused(task: TestTask) -> None:
     member = members_of(task)[0]
     body = member.contribution(1, PRIMES[0])
     first, again = member.put(1, body), member.put(1, body)
@@ -136,12 +136,12 @@ def test_duplicates(task: TestTask) -> None:
     problem(member.put(1, member.contribution(1, 999.0)), "contribution-conflict")
 
 
-def test_a_client_outside_the_cohort(api: Api, task: TestTask) -> None:
+def test_a_client_outside_the_cohort_is_refused(api: Api, task: TestTask) -> None:
     (late,) = task.enrol(1)
     problem(late.put(1, late.contribution(1, 5.0)), "not-in-cohort")
 
 
-def test_late(api: Api) -> None:
+def test_a_late_contribution_is_refused(api: Api) -> None:
     task = api.create_task("late", cohort=3, collect_seconds=1.5, rounds=1)
     members = task.enrol(3)
     task.wait_round(1, "collecting")
@@ -149,13 +149,13 @@ def test_late(api: Api) -> None:
         assert member.put(1, member.contribution(1, prime)).status_code == 201
     assert task.wait_round(1, "complete")["survivors"] == 2
     problem(members[2].put(1, members[2].contribution(1, 5.0)), "round-closed")
-    # who lost the acknowledgement of a contribution that is in the sum is told so, late as it is
+    # a client that lost the receipt of its contribution gets it, even after the round
     assert members[0].put(1, members[0].contribution(1, PRIMES[0])).status_code == 200
     mask = task.plan.layout.blocks[0].integral_mask()
     assert np.allclose(task.opened(1)[~mask], sum(PRIMES[:2]))
 
 
-def test_a_body_that_stops_half_way(server: AggregatorProcess, task: TestTask) -> None:
+def test_a_body_that_stops_halfway_times_out(server: AggregatorProcess, task: TestTask) -> None:
     member = members_of(task)[0]
     body = member.contribution(1, 5.0)
     lines = (f"Content-Length: {len(body)}", f"Content-Digest: {digest_field(body)}")
@@ -164,8 +164,8 @@ def test_a_body_that_stops_half_way(server: AggregatorProcess, task: TestTask) -
     assert b"connection: close" in head
 
 
-def test_a_body_that_trickles(server: AggregatorProcess, task: TestTask) -> None:
-    """Never a long pause, and still far too slow: the whole body has its time too."""
+def test_a_slow_body_times_out(server: AggregatorProcess, task: TestTask) -> None:
+    """The pauses are short, but the whole body takes too long."""
     member = members_of(task)[0]
     body = member.contribution(1, 5.0)
     lines = (f"Content-Length: {len(body)}", f"Content-Digest: {digest_field(body)}")
@@ -186,7 +186,7 @@ def test_a_body_that_trickles(server: AggregatorProcess, task: TestTask) -> None
     assert b"urn:hushrec:problem:upload-timeout" in answer
 
 
-def test_a_connection_that_breaks_half_way(server: AggregatorProcess, task: TestTask) -> None:
+def test_a_connection_that_breaks_leaves_nothing(server: AggregatorProcess, task: TestTask) -> None:
     member = members_of(task)[0]
     body = member.contribution(1, 5.0)
     lines = (f"Content-Length: {len(body)}", f"Content-Digest: {digest_field(body)}")
@@ -195,7 +195,7 @@ def test_a_connection_that_breaks_half_way(server: AggregatorProcess, task: Test
     assert task.api.http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "0"
 
 
-def test_a_body_that_never_ends(server: AggregatorProcess, task: TestTask) -> None:
+def test_an_endless_body_is_refused(server: AggregatorProcess, task: TestTask) -> None:
     member = members_of(task)[0]
     chunk = b"40\r\n" + bytes(64) + b"\r\n"
     start = head_of(member, "Transfer-Encoding: chunked", f"Content-Digest: {digest_field(b'')}")
@@ -204,19 +204,19 @@ def test_a_body_that_never_ends(server: AggregatorProcess, task: TestTask) -> No
     assert b"connection: close" in head
 
 
-def test_a_json_body_that_never_ends(server: AggregatorProcess, task: TestTask) -> None:
+def test_an_endless_json_body_is_refused(server: AggregatorProcess, task: TestTask) -> None:
     start = b"POST /v1/enrolments HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
     big = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
     assert raw(server, start, *[big] * 5)[0] == 413
     assert raw(server, start, b"4\r\n    \r\n")[0] == 408
 
 
-def test_a_long_json_body(task: TestTask) -> None:
+def test_a_long_json_body_is_refused(task: TestTask) -> None:
     problem(task.api.http.post("/v1/enrolments", content=b"[" + b"1," * 40_000 + b"1]"), "body-too-long")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"invitation": ', b"[" * 5000])
-def test_malformed_json(task: TestTask, body: bytes) -> None:
+def test_malformed_json_is_refused(task: TestTask, body: bytes) -> None:
     answer = task.api.http.post("/v1/enrolments", content=body, headers={"Content-Type": "application/json"})
     problem(answer, "bad-request" if body else "invalid-parameters")
 
@@ -231,7 +231,7 @@ def test_fields_are_named_and_input_is_not_echoed(task: TestTask) -> None:
     assert "<b>" not in answer.text
 
 
-def test_wrong_tokens(task: TestTask, api: Api) -> None:
+def test_wrong_tokens_are_refused(task: TestTask, api: Api) -> None:
     member, other = members_of(task)[:2]
     body = member.contribution(1, 5.0)
     nobody = api.http.put(member.path(1), content=body, headers={"Content-Digest": digest_field(body)})
@@ -244,15 +244,15 @@ def test_wrong_tokens(task: TestTask, api: Api) -> None:
     problem(api.http.post("/v1/tasks", json={}, headers=member.auth), "forbidden")
 
 
-def test_two_tokens_in_one_request(task: TestTask, api: Api) -> None:
-    """Neither counts: a proxy and the server may take a different one for the one that asks."""
+def test_a_request_with_two_tokens_is_refused(task: TestTask, api: Api) -> None:
+    """The request is refused: a proxy and the server could each use a different token."""
     token = api.operator["Authorization"]
     for other in (token, "Bearer hro_another"):
         answer = api.http.get(task.path, headers=[("Authorization", token), ("Authorization", other)])
         problem(answer, "unauthenticated")
 
 
-def test_a_token_of_another_task(task: TestTask, api: Api) -> None:
+def test_a_token_of_another_task_is_refused(task: TestTask, api: Api) -> None:
     (stranger,) = api.create_task(f"other-{task.id[2:8]}", cohort=2).enrol(1)
     member = members_of(task)[0]
     body = member.contribution(1, 5.0)
@@ -288,7 +288,7 @@ def test_resuming_needs_the_right_offset_and_the_right_bytes(task: TestTask) -> 
     problem(patch(30, b"x", Upload_Offset="-1"), "bad-request")
     problem(patch(30, b"x", Content_Type="text/plain"), "unsupported-media-type")
     assert http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "30"
-    # a whole that is not what it should be starts again from nothing
+    # an upload with a wrong digest starts again from offset 0
     problem(patch(30, bytes(len(body) - 30), last=True), "bad-digest")
     assert http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "0"
     assert patch(0, body[:30]).status_code == 204
@@ -299,7 +299,7 @@ def test_resuming_needs_the_right_offset_and_the_right_bytes(task: TestTask) -> 
     assert (done.headers["upload-offset"], done.headers["upload-complete"]) == (str(len(body)), "?1")
 
 
-def test_unknown_paths_and_methods(api: Api) -> None:
+def test_unknown_paths_and_methods_are_refused(api: Api) -> None:
     problem(api.http.get("/v1/nothing"), "not-found")
     problem(api.http.delete("/v1/tasks"), "method-not-allowed")
 
@@ -333,7 +333,7 @@ def test_tasks_that_cannot_work_are_refused_with_the_reason(api: Api, change: di
         {"recipe": {"name": "fedmf", "parameters": {"items": 5, "dim": 3, "do-not-repeat-this": 1}}},
     ],
 )
-def test_what_was_sent_is_not_repeated(api: Api, change: dict[str, Any]) -> None:
+def test_problems_do_not_repeat_the_input(api: Api, change: dict[str, Any]) -> None:
     request = {
         "name": "repeated",
         "recipe": {"name": "fedmf", "parameters": {"items": 5, "dim": 3}},

@@ -1,4 +1,4 @@
-"""Uploads that something comes between: the end of the round, another upload of the same client, a lost commit."""
+"""Uploads that are interrupted by the end of the round, another upload of the same client, or a lost commit."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def patch(member: TestMember, start: int, chunk: bytes) -> httpx.Response:
 def half_sent(
     server: AggregatorProcess, member: TestMember, method: str, body: bytes, headers: dict[str, str]
 ) -> Iterator[socket.socket]:
-    """A request that is admitted, and whose body the server waits for: it has sent one half, and not the other."""
+    """A connection whose request is admitted and has sent the first half of its body."""
     lines = [f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in headers.items())]
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(raw_head(method, member.path(1), member.token, *lines, "Expect: 100-continue"))
@@ -79,12 +79,12 @@ def half_sent(
 
 
 def bodies(server: AggregatorProcess) -> list[Path]:
-    """What the server has of bodies that are arriving."""
+    """The files of bodies that the server is receiving."""
     return list((server.data_dir / "uploads").iterdir())
 
 
 def chunks(server: AggregatorProcess, task: TestTask) -> list[str]:
-    """The chunks that it keeps of a task."""
+    """The keys of all stored chunks."""
     return [key for key in server.blobs.keys() if key.startswith(f"chunks/{task.id}-")]  # noqa: SIM118 - a store
 
 
@@ -126,7 +126,7 @@ def test_the_round_ends_while_a_chunk_arrives(
     assert not chunks(server, task)
 
 
-def test_a_whole_upload_takes_the_place_of_a_partial_one(server: AggregatorProcess, api: Api) -> None:
+def test_a_whole_upload_replaces_a_partial_one(server: AggregatorProcess, api: Api) -> None:
     task = api.create_task("mixed", cohort=2)
     members = task.enrol(2)
     task.wait_round(1, "collecting")
@@ -135,7 +135,7 @@ def test_a_whole_upload_takes_the_place_of_a_partial_one(server: AggregatorProce
     headers = chunk_headers(20, body[20:], body)
     with half_sent(server, members[0], "PATCH", body[20:], headers) as connection:
         assert members[0].put(1, body).status_code == 201
-        assert not chunks(server, task)  # nobody needs them any more
+        assert not chunks(server, task)  # they are not needed any more
         connection.sendall(body[20:][len(body[20:]) // 2 :])
         assert answer_of(connection)[0] == 200  # the same bytes: the receipt again
     assert members[1].put(1, members[1].contribution(1, 103.0)).status_code == 201
@@ -143,7 +143,7 @@ def test_a_whole_upload_takes_the_place_of_a_partial_one(server: AggregatorProce
     assert task.opened(1)[0] == 204.0
 
 
-def test_a_client_cannot_fill_the_disk_with_uploads_at_once(server: AggregatorProcess, api: Api) -> None:
+def test_simultaneous_uploads_of_one_client_are_limited(server: AggregatorProcess, api: Api) -> None:
     task = api.create_task("many", cohort=2)
     members = task.enrol(2)
     task.wait_round(1, "collecting")
@@ -154,7 +154,7 @@ def test_a_client_cannot_fill_the_disk_with_uploads_at_once(server: AggregatorPr
         answer = members[0].put(1, body)
         assert (answer.status_code, answer.json()["type"]) == (429, "urn:hushrec:problem:too-many-requests")
         assert int(answer.headers["retry-after"]) >= 1
-        assert members[1].put(1, members[1].contribution(1, 103.0)).status_code == 201  # others are not held up
+        assert members[1].put(1, members[1].contribution(1, 103.0)).status_code == 201  # other uploads are not blocked
         codes = []
         for connection in begun:
             connection.sendall(body[len(body) // 2 :])
@@ -165,15 +165,15 @@ def test_a_client_cannot_fill_the_disk_with_uploads_at_once(server: AggregatorPr
     assert not bodies(server)
 
 
-def test_a_chunk_that_hangs_holds_up_nobody(server: AggregatorProcess, api: Api) -> None:
-    """The connection broke and the server has not noticed: the same chunk comes again on another one."""
+def test_a_chunk_that_hangs_blocks_no_other_request(server: AggregatorProcess, api: Api) -> None:
+    """The connection broke unnoticed: the client sends the same chunk on another connection."""
     task = api.create_task("hangs", cohort=2)
     member, _ = task.enrol(2)
     task.wait_round(1, "collecting")
     body = member.contribution(1, 101.0)
     with half_sent(server, member, "PATCH", body[:40], chunk_headers(0, body[:40])) as first:
         assert patch(member, 0, body[:40]).status_code == 204
-        first.sendall(body[20:40])  # it lives after all: its bytes are there already
+        first.sendall(body[20:40])  # the first connection is alive: its bytes are stored already
         status, problem = answer_of(first)
         assert (status, problem["type"]) == (409, "urn:hushrec:problem:offset-mismatch")
         assert problem["upload_offset"] == 40
@@ -184,8 +184,8 @@ def test_a_chunk_that_hangs_holds_up_nobody(server: AggregatorProcess, api: Api)
     assert not chunks(server, task)
 
 
-def test_a_chunk_arrives_twice_at_once(server: AggregatorProcess, api: Api) -> None:
-    """Both are whole at the same moment: one counts, and nothing is kept of the other."""
+def test_of_two_equal_chunks_at_once_one_is_stored(server: AggregatorProcess, api: Api) -> None:
+    """Both are complete at the same moment: one is stored, and no blob of the other is left."""
     task = api.create_task("twice", cohort=2)
     member, _ = task.enrol(2)
     task.wait_round(1, "collecting")
@@ -200,8 +200,8 @@ def test_a_chunk_arrives_twice_at_once(server: AggregatorProcess, api: Api) -> N
     assert not bodies(server)
 
 
-def test_an_upload_has_so_many_chunks_and_no_more(server: AggregatorProcess, api: Api) -> None:
-    """Each is a blob and a row, so there is a limit; the last one, and a whole upload, are taken all the same."""
+def test_the_number_of_chunks_is_limited(server: AggregatorProcess, api: Api) -> None:
+    """Each takes a blob and a row. The last chunk and a whole upload are accepted at the limit."""
     task = api.create_task("crumbs", cohort=2, items=20)
     member, _ = task.enrol(2)
     task.wait_round(1, "collecting")
@@ -224,8 +224,8 @@ def test_an_upload_has_so_many_chunks_and_no_more(server: AggregatorProcess, api
     assert not chunks(server, task)
 
 
-def test_what_follows_a_commit_never_undoes_it(tmp_path: Path) -> None:
-    """A listener that fails (a loop that is closed, a blob that cannot be deleted) is no failed transaction."""
+def test_a_listener_that_fails_does_not_undo_the_commit(tmp_path: Path) -> None:
+    """The loop is closed, or a blob cannot be deleted: the transaction is committed all the same."""
     database = Database(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
     migrate(database)
     heard: list[Effects] = []
@@ -270,7 +270,7 @@ class _LosesAnswers(Database):
 
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("ends", ["round", "upload"])
-def test_a_chunk_of_an_upload_that_is_over(server: AggregatorProcess, api: Api, ends: str, last: bool) -> None:
+def test_a_chunk_of_a_finished_upload_is_refused(server: AggregatorProcess, api: Api, ends: str, last: bool) -> None:
     task = api.create_task(f"over-{ends}-{last}".lower(), cohort=2)
     member, _ = task.enrol(2)
     task.wait_round(1, "collecting")
@@ -289,7 +289,7 @@ def test_a_chunk_of_an_upload_that_is_over(server: AggregatorProcess, api: Api, 
     assert not chunks(server, task)
 
 
-def test_a_chunk_that_storage_lost_is_sent_again(server: AggregatorProcess, api: Api) -> None:
+def test_a_chunk_that_the_storage_lost_is_sent_again(server: AggregatorProcess, api: Api) -> None:
     task = api.create_task("lost-chunk", cohort=2)
     member, _ = task.enrol(2)
     task.wait_round(1, "collecting")
@@ -299,7 +299,7 @@ def test_a_chunk_that_storage_lost_is_sent_again(server: AggregatorProcess, api:
     headers = {**member.auth, **chunk_headers(20, body[20:], body)}
     answer = api.http.patch(member.path(1), content=body[20:], headers=headers)
     assert (answer.status_code, answer.json()["type"]) == (409, "urn:hushrec:problem:offset-mismatch")
-    # the client starts again, and is not told to go on where nothing is
+    # the client is told to start again at offset 0
     assert answer.json()["upload_offset"] == 0
     assert api.http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "0"
     assert patch(member, 0, body[:20]).status_code == 204
@@ -308,7 +308,7 @@ def test_a_chunk_that_storage_lost_is_sent_again(server: AggregatorProcess, api:
 
 
 @pytest.mark.parametrize("breaks", ["before", "after"])
-def test_a_commit_whose_answer_is_lost(tmp_path: Path, breaks: str) -> None:
+def test_a_commit_whose_answer_is_lost_keeps_its_blob(tmp_path: Path, breaks: str) -> None:
     database = _LosesAnswers(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
     migrate(database)
     blobs = DirectoryBlobs(tmp_path / "blobs")
@@ -344,7 +344,7 @@ def test_a_commit_whose_answer_is_lost(tmp_path: Path, breaks: str) -> None:
         stored = find_contribution(session, round_.id, "c_1")
     named = [] if stored is None else [stored.blob_key]
     assert len(named) == (1 if breaks == "after" else 0)
-    assert list(blobs.keys()) == named  # a row never names a blob that is gone, and nothing is left behind
+    assert list(blobs.keys()) == named  # no row names a missing blob, and no orphan is left
     database.close()
 
 

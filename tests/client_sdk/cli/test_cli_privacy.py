@@ -92,7 +92,7 @@ def test_smaller_delta_gives_a_larger_epsilon() -> None:
         (["--clip", "0", "--scale", "1"], "clip: Input should be greater than 0"),
         (["--clip", "1", "--scale", "nan"], "scale: Input should be a finite number"),
         (["--recipe", "rfrec", "--values", "5", "--dim", "3"], "either --values, or --items and --dim"),
-        (["--recipe", "rfrec", "--delta", "0"], "delta is a probability"),
+        (["--recipe", "rfrec", "--delta", "0"], "delta must be a probability"),
     ],
 )
 def test_invalid_parameters_are_reported_in_one_sentence(arguments: list[str], words: str) -> None:

@@ -185,7 +185,7 @@ def test_single_clients_choose_their_group_and_store_their_view(server: Aggregat
         assert operator.task(task.task_id).able_members == [3, 3]
         with pytest.raises(ParameterError, match="group 1 and cannot change it"):
             clients[1].join("fair-joined", device_group=0)
-        with pytest.raises(Conflict, match="group 1, and stays there"):
+        with pytest.raises(Conflict, match="enrolled in group 1; a client cannot change its group"):
             clients[1].join(invitation=invitation, device_group=0)
         parts[1] = clients[1].join(invitation=invitation, training=TRAINING)
         assert parts[1].membership.device_group == 1
@@ -226,7 +226,7 @@ def test_the_group_must_exist(server: AggregatorProcess, operator: Operator) -> 
     task = create(operator, "fair-misjoined")
     invitation = operator.invite(task.task_id, uses=9).invitation
     with Client(server.url, Identity.generate(), MemoryStore(), ANY) as client:
-        with pytest.raises(InvalidParameters, match="groups 0 to 1, asked in turn: state which"):
+        with pytest.raises(InvalidParameters, match="device groups 0 to 1: state the group of the client"):
             client.join(invitation=invitation)
         with pytest.raises(InvalidParameters, match="groups 0 to 1: there is no group 2"):
             client.join(invitation=invitation, device_group=2)

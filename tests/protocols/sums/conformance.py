@@ -1,4 +1,4 @@
-"""What every sum mechanism must do. A new mechanism inherits `MechanismConformance` and gets these tests.
+"""Tests that every sum mechanism must pass: a new mechanism inherits `MechanismConformance`.
 
 class TestMine(MechanismConformance):
     mechanism = MINE
@@ -35,7 +35,7 @@ CLIENTS = 5
 
 
 def vector_along(route: Route, rng: np.random.Generator, layout: VectorLayout = LAYOUT) -> NDArray[np.float64]:
-    """Values within their clips, half of them at the edge, counts 0 or 1."""
+    """Return values within their clips, half of them equal to the clip, and counts 0 or 1."""
     parts = []
     for block in layout.contribution_blocks(route):
         bounds = block.bounds()
@@ -47,7 +47,7 @@ def vector_along(route: Route, rng: np.random.Generator, layout: VectorLayout = 
 def true_sum(
     routes: list[Route], vectors: list[NDArray[np.float64]], layout: VectorLayout = LAYOUT
 ) -> NDArray[np.float64]:
-    """The sum by the definition of a route."""
+    """Return the sum, computed by the definition of a route."""
     total = [np.zeros(block.length) for block in layout.blocks]
     for route, vector in zip(routes, vectors, strict=True):
         start = 0
@@ -60,7 +60,7 @@ def true_sum(
 
 
 class MechanismConformance:
-    """The battery."""
+    """The conformance tests; a subclass sets `mechanism` and its parameters."""
 
     mechanism: ClassVar[Mechanism]
     parameters: ClassVar[Mapping[str, Any]] = {}
@@ -93,7 +93,7 @@ class MechanismConformance:
     @pytest.fixture(scope="class")
     @classmethod
     def body(cls, sealed: list[tuple[Route, NDArray[np.float64], bytes]]) -> bytes:
-        """A good contribution along the whole route."""
+        """Return a valid contribution along the whole route."""
         return sealed[0][2]
 
     def close(self, plan: SumPlan, opened: NDArray[np.float64], truth: NDArray[np.float64]) -> None:
@@ -130,7 +130,7 @@ class MechanismConformance:
         opened = self.mechanism.open(plan, self.mechanism.release(plan, partial), len(sealed), holder)
         self.close(plan, opened, true_sum([r for r, _, _ in sealed], [v for _, v, _ in sealed]))
 
-    def test_blocks_that_nobody_feeds_are_zero(self, plan: SumPlan, holder: Keyring | None) -> None:
+    def test_blocks_without_contributions_are_zero(self, plan: SumPlan, holder: Keyring | None) -> None:
         partial = self.mechanism.fold(plan, None, [])
         opened = self.mechanism.open(plan, self.mechanism.release(plan, partial), 0, holder)
         self.close(plan, opened, np.zeros(LAYOUT.length))
@@ -165,7 +165,7 @@ class MechanismConformance:
         pieces = [(route, memoryview(body)) for route, _, body in sealed]
         at_once = self.mechanism.fold(plan, None, pieces)
         rng = np.random.default_rng(seed)
-        hands = rng.integers(0, seed + 1, len(pieces))  # whose share of the batch a piece is in; some hands stay empty
+        hands = rng.integers(0, seed + 1, len(pieces))  # the batch of each piece; some batches are empty
         partials = [
             self.mechanism.fold(plan, None, [pieces[i] for i in rng.permutation(np.flatnonzero(hands == hand))])
             for hand in range(seed + 1)
@@ -187,7 +187,9 @@ class MechanismConformance:
         with pytest.raises(BudgetError):
             self.mechanism.fold(plan, full, [(ROUTES[0], body)])
 
-    def test_a_double_count_shows(self, plan: SumPlan, holder: Keyring | None, body: bytes) -> None:
+    def test_a_contribution_added_twice_changes_the_sum(
+        self, plan: SumPlan, holder: Keyring | None, body: bytes
+    ) -> None:
         once, twice = (
             self.mechanism.open(
                 plan,
@@ -223,7 +225,7 @@ class MechanismConformance:
             self.mechanism.open(plan, bytes(plan.aggregate_bytes + change), 1, holder)
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -0.1001, 0.1001])
-    def test_what_must_not_be_sealed(self, plan: SumPlan, member: Keyring | None, bad: float) -> None:
+    def test_values_out_of_bounds_are_not_sealed(self, plan: SumPlan, member: Keyring | None, bad: float) -> None:
         vector = np.zeros(LAYOUT.length)
         vector[3] = bad
         with pytest.raises(BudgetError, match="'left'"):

@@ -1,4 +1,4 @@
-"""Contributions that name the blocks they feed: over plain and Paillier sums, refused where routes must be public."""
+"""Contributions that name their blocks they feed: over plain and Paillier sums, refused where routes must be public."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def test_lengths_routes_and_values_are_checked(name: str) -> None:
         with pytest.raises(ContributionError, match=f"{len(body)} bytes"):
             mechanism.check(plan, (), wrong)
     for route in (((0,),), tuple((n,) for n in range(CHOSEN))):
-        with pytest.raises(RoutingError, match="name the blocks"):
+        with pytest.raises(RoutingError, match="name their blocks"):
             plan.contribution_bytes(route)
-        with pytest.raises(RoutingError, match="name the blocks"):
+        with pytest.raises(RoutingError, match="name their blocks"):
             mechanism.check(plan, route, body)
     too_large = values.copy()
     too_large[1, 1] = 0.51
@@ -124,5 +124,5 @@ def test_layouts_of_chosen_blocks() -> None:
     assert VectorLayout((ENTRY,) * BLOCKS, chosen=CHOSEN + 1) != LAYOUT
     other = Block("other", (Segment("update", 3, 0.5),))
     for blocks, chosen in (((ENTRY, other), 1), ((ENTRY,), 2), ((ENTRY,), -1)):
-        with pytest.raises(ParameterError, match="chosen|alike"):
+        with pytest.raises(ParameterError, match="chosen|equal shapes"):
             VectorLayout(blocks, chosen=chosen)

@@ -1,0 +1,203 @@
+"""`hushrec-server init` and `serve`: create the database, run the server."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import ssl
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+import uvicorn
+from fastapi import FastAPI
+
+from aggregator_service.access.operator_tokens import create_admin
+from aggregator_service.app import create_app
+from aggregator_service.clock import SystemClock
+from aggregator_service.commands.command_options import command_options
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir
+from aggregator_service.compute.open_workers import open_workers
+from aggregator_service.http.bounded_protocol import BoundedHttp
+from aggregator_service.logs import configure_logging
+from aggregator_service.migrations.migrate import migrate
+from aggregator_service.services import Services
+from aggregator_service.settings import Settings
+from aggregator_service.storage.cleanup import own_data_directory
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.stores import open_store
+
+__all__ = ["ServeOptions", "init", "serve"]
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Options of `hushrec-server serve`; None: the environment variable in brackets, or the default behind it."""
+
+    data_dir: DataDir = None
+    database_url: DatabaseUrl = None
+    host: Annotated[str | None, typer.Option(help="Address to listen on [HUSHREC_HOST; 127.0.0.1]")] = None
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 selects a free port [HUSHREC_PORT; 8000]")] = (
+        None
+    )
+    executor: Annotated[
+        str | None, typer.Option(help="Where sums are computed: local, or dask://host:port [HUSHREC_EXECUTOR; local]")
+    ] = None
+    workers: Annotated[int | None, typer.Option(help="Worker processes of the local executor [HUSHREC_WORKERS; 1]")] = (
+        None
+    )
+    fold_batch: Annotated[
+        int | None, typer.Option(help="Contributions added to the sum in one job [HUSHREC_FOLD_BATCH; 32]")
+    ] = None
+    body_idle_seconds: Annotated[
+        float | None,
+        typer.Option(help="Seconds without data after which an upload fails with 408 [HUSHREC_BODY_IDLE_SECONDS; 30]"),
+    ] = None
+    log_format: Annotated[
+        str | None, typer.Option(help="Format of log lines: text or json [HUSHREC_LOG_FORMAT; text]")
+    ] = None
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM file [HUSHREC_TLS_CERT]")] = None
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, PEM file [HUSHREC_TLS_KEY]")] = (
+        None
+    )
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(help="CA certificates, PEM file: clients must present a certificate [HUSHREC_CLIENT_CA]"),
+    ] = None
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that answers all long polls before it closes the connections."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End all long polls, then shut down."""
+        services: Services = self._app.state.services
+        services.notifier.close()
+        await super().shutdown(sockets)
+
+
+def init(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Create the data directory and the database, and print a new admin token. The token is shown only once.
+
+    Example: hushrec-server init --data-dir /var/lib/hushrec
+    """
+    settings = Settings.load(data_dir=data_dir, database_url=database_url)
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    database = Database(settings.database, connections=1)
+    try:
+        migrate(database)
+        with database.write() as session:
+            typer.echo(create_admin(session, SystemClock().now()))
+    finally:
+        database.close()
+
+
+@command_options(ServeOptions)
+def serve(options: ServeOptions) -> None:
+    """Run the server until it receives SIGINT or SIGTERM. The first start prints an admin token, once.
+
+    Each option can also be set by the environment variable in brackets, which
+    is followed by the default. An option overrides its variable.
+
+    Example: hushrec-server serve --data-dir /var/lib/hushrec --host 0.0.0.0 --port 8000
+    """
+    settings = Settings.load(**asdict(options))
+    _check_tls_files(settings)
+    configure_logging(settings.log_format, settings.log_level)
+    with own_data_directory(settings.data_dir):
+        service = create_app(settings)
+        config = _uvicorn_config(settings, service)
+        listening = _listen(config, settings)
+        _prepare_storage(settings)
+        if settings.operator_token is None:
+            _print_first_token(settings)
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again after its shutdown: exit with status 0
+        signal.signal(number, _exit)
+    gc.collect()
+    gc.freeze()  # objects loaded so far live as long as the process: later collections skip them
+    _Server(config, service).run(sockets=[listening])
+
+
+def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _check_tls_files(settings: Settings) -> None:
+    """Raise `CommandError` for a TLS file that cannot be read; the error of `ssl` does not name the file."""
+    for path in filter(None, (settings.tls_cert, settings.tls_key, settings.client_ca)):
+        if not os.access(path, os.R_OK):
+            raise CommandError(f"cannot read {path}")
+
+
+def _listen(config: uvicorn.Config, settings: Settings) -> socket.socket:
+    """Return the bound socket; `CommandError` if the address is in use or not available."""
+    try:
+        return config.bind_socket()
+    except SystemExit:  # uvicorn has logged the system's error, without the address
+        raise CommandError(
+            f"cannot listen on {settings.host}:{settings.port}; choose another address with --host and --port "
+            f"(port 0 selects a free port)"
+        ) from None
+
+
+def _uvicorn_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        root_path=settings.root_path,
+        http=BoundedHttp,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,  # clients train between requests: keep their connections open meanwhile
+        timeout_graceful_shutdown=5,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        ssl_ca_certs=None if settings.client_ca is None else str(settings.client_ca),
+        ssl_cert_reqs=ssl.CERT_NONE if settings.client_ca is None else ssl.CERT_REQUIRED,
+    )
+
+
+def _prepare_storage(settings: Settings) -> None:
+    """Migrate the database, prepare the blob store and check the workers.
+
+    The application does the same when it starts. Doing it here first lets `main` print a failure in one line.
+
+    Raises: `DBAPIError`, `BlobsUnavailableError` or `WorkersUnavailableError`.
+    """
+    database = Database(settings.database, connections=1)
+    try:
+        migrate(database)
+    finally:
+        database.close()
+    blobs = open_store(settings.blob_location, settings.scratch_dir)
+    blobs.prepare()
+    workers = open_workers(settings.executor, settings.workers, blobs)
+    try:
+        workers.check()
+    finally:
+        workers.close()
+
+
+def _print_first_token(settings: Settings) -> None:
+    """Create and print an admin token if the database has no operator yet."""
+    database = Database(settings.database, connections=1)
+    try:
+        with database.write() as session:
+            token = create_admin(session, SystemClock().now(), only_first=True)
+    finally:
+        database.close()
+    if token is not None:
+        typer.echo(f"operator token (shown once, only its hash is kept): {token}")
+        sys.stdout.flush()
