@@ -74,7 +74,7 @@ class CertificateError(KeyringError):
 
 
 class EnvelopeError(KeyringError):
-    """A sealed envelope does not open: wrong recipient, wrong membership secret, or altered on the way."""
+    """A sealed envelope does not open: wrong recipient, wrong signer, or altered on the way."""
 
 
 class RoutingError(ParameterError):

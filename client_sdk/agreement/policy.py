@@ -24,8 +24,8 @@ class Policy:
     masked_modes: modes of masked sums that the client accepts. `curious` trusts the server to follow the protocol, so
     it must be allowed explicitly.
     min_neighbours, min_threshold, min_ring_bits: smallest parameters of a masked round that the client accepts.
-    trust_roster: whether to accept semi-malicious masked tasks without a membership secret. Only the server then says
-    who the other clients are, and it could invent all of them.
+    trust_roster: whether to accept masked and encrypted tasks without an organiser. Only the server then says who the
+    other clients are, and it could invent all of them.
     reveal_indices: whether to accept Top-K with own support in tasks that hide the values. The server then learns which
     entries this client sends, and so which items it touched.
     max_clip_share: share of an update's values, 0 to 1, that may be clipped before `ClipWarning` is reported.

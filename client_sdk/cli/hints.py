@@ -35,7 +35,7 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (PolicyRefused, "To accept such a task, pass --min-cohort or --allow-plain."),
     (ModelUnavailable, "Try again when the next round has ended."),
     (ConnectionFailed, "Check the address and that the server is running: hushrec doctor --url URL"),
-    (EnvelopeError, "Pass the membership secret that the key holder gave out with --membership-secret."),
+    (EnvelopeError, "Ask the key holder to run hushrec keyring serve; check that this is the identity that enrolled."),
     (
         KeyringError,
         "The key holder makes the keys with: hushrec keyring create. Members pass --membership-secret to join.",

@@ -57,7 +57,7 @@ def line_of(event: Event) -> str:
         case KeyringDelivered():
             return f"sealed the keyring for {event.client_id}"
         case KeyringRefused():
-            return f"refused {event.client_id}: its proof does not match the membership secret"
+            return f"refused {event.client_id}: the organiser has not certified it"
         case SnapshotPublished():
             return f"published the sealed model of round {event.round}"
         case ModelBehind():

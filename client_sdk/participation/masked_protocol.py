@@ -68,7 +68,7 @@ class MaskedPart:
     """One client in one masked round. `advance` sends the message of the round's current stage, once.
 
     finished: whether the client has answered the unmask request or missed a stage. missed: the reason in the second
-    case. Raises `PolicyRefused` when the policy demands proofs of membership and there is no membership secret.
+    case. Raises `PolicyRefused` when the task has no organiser and the policy does not trust the roster.
     """
 
     calls: ApiCalls

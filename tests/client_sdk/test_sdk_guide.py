@@ -31,7 +31,6 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
             exec(compile(blocks[name], f"docs/sdk.md: {name}", "exec"), scope)  # noqa: S102 - the project's own page
 
         run("operator", names)
-        run("code", names)
         with Client(server.url, Identity.generate(), MemoryStore()) as third, ThreadPoolExecutor(2) as pool:
             holding = pool.submit(run, "holder", dict(names))
             part = third.join(invitation=names["invitation"], certificate=names["organiser"].source())

@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 IsMember = Callable[[RosterEntry], bool]
-"""Whether a member's identity key is accepted: by `check_membership` with the membership secret, or by pinned keys."""
+"""Whether a member's identity key is accepted: by its certificate, or by pinned keys."""
 
 
 class _SingleUse:

@@ -94,7 +94,7 @@ def plain(shared: tuple[SharedSetup, list[Arm]], tmp_path_factory: pytest.TempPa
 
 def test_encrypted_demo_stores_no_secret_and_no_factor_on_the_server(encrypted: tuple[Run, Path]) -> None:
     run, data_dir = encrypted
-    assert {what for what, _ in run.secrets} >= {"state key", "HE secret key, middle", "token", "membership secret"}
+    assert {what for what, _ in run.secrets} >= {"state key", "HE secret key, middle", "token"}
     assert found(data_dir, run.secrets) == set()
     assert found(data_dir, run.factors) == set()
 
