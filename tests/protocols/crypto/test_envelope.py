@@ -1,4 +1,4 @@
-"""Sealed envelopes, membership proofs and snapshots: they open for the right party alone, and any change is noticed."""
+"""Sealed envelopes, membership proofs and snapshots: they open only for the right party, and any change is detected."""
 
 from __future__ import annotations
 
@@ -180,6 +180,6 @@ def test_a_keyring_shows_no_key() -> None:
 
 @pytest.mark.parametrize("low", [bytes(32), b"\x01" + bytes(31)])
 def test_a_mailbox_key_that_nothing_can_be_sealed_to_proves_nothing(low: bytes) -> None:
-    """A point of low order, honestly proven with the membership secret: refused, instead of stopping the key holder."""
+    """A mailbox key of low order with a valid membership proof is rejected, so that it cannot block the key holder."""
     proof = membership_proof(CODE, b"i" * 32, low)
     assert not check_membership(CODE, b"i" * 32, low, proof)
