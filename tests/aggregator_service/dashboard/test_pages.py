@@ -239,6 +239,7 @@ def test_an_operator_who_is_made_read_only_acts_no_more(api: Api) -> None:
 
 def test_pages_warn_when_signatures_are_off(tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data", signatures="off") as unsigned:
+        unsigned.http.follow_redirects = False
         task = unsigned.create_task("unsigned", cohort=3)
         enter(unsigned)
         assert "HUSHREC_SIGNATURES=off" in unsigned.http.get("/dashboard").text
