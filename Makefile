@@ -2,7 +2,7 @@
 # nothing changed). Variables are given on the command line: make demo DATASET=ml-100k DATA_DIR=path/to/it
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types imports check coverage bench lock openapi clean distclean
+.PHONY: help setup demo test lint format types imports check coverage bench lock openapi docs clean distclean
 
 BIN := .venv/bin
 BENCH_OUT := bench/results/local
@@ -43,6 +43,7 @@ help:
 	@echo '  make check      lint, types, imports and test, one after the other'
 	@echo '  make coverage   lines of protocols/ that its tests run: all of sums, privacy and crypto'
 	@echo '  make openapi    write openapi/openapi.json from the service'
+	@echo '  make docs       build the documentation site, and fail on a broken link: site/index.html'
 	@echo '  make bench      every benchmark, the quick way, and one page: $(BENCH_OUT)/index.html'
 	@echo '                    DATA_DIR=dir   data sets, without which fidelity is skipped'
 	@echo '                    BENCH_ARGS="..."   options of: python -m bench.run_all --help'
@@ -93,9 +94,13 @@ openapi: setup
 	@$(BIN)/hushrec-server export-openapi > openapi/openapi.json.new
 	@mv openapi/openapi.json.new openapi/openapi.json
 
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file scripts/mkdocs.yml
+	@echo 'docs: site/index.html'
+
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .hypothesis .schemathesis .mypy_cache .ruff_cache .import_linter_cache
-	rm -rf hushrec-demo $(BENCH_OUT)
+	rm -rf hushrec-demo site $(BENCH_OUT)
 	find . -path ./.venv -prune -o -path ./.git -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

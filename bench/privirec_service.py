@@ -113,7 +113,7 @@ def _through_the_service(
     )
     with (
         tempfile.TemporaryDirectory() as folder,
-        run_server(Path(folder) / "server", patience=300.0) as server,
+        run_server(Path(folder) / "server", timeout=300.0) as server,
         Operator(server.url, server.operator_token) as operator,
         Fleet(
             server.url,

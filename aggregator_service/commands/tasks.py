@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -11,8 +12,10 @@ from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, show, transaction
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
+from aggregator_service.tasks.revocations import store_revocations
 from aggregator_service.tasks.tasks import create_invitation, create_task, list_tasks, plan_request, task_view
-from protocols.messages import InvitationRequest, Role, Schedule, TaskRequest, TaskView
+from protocols.errors import CodecError
+from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
 from protocols.parameter_text.first_fault import first_fault
 from protocols.parameter_text.named_values import named_values
 from protocols.recipes.registry import RECIPES
@@ -30,6 +33,15 @@ def _schedule(pairs: list[str]) -> Schedule:
         raise CommandError(f"schedule: {first_fault(error, Schedule.model_fields)}") from None
 
 
+def _organiser(key: str | None, scope: str) -> OrganiserPin | None:
+    if key is None:
+        return None
+    try:
+        return OrganiserPin(key=key, scope=scope)
+    except (ValidationError, CodecError):
+        raise CommandError("--organiser is not a public key: pass what hushrec organiser init printed") from None
+
+
 @tasks.command("create")
 def task_create(
     name: Annotated[str, typer.Argument(help="Name of the task.")],
@@ -45,6 +57,13 @@ def task_create(
     data_set: Annotated[
         str | None, typer.Option(help="Label of the data set; give tasks over the same data the same label.")
     ] = None,
+    organiser: Annotated[
+        str | None, typer.Option(help="Public key of the organiser that certifies the members: hushrec organiser init.")
+    ] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option(help="Scope of the organiser's certificates.", show_default="the task's name"),
+    ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -59,6 +78,7 @@ def task_create(
             "mechanism": {"name": mechanism, "parameters": named_values(mechanism_parameter or [])},
             "schedule": _schedule(schedule or []),
             "data_set": data_set,
+            "organiser": _organiser(organiser, scope or name),
         }
     )
     plan = plan_request(request)
@@ -101,6 +121,23 @@ def task_show(
     with transaction(data_dir, database_url) as session:
         view = task_view(session, named_task(session, task), Settings.load().signatures)
     show(view.model_dump(mode="json"))
+
+
+@tasks.command("revocations")
+def task_revocations(
+    task: Annotated[str, typer.Argument(help="Name or id.")],
+    file: Annotated[Path, typer.Argument(help="Signed list, from hushrec organiser revoke.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Publish the organiser's revocation list for a task, and end the memberships that it revokes.
+
+    Example: hushrec-server task revocations movies movies.revoked
+    """
+    body = file.read_bytes()
+    with transaction(data_dir, database_url) as session:
+        ended = store_revocations(session, named_task(session, task), body, SystemClock().now())
+    typer.echo(f"{ended} memberships ended")
 
 
 @tasks.command("close")

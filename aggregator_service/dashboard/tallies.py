@@ -74,8 +74,8 @@ class Tally:
         return self.round.state in ACTIVE
 
     @property
-    def mexpected(self) -> bool:
-        """Whether the round is mexpected."""
+    def masked(self) -> bool:
+        """Whether the round is masked."""
         return self.round.model_digest is not None
 
     @property
@@ -122,8 +122,8 @@ class Tally:
     def funnel(self) -> list[Step]:
         """Return the steps invited, joined, contributed and survived, with the clients at each."""
         begun = self.received + self.round.unfinished + self.uploads
-        joined = self.clients("advertise") if self.mexpected else begun
-        how = "sent the keys of the round" if self.mexpected else "began to upload"
+        joined = self.clients("advertise") if self.masked else begun
+        how = "sent the keys of the round" if self.masked else "began to upload"
         ended, complete = not self.active, self.round.state == RoundState.COMPLETE
         return [
             Step("invited", self.round.cohort, "drawn into the cohort"),
@@ -141,7 +141,7 @@ class Tally:
         return facts
 
     def _path(self) -> Sequence[str]:
-        if not self.mexpected:
+        if not self.masked:
             return (RoundState.COLLECTING, RoundState.FOLDING, RoundState.COMPLETE)
         order = [state for state in ORDER if state not in (RoundState.FOLDING, RoundState.FAILED)]
         return [state for state in order if state != RoundState.CONFIRMING or self.round.confirms]
@@ -168,7 +168,7 @@ class Tally:
         message = MESSAGE_IN.get(state)
         if message is None:
             return None
-        before = prerequisite_of(message, confirms=self.round.confirms) if self.mexpected else None
+        before = prerequisite_of(message, confirms=self.round.confirms) if self.masked else None
         return self.round.cohort if before is None else self.clients(before)
 
 

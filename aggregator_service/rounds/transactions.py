@@ -45,6 +45,7 @@ from aggregator_service.tasks.plans import plan_task, row_terms
 from aggregator_service.tasks.tasks import agreed_digest
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
+from protocols.recipes.base import Recipe
 from protocols.sums.masked.plan import MaskedPlan
 
 __all__ = [
@@ -83,16 +84,8 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     number, sum_index = 1 if previous is None else previous.number + 1, task.completed_rounds + 1
     plan = plan_task(row_terms(task), sum_index)
     completed = last_completed(session, task.id)
-    if plan.recipe.frozen_cohort and completed is not None:
-        clients = remaining_cohort(session, completed)
-    else:
-        device_group = plan.recipe.device_group_of(sum_index)
-        if not enough_members(
-            schedule, able_members(session, task, plan.recipe.device_groups), device_group, previous is None
-        ):
-            return None
-        clients = draw_cohort(session, task, schedule, device_group)
-    if task.opened_by == "holder" and not _has_holder_snapshot(session, task, completed):
+    clients = _choose_cohort(session, task, plan.recipe, sum_index, completed, first=previous is None)
+    if clients is None or (task.opened_by == "holder" and not _has_holder_snapshot(session, task, completed)):
         return None
     interactive = plan.mechanism.interactive
     round_ = RoundRow(
@@ -116,6 +109,18 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     announce(session, task.id, "round")
     _LOG.info("round opened", extra=fields(task=task.id, round=number, cohort=len(clients)))
     return round_
+
+
+def _choose_cohort(
+    session: Session, task: TaskRow, recipe: Recipe, sum_index: int, completed: RoundRow | None, *, first: bool
+) -> list[str] | None:
+    """Return the client ids of the next cohort; None when too few members can contribute."""
+    if recipe.frozen_cohort and completed is not None:
+        return remaining_cohort(session, completed)
+    schedule, device_group = Schedule.model_validate(task.schedule), recipe.device_group_of(sum_index)
+    if not enough_members(schedule, able_members(session, task, recipe.device_groups), device_group, first):
+        return None
+    return draw_cohort(session, task, schedule, device_group)
 
 
 def _has_holder_snapshot(session: Session, task: TaskRow, completed: RoundRow | None) -> bool:

@@ -1,11 +1,11 @@
-"""Prints what of requirements.lock a server needs, hashes included: the lock also holds what only development needs.
+"""Prints the part of requirements.lock that a server needs, with hashes; the lock also contains development packages.
 
-    python docs/deploy/pins.py EXTRA... > pins.txt                 # the project's dependencies, and those of extras
-    python docs/deploy/pins.py --only setuptools > build.txt       # one package, with what it needs
+    python docs/deploy/pins.py EXTRA... > pins.txt                 # dependencies of the project and the extras
+    python docs/deploy/pins.py --only setuptools > build.txt       # one package and its dependencies
     pip install --require-hashes --no-deps -r pins.txt
 
-Standard library alone: it runs where nothing is installed yet. A package is needed when pyproject.toml names it, in the
-dependencies or in one of the extras, or when the lock says that it is there for one that is needed.
+Uses only the standard library, so that it runs before anything is installed. A package is needed if pyproject.toml has
+it in the dependencies or in one of the extras, or if the lock says that it was added for a package that is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAME = re.compile(f"^{_WORD.pattern}")
 
 
 def wanted(extras: list[str]) -> set[str]:
-    """What pyproject.toml asks for, by name."""
+    """Return the normalised names of the packages that pyproject.toml requires, with the extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = [*project["dependencies"]]
     for extra in extras:
@@ -31,10 +31,10 @@ def wanted(extras: list[str]) -> set[str]:
 
 
 def pins(lock: str, needed: set[str]) -> str:
-    """The blocks of the lock for `needed` and for all that they need in turn."""
+    """Return the blocks of the lock for `needed` and their dependencies. Raises: `SystemExit` if the lock lacks one."""
     blocks: dict[str, str] = {}
     for name, text in _blocks(lock):
-        blocks[name] = blocks.get(name, "") + text  # one pin for old Pythons, and another for newer ones
+        blocks[name] = blocks.get(name, "") + text  # a package can have different pins for different Python versions
     missing = needed - blocks.keys()
     if missing:
         raise SystemExit(f"requirements.lock lacks {', '.join(sorted(missing))}: run make lock")
@@ -46,7 +46,7 @@ def pins(lock: str, needed: set[str]) -> str:
 
 
 def _blocks(lock: str) -> Iterator[tuple[str, str]]:
-    """Packages, each with its pin, its hashes, and for whose sake it is there."""
+    """Yield (name, block) for each package: its pin, hashes, and the packages that require it."""
     for text in re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE):
         if name := _NAME.match(text):
             yield _normal(name.group()), text
@@ -62,7 +62,7 @@ def _normal(name: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """The command."""
+    """Print the pins for the extras in `arguments`, or for one package after `--only`."""
     needed = set(arguments[1:]) if arguments[:1] == ["--only"] else wanted(arguments)
     sys.stdout.write(pins((ROOT / "requirements.lock").read_text(encoding="utf-8"), needed))
 

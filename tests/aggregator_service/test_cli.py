@@ -1,4 +1,4 @@
-"""The command `hushrec-server`, used as an operator uses it: while a server runs on the same data directory."""
+"""The command `hushrec-server`, tested while a server runs on the same data directory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.support.signing import SIGNED
 
 
 class Command:
-    """Runs `hushrec-server` in this process, which is another one than the server's."""
+    """Runs `hushrec-server` in the test process; the server is another process."""
 
     def __init__(self, data_dir: Path, patch: pytest.MonkeyPatch, output: pytest.CaptureFixture[str]) -> None:
         self.data_dir, self.patch, self.output = data_dir, patch, output
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
-        """Output of a command; its error text when it is meant to fail."""
+        """Return the output of a command, or its error text if a failure is expected."""
         self.patch.setenv("HUSHREC_DATA_DIR", str(self.data_dir))
         self.patch.setattr(sys, "argv", ["hushrec-server", *arguments])
         with pytest.raises(SystemExit) as ended:
@@ -45,7 +45,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return Command(tmp_path / "data", monkeypatch, capsys)
 
 
-def test_an_operators_day(command: Command) -> None:
+def test_create_a_task_enrol_and_close_it_while_the_server_runs(command: Command) -> None:
     token = command("init").strip()
     assert token.startswith("hro_")
     with running_aggregator(command.data_dir) as server:
@@ -62,12 +62,12 @@ def test_an_operators_day(command: Command) -> None:
             body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
             answer = api.http.post("/v1/enrolments", json=body).json()
             members.append(TestMember(task, answer["client_id"], answer["token"]))
-        task.wait_round(1, "collecting")  # the server noticed a task that another process made
+        task.wait_round(1, "collecting")  # the server noticed the task, which another process created
         assert "movies" in command("task", "list")
         current = api.http.get(f"{task.path}/rounds/current", headers=members[0].auth)
         assert json.loads(command("task", "show", task_id))["members"] == 2
         assert "closed" in command("task", "close", "movies")
-        # a long poll of the running server hears of what the command did
+        # the command ends a long poll of the running server
         waiting = {**members[0].auth, "If-None-Match": current.headers["etag"]}
         woken = api.http.get(f"{task.path}/rounds/current?wait=10", headers=waiting)
         assert (woken.status_code, woken.json()["state"]) == (200, "failed")
@@ -98,7 +98,7 @@ def test_the_first_start_prints_a_token_once(tmp_path: Path) -> None:
                 server.terminate()
                 out, _ = server.communicate(timeout=30)
             finally:
-                server.kill()  # nothing happens when it has ended already
+                server.kill()  # no effect if it has already ended
             assert server.returncode == 0
             tokens += [line.rpartition(" ")[2] for line in out.splitlines() if "operator token" in line]
     assert len(tokens) == 1
@@ -107,7 +107,7 @@ def test_the_first_start_prints_a_token_once(tmp_path: Path) -> None:
     assert tokens[0].encode() not in database
 
 
-def test_tokens_by_name(command: Command) -> None:
+def test_tokens_are_created_listed_rotated_and_revoked(command: Command) -> None:
     first = command("init").strip()
     made = command("token", "create", "grafana", "--role", "read-only", "--expires-days", "90").strip()
     listed = command("token", "list").splitlines()
@@ -161,21 +161,21 @@ def test_members_are_listed_and_revoked(command: Command) -> None:
         (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "cohort_size=2"], "schedule: min_clients"),
     ],
 )
-def test_faults_are_told_in_one_line(command: Command, arguments: list[str], word: str) -> None:
+def test_errors_are_one_line(command: Command, arguments: list[str], word: str) -> None:
     command("init")
     text = command(*arguments, status=1)
     assert word in text
     assert len(text.strip().splitlines()) == 1
 
 
-def test_a_folder_without_a_database_is_named_and_stays_as_it_is(command: Command) -> None:
+def test_a_missing_database_is_an_error_and_creates_nothing(command: Command) -> None:
     text = command("task", "list", status=1)
     assert str(command.data_dir) in text
     assert "hushrec-server init" in text
     assert not command.data_dir.exists()
 
 
-def test_a_taken_port_is_named_before_a_token_is_made(command: Command) -> None:
+def test_a_port_in_use_is_an_error_before_a_token_is_created(command: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
@@ -193,7 +193,7 @@ def test_a_taken_port_is_named_before_a_token_is_made(command: Command) -> None:
     assert "token" not in done.stdout
 
 
-def test_a_server_that_is_told_to_stop_lets_those_who_wait_go(tmp_path: Path) -> None:
+def test_a_server_that_stops_answers_long_polls(tmp_path: Path) -> None:
     with running_aggregator(tmp_path / "data") as server:
         api = Api(server.url, server.operator_token)
         task = api.http.post("/v1/tasks", headers=api.operator, json={
@@ -207,7 +207,7 @@ def test_a_server_that_is_told_to_stop_lets_those_who_wait_go(tmp_path: Path) ->
             answer = pool.submit(api.http.get, f"{path}/rounds/current?wait=20", headers=member, timeout=90)
             while not answer.running():
                 time.sleep(0.01)
-            time.sleep(0.5)  # the poll is on its way; it may also come too late to be answered
+            time.sleep(0.5)  # the poll has probably started; if not, it gets no answer
             server.stop()
             with suppress(httpx.TransportError):
                 assert answer.result().status_code == 404

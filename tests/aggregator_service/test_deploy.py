@@ -1,4 +1,4 @@
-"""What docs/deploy holds is well-formed, and names settings, commands, ports, paths and files that exist."""
+"""The files in docs/deploy are valid and refer to existing settings, commands, ports, paths and files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
 IMAGE = "hushrec:0.1.0"
 MANIFESTS = sorted(path for path in DEPLOY.glob("kubernetes*/*.yaml") if path.name != "kustomization.yaml")
-KUBERNETES = "1.31"  # the oldest that the manifests are for
+KUBERNETES = "1.31"  # the oldest supported version
 EXTRAS = ["postgres", "s3", "cluster", "otel"]
 
 
@@ -38,7 +38,7 @@ def everything() -> list[dict[str, Any]]:
 
 
 def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each pod's specification, and each of its containers."""
+    """Yield (pod specification, container) for every container."""
     for found in everything():
         if found["kind"] == "Deployment":
             pod = found["spec"]["template"]["spec"]
@@ -51,7 +51,7 @@ def routes() -> set[str]:
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_a_manifest_is_what_kubernetes_takes(path: Path) -> None:
+def test_manifests_match_the_kubernetes_schema(path: Path) -> None:
     assert documents(path)
     for found in documents(path):
         for version in (KUBERNETES, kubernetes_validate.latest_version()):
@@ -59,7 +59,7 @@ def test_a_manifest_is_what_kubernetes_takes(path: Path) -> None:
         assert found["kind"] == "Namespace" or found["metadata"]["namespace"] == "hushrec"
 
 
-def test_kustomizations_name_files_that_are_there_and_leave_none_out() -> None:
+def test_kustomizations_list_exactly_the_existing_files() -> None:
     for path in DEPLOY.glob("kubernetes*/kustomization.yaml"):
         (found,) = documents(path)
         named = [*found["resources"], *(patch["path"] for patch in found.get("patches", []))]
@@ -68,7 +68,7 @@ def test_kustomizations_name_files_that_are_there_and_leave_none_out() -> None:
         assert here - {path.name} == {name for name in named if "/" not in name}
 
 
-def test_compose_is_what_compose_takes() -> None:
+def test_compose_matches_its_schema() -> None:
     command = [shutil.which("check-jsonschema", path=str(Path(sys.executable).parent)) or "check-jsonschema"]
     command += ["--builtin-schema", "vendor.compose-spec", str(DEPLOY / "compose.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -81,14 +81,14 @@ def settings_named() -> set[str]:
     return {name for text in texts for name in re.findall(r"\bHUSHREC_[A-Z_]+\b", text)}
 
 
-def test_every_setting_that_is_named_exists() -> None:
+def test_every_mentioned_setting_exists() -> None:
     known = {f"HUSHREC_{name.upper()}" for name in Settings.model_fields}
     assert settings_named() <= known
     assert {"HUSHREC_DATABASE_URL", "HUSHREC_BLOBS", "HUSHREC_EXECUTOR"} <= settings_named()
 
 
-def test_what_is_configured_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings of the servers, as the manifests and compose.yaml hand them over."""
+def test_configured_settings_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load the settings from the environment that the manifests and compose.yaml define."""
     config = dict[str, str]()
     for found in everything():
         if found["kind"] == "ConfigMap":
@@ -129,13 +129,13 @@ def test_images_and_commands_exist() -> None:
 
 
 @pytest.mark.parametrize("role", ["scheduler", "worker"])
-def test_dask_takes_the_flags_that_it_is_given(role: str) -> None:
+def test_dask_accepts_its_flags(role: str) -> None:
     cli = import_module("distributed.cli.dask_scheduler" if role == "scheduler" else "distributed.cli.dask_worker")
     (arguments,) = [one["args"] for _, one in containers() if one.get("command") == ["dask"] and one["args"][0] == role]
     cli.main.make_context(role, list(map(str, arguments[1:])))
 
 
-def test_ports_and_probes_lead_somewhere() -> None:
+def test_ports_and_probes_exist() -> None:
     default = re.search(r"HUSHREC_PORT=(\d+)", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"))
     assert default is not None
     port = int(default.group(1))
@@ -157,7 +157,7 @@ def test_ports_and_probes_lead_somewhere() -> None:
     assert "/metrics" in routes()
 
 
-def test_selectors_find_their_pods() -> None:
+def test_selectors_match_pods() -> None:
     found = everything()
     pods = [one["spec"]["template"]["metadata"]["labels"] for one in found if one["kind"] == "Deployment"]
     for one in found:
@@ -174,7 +174,7 @@ def test_selectors_find_their_pods() -> None:
     assert backend["port"]["name"] in {port["name"] for port in services[backend["name"]]["spec"]["ports"]}
 
 
-def test_no_pod_may_more_than_it_needs() -> None:
+def test_pods_have_minimal_permissions() -> None:
     for pod, container in containers():
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -183,14 +183,14 @@ def test_no_pod_may_more_than_it_needs() -> None:
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert "memory" in container["resources"]["limits"]
     (worker,) = [one for _, one in containers() if one["name"] == "worker"]
-    assert "envFrom" not in worker  # no password of the database, no operator's token
+    assert "envFrom" not in worker  # no database password, no operator token
     assert {one["name"] for one in worker["env"]} <= {
         "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "TMPDIR",
     }  # fmt: skip
 
 
-def test_the_image_holds_what_the_server_needs_and_no_tools() -> None:
-    """The part of the lock that the image installs is closed: whatever one of its packages needs is there, too."""
+def test_the_image_has_all_dependencies_and_no_tools() -> None:
+    """The pins that the image installs include the dependencies of every installed package."""
     command = [sys.executable, str(DEPLOY / "pins.py"), *EXTRAS]
     assert " ".join(["pins.py", *EXTRAS]) in (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""The pages say what the code does: diagram, problem types, routes, commands, settings, transitions."""
+"""The docs match the code: diagram, problem types, routes, commands, settings, transitions."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-def test_the_diagram_is_drawn_from_the_table() -> None:
+def test_the_diagram_matches_the_transition_table() -> None:
     text = (DOCS / "rounds.md").read_text(encoding="utf-8")
     assert f"```mermaid\n{diagram()}\n```" in text, "run: hushrec-server diagram"
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(RoundState, RoundEvent)))
-def test_every_state_knows_its_events_and_no_others(state: RoundState, event: RoundEvent) -> None:
+def test_each_state_accepts_exactly_its_events(state: RoundState, event: RoundEvent) -> None:
     if event in TABLE[state]:
         assert next_state(state.value, event) is TABLE[state][event]
     else:
@@ -56,7 +56,7 @@ def test_every_round_can_end() -> None:
 
 
 @pytest.mark.parametrize("slug", PROBLEM_TYPES)
-def test_every_problem_type_is_explained(slug: str) -> None:
+def test_every_problem_type_is_documented(slug: str) -> None:
     status, _ = PROBLEM_TYPES[slug]
     rows = re.findall(rf"^\| `{slug}` \| (\d+) \| (.+) \|$", (DOCS / "problems.md").read_text(encoding="utf-8"), re.M)
     assert len(rows) == 1
@@ -65,14 +65,14 @@ def test_every_problem_type_is_explained(slug: str) -> None:
     assert (made.slug, made.fault) == (slug, "server" if status >= 500 else "client")
 
 
-def test_every_route_is_in_the_contract() -> None:
+def test_every_route_is_documented() -> None:
     text = (DOCS / "http-api.md").read_text(encoding="utf-8")
     spec = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))
     for path in spec["paths"]:
         assert path.replace("{number}", "{n}").removesuffix("/enrolments") in text, path
 
 
-def test_every_command_explains_itself_with_an_example() -> None:
+def test_the_help_of_every_command_has_an_example() -> None:
     group = typer.main.get_command(app)
     commands: dict[str, Any] = {}
     for name, command in group.commands.items():  # type: ignore[attr-defined]

@@ -1,5 +1,7 @@
-"""Makes generated requests honest often enough to get somewhere: known ids, fitting tokens, signed enrolments, true
-digests. What it leaves alone stays as schemathesis made it."""
+"""Makes some fields of generated requests valid, so that requests succeed: known ids, tokens, signatures, digests.
+
+The other fields stay as schemathesis generated them.
+"""
 
 from __future__ import annotations
 

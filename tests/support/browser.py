@@ -1,4 +1,4 @@
-"""A real browser, and windows of it that are signed in to the dashboard."""
+"""Chromium, and browser contexts that are signed in to the dashboard."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def _executable() -> str:
     found = named or next(filter(None, map(shutil.which, _NAMES)), None)
     if not found:
         raise AssertionError(
-            "the dashboard is tested in a real Chromium, and there is none: install it (apt install chromium), or name "
-            "its executable in HUSHREC_CHROMIUM"
+            "the dashboard tests need Chromium: install it (apt install chromium), or set HUSHREC_CHROMIUM to its "
+            "executable"
         )
     return found
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The machine's own Chromium, headless; nothing is downloaded."""
+    """Start the installed Chromium, headless; nothing is downloaded."""
     with sync_playwright() as play_:
         browser = play_.chromium.launch(executable_path=_executable(), args=["--no-sandbox"])
         try:
@@ -48,7 +48,7 @@ def chromium() -> Iterator[Browser]:
 def visiting(
     browser: Browser, server: AggregatorProcess, *, scheme: str = "light", size: str = "wide", script: bool = True
 ) -> Iterator[Page]:
-    """A window of its own, signed in; whatever the page complains about fails the test."""
+    """Yield a signed-in page in a new context. Errors and warnings in its console fail the test."""
     width, height = SIZES[size]
     context = browser.new_context(
         base_url=server.url,
@@ -60,22 +60,22 @@ def visiting(
     )
     context.set_default_timeout(MILLISECONDS)
     page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    messages: list[str] = []
+    page.on("console", lambda said: messages.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.goto("/dashboard")
     page.get_by_label("Operator token").fill(server.operator_token)
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url("**/dashboard")
     try:
         yield page
-        assert not [text for text in complaints if "status of 404" not in text]  # a page that is not there, on purpose
+        assert not [text for text in messages if "status of 404" not in text]  # requested on purpose
     finally:
         context.close()
 
 
 def artifacts() -> Path:
-    """Where screenshots are kept: HUSHREC_ARTIFACTS, or test-artifacts in the repository."""
+    """Return the directory for screenshots: HUSHREC_ARTIFACTS, or test-artifacts in the repository."""
     folder = Path(os.environ.get("HUSHREC_ARTIFACTS") or ROOT / "test-artifacts") / "dashboard"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""A server with something to look at, the way in, and where its pages are."""
+"""Test data for the dashboard, signing in, and the addresses of its pages."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
 ROOT = Path(__file__).parents[2]
 HERE = "http://test"
 OURS = {"Origin": HERE}
-"""An aggregator inside the test's process, and what its own pages say where they come from."""
+"""Header of requests from pages of an aggregator in the test process, whose URL is `HERE`."""
 
 
 @dataclass
 class Furnished:
-    """Tasks in every state that the pages have a picture for."""
+    """Tasks in every state that the pages can show."""
 
     movies: TestTask
     members: list[TestMember]
@@ -46,7 +46,7 @@ class Furnished:
 
 
 def furnish(api: Api, server: AggregatorProcess) -> Furnished:
-    """movies: rounds complete and failed, one under way; taste: reports of quality; songs: masked; books: unkeyed."""
+    """Create the tasks movies (complete, failed, active rounds), taste (metrics), songs (masked), books (no keys)."""
     books = api.create_task("books", cohort=6, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
     books.enrol(2)
     songs = masked_task(api, "songs", 5, rounds=40)
@@ -71,7 +71,7 @@ def furnish(api: Api, server: AggregatorProcess) -> Furnished:
 
 
 def _tasted(api: Api) -> TestTask:
-    """A complete job whose recipe reports how well its subspace has settled."""
+    """Run a task to completion whose recipe reports metrics."""
     rng = np.random.default_rng(5)
     parameters = {"components": 2, "iterations": 4}
     task = _made(api, parameters)
@@ -107,37 +107,37 @@ def _made(api: Api, parameters: dict[str, int]) -> TestTask:
 
 
 def sign_in(http: httpx.Client, url: str, token: str) -> httpx.Response:
-    """As the form does it."""
+    """Send the sign-in form."""
     return http.post("/dashboard/sign-in", data={"token": token}, headers={"Origin": url})
 
 
 def form_token(http: httpx.Client) -> str:
-    """What the forms of this visitor carry."""
+    """Return the form token of the signed-in client."""
     found = re.search(r'name="form_token" value="([0-9a-f]{64})"', http.get("/dashboard").text)
     assert found is not None
     return found.group(1)
 
 
 def new_operator(api: Api, name: str, role: str = "operator", **more: Any) -> str:
-    """The token of an operator who was not there before."""
+    """Create an operator and return its token."""
     made = api.http.post("/v1/operators", json={"name": name, "role": role, **more}, headers=api.operator)
     assert made.status_code == 201, made.text
     return str(made.json()["token"])
 
 
 def enter(api: Api, token: str = OPERATOR_TOKEN) -> str:
-    """Sign in; what this visitor's forms carry."""
+    """Sign in and return the form token."""
     assert sign_in(api.http, HERE, token).status_code == 303
     return form_token(api.http)
 
 
 def page_of(task: TestTask, number: int = 1, action: str = "") -> str:
-    """The address of a round's page, or of the question before an action."""
+    """Return the address of a round's page, or of the form of an action."""
     return f"/dashboard/tasks/{task.id}/rounds/{number}{action}"
 
 
 def places(house: Furnished) -> dict[str, str]:
-    """The address of every page that has something to show."""
+    """Return the address of every kind of page, by name."""
     movies, songs = f"/dashboard/tasks/{house.movies.id}", f"/dashboard/tasks/{house.songs.id}"
     return {
         "tasks": "/dashboard",

@@ -1,4 +1,4 @@
-"""For all tests of a module: one real server with real rounds on it and one browser, or one aggregator inside."""
+"""Fixtures per module: a server process with rounds and a browser, or an aggregator in the test process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def api(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterato
 
 @pytest.fixture
 def nobody(api: Api) -> Iterator[None]:
-    """The test begins signed out."""
+    """Start the test signed out."""
     api.http.cookies.clear()
     api.http.follow_redirects = False
     yield

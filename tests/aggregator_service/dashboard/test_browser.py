@@ -20,7 +20,7 @@ def started(live_api: Api, name: str) -> TestTask:
 # --- live -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_round_goes_on_before_ones_eyes(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
+def test_a_round_page_updates_without_a_reload(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
     task = started(live_api, "before-eyes")
     members = task.enrol(3)
     task.wait_round(1, "collecting")
@@ -34,19 +34,19 @@ def test_a_round_goes_on_before_ones_eyes(browser: Browser, server: AggregatorPr
         abort.focus()
         members[0].put(1, members[0].contribution(1, 1.0))
         expect(delivered).to_have_attribute("value", "1")
-        expect(abort).to_be_focused()  # the fragment around it was swapped
+        expect(abort).to_be_focused()  # the fragment that contains it was replaced
         page.screenshot(path=artifacts() / "live-one-delivered.png", full_page=True)
         for member in members[1:]:
             member.put(1, member.contribution(1, 1.0))
         expect(page.locator("main .sub .state")).to_have_text("complete")
         expect(page.get_by_role("status")).to_have_text("Round 1 is complete.")
         expect(page.get_by_role("link", name="Round 2 →")).to_be_visible()
-        expect(page.locator("main")).to_be_focused()  # the link that had it is gone
+        expect(page.locator("main")).to_be_focused()  # the focused link was removed
         assert page.evaluate("window.notReloaded") is True
         page.screenshot(path=artifacts() / "live-complete.png", full_page=True)
 
 
-def test_time_is_counted_in_the_page(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
+def test_the_page_updates_remaining_time(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
     task = started(live_api, "counted")
     task.enrol(3)
     task.wait_round(1, "collecting")
@@ -75,7 +75,7 @@ def test_pages_work_without_a_script(browser: Browser, server: AggregatorProcess
     assert task.round(1)["failure"] == ABORTED
 
 
-def test_a_window_learns_that_it_is_signed_out(browser: Browser, server: AggregatorProcess) -> None:
+def test_a_window_shows_that_it_is_signed_out(browser: Browser, server: AggregatorProcess) -> None:
     with visiting(browser, server) as page:
         other = page.context.new_page()
         other.goto("/dashboard")
@@ -90,9 +90,7 @@ def test_a_window_learns_that_it_is_signed_out(browser: Browser, server: Aggrega
 # --- actions ----------------------------------------------------------------------------------------------------------
 
 
-def test_extend_and_abort_are_clicked_through_their_confirmation(
-    browser: Browser, server: AggregatorProcess, live_api: Api
-) -> None:
+def test_extend_and_abort_after_confirmation(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
     task = started(live_api, "clicked")
     task.enrol(3)
     before = task.wait_round(1, "collecting")["seconds_left"]
@@ -150,7 +148,7 @@ def test_the_keyboard_alone_signs_in_and_aborts(browser: Browser, server: Aggreg
 
 
 def tab_to(page: Page, text: str) -> None:
-    """Press Tab until what has the focus says this."""
+    """Press Tab until the focused element has this text."""
     for _ in range(40):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.innerText") == text:
@@ -158,7 +156,7 @@ def tab_to(page: Page, text: str) -> None:
     raise AssertionError(f"the keyboard does not reach {text!r}")
 
 
-def test_a_wrong_token_is_told_beside_its_field(browser: Browser, server: AggregatorProcess) -> None:
+def test_a_wrong_token_shows_an_error_at_the_field(browser: Browser, server: AggregatorProcess) -> None:
     context = browser.new_context(base_url=server.url)
     page = context.new_page()
     page.goto("/dashboard")

@@ -1,4 +1,4 @@
-"""What the pages tell: funnels, states, bytes and figures as they are, and in how many queries."""
+"""Facts of the pages: funnels, states, bytes and counts, and the number of queries."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def tally(api: Api, task: TestTask, number: int) -> Tally:
 
 
 def text_of(page: str) -> str:
-    """What a reader sees, in one line."""
+    """Return the visible text of a page in one line."""
     body = re.sub(r"<svg.*?</svg>|<[^>]+>", " ", page.partition("<main")[2], flags=re.S)
     return re.sub(r"\s+", " ", body)
 
@@ -89,14 +89,14 @@ def test_the_funnel_and_the_states_of_a_masked_round(api: Api) -> None:
     assert {state: states[state].received for state in STAGES.values()} == {STAGES[step]: sizes[step] for step in sizes}
     assert states["sharing"].seconds(CLOCK.now()) == states["collecting"].seconds(CLOCK.now()) == 3601
     roster = states["sharing"].handed_out
-    assert roster % 6 == 0  # the same bytes for each of those who advertised
+    assert roster % 6 == 0  # the same bytes for each client that advertised
     assert roster > 0
     page = text_of(api.http.get(f"/dashboard/tasks/{task.id}/rounds/1").text)
     for words_ in ("contributed contribution stored 4 67 %", "survived part of the released sum 4 67 %"):
         assert words_ in page
 
 
-def test_a_round_that_is_under_way_and_one_that_failed(api: Api) -> None:
+def test_an_active_and_a_failed_round(api: Api) -> None:
     task = api.create_task("two-ways", cohort=4, collect_seconds=100.0)
     members = task.enrol(4)
     task.wait_round(1, "collecting")
@@ -125,7 +125,7 @@ def test_a_round_that_is_under_way_and_one_that_failed(api: Api) -> None:
     assert "1 min 41 s" in page
 
 
-def test_an_upload_that_began_has_joined_even_when_it_was_never_whole(api: Api) -> None:
+def test_an_incomplete_upload_counts_as_joined(api: Api) -> None:
     task = api.create_task("begun", cohort=3, items=300, collect_seconds=100.0)
     members = task.enrol(3)
     task.wait_round(1, "collecting")
@@ -149,7 +149,7 @@ def test_an_upload_that_began_has_joined_even_when_it_was_never_whole(api: Api) 
 
 @contextmanager
 def counting(engine: Engine) -> Iterator[list[str]]:
-    """The queries that this thread makes meanwhile."""
+    """Yield the list of SELECT statements that this thread executes in the block."""
     seen: list[str] = []
     mine = threading.get_ident()
 
@@ -165,7 +165,7 @@ def counting(engine: Engine) -> Iterator[list[str]]:
 
 
 def crowd(api: Api, task_id: str, clients: int, rounds: int) -> None:
-    """A task with that many clients, all of them in each round."""
+    """Add a task with this many clients, which take part in all rounds."""
     schedule = {"cohort_size": clients, "min_clients": 2, "rounds": rounds}
     with services(api).database.write() as session:
         values = {"recipe_parameters": {"items": 2, "dim": 2, "clip": 1.0}, "schedule": schedule, "state": "closed"}
@@ -193,7 +193,7 @@ def crowd(api: Api, task_id: str, clients: int, rounds: int) -> None:
             session.execute(insert(ContributionRow), [{**given, "client_id": name} for name in names])
 
 
-def test_ten_thousand_clients_take_no_query_more_than_ten(api: Api) -> None:
+def test_the_number_of_queries_does_not_depend_on_the_number_of_clients(api: Api) -> None:
     crowd(api, "t_few", 10, 2)
     crowd(api, "t_many", 10_000, 3)
     engine = services(api).database.engine
@@ -215,7 +215,7 @@ def test_ten_thousand_clients_take_no_query_more_than_ten(api: Api) -> None:
         assert len(page.content) < 40_000
 
 
-def test_long_lists_come_in_pages(api: Api) -> None:
+def test_rounds_are_paginated(api: Api) -> None:
     crowd(api, "t_long", 2, 60)
     first = api.http.get("/dashboard/tasks/t_long").text
     assert 'id="round-60"' in first
@@ -227,7 +227,7 @@ def test_long_lists_come_in_pages(api: Api) -> None:
     assert f'data-live="{link.partition("?")[0]}/live?before=36"' in second
 
 
-def test_every_count_is_made_by_each_database(database_url: str) -> None:
+def test_counts_are_the_same_on_each_database(database_url: str) -> None:
     database = Database(database_url, connections=2)
     migrate(database)
     agreed = {"cohort_size": 4, "min_clients": 2, "rounds": 9}
@@ -264,7 +264,7 @@ def test_every_count_is_made_by_each_database(database_url: str) -> None:
     database.close()
 
 
-def test_security_is_told_in_lines(api: Api) -> None:
+def test_security_terms_of_each_mechanism(api: Api) -> None:
     masked = masked_task(api, "told-masked", 6).view
     keyed = api.create_task("told-ckks", recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0).view
     plain = api.create_task("told-plain").view
@@ -286,7 +286,7 @@ def test_security_is_told_in_lines(api: Api) -> None:
     assert lines["noise"]["LDP epsilon"] == "2.5"
 
 
-def test_wheels_hold_templates_and_files() -> None:
+def test_wheels_contain_templates_and_static_files() -> None:
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
     package = ROOT / "aggregator_service" / "dashboard"
     packed = {path for rule in rules["*"] for path in package.glob(rule)}

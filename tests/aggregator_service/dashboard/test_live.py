@@ -1,4 +1,4 @@
-"""Server-sent events of a real server: what comes, when nothing does, and what ends a stream."""
+"""Server-sent events of a server process: which events it sends, when it sends none, what ends a stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 60.0
 
 @pytest.fixture
 def visitor(server: AggregatorProcess) -> Iterator[httpx.Client]:
-    """A browser without a screen, signed in."""
+    """An HTTP client that is signed in."""
     with _signed_in(server, server.operator_token) as http:
         yield http
 
@@ -37,13 +37,13 @@ def _signed_in(server: AggregatorProcess, token: str) -> Iterator[httpx.Client]:
 
 
 class Stream:
-    """The events of one stream, read as they come."""
+    """Reads the events of one stream."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines = lines
 
     def next(self) -> tuple[str, Any]:
-        """The next event; comments and the retry field are passed over. `StopIteration` when the stream has ended."""
+        """Return the next event, skipping comments and the retry field. Raises: `StopIteration` at the end."""
         name = ""
         for line in self._lines:
             if line.startswith("event: "):
@@ -53,7 +53,7 @@ class Stream:
         raise StopIteration
 
     def until(self, wanted: Callable[[str, Any], bool]) -> Any:
-        """The data of the first event that is wanted."""
+        """Return the data of the first event for which `wanted` is true."""
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             name, data = self.next()
@@ -82,7 +82,7 @@ def watching(http: httpx.Client, path: str) -> Iterator[Stream]:
 
 
 def parts(stream: Stream, *names: str) -> dict[str, str]:
-    """The first fragment of each name."""
+    """Return the first fragment of each name."""
     found: dict[str, str] = {}
 
     def take(name: str, data: Any) -> bool:
@@ -98,7 +98,7 @@ def started(live_api: Api, name: str, **schedule: Any) -> TestTask:
     return live_api.create_task(name, cohort=3, **schedule)
 
 
-def test_a_change_is_sent_as_the_fragments_that_show_it(live_api: Api, visitor: httpx.Client) -> None:
+def test_a_change_sends_the_changed_fragments(live_api: Api, visitor: httpx.Client) -> None:
     task = started(live_api, "seen-live")
     members = task.enrol(3)
     task.wait_round(1, "collecting")
@@ -113,21 +113,21 @@ def test_a_change_is_sent_as_the_fragments_that_show_it(live_api: Api, visitor: 
         assert said == {"text": "Round 1 is complete."}
 
 
-def test_time_alone_is_no_news(live_api: Api, visitor: httpx.Client) -> None:
-    """Ages and what is left differ at every look: the browser counts, nothing is sent."""
+def test_passing_time_alone_sends_nothing(live_api: Api, visitor: httpx.Client) -> None:
+    """Ages and remaining times change at every check, but the browser updates them itself."""
     task = started(live_api, "quiet")
     (first, *_) = task.enrol(3)
     task.wait_round(1, "collecting")
     with watching(visitor, f"/tasks/{task.id}/rounds/1") as stream:
         assert set(parts(stream, "round_status", "round_facts")) == {"round_status", "round_facts"}
         assert stream.next()[0] == "now"
-        time.sleep(2.5)  # two looks at least, which find nothing
+        time.sleep(2.5)  # at least two checks without a change
         first.put(1, first.contribution(1, 1.0))
         name, data = stream.next()
         assert (name, "1<small>of 3 clients" in data["html"]) == ("part", True)
 
 
-def test_the_first_page_and_the_server_are_live_too(live_api: Api, visitor: httpx.Client) -> None:
+def test_overview_and_server_page_are_live(live_api: Api, visitor: httpx.Client) -> None:
     with watching(visitor, "") as stream:
         parts(stream, "task_list")
         started(live_api, "appears")
@@ -162,13 +162,13 @@ def test_a_void_token_ends_its_streams(live_api: Api, server: AggregatorProcess,
         assert http.get("/dashboard/live").status_code == 401
 
 
-def test_streams_are_counted_and_given_back(server: AggregatorProcess, visitor: httpx.Client) -> None:
+def test_streams_are_limited_and_released(server: AggregatorProcess, visitor: httpx.Client) -> None:
     with _signed_in(server, server.operator_token) as other:
         opened = [visitor.send(visitor.build_request("GET", "/dashboard/live"), stream=True) for _ in range(6)]
         assert [answer.status_code for answer in opened] == [200] * 6
         assert visitor.get("/dashboard/live").status_code == 429
         assert visitor.get("/dashboard").status_code == 200
-        with watching(other, "") as stream:  # somebody else's sign-in has its own
+        with watching(other, "") as stream:  # another sign-in has its own limit
             parts(stream, "task_list")
         for answer in opened:
             answer.close()
@@ -181,13 +181,13 @@ def test_streams_are_counted_and_given_back(server: AggregatorProcess, visitor: 
         raise AssertionError("streams that were closed still count")
 
 
-def test_what_is_not_there_has_no_stream(live_api: Api, visitor: httpx.Client) -> None:
+def test_unknown_tasks_and_rounds_have_no_stream(live_api: Api, visitor: httpx.Client) -> None:
     task = started(live_api, "no-stream")
     for path in ("/tasks/t_none", f"/tasks/{task.id}/rounds/7"):
         assert visitor.get(f"/dashboard{path}/live").status_code == 404
 
 
-def test_a_server_that_stops_ends_streams_and_remembers_who_is_signed_in(server: AggregatorProcess) -> None:
+def test_stopping_the_server_ends_streams_and_keeps_sign_ins(server: AggregatorProcess) -> None:
     with _signed_in(server, server.operator_token) as http:
         with watching(http, "") as stream:
             parts(stream, "task_list")
@@ -197,12 +197,12 @@ def test_a_server_that_stops_ends_streams_and_remembers_who_is_signed_in(server:
         assert http.get("/dashboard").status_code == 200
 
 
-def test_a_stream_that_never_began_holds_no_place() -> None:
+def test_a_stream_that_never_started_uses_no_slot() -> None:
     streams, one = Streams(), Visitor(Operator("ada", "admin"), "1" * 64, "2" * 64, "3" * 64)
     held = [streams.acquire(one) for _ in range(6)]
     with pytest.raises(Problem, match="too-many-requests"):
         streams.acquire(one)
     assert streams.acquire(Visitor(one.operator, "4" * 64, one.token_hash, one.form_token)).owner == "4" * 64
     streams.release(held.pop())
-    del held[-1]  # as when a browser has gone before its stream began
+    del held[-1]  # the browser disconnected before its stream started
     assert [streams.acquire(one).owner for _ in range(2)] == ["1" * 64] * 2

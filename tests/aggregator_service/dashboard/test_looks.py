@@ -1,4 +1,4 @@
-"""What a real Chromium makes of every page: screenshots, contrast, names and roles as a screen reader gets them."""
+"""Every page in Chromium: screenshots, contrast, and names and roles for screen readers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.support.browser import SCHEMES, SIZES, artifacts, visiting
 from tests.support.dashboard import Furnished, places
 from tests.support.server import AggregatorProcess
 
-# --- for those who see it ---------------------------------------------------------------------------------------------
+# --- layout and colours -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_page_fits_and_is_photographed(
+def test_every_page_fits_its_window(
     browser: Browser, server: AggregatorProcess, house: Furnished, scheme: str, size: str
 ) -> None:
     folder = artifacts()
@@ -93,7 +93,7 @@ def test_states_differ_by_shape_and_word(browser: Browser, server: AggregatorPro
     assert len({shapes["collecting"], shapes["complete"], shapes["failed"]}) == 3
 
 
-def test_nothing_moves_where_less_motion_is_wished(browser: Browser, server: AggregatorProcess) -> None:
+def test_no_animation_with_reduced_motion(browser: Browser, server: AggregatorProcess) -> None:
     with visiting(browser, server) as page:
         names = page.evaluate(
             "[...document.querySelectorAll('.halo')].map((one) => getComputedStyle(one).animationName)"
@@ -101,7 +101,7 @@ def test_nothing_moves_where_less_motion_is_wished(browser: Browser, server: Agg
     assert set(names) <= {"none"}
 
 
-# --- for those who do not see it --------------------------------------------------------------------------------------
+# --- accessibility tree -----------------------------------------------------------------------------------------------
 
 _AUDIT = """() => {
   const all = (query) => [...document.querySelectorAll(query)];
@@ -154,7 +154,7 @@ def test_every_page_has_names_and_roles(browser: Browser, server: AggregatorProc
     assert all(title.endswith("· HushRec") for title in titles)
 
 
-def test_what_a_screen_reader_is_told_of_a_round(browser: Browser, server: AggregatorProcess, house: Furnished) -> None:
+def test_names_and_roles_of_the_round_page(browser: Browser, server: AggregatorProcess, house: Furnished) -> None:
     with visiting(browser, server) as page:
         page.goto(places(house)["round-masked"])
         expect(page.get_by_role("heading", level=1)).to_have_text(re.compile(r"Round 2\s+of songs"))

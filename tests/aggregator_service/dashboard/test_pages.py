@@ -1,4 +1,4 @@
-"""The pages over HTTP: what a form must carry, what is escaped, what is never shown."""
+"""The pages over HTTP: form tokens, escaping, roles, secrets, error pages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_extend_and_abort_ask_first_and_then_do_it(api: Api) -> None:
     carried = enter(api)
     asked = api.http.get(page_of(task, action="/extend"))
     assert "Extend round 1?" in asked.text
-    assert task.round(1)["seconds_left"] == 600  # asking does nothing
+    assert task.round(1)["seconds_left"] == 600  # showing the form changes nothing
     done = api.http.post(page_of(task, action="/extend"), data={"form_token": carried, "minutes": "2.5"}, headers=OURS)
     assert (done.status_code, done.headers["location"]) == (303, page_of(task))
     assert task.round(1)["seconds_left"] == 750
@@ -50,7 +50,7 @@ def test_extend_and_abort_ask_first_and_then_do_it(api: Api) -> None:
 
 
 @pytest.mark.parametrize("minutes", ["", "0", "-1", "ten", "nan", "inf", "1e9", "10081"])
-def test_an_extension_that_makes_no_sense_is_asked_for_again(api: Api, minutes: str) -> None:
+def test_an_invalid_extension_shows_the_form_again(api: Api, minutes: str) -> None:
     task = started(api, f"senseless-{abs(hash(minutes))}")
     answer = api.http.post(
         page_of(task, action="/extend"), data={"form_token": enter(api), "minutes": minutes}, headers=OURS
@@ -60,7 +60,7 @@ def test_an_extension_that_makes_no_sense_is_asked_for_again(api: Api, minutes: 
     assert task.round(1)["seconds_left"] == 600
 
 
-def test_a_round_that_is_over_offers_and_takes_no_action(api: Api) -> None:
+def test_a_round_that_has_ended_has_no_actions(api: Api) -> None:
     task = started(api, "over-now", rounds=1)
     carried = enter(api)
     api.http.post(f"{task.path}/close", headers=api.operator)
@@ -76,7 +76,7 @@ FOREIGN: dict[str, dict[str, str]] = {
     "another site": {"Origin": "https://evil.example"},
     "a sandbox": {"Origin": "null"},
     "no origin": {},
-    "another site, by the browser's word": {"Origin": HERE, "Sec-Fetch-Site": "cross-site"},
+    "another site, according to Sec-Fetch-Site": {"Origin": HERE, "Sec-Fetch-Site": "cross-site"},
     "a sister site": {"Origin": HERE, "Sec-Fetch-Site": "same-site"},
 }
 
@@ -97,7 +97,7 @@ def test_forms_from_elsewhere_do_nothing(api: Api, headers: dict[str, str]) -> N
     assert api.http.get("/dashboard").status_code == 200
 
 
-def test_a_browser_that_says_same_origin_is_believed_behind_a_proxy_that_rewrites_the_host(api: Api) -> None:
+def test_sec_fetch_site_is_used_behind_a_proxy_that_rewrites_the_host(api: Api) -> None:
     headers = {"Origin": "https://hush.example", "Sec-Fetch-Site": "same-origin"}
     assert api.http.post("/dashboard/sign-in", data={"token": OPERATOR_TOKEN}, headers=headers).status_code == 303
 
@@ -150,7 +150,7 @@ def test_the_log_names_the_operator_and_holds_no_secret(api: Api, caplog: pytest
 # --- what pages show, and let in -------------------------------------------------------------------------------------
 
 
-def test_what_somebody_typed_is_text(api: Api) -> None:
+def test_user_input_is_escaped(api: Api) -> None:
     evil, agreed = "<script>alert('&')</script>", {"cohort_size": 4, "min_clients": 2, "rounds": 3}
     parameters = {"items": 2, "dim": 2, "clip": 1.0}
     named, failing = "t_" + "e" * 20, "t_" + "f" * 20
@@ -194,7 +194,7 @@ def test_the_api_keeps_its_own_policy(api: Api) -> None:
     assert answer.headers["referrer-policy"] == "no-referrer"
 
 
-def test_files_may_be_kept_since_their_address_changes_with_them(api: Api) -> None:
+def test_static_files_are_cacheable(api: Api) -> None:
     page = api.http.get("/dashboard/sign-in").text
     links = re.findall(r'(?:href|src)="(/dashboard/static/[^"]+)"', page)
     assert len(set(links)) == 3
@@ -206,7 +206,7 @@ def test_files_may_be_kept_since_their_address_changes_with_them(api: Api) -> No
     assert api.http.get("/dashboard/static/..%2Fpages.py").status_code in (303, 404)
 
 
-def test_refusals_are_pages_with_the_status_they_have(api: Api) -> None:
+def test_errors_are_pages_with_the_right_status(api: Api) -> None:
     task = started(api, "refusals")
     enter(api)
     for path, status in {
@@ -224,11 +224,11 @@ def test_refusals_are_pages_with_the_status_they_have(api: Api) -> None:
     assert api.http.get("/dashboard/").headers["location"] == "/dashboard"
 
 
-def test_no_page_of_the_dashboard_is_in_the_contract(api: Api) -> None:
+def test_the_openapi_document_has_no_page_of_the_dashboard(api: Api) -> None:
     assert not [path for path in api.http.get("/openapi.json").json()["paths"] if "dashboard" in path]
 
 
-def test_an_operator_who_is_made_read_only_acts_no_more(api: Api) -> None:
+def test_an_operator_who_becomes_read_only_cannot_act(api: Api) -> None:
     task = started(api, "demoted")
     carried = enter(api, new_operator(api, "demoted"))
     with services(api).database.write() as session:
@@ -239,6 +239,7 @@ def test_an_operator_who_is_made_read_only_acts_no_more(api: Api) -> None:
 
 def test_pages_warn_when_signatures_are_off(tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data", signatures="off") as unsigned:
+        unsigned.http.follow_redirects = False
         task = unsigned.create_task("unsigned", cohort=3)
         enter(unsigned)
         assert "HUSHREC_SIGNATURES=off" in unsigned.http.get("/dashboard").text

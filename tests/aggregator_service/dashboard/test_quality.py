@@ -1,4 +1,4 @@
-"""What a recipe reports, as the pages draw and list it."""
+"""Model metrics that a recipe reports, as plots and tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aggregator_service.storage.database import Database
 from tests.support.rows import round_row, task_row
 
 
-def test_what_a_recipe_reports_is_drawn_and_listed(tmp_path: Path) -> None:
+def test_reported_metrics_become_plots_and_tables(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
     migrate(database)
     with database.write() as session:

@@ -1,4 +1,4 @@
-"""Getting in over HTTP: who does, what a cookie is worth, and what ends it."""
+"""Sign-ins over HTTP: valid tokens, the cookie, and what ends a sign-in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.server import OPERATOR_TOKEN
 pytestmark = pytest.mark.usefixtures("nobody")
 
 
-def test_who_is_not_signed_in_is_asked_to_and_comes_back(api: Api) -> None:
+def test_sign_in_redirects_back_to_the_page(api: Api) -> None:
     task = api.create_task("way-back", cohort=3)
     task.enrol(3)
     task.wait_round(1, "collecting")
@@ -38,14 +38,14 @@ def test_who_is_not_signed_in_is_asked_to_and_comes_back(api: Api) -> None:
     "asked",
     ["https://evil.example/", "//evil.example", "/\\evil.example", "/sign-out", "javascript:alert(1)", "/a?b=c"],
 )
-def test_signing_in_leads_nowhere_else(api: Api, asked: str) -> None:
+def test_sign_in_redirects_only_to_the_dashboard(api: Api, asked: str) -> None:
     answer = api.http.post("/dashboard/sign-in", data={"token": OPERATOR_TOKEN, "next": asked}, headers=OURS)
     assert answer.headers["location"] == "/dashboard"
     assert "evil" not in api.http.get("/dashboard/sign-in", params={"next": asked}).text
 
 
 @pytest.mark.parametrize("token", ["", "hro_wrong", "x" * 500])
-def test_a_wrong_token_is_refused_in_words_and_repeated_nowhere(api: Api, token: str) -> None:
+def test_a_wrong_token_is_refused_and_not_repeated(api: Api, token: str) -> None:
     answer = sign_in(api.http, HERE, token)
     assert answer.status_code in (401, 422)
     assert "set-cookie" not in answer.headers
@@ -53,12 +53,12 @@ def test_a_wrong_token_is_refused_in_words_and_repeated_nowhere(api: Api, token:
     assert api.http.get("/dashboard").status_code == 303
 
 
-def test_a_clients_token_is_no_operators(api: Api) -> None:
+def test_a_client_token_cannot_sign_in(api: Api) -> None:
     (member, *_) = api.create_task("no-operator", cohort=3).enrol(1)
     assert sign_in(api.http, HERE, member.token).status_code == 401
 
 
-def test_guessing_is_slowed_down(tmp_path: Path) -> None:
+def test_failed_sign_ins_are_rate_limited(tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data", failure_rate=0.2) as api:
         answers = [sign_in(api.http, HERE, f"hro_guess-{number}").status_code for number in range(8)]
         assert answers[:4] == [401] * 4
@@ -66,13 +66,13 @@ def test_guessing_is_slowed_down(tmp_path: Path) -> None:
         assert "retry-after" in sign_in(api.http, HERE, "hro_guess").headers
 
 
-def test_the_cookie_is_a_secret_of_its_own_and_the_token_is_kept_nowhere(api: Api) -> None:
+def test_the_cookie_is_a_separate_secret_and_the_token_is_not_stored(api: Api) -> None:
     token = new_operator(api, "cookie")
     answer = sign_in(api.http, HERE, token)
     cookie = answer.headers["set-cookie"]
     for flag in ("HttpOnly", "SameSite=strict", "Path=/dashboard", "Max-Age=43200"):
         assert flag in cookie
-    assert "Secure" not in cookie  # there is no TLS here
+    assert "Secure" not in cookie  # this test has no TLS
     secret = api.http.cookies["hushrec"]
     with services(api).database.read() as session:
         rows = list(session.scalars(select(SignInRow)))
@@ -93,7 +93,7 @@ def test_under_tls_the_cookie_is_bound_to_host_and_tls(api: Api) -> None:
     assert "Path=/;" in cookie
 
 
-def test_a_sign_in_ends_by_itself(api: Api, clock: ManualClock) -> None:
+def test_a_sign_in_expires(api: Api, clock: ManualClock) -> None:
     enter(api)
     clock.advance(43_199)
     assert api.http.get("/dashboard").status_code == 200
@@ -101,7 +101,7 @@ def test_a_sign_in_ends_by_itself(api: Api, clock: ManualClock) -> None:
     assert api.http.get("/dashboard").status_code == 303
 
 
-def test_signing_out_voids_the_cookie_itself(api: Api) -> None:
+def test_signing_out_invalidates_the_cookie(api: Api) -> None:
     carried = enter(api)
     secret = api.http.cookies["hushrec"]
     answer = api.http.post("/dashboard/sign-out", data={"form_token": carried}, headers=OURS)
@@ -112,7 +112,7 @@ def test_signing_out_voids_the_cookie_itself(api: Api) -> None:
 
 
 @pytest.mark.parametrize("how", ["revoked", "rotated", "expired"])
-def test_a_token_that_is_void_ends_what_was_begun_with_it(api: Api, clock: ManualClock, how: str) -> None:
+def test_an_invalid_token_ends_its_sign_ins(api: Api, clock: ManualClock, how: str) -> None:
     token = new_operator(api, f"void-{how}", expires_seconds=600)
     enter(api, token)
     if how == "revoked":
@@ -124,6 +124,6 @@ def test_a_token_that_is_void_ends_what_was_begun_with_it(api: Api, clock: Manua
     assert api.http.get("/dashboard").status_code == 303
 
 
-def test_a_secret_that_nobody_was_given_is_nobody(api: Api) -> None:
+def test_unknown_secrets_are_not_signed_in(api: Api) -> None:
     for secret in ("hrs_made-up", "x" * 5000, '"'):
         assert api.http.get("/dashboard", headers={"Cookie": f"hushrec={secret}"}).status_code == 303

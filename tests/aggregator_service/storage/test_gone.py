@@ -98,7 +98,10 @@ def test_the_blob_store_fails_and_recovers(own_s3: S3Server, tmp_path: Path) -> 
 
 def test_a_server_does_not_start_on_unavailable_storage(tmp_path: Path) -> None:
     for settings, reason in (
-        ({"database_url": "postgresql://me:hidden@127.0.0.1:1/none"}, "the database does not work"),
+        (
+            {"database_url": "postgresql://me:hidden@127.0.0.1:1/none"},
+            r"database error \(OperationalError\): check HUSHREC_DATABASE_URL",
+        ),
         ({"blobs": "dir:/proc/nothing"}, "the blob directory cannot be used"),
         ({"blobs": "s3://NOT-A-BUCKET"}, "HUSHREC_BLOBS"),
     ):

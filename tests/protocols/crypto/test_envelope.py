@@ -1,4 +1,4 @@
-"""Sealed envelopes and snapshots: they open for the right party alone, and any change is noticed."""
+"""Sealed envelopes and snapshots: they open only for the right party, and any change is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed requests: the committed vectors, and a library (RFC 9421) that takes what we sign and signs what we take."""
+"""Signed requests: the committed vectors, and interoperability with a library for RFC 9421 in both directions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS = MappingKeyResolver(public_keys={CLIENT: KEY.public_key()}, private_keys={
 
 
 class Verifier(HTTPMessageVerifier):
-    """The library's, which takes signatures of any time: there is no clock here."""
+    """The library's verifier, accepting signatures of any time."""
 
     def validate_created_and_expires(self, sig_input: Any, max_age: Any = None) -> None:
         pass
@@ -46,7 +46,7 @@ VERIFIER = Verifier(signature_algorithm=algorithms.ED25519, key_resolver=KEYS)
 
 @dataclass
 class Message:
-    """A request as the library takes it."""
+    """A request in the form that the library reads."""
 
     method: str
     url: str

@@ -10,7 +10,7 @@ SEED = bytes(range(32))
 
 
 def test_known_answers() -> None:
-    """Other implementations must get these, so they may never change."""
+    """Other implementations depend on these values: they must not change."""
     assert words(SEED, "vector", 3).tolist() == KNOWN_WORDS
     np.testing.assert_array_equal(uniforms(SEED, "vector", 3), ((np.array(KNOWN_WORDS, np.uint64) >> 11) + 1.0) / 2**53)
     assert permutation(SEED, "vector", 8).tolist() == KNOWN_PERMUTATION

@@ -1,4 +1,4 @@
-"""Validation errors in words."""
+"""Validation errors as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`name=value` as it is typed on a command line."""
+"""`name=value` pairs from a command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accountant's figures against hand-computed ones, closed forms, and integrals of the laws themselves."""
+"""The accountant's figures against hand-computed values, closed forms, and integrals of the distributions."""
 
 from __future__ import annotations
 

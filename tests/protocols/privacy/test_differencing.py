@@ -1,4 +1,4 @@
-"""The differencing guard: no two released sums of a job are over sets that differ by a few."""
+"""The differencing guard: no two released sums of a task are over sets that differ by a few clients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ seeds = st.binary(min_size=32, max_size=32)
 def test_what_is_left_may_be_released(
     earlier: list[set[str]], survivors: set[str], threshold: int, seed: bytes
 ) -> None:
-    """Whatever came before, leaving out whom the verdict names makes the sum one that is allowed (or empty)."""
+    """Without the clients that the verdict names, the sum is allowed (or empty), for any earlier sums."""
     verdict = judge(earlier, survivors, threshold, seed)
     if isinstance(verdict, Allowed):
         assert all(len(survivors ^ other) == 0 or len(survivors ^ other) >= threshold for other in earlier)
@@ -77,7 +77,7 @@ def test_what_is_left_may_be_released(
     seeds,
 )
 def test_a_job_over_random_dropouts(threshold: int, dropouts: list[set[str]], floor: int, seed: bytes) -> None:
-    """A frozen cohort that loses whoever drops out: released sets are equal, or far enough apart, pair by pair."""
+    """In a frozen cohort that loses its dropouts, every two released sets are equal or differ by the threshold."""
     released: list[set[str]] = []
     cohort = set(EVERYBODY)
     for gone in dropouts:

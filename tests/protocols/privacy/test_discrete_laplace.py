@@ -1,4 +1,4 @@
-"""Draws follow the exact discrete Laplace law, and each decision is that of a real number with all its bits."""
+"""Draws follow the exact discrete Laplace distribution; decisions equal those with infinite precision."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_drawn_is_refused(key: bytes, scale: int) -> None:
 
 
 class Told:
-    """Bits that are known beforehand; zeros when they run out."""
+    """A source of given bits, then zeros."""
 
     def __init__(self, *words: int) -> None:
         self.words_left = list(words)

@@ -1,4 +1,4 @@
-"""Clipping and noise: a draw for every coordinate, on the grid, and never more than the stated epsilon."""
+"""Clipping and noise: an independent draw for every coordinate, on the grid, within the stated epsilon."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_noisy_values_lie_on_the_grid_whatever_went_in(clip: float, scale: float
 
 @given(clip=SIZES, scale=SIZES)
 def test_epsilon_holds_exactly(clip: float, scale: float) -> None:
-    """The furthest two inputs, in steps, over the scale of the draw, in steps: no more than 2 * clip / scale."""
+    """The largest distance of two inputs in steps, divided by the scale in steps, is at most 2 * clip / scale."""
     noise = LaplaceNoise(clip=clip, scale=scale)
     asked: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Contributions that name their blocks they feed: over plain and Paillier sums, refused where routes must be public."""
+"""Contributions that name their blocks: over plain and Paillier sums, refused where routes must be public."""
 
 from __future__ import annotations
 

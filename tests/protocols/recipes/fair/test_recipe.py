@@ -1,4 +1,4 @@
-"""FAIR: a turn of sums moves the model as the paper's mean of recovered device models does."""
+"""FAIR: a turn of sums gives the paper's weighted mean of recovered device models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make(capacities: tuple[int, ...], **changes: Any) -> Fair:
 
 
 def run_turn(chosen: Fair, state: ModelState, seed: int) -> tuple[ModelState, np.ndarray, np.ndarray]:
-    """The state after a turn, and sum_i p_i S_i psi_i' of tables and layers written out from the devices' models."""
+    """Return the state after a turn, and sum_i p_i S_i psi_i' of tables and layers, from the devices' models."""
     rng = np.random.default_rng(seed)
     elements = chosen.parameters.elements
     tables, dense, weights = np.zeros((2, elements)), np.zeros(chosen.dense_values), 0.0
@@ -74,7 +74,7 @@ def test_a_turn_is_the_papers_weighted_mean_of_recovered_models(capacities: tupl
 
 @pytest.mark.parametrize("capacities", SCHEMES)
 def test_adding_moves_by_the_mean_of_recovered_changes(capacities: tuple[int, ...]) -> None:
-    """What the paper's rule gives, less what it makes of the old model."""
+    """The tables move by the recovered changes alone; the old model stays."""
     replacing, adding = make(capacities), make(capacities, mixing="add")
     old = replacing.initial_state(TASK_SEED)
     expected = np.zeros_like(old.tables, dtype=np.float64)

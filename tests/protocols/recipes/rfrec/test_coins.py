@@ -1,4 +1,4 @@
-"""RFRecF's coins: stretches against the algorithm written out toss by toss."""
+"""RFRecF's coin tosses: stretches against the algorithm executed toss by toss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def targets(clients: int) -> np.ndarray:
 
 
 def toss_by_toss(coins: tuple[bool, ...], moves: Moves) -> tuple[np.ndarray, np.ndarray]:
-    """Everyone's x and the average at the end, with an average taken in every iteration that asks for one."""
+    """Return all clients' x and the average at the end, averaging in every iteration that needs it."""
     wanted = targets(5)
     x, average, before = np.zeros_like(wanted), np.zeros(4), False
     for k, averages in enumerate(coins):
@@ -40,7 +40,7 @@ def toss_by_toss(coins: tuple[bool, ...], moves: Moves) -> tuple[np.ndarray, np.
 
 
 def by_stretches(found: tuple[Stretch, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The same with one average a stretch."""
+    """Return the same with one average per stretch."""
     wanted = targets(5)
     x, average = np.zeros_like(wanted), np.zeros(4)
     for stretch in found:

@@ -1,4 +1,4 @@
-"""RFRec and RFRecF: what a sum does to the average, states on the wire, and parameters that cannot be."""
+"""RFRec and RFRecF: the effect of a sum on the average, encoded states, and invalid parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Top-K: what is sent of an update and absorbed of a sum, against sums written out by hand; supports and refusals."""
+"""Top-K: what clients send and recipes absorb, against sums computed by hand; supports and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def drawn_update(rng: np.random.Generator, fewest: int = 1, most: int = ITEMS, s
 
 
 def summed(chosen: TopKRecipe, sendings: list[list[np.ndarray]]) -> np.ndarray:
-    """The sum as a server would make it."""
+    """Return the sum as a server computes it."""
     if isinstance(chosen, SharedTopK):
         return np.sum([blocks[0] for blocks in sendings], axis=0)
     total = np.zeros((ITEMS * DIM, 2))
@@ -116,7 +116,7 @@ def test_what_fills_an_own_support_is_drawn_anew_and_counts_for_nothing() -> Non
 
 @pytest.mark.parametrize("mode", ["aggregate", "vote", "feedback"])
 def test_a_shared_support_says_nothing_about_a_client(mode: str) -> None:
-    """It follows from the state alone: two clients with nothing in common send the same places, and as many values."""
+    """The positions follow from the state alone: clients with different data send the same positions and lengths."""
     chosen, rng = make(mode), np.random.default_rng(5)
     state = chosen.initial_state(TASK_SEED)
     few = Update(np.array([0], np.int32), rng.uniform(-1, 1, (1, DIM)).astype(np.float32))
@@ -170,7 +170,7 @@ def test_supports_hold_as_many_units_as_asked_each_once(units: int, data: st.Dat
 
 
 def test_every_entry_gets_its_turn() -> None:
-    """A support that kept only the strongest could never grow: here even sums of zeros reach all entries."""
+    """Drawn entries let every entry be sent eventually, even with sums of zeros."""
     chosen = make("aggregate")
     state, seen = chosen.initial_state(TASK_SEED), set()
     for number in range(1, 120):

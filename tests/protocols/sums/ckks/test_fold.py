@@ -1,4 +1,4 @@
-"""SEAL is the oracle: the numpy fold equals SEAL's own add, residue for residue."""
+"""The numpy fold equals SEAL's own addition, residue by residue."""
 
 from __future__ import annotations
 

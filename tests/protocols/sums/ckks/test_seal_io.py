@@ -1,4 +1,4 @@
-"""What SEAL saves is compared with the one form that is expected: another version of SEAL is noticed, not misread."""
+"""SEAL's saved streams are compared with the expected form, so that another version of SEAL raises an error."""
 
 from __future__ import annotations
 

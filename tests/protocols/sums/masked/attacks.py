@@ -1,4 +1,4 @@
-"""What the attacks share: how a defence is taken out, and what a server can make of all that it was sent."""
+"""Helpers of the attack tests: removing a defence, and what a server can reconstruct from all messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def always_true(*_: object) -> bool:
 
 
 def secrets_of(played: Round, replies: dict[str, list[bytes]], victim: str) -> tuple[bool, bool]:
-    """Whether the server can put together the victim's seed, and its mask key, from all that it was ever sent."""
+    """Return whether the server can reconstruct the victim's seed, and its mask key, from all messages."""
     place, entry = played.roster.index(victim), played.roster.entries[played.roster.index(victim)]
     held: list[tuple[int, bytes]] = []
     for holder, bodies in replies.items():

@@ -1,4 +1,4 @@
-"""A masked round played by hand, stage by stage, so that a test can look at, or bend, any of them."""
+"""A masked round run stage by stage, so that a test can inspect or change any stage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ANY_MODE: frozenset[Mode] = frozenset({"curious", "semi-malicious"})
 
 @dataclass(frozen=True)
 class CompletePlan(MaskedPlan):
-    """Everybody is everybody's neighbour and just over half of a cohort opens a secret: 2t > k, in both modes."""
+    """A plan with the complete graph and a threshold of just over half the cohort: 2t > k, in both modes."""
 
     def neighbourhood(self, clients: int) -> Neighbourhood:
         own = self.parameters
@@ -148,7 +148,7 @@ class Round:
         return server.unmask(self.roster, self.shares, self.contributions, self.replies)
 
     def opened(self) -> NDArray[np.unsignedinteger[Any]]:
-        """The sum of the contributions with the masks taken off, ring elements."""
+        """Return the sum of the contributions without masks, ring elements."""
         return self._ring(sum_of(self, self.contributions) + self.unmasking().correction)
 
     def expected(self) -> NDArray[np.unsignedinteger[Any]]:
@@ -168,10 +168,10 @@ def sum_of(played: Round, contributions: dict[str, bytes]) -> NDArray[np.unsigne
 
 
 def new_round(count: int = 9, mode: Mode = "semi-malicious", **changes: Any) -> Round:
-    """A round of `count` clients that has not begun; `changes` go to `Round`."""
+    """Return a round of `count` clients before its first stage; `changes` are fields of `Round`."""
     return Round(round_context(complete_plan(mode), count), names(count), **changes)
 
 
 def with_model(context: RoundContext, model: bytes) -> RoundContext:
-    """The same round, as a client sees it that was given another model."""
+    """Return the context of a client with another model."""
     return replace(context, model_digest=model_digest(b"terms", model))

@@ -44,7 +44,7 @@ from tests.protocols.sums.masked.rounds import (
 
 @DEFENDED
 def test_nobody_answers_two_unmask_requests(defended: bool, monkeypatch: Patch) -> None:
-    """The server asks everyone twice: once with the victim alive, once with it dead."""
+    """The server sends two unmask requests: one with the victim as survivor, one as dropout."""
     if not defended:
         monkeypatch.setattr(client._SingleUse, "take", lambda self: None)
     played = new_round(5, "curious").advertise().share().contribute()
@@ -72,7 +72,7 @@ def test_a_reply_holds_one_share_of_each_neighbour() -> None:
 
 
 def test_a_state_cannot_be_doubled() -> None:
-    """No copy, no file: whatever could answer a second time does not exist."""
+    """States cannot be copied or pickled, so none is left that could answer a second request."""
     played = new_round().advertise().share().contribute().confirm()
     for state in (played.advertised, played.shared, played.contributed, played.confirmed):
         for double in (copy.deepcopy, pickle.dumps):
@@ -84,7 +84,7 @@ def test_a_state_cannot_be_doubled() -> None:
 
 @DEFENDED
 def test_survivor_equivocation(defended: bool, monkeypatch: Patch) -> None:
-    """Half of the clients hear that the victim survived, the others that it did not."""
+    """The server tells half of the clients that the victim survived, and the others that it did not."""
     if not defended:
         monkeypatch.setattr(client, "verify_survivors", always_true)
     played = new_round(9).advertise().share().contribute()
@@ -120,7 +120,7 @@ def test_the_threshold_leaves_no_room_for_two_answers(threshold: int, monkeypatc
 
 
 def open_through_own_keys(played: Round, strangers: list[Ed25519PrivateKey | None]) -> bool:
-    """The server takes the place of everybody but the victim, with keys that it made up, and opens the one vector.
+    """The server impersonates all clients but the victim, with keys of its own, and opens the one vector.
 
     strangers: identity keys it signs with, or None to leave the members' own keys there, whose signature it has not.
     """
@@ -182,7 +182,7 @@ def test_man_in_the_middle(defended: bool, monkeypatch: Patch) -> None:
 
 @DEFENDED
 def test_invented_members(defended: bool) -> None:
-    """Other identities altogether, with good signatures: no member vouches for them."""
+    """Invented identities with valid signatures have no proof of membership."""
     played = new_round(6) if defended else new_round(6, is_member=always_true)
     strangers: list[Ed25519PrivateKey | None] = [Ed25519PrivateKey.generate() for _ in range(5)]
     assert open_through_own_keys(played, strangers) is not defended
@@ -209,7 +209,7 @@ def test_two_rosters(defended: bool, monkeypatch: Patch) -> None:
 
 @DEFENDED
 def test_a_key_found_twice(defended: bool, monkeypatch: Patch) -> None:
-    """The victim's own round keys stand in the roster again, under a name that the server invented."""
+    """The victim's own round keys occur again in the roster, under an invented client id."""
     played = new_round(6).advertise()
     if not defended:
         monkeypatch.setattr(roster, "_repeated", lambda entries: None)
@@ -228,7 +228,7 @@ def test_a_key_found_twice(defended: bool, monkeypatch: Patch) -> None:
 
 @pytest.mark.parametrize("lie", ["missing", "other keys", "other identity"])
 def test_own_entry(lie: str) -> None:
-    """A client stands in its roster, as itself."""
+    """A client must be in its roster with its own keys."""
     played = new_round(6).advertise()
     entries = dict(played.entries)
     if lie == "missing":
@@ -249,7 +249,7 @@ def test_own_entry(lie: str) -> None:
 @DEFENDED
 @pytest.mark.parametrize("signatures", [True, False], ids=["signatures checked", "masks alone"])
 def test_model_inconsistency(defended: bool, signatures: bool, monkeypatch: Patch) -> None:
-    """The victim alone is given the true model, all others one to which their answer is known: zeros."""
+    """Only the victim gets the true model; the others get one for which their contribution is zero."""
     if not defended:
         monkeypatch.setattr(
             RoundContext, "binding", lambda self: key_agreement.digest("no model", self.task_id, self.round_number)
@@ -283,7 +283,7 @@ def test_model_inconsistency(defended: bool, signatures: bool, monkeypatch: Patc
     ],
 )
 def test_small_cohort(stage: str, text: str, defended: bool, monkeypatch: Patch) -> None:
-    """A sum of few, in whichever stage the server makes it small, is refused by the client's own policy."""
+    """The client's policy refuses a sum over few clients, in whichever stage the server reduces them."""
     if not defended:
         monkeypatch.setattr(ClientPolicy, "check_cohort", lambda *_: None)
     floor = 10 if stage == "asked" else 7

@@ -1,4 +1,4 @@
-"""Attacks on masks and shares, replays, lies about who is there: with the defence and without (test_masked_attacks)."""
+"""Attacks on masks and shares, replays, lies about participants: with the defence and without (test_masked_attacks)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.protocols.sums.masked.rounds import (
 
 @DEFENDED
 def test_no_mask_serves_two_rounds(defended: bool, monkeypatch: Patch) -> None:
-    """Even a client whose generator repeats itself, as on a restored machine, shows no difference of its vectors."""
+    """A client whose random generator repeats, as on a restored machine, does not reveal differences of its vectors."""
     if not defended:
         monkeypatch.setattr(client, "mask_context", lambda *_: bytes(32))
     identities = {name: Ed25519PrivateKey.generate() for name in names(5)}
@@ -72,7 +72,7 @@ def test_keys_are_fresh_in_every_round() -> None:
 
 @DEFENDED
 def test_no_mask_serves_two_vectors(defended: bool, monkeypatch: Patch) -> None:
-    """The server asks for the contribution again, hoping for one of other values."""
+    """The server asks for a second contribution with other values."""
     if not defended:
         monkeypatch.setattr(client._SingleUse, "take", lambda self: None)
     played = new_round(5).advertise().share().contribute()
@@ -86,7 +86,7 @@ def test_no_mask_serves_two_vectors(defended: bool, monkeypatch: Patch) -> None:
 
 @DEFENDED
 def test_late_upload(defended: bool, monkeypatch: Patch) -> None:
-    """The victim is declared dead, its mask key put together; then its vector arrives after all."""
+    """The victim is declared a dropout and its mask key reconstructed; then its contribution arrives."""
     if not defended:
         real = client._masks
         monkeypatch.setattr(client, "_masks", lambda *parts: real(*parts)[1:])  # single masking
@@ -178,7 +178,7 @@ def test_a_secret_that_is_slightly_wrong_is_wrong() -> None:
 
 @DEFENDED
 def test_a_bad_share_never_makes_a_wrong_sum(defended: bool, monkeypatch: Patch) -> None:
-    """With no share to spare, a wrong one fails the round, and whose secret it was is said."""
+    """Without an extra share, a wrong one fails the round, and the error names the owner of the secret."""
     if not defended:
         monkeypatch.setattr(server, "combine_checked", lambda held, t, check: (shamir.combine(held, t), frozenset()))
     played = new_round(9).advertise().share().contribute().confirm()
@@ -194,7 +194,7 @@ def test_a_bad_share_never_makes_a_wrong_sum(defended: bool, monkeypatch: Patch)
 
 
 def test_shares_that_do_not_open_are_left_out() -> None:
-    """A client that seals nonsense for another loses a holder of its own secrets, and stops nobody."""
+    """A client that sends an invalid share loses a holder of its own secrets, and blocks nobody."""
     played = new_round(9).advertise().share()
     edge = len(played.roster.encode_set([]))
     body = bytearray(played.inboxes[VICTIM])

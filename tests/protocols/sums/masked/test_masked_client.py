@@ -1,4 +1,4 @@
-"""A client's states: one step each, checks before anything leaves it, thresholds of its own."""
+"""A client's states: one step each, checks before every message, and its own thresholds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_state_is_good_for_one_step() -> None:
 
 
 def test_a_refused_step_is_a_step() -> None:
-    """A server that sends nonsense first does not get a second try."""
+    """A failed step uses the state up: the server gets no second try."""
     played = new_round(5).advertise()
     with pytest.raises(CodecError):
         client.share(played.advertised[VICTIM], b"nonsense", played.is_member)
@@ -45,7 +45,7 @@ def test_done_holds_nothing() -> None:
 
 
 def test_secrets_go_when_they_have_served() -> None:
-    """What masked the vector is not in the states that answer unmask requests."""
+    """The states that answer unmask requests do not contain the masks' secrets."""
     for state in (client.Contributed, client.Confirmed):
         assert {"seed", "mask_secret", "sealing_secret"}.isdisjoint(field.name for field in fields(state))
 
@@ -124,7 +124,7 @@ def test_forged_confirmations_count_as_none() -> None:
 
 
 def test_confirmations_of_others_count_as_none() -> None:
-    """A client that did not survive may sign the set too: its word is not asked for."""
+    """The signature of a client that is not a survivor is ignored."""
     played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm(without=names(9)[5:])
     sets = (played.roster.encode_set(played.shares), played.survivors)
     stranger = sign_survivors(played.identities["c_008"], played.context, played.roster.digest, *sets)
@@ -174,7 +174,7 @@ def test_curious_mode_is_allowed_by_name() -> None:
 
 
 def test_one_round_is_nothing_for_another() -> None:
-    """Every message of a round is refused, or useless, in another of the same clients."""
+    """Every message of a round is rejected or useless in another round of the same clients."""
     played = new_round(5).advertise().share()
     other = new_round(5)
     other.context = round_context(complete_plan(), 5, number=2)

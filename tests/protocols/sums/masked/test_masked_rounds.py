@@ -1,4 +1,4 @@
-"""Whole masked sums: exact whoever drops out in whatever stage, or failed and said why; never a wrong sum."""
+"""Whole masked sums: with any dropouts a sum is exact, or the round fails with a reason; it is never wrong."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_dropouts_in_all_stages_at_once_on_a_sparse_graph(mode: Mode) -> None:
 @settings(max_examples=40)
 @given(mode=MODES, clients=st.integers(3, 8), data=st.data(), seed=st.integers(0, 99))
 def test_exact_or_failed(mode: Mode, clients: int, data: st.DataObject, seed: int) -> None:
-    """Whoever goes, whenever: the sum of those that contributed, exactly, or an error that says what was missing."""
+    """With any dropouts, the result is the exact sum of the contributions, or an error that says what was missing."""
     everyone = names(clients)
     drop: dict[str, MaskedMessage] = data.draw(
         st.dictionaries(st.sampled_from(everyone), st.sampled_from(MASKED_MESSAGES))

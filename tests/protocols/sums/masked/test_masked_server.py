@@ -1,4 +1,4 @@
-"""The server's half: what it refuses, what it hands on, which threshold was missed, and that it runs in a worker."""
+"""The server's half: what it rejects, what it delivers, which threshold was missed, and that it runs in a worker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_advertisement_is_for_one_client_round_and_model() -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_key_nobody_can_agree_with_stays_out(which: int) -> None:
-    """One client must not stop all its neighbours with a point of low order."""
+    """A client must not block its neighbours with a key of low order."""
     played = new_round(5)
     keys = [b"\x09" + bytes(31), b"\x05" + bytes(31)]
     keys[which] = bytes(32)
@@ -58,7 +58,7 @@ def test_a_key_nobody_can_agree_with_stays_out(which: int) -> None:
 
 
 def test_inboxes_on_a_sparse_graph() -> None:
-    """Each slot is what that neighbour sealed for this client; who did not share has an empty one."""
+    """Each slot is what that neighbour sealed for this client; neighbours that did not share have empty slots."""
     plan = make_plan({"mode": "curious", "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
     played = Round(round_context(plan, 16), names(16)).advertise().share(without=["c_003"])
     roster = played.roster
@@ -160,7 +160,7 @@ def test_confirmations_are_for_one_set() -> None:
 
 
 def test_unmasking_from_bytes_alone() -> None:
-    """What a worker gets is picklable and enough: context, roster body, ids and replies."""
+    """A worker's input is picklable and sufficient: context, roster body, ids and replies."""
     played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005"]).confirm().unmask()
     job = (played.context, played.roster.body, tuple(played.shares), tuple(played.contributions), played.replies)
     context, body, sharers, survivors, replies = pickle.loads(pickle.dumps(job))  # noqa: S301
@@ -245,7 +245,7 @@ def test_an_empty_slot_is_a_missing_share() -> None:
 
 
 def test_a_commitment_to_another_seed_fails_the_round_and_names_its_owner() -> None:
-    """Whoever commits to one seed and shares another stops the round; the sum is never wrong."""
+    """A client that commits to one seed and shares another fails the round; the sum is never wrong."""
     played = new_round(9)
     identity = played.identities[VICTIM]
     state, body = client.advertise(played.context, VICTIM, identity, played.policy)

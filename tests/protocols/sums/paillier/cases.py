@@ -22,7 +22,7 @@ LAYOUT = VectorLayout((Block("b", (Segment("values", 90, 0.1), Segment("touched"
 
 
 class MadeUpKeys(PaillierMechanism):
-    """The mechanism with keys that cost nothing to make: they are no secret."""
+    """The mechanism with public, made-up keys, which are cheap to make."""
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
         assert isinstance(plan, PaillierPlan)
@@ -70,12 +70,12 @@ def some_vector(seed: int) -> NDArray[np.float64]:
 
 
 def ciphertexts(plan: PaillierPlan, body: bytes) -> list[int]:
-    """The numbers behind n, in Python's own integers."""
+    """Return the ciphertexts after n as Python integers."""
     start, width = plan.modulus_bytes, plan.ciphertext_bytes
     return [int.from_bytes(body[at : at + width], "big") for at in range(start, len(body), width)]
 
 
 def body_of(plan: PaillierPlan, numbers: list[int], n: int) -> bytes:
-    """The inverse: n, then `numbers`."""
+    """Return the body with n and the ciphertexts `numbers`."""
     parts = [n.to_bytes(plan.modulus_bytes, "big")]
     return b"".join(parts + [number.to_bytes(plan.ciphertext_bytes, "big") for number in numbers])
