@@ -38,7 +38,7 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (EnvelopeError, "Ask the key holder to run hushrec keyring serve; check that this is the identity that enrolled."),
     (
         KeyringError,
-        "The key holder makes the keys with: hushrec keyring create. Members pass --membership-secret to join.",
+        "The key holder makes keys with: hushrec keyring create, and seals them with: hushrec keyring serve.",
     ),
     (ServerFault, "The error is in the server: its operator finds the details in the server's log."),
     (LocalFileError, "hushrec join creates the identity and its files; --identity names the identity file."),

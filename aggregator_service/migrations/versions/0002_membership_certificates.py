@@ -18,7 +18,7 @@ depends_on = None
 
 _FAIL_OPEN_MASKED_ROUNDS = """
 UPDATE rounds SET state = 'failed', failure = 'the server was upgraded during the round'
-WHERE model_digest IS NOT NULL AND state NOT IN ('complete', 'failed')
+WHERE model_digest IS NOT NULL AND state IN ('advertising', 'sharing', 'collecting', 'confirming', 'unmasking')
 """
 
 

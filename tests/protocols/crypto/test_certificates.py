@@ -111,6 +111,13 @@ def test_numbers_out_of_range_are_refused(changes: dict[str, int]) -> None:
         certificate(**changes)
 
 
+def test_requests_differ_in_every_field() -> None:
+    given = ("movies", "member", IDENTITY, MAILBOX)
+    others = [("books", *given[1:]), ("movies", "holder", *given[2:]), (*given[:2], MAILBOX, IDENTITY)]
+    requests = {certificates.certificate_request(*fields) for fields in (given, *others)}  # type: ignore[arg-type]
+    assert len(requests) == 4
+
+
 @pytest.mark.parametrize("scope", ["", "x" * 101, "ü" * 51])
 def test_a_scope_has_a_name_of_bounded_length(scope: str) -> None:
     with pytest.raises(ParameterError, match="1 to 100 bytes"):

@@ -74,6 +74,12 @@ def test_factors_other_than_one_are_found() -> None:
     assert all(len(left ^ right) >= 6 for left, right in itertools.combinations(sets, 2))
 
 
+def test_a_large_group_whose_column_others_make_up_changes_nothing() -> None:
+    a, b, c = (frozenset(f"{name}{index}" for index in range(6)) for name in "abc")
+    sets = [a | c | {"u"}, a | c, b | c, b | c | {"v", "w"}]  # the column of c is the sum of those of a and b
+    assert smallest_isolated(sets, 4) == {"u"}
+
+
 def test_a_small_set_is_a_small_group() -> None:
     assert smallest_isolated([frozenset("ab")], 3) == {"a", "b"}
     assert smallest_isolated([], 3) is None
