@@ -1,5 +1,5 @@
-# `make` alone prints what there is. Every target that needs the environment makes it first (`setup`, instant when
-# nothing changed). Variables are given on the command line: make demo DATASET=ml-100k DATA_DIR=path/to/it
+# `make` prints the targets. A target that needs the virtual environment first runs `setup`, which does nothing when the
+# requirements are unchanged. Set variables on the command line: make demo DATASET=ml-100k DATA_DIR=path/to/it
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format types imports check coverage bench lock openapi docs clean distclean
@@ -7,7 +7,7 @@
 BIN := .venv/bin
 BENCH_OUT := bench/results/local
 
-# --- make demo: each is passed on only when given -------------------------------------------------------------------
+# --- make demo: options that are empty are not passed on ------------------------------------------------------------
 DATASET ?=
 DATA_DIR ?=
 RECIPE ?=
@@ -15,7 +15,7 @@ ROUNDS ?=
 DEMO_ARGS ?=
 # --- make test -------------------------------------------------------------------------------------------------------
 PYTEST_ARGS ?=
-# Whole files side by side, one process a core and no more than eight: tests start servers of their own.
+# One process per core, at most eight, because tests start servers. The tests of one file run in one process.
 PYTEST_JOBS ?= -n logical --maxprocesses 8 --dist loadfile
 # --- make bench ------------------------------------------------------------------------------------------------------
 BENCH_ARGS ?=
@@ -23,33 +23,33 @@ BENCH_ARGS ?=
 LOCK_ARGS ?=
 
 help:
-	@echo 'HushRec: the server of a federated recommender learns sums, and nothing else.'
+	@echo 'HushRec: federated recommender training in which the server learns only sums.'
 	@echo
-	@echo 'Start here (nothing but Python 3.11+ and make is needed; the first run makes .venv):'
-	@echo '  make demo       train a recommender over an encrypted round trip, about two minutes, offline'
+	@echo 'Start here (requires Python 3.11+ and make; the first run creates .venv):'
+	@echo '  make demo       train a recommender with encrypted sums; offline, about two minutes'
 	@echo '                    DATASET=ml-100k DATA_DIR=dir   real data; also ml-1m'
-	@echo '                    RECIPE=colr  ROUNDS=n          what is trained, and for how long'
-	@echo '                    DEMO_ARGS="..."                any other option of: hushrec demo --help'
+	@echo '                    RECIPE=colr  ROUNDS=n          recipe, and number of rounds'
+	@echo '                    DEMO_ARGS="..."                other options; see: hushrec demo --help'
 	@echo '  make test       run the whole test suite'
-	@echo '                    PYTEST_ARGS="-x tests/protocols"   a part of it'
-	@echo '                    PYTEST_JOBS=                       one test after the other'
+	@echo '                    PYTEST_ARGS="-x tests/protocols"   only some tests'
+	@echo '                    PYTEST_JOBS=                       without parallel processes'
 	@echo
 	@echo 'While you work:'
-	@echo '  make setup      make or refresh .venv   (PYTHON=python3.12 chooses the interpreter)'
-	@echo '  make format     let ruff fix and format the code'
-	@echo '  make lint       ruff: rules and format'
-	@echo '  make types      mypy, strict, on the three packages'
-	@echo '  make imports    the import rules between and inside the packages'
-	@echo '  make check      lint, types, imports and test, one after the other'
-	@echo '  make coverage   lines of protocols/ that its tests run: all of sums, privacy and crypto'
+	@echo '  make setup      create or update .venv   (PYTHON=python3.12 selects the interpreter)'
+	@echo '  make format     fix and format the code with ruff'
+	@echo '  make lint       check rules and format with ruff'
+	@echo '  make types      check the types of the three packages with mypy (strict)'
+	@echo '  make imports    check the import rules between and inside the packages'
+	@echo '  make check      run lint, types, imports and test in this order'
+	@echo '  make coverage   measure the line coverage of protocols/; sums, privacy and crypto must have 100 %'
 	@echo '  make openapi    write openapi/openapi.json from the service'
-	@echo '  make docs       build the documentation site, and fail on a broken link: site/index.html'
-	@echo '  make bench      every benchmark, the quick way, and one page: $(BENCH_OUT)/index.html'
-	@echo '                    DATA_DIR=dir   data sets, without which fidelity is skipped'
-	@echo '                    BENCH_ARGS="..."   options of: python -m bench.run_all --help'
-	@echo '  make lock       resolve requirements.lock again   (LOCK_ARGS=--upgrade takes the newest)'
-	@echo '  make clean      remove caches, build output, demo output and local benchmark results'
-	@echo '  make distclean  clean, and remove .venv too'
+	@echo '  make docs       build the documentation site, site/index.html; fails on a broken link'
+	@echo '  make bench      run every benchmark with quick settings; results in $(BENCH_OUT)/index.html'
+	@echo '                    DATA_DIR=dir   folder of data sets; without it, fidelity is skipped'
+	@echo '                    BENCH_ARGS="..."   options; see: python -m bench.run_all --help'
+	@echo '  make lock       update requirements.lock   (LOCK_ARGS=--upgrade: newest versions)'
+	@echo '  make clean      remove caches, build output, demo output, site/ and local benchmark results'
+	@echo '  make distclean  run clean, and remove .venv'
 
 setup:
 	@PYTHON='$(PYTHON)' sh scripts/setup.sh
@@ -77,7 +77,7 @@ imports: setup
 
 check: lint types imports test
 
-# Every line of what must be right to keep a secret is run by the protocols' own tests.
+# The code that contributions' confidentiality depends on must be covered completely, by the tests of `protocols` alone.
 coverage: setup
 	@$(BIN)/pytest -q -n logical --maxprocesses 8 --cov=protocols --cov-report= tests/protocols tests/vectors
 	@$(BIN)/coverage report --include='protocols/sums/*,protocols/privacy/*,protocols/crypto/*' --fail-under=100 --skip-covered
@@ -100,7 +100,8 @@ docs: setup
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .hypothesis .schemathesis .mypy_cache .ruff_cache .import_linter_cache
-	rm -rf hushrec-demo site $(BENCH_OUT)
+	rm -rf hushrec-demo site $(BENCH_OUT) bench/results/index.html
+	rm -rf .coverage htmlcov
 	find . -path ./.venv -prune -o -path ./.git -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean
