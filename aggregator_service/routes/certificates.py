@@ -1,4 +1,4 @@
-"""Certificates of a task's members: renewed by each, revoked by the organiser."""
+"""Routes for membership certificates: renewal by members, revocation lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/tasks/{task}", tags=["certificates"])
 
 _MOST_BYTES = 256 * 1024
-"""Of a revocation list: 32,000 serials. Certificates that expire soon keep lists short."""
+"""Maximum size of a revocation list: 32,000 serials."""
 
 
 @router.put(
@@ -41,7 +41,7 @@ _MOST_BYTES = 256 * 1024
     responses=guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
 )
 async def renew(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
-    """Replace the asking client's membership certificate by one that the organiser issued later."""
+    """Replace the calling client's membership certificate by a newer one from the organiser."""
     member = member_of(principal, task)
     length, digest = content_length(request, exact=CERTIFICATE_BYTES), content_digest(request)
     body = await receive_small_body(services, request, length, digest)
@@ -60,13 +60,13 @@ async def renew(services: ServicesOf, principal: PrincipalOf, request: Request, 
     dependencies=[OperatorOnly],
     summary="Publish the organiser's revocation list",
     response_class=Response,
-    openapi_extra=binary_request("The signed list, as the organiser made it."),
+    openapi_extra=binary_request("The revocation list, signed by the organiser."),
     responses=guarded(
         "bad-request", "bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"
     ),
 )
 async def publish(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
-    """Store the list that the organiser signed, and end the memberships that it revokes."""
+    """Store the organiser's revocation list and revoke the members on it."""
     length, digest = content_length(request, most=_MOST_BYTES), content_digest(request)
     body = await receive_small_body(services, request, length, digest)
 
@@ -83,13 +83,17 @@ async def publish(services: ServicesOf, principal: PrincipalOf, request: Request
     "/revocations",
     summary="Download the revocation list",
     response_class=Response,
-    responses={**binary_response("The signed list."), 304: {"description": "Not modified."}, **guarded()},
+    responses={
+        **binary_response("The revocation list, signed by the organiser."),
+        304: {"description": "Not modified."},
+        **guarded(),
+    },
 )
 def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, if_none_match: IfNoneMatch = None) -> Response:
-    """The newest list that the organiser signed; 404 while there is none."""
+    """Return the organiser's newest revocation list; 404 if none is stored."""
     with services.database.read() as session:
         row: TaskRow = task_of(session, principal, task)
         body = row.revocations
     if body is None:
-        raise Problem("not-found", "the organiser has revoked nothing in this task")
+        raise Problem("not-found", "no revocation list is stored for this task")
     return bytes_response(body, hashlib.sha256(body).hexdigest(), if_none_match)

@@ -1,4 +1,4 @@
-"""Membership certificates at the server: checked at enrolment, and again before a roster is made."""
+"""Check membership certificates at enrolment, at renewal, and before a roster is made."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["certified", "holds_certificate", "renew_certificate"]
 
 
 def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -> bytes | None:
-    """The certificate in a request to enrol, checked; None in a task without an organiser.
+    """Return the certificate of an enrolment request after checking it; None in a task without an organiser.
 
-    Raises 403 forbidden when it is missing, expired, revoked, for another role, or not the organiser's: such a client
-    is refused here, and hurts nobody else.
+    Raises 403 forbidden if it is missing, expired, revoked, for another role, or not signed by the organiser. A member
+    with such a certificate would make every masked round fail.
     """
     if task.organiser_key is None:
         return None
@@ -37,10 +37,14 @@ def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -
 
 
 def renew_certificate(session: Session, task_id: str, client_id: str, body: bytes, now: float) -> None:
-    """Replace a client's certificate; 403 forbidden for one that does not hold, 409 conflict for an older one."""
+    """Replace a client's certificate by a newer one.
+
+    Raises 403 forbidden for an invalid certificate; 409 conflict for one that expires before the stored one, and in a
+    task without an organiser.
+    """
     task, client = session.get_one(TaskRow, task_id), session.get_one(ClientRow, client_id)
     if task.organiser_key is None:
-        raise Problem("conflict", "this task has no organiser, so nobody has a certificate in it")
+        raise Problem("conflict", "this task has no organiser, so its members have no certificates")
     try:
         _check(task, client.identity_key, client.mailbox_key, body, client.role, now)
     except (CertificateError, CodecError) as error:
@@ -49,12 +53,13 @@ def renew_certificate(session: Session, task_id: str, client_id: str, body: byte
         client.certificate is not None
         and Certificate.decode(client.certificate).not_after > Certificate.decode(body).not_after
     ):
-        raise Problem("conflict", "the certificate that is stored expires later")  # a recorded request, sent again
+        # may be a replay of an earlier request
+        raise Problem("conflict", "the stored certificate expires later than this one")
     client.certificate = body
 
 
 def holds_certificate(task: TaskRow, client: ClientRow, now: float) -> bool:
-    """Whether a client may be in a roster now: its certificate has not expired and is not revoked."""
+    """Return whether a client may be in a roster now: its certificate has not expired and is not revoked."""
     if task.organiser_key is None:
         return True
     try:
@@ -65,9 +70,12 @@ def holds_certificate(task: TaskRow, client: ClientRow, now: float) -> bool:
 
 
 def _check(task: TaskRow, identity_key: bytes, mailbox_key: bytes, body: bytes, role: str, now: float) -> None:
-    made = Certificate.decode(body)
-    check_certificate(task.organiser_key or b"", task.organiser_scope or "", identity_key, mailbox_key, made, now)
-    if made.role != role:
-        raise CertificateError(f"the membership certificate is for the role {made.role}, not {role}")
-    if task.revocations is not None and RevocationList.decode(task.revocations).covers(made):
+    """Raise `CertificateError` or `CodecError` unless the certificate `body` is valid for these keys and this role."""
+    certificate = Certificate.decode(body)
+    check_certificate(
+        task.organiser_key or b"", task.organiser_scope or "", identity_key, mailbox_key, certificate, now
+    )
+    if certificate.role != role:
+        raise CertificateError(f"the membership certificate is for the role {certificate.role}, not {role}")
+    if task.revocations is not None and RevocationList.decode(task.revocations).covers(certificate):
         raise CertificateError("the membership certificate was revoked by the organiser")

@@ -1,4 +1,4 @@
-"""An organiser's revocation list: stored, and the memberships that it revokes ended."""
+"""Store an organiser's revocation list and revoke the members on it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["store_revocations"]
 
 
 def store_revocations(session: Session, task: TaskRow, body: bytes, now: float) -> int:
-    """Keep the organiser's newest list and end the memberships that it revokes; how many that were.
+    """Store the organiser's newest list and revoke the members on it; return their number.
 
-    Raises 409 conflict in a task without an organiser and for a list older than the one stored, 400 bad-request for
-    bytes that are no list, 403 forbidden for a list that the organiser did not sign.
+    Raises 409 conflict in a task without an organiser and for a list older than the stored one, 400 bad-request for a
+    malformed list, 403 forbidden for a list that the organiser did not sign.
     """
     if task.organiser_key is None or task.organiser_scope is None:
         raise Problem("conflict", "this task has no organiser, so it has no revocation list")
@@ -30,7 +30,7 @@ def store_revocations(session: Session, task: TaskRow, body: bytes, now: float) 
     except CertificateError as error:
         raise Problem("forbidden", str(error)) from error
     if task.revocations is not None and listed.issued_at < RevocationList.decode(task.revocations).issued_at:
-        raise Problem("conflict", "a newer revocation list is stored already")
+        raise Problem("conflict", "the stored revocation list is newer than this one")
     task.revocations = body
     query = select(ClientRow).where(
         ClientRow.task_id == task.id, ClientRow.revoked_at.is_(None), ClientRow.certificate.is_not(None)

@@ -1,4 +1,4 @@
-"""`hushrec certificate`: ask an organiser for a membership certificate, and look at the one that is stored."""
+"""`hushrec certificate`: request a membership certificate from an organiser, and show the stored one."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from protocols.errors import KeyringError, ParameterError
 __all__ = ["certificate", "parse_role"]
 
 certificate = typer.Typer(
-    no_args_is_help=True, help="Ask an organiser for a membership certificate, and show the stored one."
+    no_args_is_help=True, help="Request a membership certificate from an organiser, and show the stored one."
 )
 
 
 def parse_role(name: str) -> CertifiedRole:
-    """The role of that name. Raises `ParameterError` for any other name."""
+    """Return `name` as a role. Raises `ParameterError` if it is not one."""
     match name:
         case "member" | "holder" | "committee":
             return name
-    raise ParameterError(f"unknown role {name!r}: it is member, holder or committee")
+    raise ParameterError(f"unknown role {name!r}: must be member, holder or committee")
 
 
 @certificate.command("request")
 def request(
-    scope: Annotated[str, typer.Option(help="Name of the task or group of tasks; the organiser tells it.")],
-    role: Annotated[str, typer.Option(help="member, holder (keys of an encrypted task) or committee.")] = "member",
+    scope: Annotated[str, typer.Option(help="Name of the task or group of tasks, as the organiser gave it.")],
+    role: Annotated[str, typer.Option(help="member, holder (of an encrypted task's keys) or committee.")] = "member",
     identity: IdentityFile = None,
 ) -> None:
-    """Print a request for a certificate as JSON: send it to the organiser, who answers with the certificate.
+    """Print a request for a certificate as JSON. Send it to the organiser, which returns the certificate.
 
-    It contains public keys and a signature, and nothing secret. `hushrec join --issuer` does this over HTTP.
+    The request contains public keys and a signature, and no secret. `hushrec join --issuer` sends it over HTTP.
 
     Example: hushrec certificate request --scope movies > ann.request.json
     """
@@ -52,8 +52,10 @@ def show(task: TaskName = None, identity: IdentityFile = None) -> None:
     membership = kept_membership(load_identity(identity), task)
     if membership.certificate is None or membership.organiser is None:
         raise KeyringError(f"task {membership.task_name!r} has no organiser: no certificate is stored")
-    made = Certificate.decode(membership.certificate)
-    expires = datetime.fromtimestamp(made.not_after, UTC)
+    stored = Certificate.decode(membership.certificate)
+    expires = datetime.fromtimestamp(stored.not_after, UTC)
     console.print(f"organiser {membership.organiser.key}", highlight=False, soft_wrap=True)
-    console.print(f"scope {membership.organiser.scope}, role {made.role}, serial {made.serial:016x}", highlight=False)
-    console.print(f"holds until {expires:%F %H:%M} UTC", highlight=False)
+    console.print(
+        f"scope {membership.organiser.scope}, role {stored.role}, serial {stored.serial:016x}", highlight=False
+    )
+    console.print(f"valid until {expires:%F %H:%M} UTC", highlight=False)

@@ -18,7 +18,7 @@ from client_sdk.errors import (
     StaleSignature,
     Unauthenticated,
 )
-from protocols.errors import EnvelopeError, KeyringError
+from protocols.errors import CertificateError, EnvelopeError, KeyringError
 
 __all__ = ["hint"]
 
@@ -31,17 +31,30 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
         "Check that --identity is the file this client enrolled with. A proxy that rewrites paths breaks signatures.",
     ),
     (StaleSignature, "Set this machine's clock: it differs too much from the server's."),
-    (Forbidden, "Check that the invitation is copied in full and is for this server."),
+    (
+        Forbidden,
+        "Check that the invitation is copied in full and is for this server, and that the membership certificate is from "
+        "the task's organiser (--issuer with --scope and --code, or --certificate).",
+    ),
     (PolicyRefused, "To accept such a task, pass --min-cohort or --allow-plain."),
     (ModelUnavailable, "Try again when the next round has ended."),
     (ConnectionFailed, "Check the address and that the server is running: hushrec doctor --url URL"),
     (EnvelopeError, "Ask the key holder to run hushrec keyring serve; check that this is the identity that enrolled."),
     (
+        CertificateError,
+        "Ask the task's organiser for a certificate for this identity: --issuer with --scope and a code, or a file made "
+        "from hushrec certificate request.",
+    ),
+    (
         KeyringError,
         "The key holder makes keys with: hushrec keyring create, and seals them with: hushrec keyring serve.",
     ),
     (ServerFault, "The error is in the server: its operator finds the details in the server's log."),
-    (LocalFileError, "hushrec join creates the identity and its files; --identity names the identity file."),
+    (
+        LocalFileError,
+        "hushrec join creates a client's identity and files (--identity names the identity file); hushrec organiser init "
+        "creates an organiser's key (--folder names its folder).",
+    ),
 )
 
 

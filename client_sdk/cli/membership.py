@@ -86,7 +86,7 @@ def certificate_choice(
 ) -> CertificateChoice | None:
     """Where the options say that the certificate comes from; None without any of them.
 
-    Raises `ParameterError` for options that do not go together and for a file that holds no certificate.
+    Raises `ParameterError` for options that do not go together, and for a file that is missing or holds no certificate.
     """
     if file is not None and issuer is not None:
         raise ParameterError("pass --certificate or --issuer, not both")
@@ -95,10 +95,16 @@ def certificate_choice(
             return IssuedCertificate.model_validate_json(file.read_bytes())
         except (ValueError, CodecError):
             raise ParameterError(f"{file} holds no membership certificate: ask the organiser for one") from None
+        except OSError as error:
+            raise ParameterError(f"cannot read the membership certificate {file}: {error.strerror}") from error
+    if issuer is None and scope is not None:
+        raise ParameterError(
+            "--scope needs --issuer: pass the address of the organiser's issuing endpoint, or set HUSHREC_ISSUER"
+        )
     if issuer is None:
         return None
     if scope is None or code is None:
-        raise ParameterError("--issuer needs --scope and --code: the organiser tells both")
+        raise ParameterError("--issuer needs --scope and --code: ask the organiser for both")
     return Issuer(issuer, scope, code, role)
 
 

@@ -1,4 +1,4 @@
-"""`hushrec organiser`: certify the members of an app's tasks. For whoever publishes the app, not for the aggregator."""
+"""`hushrec organiser`: certify the members of an app's tasks. For the publisher of the app, not for the aggregator."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["organiser"]
 
 organiser = typer.Typer(
     no_args_is_help=True,
-    help="Certify the members of an app's tasks (for whoever publishes the app; never on the aggregator's machine).",
+    help="Certify the members of an app's tasks (for the publisher of the app; never on the aggregator's machine).",
 )
 
 Folder = Annotated[
     Path, typer.Option("--folder", envvar="HUSHREC_ORGANISER", help="Folder with the organiser's key and ledger.")
 ]
 Scope = Annotated[str, typer.Option(help="Name of the task or group of tasks that the certificates are for.")]
-Days = Annotated[float, typer.Option(min=0.001, help="Days for which a certificate holds.")]
-Role = Annotated[str, typer.Option(help="member, holder (keys of an encrypted task) or committee.")]
+Days = Annotated[float, typer.Option(min=0.001, help="Validity of a certificate, in days.")]
+Role = Annotated[str, typer.Option(help="member, holder (of an encrypted task's keys) or committee.")]
 _FOLDER = Path("organiser")
 _DAY = 86_400
 _DAYS = DEFAULT_LIFETIME / _DAY
@@ -38,22 +38,22 @@ _DAYS = DEFAULT_LIFETIME / _DAY
 
 @organiser.command("init")
 def init(folder: Folder = _FOLDER) -> None:
-    """Make an organiser's signing key and print its public key.
+    """Create an organiser's signing key and print the public key.
 
     Ship the public key with your app, and give it to the operator of the aggregator: hushrec-server task create
-    --organiser KEY. Keep the folder off the aggregator's machine and back it up: without the key nobody can be
-    certified or revoked.
+    --organiser KEY. Keep the folder off the aggregator's machine and back it up: without the key, no member can
+    be certified or revoked.
 
     Example: hushrec organiser init --folder organiser
     """
     made = Organiser.create(folder)
-    stderr.print(f"the signing key is in {escape(str(folder))}; the public key is:", soft_wrap=True)
+    stderr.print(f"signing key stored in {escape(str(folder))}; the public key is:", soft_wrap=True)
     print(b64encode(made.public_key))
 
 
 @organiser.command("key")
 def key(folder: Folder = _FOLDER) -> None:
-    """Print the public key again.
+    """Print the organiser's public key.
 
     Example: hushrec organiser key --folder organiser
     """
@@ -63,29 +63,35 @@ def key(folder: Folder = _FOLDER) -> None:
 @organiser.command("certify")
 def certify(
     request: Annotated[Path, typer.Argument(help="File with the client's request (hushrec certificate request).")],
-    subject: Annotated[str, typer.Option(help="Who it is: an account, a customer number. One identity each.")],
+    subject: Annotated[
+        str, typer.Option(help="The user: an account or a customer number. Each subject has one identity.")
+    ],
     folder: Folder = _FOLDER,
     days: Days = _DAYS,
 ) -> None:
-    """Certify the keys in a client's request and print the certificate as JSON, for a file that the client is sent.
+    """Certify the keys in a client's request and print the certificate as JSON. Send it to the client as a file.
 
     Example: hushrec organiser certify ann.request.json --subject ann > ann.certificate.json
     """
     try:
         wanted = CertificateRequest.model_validate_json(request.read_bytes())
     except (ValueError, CodecError):
-        raise ParameterError(f"{request} is no certificate request: make it with hushrec certificate request") from None
+        raise ParameterError(
+            f"{request} is not a certificate request; create one with hushrec certificate request"
+        ) from None
+    except OSError as error:
+        raise ParameterError(f"cannot read the certificate request {request}: {error.strerror}") from error
     print(Organiser.open(folder).issue(wanted, subject, round(days * _DAY)).model_dump_json(indent=1))
 
 
 @organiser.command("codes")
 def codes(
     scope: Scope,
-    count: Annotated[int, typer.Option(min=1, max=100_000, help="How many.")] = 1,
+    count: Annotated[int, typer.Option(min=1, max=100_000, help="Number of codes.")] = 1,
     role: Role = "member",
     folder: Folder = _FOLDER,
 ) -> None:
-    """Print one-time codes, one a line: each lets one identity have a certificate from hushrec organiser serve.
+    """Print one-time codes, one per line. With a code, one identity gets a certificate from hushrec organiser serve.
 
     Example: hushrec organiser codes --scope movies --count 100 > codes.txt
     """
@@ -96,29 +102,28 @@ def codes(
 @organiser.command("revoke")
 def revoke(
     scope: Scope,
-    subject: Annotated[str, typer.Option(help="Whose certificate is taken back.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the signed list is written.")],
+    subject: Annotated[str, typer.Option(help="The subject whose certificates are revoked.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File for the signed list.")],
     folder: Folder = _FOLDER,
 ) -> None:
     """Revoke a subject's certificates and write the scope's signed revocation list.
 
-    Hand the list to the operator (hushrec-server task revocations): the server refuses the member at once, and clients
-    that fetch the list refuse it too. Others learn of it when the certificate expires.
+    Give the list to the operator (hushrec-server task revocations). The server rejects the member at once, and so do
+    clients that fetch the list. Other clients accept the certificate until it expires.
 
     Example: hushrec organiser revoke --scope movies --subject ann -o movies.revoked
     """
     listed = Organiser.open(folder).revoke(scope, subject)
     write_private(output, listed.encode())
-    console.print(f"{len(listed.serials)} revoked in scope {escape(scope)}; the list is in {escape(str(output))}")
+    console.print(f"{len(listed.serials)} revoked in scope {escape(scope)}; list written to {escape(str(output))}")
 
 
 @organiser.command("list")
 def list_certified(scope: Scope, folder: Folder = _FOLDER) -> None:
-    """List who holds a certificate in a scope, and until when.
+    """List the subjects that have a certificate in a scope, and its expiry.
 
     Example: hushrec organiser list --scope movies
     """
-
     rows = [
         (
             escape(record.subject),
@@ -127,20 +132,20 @@ def list_certified(scope: Scope, folder: Folder = _FOLDER) -> None:
         )
         for record in Organiser.open(folder).held(scope)
     ]
-    console.print(table(f"certificates of scope {scope}", ("subject", "serial", "holds until"), rows))
+    console.print(table(f"certificates of scope {scope}", ("subject", "serial", "valid until"), rows))
 
 
 @organiser.command("serve")
 def serve(
-    scope: Annotated[list[str], typer.Option(help="Issue for this scope; may be given several times.")],
+    scope: Annotated[list[str], typer.Option(help="Issue certificates for this scope; may be given several times.")],
     folder: Folder = _FOLDER,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8100,
     days: Days = _DAYS,
     tls_certificate: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate (PEM).")] = None,
 ) -> None:
-    """Serve the issuing endpoint, with one-time codes as the login. For trials; an app mounts it beside its own login.
+    """Serve the issuing endpoint for clients with one-time codes. For trials: an app mounts it next to its own login.
 
     Example: hushrec organiser serve --scope movies --port 8100
     """
@@ -149,4 +154,9 @@ def serve(
     from client_sdk.organiser.app import create_issuer
 
     app = create_issuer(Organiser.open(folder), scopes=scope, lifetime=round(days * _DAY))
+    scheme = "http" if tls_certificate is None else "https"
+    address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    stderr.print(
+        f"issuing certificates for {escape(', '.join(scope))} at {address}; press Ctrl-C to stop", soft_wrap=True
+    )
     uvicorn.run(app, host=host, port=port, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level="warning")

@@ -1,4 +1,4 @@
-"""The organiser: whoever publishes the app certifies its members' keys. Never run it beside the aggregator.
+"""The organiser: certifies the keys of an app's members. Run it apart from the aggregator.
 
 The issuing endpoint is `client_sdk.organiser.app.create_issuer`, which needs FastAPI.
 """

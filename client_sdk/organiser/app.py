@@ -1,9 +1,9 @@
-"""An HTTP endpoint that issues certificates, to be mounted beside the organiser's own login.
+"""An HTTP endpoint that issues certificates; an app mounts it next to its own login.
 
     app = create_issuer(Organiser.open("organiser"), scopes=["movies"], authorise=account_of)
 
-`authorise` is the login: it is given the HTTP request and the certificate request, and returns the subject. Without it,
-one-time codes from `hushrec organiser codes` are the login.
+`authorise` authenticates a request: it receives the HTTP request and the certificate request, and returns the subject.
+By default, clients authenticate with one-time codes from `hushrec organiser codes`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from protocols.messages.certificates import CertificateRequest, IssuedCertificat
 __all__ = ["Authorise", "NotAuthorised", "create_issuer"]
 
 Authorise = Callable[[Request, CertificateRequest], str | Awaitable[str]]
-"""Who asks: returns the subject, or raises `NotAuthorised`."""
+"""Authenticates a request: returns the subject, or raises `NotAuthorised`."""
 
 
 class NotAuthorised(Exception):
-    """The login does not let this request have a certificate; the text is shown to the client."""
+    """The request is not authenticated (401). The message is sent to the client."""
 
 
 class _UnknownScope(Exception):
-    """The endpoint issues nothing for this scope."""
+    """The endpoint does not issue certificates for this scope (404)."""
 
 
 def create_issuer(
@@ -42,52 +42,54 @@ def create_issuer(
     authorise: Authorise | None = None,
     lifetime: int = DEFAULT_LIFETIME,
 ) -> FastAPI:
-    """The issuing endpoint as an ASGI application.
+    """Return the issuing endpoint as an ASGI application.
 
-    scopes: those it issues for. authorise: the login; one-time codes by default. lifetime: seconds for which a
-    certificate holds. Errors are problem documents (RFC 9457).
+    scopes: the scopes to issue certificates for. authorise: authenticates requests; one-time codes by default.
+    lifetime: validity of a certificate, in seconds. Errors are problem documents (RFC 9457).
     """
     login = authorise or _code_login(organiser)
     app = FastAPI(title="HushRec organiser", docs_url=None, redoc_url=None)
 
     @app.get("/v1/organiser", summary="Show the organiser's public key")
     def show() -> OrganiserView:
-        """The key that clients pin: compare it with the one that came with the app."""
+        """Return the public key that clients pin; compare it with the one that came with the app."""
         key = b64encode(organiser.public_key)
         return OrganiserView(organiser_key=key, scopes=sorted(scopes), lifetime_seconds=lifetime)
 
     @app.post("/v1/certificates", summary="Issue a certificate", status_code=201)
-    async def issue(request: Request, wanted: CertificateRequest) -> IssuedCertificate:
-        """Certify the keys of whoever the login says is asking; again for the same keys, with a later expiry."""
-        _require_scope(wanted.scope)
-        found = login(request, wanted)
+    async def issue(request: Request, asked: CertificateRequest) -> IssuedCertificate:
+        """Certify the keys of the authenticated subject. A later request for these keys renews the certificate."""
+        _require_scope(asked.scope)
+        found = login(request, asked)
         subject = await found if inspect.isawaitable(found) else found
-        return await run_in_threadpool(organiser.issue, wanted, subject, lifetime)
+        return await run_in_threadpool(organiser.issue, asked, subject, lifetime)
 
     @app.get("/v1/revocations", summary="Download the revocation list", response_class=Response)
     def revocations(scope: str = Query(description="Name of the scope.")) -> Response:
-        """The signed list of certificates that hold no longer, as bytes."""
+        """Return the signed list of revoked certificates, as bytes."""
         _require_scope(scope)
         return Response(organiser.revocations(scope).encode(), media_type="application/octet-stream")
 
     def _require_scope(scope: str) -> None:
         if scope not in scopes:
-            raise _UnknownScope(f"nothing is issued here for scope {scope!r}")
+            raise _UnknownScope(f"this endpoint issues no certificates for scope {scope!r}")
 
     _install_problem_handlers(app)
     return app
 
 
 def _code_login(organiser: Organiser) -> Authorise:
-    """One-time codes: `Authorization: Bearer hoc_...`."""
+    """Return an `Authorise` for one-time codes: `Authorization: Bearer hoc_...`."""
 
-    async def authorise(request: Request, wanted: CertificateRequest) -> str:
+    async def authorise(request: Request, asked: CertificateRequest) -> str:
         scheme, _, code = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not code:
             raise NotAuthorised("send a code in the header Authorization: Bearer <code>")
-        subject = await run_in_threadpool(organiser.issued.subject_of, code.strip(), wanted.scope, wanted.role)
+        subject = await run_in_threadpool(organiser.issued.subject_of, code.strip(), asked.scope, asked.role)
         if subject is None:
-            raise NotAuthorised("the code is not known for this scope and role")
+            raise NotAuthorised(
+                f"the code is not valid: ask the organiser for one for scope {asked.scope!r} and role {asked.role!r}"
+            )
         return subject
 
     return authorise

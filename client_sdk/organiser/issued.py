@@ -1,8 +1,8 @@
-"""The organiser's ledger: which subject holds which certificate, which certificates are revoked, which codes are open.
+"""The organiser's ledger of subjects, their certificates, revoked certificates and one-time codes.
 
-One SQLite file of mode 0600. A *subject* is whatever the organiser's own login tells apart: an account, a customer
-number, a one-time code. One subject has one certified identity for each scope and role: that is what keeps a single
-person from becoming a hundred members.
+The ledger is one SQLite file of mode 0600. A *subject* is what the organiser's own login identifies: an account, a
+customer number, a one-time code. A subject has one certified identity for each scope and role, so that one person
+cannot become many members.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CODE_PREFIX: Final = "hoc_"
 
 @dataclass(frozen=True)
 class IssuedRecord:
-    """One subject's certified keys. not_after: of the newest certificate, seconds since the epoch."""
+    """One subject's certified keys. not_after: expiry of the newest certificate, seconds since the epoch."""
 
     subject: str
     identity_key: bytes
@@ -51,7 +51,7 @@ class IssuedRecord:
 
 
 class IssuedCertificates:
-    """The ledger in one file. Every call opens it anew, so threads and processes may share it."""
+    """The ledger, in one file. Every call opens its own connection, so threads and processes may share it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,7 +63,7 @@ class IssuedCertificates:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that writes; committed unless the block raises."""
+        """Run a write transaction; commit it, or roll it back if the block raises."""
         with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -78,15 +78,17 @@ class IssuedCertificates:
     def record(
         self, scope: str, role: CertifiedRole, subject: str, identity_key: bytes, mailbox_key: bytes, not_after: int
     ) -> IssuedRecord:
-        """Enter a certificate for the subject's keys: the first one, or a later one for the same keys.
+        """Record a certificate for the subject's keys: the first one, or a renewal for the same keys.
 
-        Raises `ParameterError` when the subject holds a certificate for other keys, or another subject for these.
+        A renewal keeps the serial. Raises `ParameterError` if the subject has a certificate for other keys, or another
+        subject has one for these keys.
         """
         with self._connected() as connection:
             known = _find(connection, scope, role, subject)
             if known is not None and (known.identity_key, known.mailbox_key) != (identity_key, mailbox_key):
                 raise ParameterError(
-                    f"subject {subject!r} has a certificate for other keys in scope {scope!r}: revoke that one first"
+                    f"subject {subject!r} already has a certificate for other keys in scope {scope!r}: use another code "
+                    "or account, or ask the organiser to revoke that certificate"
                 )
             if known is not None:
                 connection.execute(
@@ -103,7 +105,7 @@ class IssuedCertificates:
         return IssuedRecord(subject, identity_key, mailbox_key, serial, not_after)
 
     def revoke(self, scope: str, subject: str) -> list[int]:
-        """Take back what the subject holds in the scope; the serials, none when it holds nothing."""
+        """Revoke the subject's certificates in the scope; return their serials, an empty list if it has none."""
         with self._connected() as connection:
             held = connection.execute(
                 "SELECT serial, not_after FROM certified WHERE scope = ? AND subject = ?", (scope, subject)
@@ -115,14 +117,14 @@ class IssuedCertificates:
         return [int(serial) for serial, _ in held]
 
     def revoked(self, scope: str, now: float) -> frozenset[int]:
-        """Serials of the scope that are revoked and have not expired by themselves."""
+        """Return the serials of the scope's revoked certificates that have not expired; delete the expired ones."""
         with self._connected() as connection:
             connection.execute("DELETE FROM revoked WHERE not_after < ?", (int(now),))
             rows = connection.execute("SELECT serial FROM revoked WHERE scope = ?", (scope,)).fetchall()
         return frozenset(int(serial) for (serial,) in rows)
 
     def held(self, scope: str) -> list[IssuedRecord]:
-        """Every certificate of the scope that is not revoked, by subject."""
+        """Return the certificates of the scope that are not revoked, in the order of their subjects."""
         with self._connected() as connection:
             rows = connection.execute(
                 "SELECT subject, identity_key, mailbox_key, serial, not_after FROM certified WHERE scope = ? "
@@ -132,14 +134,14 @@ class IssuedCertificates:
         return [IssuedRecord(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
 
     def new_codes(self, scope: str, role: CertifiedRole, count: int) -> list[str]:
-        """Fresh codes, each good for one identity; only their SHA-256 is kept."""
+        """Return `count` new one-time codes, each for one identity. The ledger stores only their SHA-256."""
         codes = [_CODE_PREFIX + secrets.token_urlsafe(_CODE_BYTES) for _ in range(count)]
         with self._connected() as connection:
             connection.executemany("INSERT INTO codes VALUES (?, ?, ?)", [(_hash(code), scope, role) for code in codes])
         return codes
 
     def subject_of(self, code: str, scope: str, role: CertifiedRole) -> str | None:
-        """The subject that a code stands for; None when it is not known for this scope and role."""
+        """Return the subject that belongs to a code; None if the code is not valid for this scope and role."""
         code_hash = _hash(code)
         with self._connected() as connection:
             found = connection.execute(

@@ -1,4 +1,4 @@
-"""An organiser: a signing key, and the ledger of what was signed with it, in one folder of mode 0700."""
+"""An organiser: a signing key and the ledger of its certificates, in one folder of mode 0700."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from protocols.messages.certificates import CertificateRequest, IssuedCertificat
 __all__ = ["DEFAULT_LIFETIME", "Organiser"]
 
 DEFAULT_LIFETIME: Final = 30 * 24 * 3600
-"""Seconds for which a certificate holds unless told otherwise: 30 days. A revoked one is listed for that long."""
+"""Default validity of a certificate in seconds: 30 days. A revoked certificate stays listed until it expires."""
 _KEY_FILE: Final = "organiser.key"
 _LEDGER_FILE: Final = "issued.sqlite3"
 _FORMAT: Final = "hushrec organiser 1"
@@ -38,9 +38,9 @@ _FORMAT: Final = "hushrec organiser 1"
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Organiser:
-    """Certifies and revokes. It shows its public key, never the private one.
+    """Certifies and revokes clients' keys. Its `repr` shows only the public key.
 
-    clock: seconds since the epoch; the machine's by default.
+    issued: the ledger. clock: returns seconds since the epoch; the system clock by default.
     """
 
     signing_key: Ed25519PrivateKey
@@ -52,10 +52,10 @@ class Organiser:
 
     @classmethod
     def create(cls, folder: str | Path) -> Self:
-        """A new organiser with a fresh key in `folder`; `LocalFileError` when there is one already."""
+        """Create an organiser with a new key in `folder`. Raises `LocalFileError` if the folder has a key already."""
         folder = Path(folder)
         if (folder / _KEY_FILE).exists():
-            raise LocalFileError(f"{folder / _KEY_FILE} exists: an organiser's key is never overwritten")
+            raise LocalFileError(f"{folder / _KEY_FILE} exists; an organiser's key is never overwritten")
         ensure_private_directory(folder)
         key = Ed25519PrivateKey.generate()
         content = {"format": _FORMAT, "signing_key": b64encode(key.private_bytes_raw())}
@@ -64,13 +64,13 @@ class Organiser:
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """The organiser in `folder`; `LocalFileError` when it is missing, damaged or readable by other users."""
+        """Load the organiser in `folder`. Raises `LocalFileError` if it is missing, damaged or readable by others."""
         path = Path(folder) / _KEY_FILE
         body = read_private(path, "the organiser's key")
         try:
             content = json.loads(body)
             if content["format"] != _FORMAT:
-                raise LocalFileError(f"{path} is of a format that is not known here")
+                raise LocalFileError(f"{path} has an unknown format")
             key = Ed25519PrivateKey.from_private_bytes(b64decode(content["signing_key"], 32))
         except (ValueError, TypeError, KeyError, CodecError) as error:
             raise LocalFileError(f"{path} is damaged") from error
@@ -78,7 +78,7 @@ class Organiser:
 
     @property
     def public_key(self) -> bytes:
-        """Ed25519 public key, 32 bytes: what clients and the aggregator pin."""
+        """Ed25519 public key, 32 bytes, which clients and the aggregator pin."""
         return self.signing_key.public_key().public_bytes_raw()
 
     def certify(
@@ -90,16 +90,16 @@ class Organiser:
         role: CertifiedRole = "member",
         lifetime: int = DEFAULT_LIFETIME,
     ) -> Certificate:
-        """Certify the keys of one subject, for the first time or again before the last certificate expires.
+        """Certify the keys of one subject, or renew their certificate.
 
-        subject: who it is by the organiser's own login; one subject has one identity for each scope and role. lifetime:
-        seconds. Raises `ParameterError` when the subject has a certificate for other keys, when another subject has one
-        for these, and for keys or a scope that cannot be certified.
+        subject: the user, as the organiser's own login names it; it has one identity for each scope and role. lifetime:
+        seconds. Raises `ParameterError` if the subject has a certificate for other keys, if another subject has one for
+        these keys, and for keys or a scope that cannot be certified.
         """
         if lifetime < 1:
-            raise ParameterError(f"a certificate holds for at least one second, got a lifetime of {lifetime}")
+            raise ParameterError(f"the lifetime of a certificate must be at least 1 second, got {lifetime}")
         not_after = int(self.clock()) + lifetime
-        # before anything is recorded: this raises for keys and scopes that cannot be certified
+        # raises for keys and scopes that cannot be certified, before anything is recorded
         certify(self.signing_key, scope, identity_key, mailbox_key, role=role, serial=0, not_after=not_after)
         record = self.issued.record(scope, role, subject, identity_key, mailbox_key, not_after)
         return certify(
@@ -107,38 +107,39 @@ class Organiser:
         )
 
     def issue(self, request: CertificateRequest, subject: str, lifetime: int = DEFAULT_LIFETIME) -> IssuedCertificate:
-        """Answer a client's request, once its login has said who it is.
+        """Return the certificate for the request of an authenticated subject.
 
-        Raises `ParameterError` as `certify` does, and when the request is not signed with the identity key it names.
+        Raises `ParameterError` as `certify` does, and if the request is not signed with the identity key in it.
         """
         identity_key, mailbox_key = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
         statement = certificate_request(request.scope, request.role, identity_key, mailbox_key)
         try:
             Ed25519PublicKey.from_public_bytes(identity_key).verify(b64decode(request.signature, 64), statement)
         except (InvalidSignature, ValueError):
-            raise ParameterError("the request is not signed with the identity key that it names") from None
-        made = self.certify(request.scope, subject, identity_key, mailbox_key, request.role, lifetime)
+            raise ParameterError("the request is not signed with the identity key that it contains") from None
+        certificate = self.certify(request.scope, subject, identity_key, mailbox_key, request.role, lifetime)
         return IssuedCertificate(
             scope=request.scope,
-            certificate=b64encode(made.encode()),
+            certificate=b64encode(certificate.encode()),
             organiser_key=b64encode(self.public_key),
-            not_after=made.not_after,
+            not_after=certificate.not_after,
         )
 
     def revoke(self, scope: str, subject: str) -> RevocationList:
-        """Revoke what the subject holds in the scope and return the new list; `ParameterError` when it holds nothing.
+        """Revoke the subject's certificates in the scope; return the new revocation list.
 
-        The subject may be certified again afterwards, with the same or other keys.
+        The subject may be certified again afterwards, with the same or other keys. Raises `ParameterError` if it has no
+        certificate in the scope.
         """
         if not self.issued.revoke(scope, subject):
             raise ParameterError(f"subject {subject!r} holds no certificate in scope {scope!r}")
         return self.revocations(scope)
 
     def revocations(self, scope: str) -> RevocationList:
-        """The scope's revocation list, signed now; certificates that have expired by themselves are left out."""
+        """Sign and return the scope's revocation list, without expired certificates."""
         now = self.clock()
         return revoke(self.signing_key, scope, self.issued.revoked(scope, now), int(now))
 
     def held(self, scope: str) -> list[IssuedRecord]:
-        """Who holds a certificate in the scope, by subject."""
+        """Return the certificates of the scope that are not revoked, in the order of their subjects."""
         return self.issued.held(scope)

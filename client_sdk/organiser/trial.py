@@ -17,22 +17,22 @@ __all__ = ["TrialOrganiser"]
 
 @dataclass(frozen=True)
 class _Source:
-    """Issues for one role; what `CertificateSource` asks for."""
+    """A `CertificateSource` for one role."""
 
     organiser: TrialOrganiser
     scope: str
     role: CertifiedRole
 
     def issue(self, request: CertificateRequest) -> IssuedCertificate:
-        """A certificate for the request's keys; there is no login to ask."""
+        """Return a certificate for the request's keys, without any authentication."""
         return self.organiser.issue(request)
 
 
 @dataclass(frozen=True, repr=False)
 class TrialOrganiser:
-    """Whoever asks is a member. It keeps no ledger, so it must not be used where members are to be told apart.
+    """Certifies the keys of every request. It has no ledger, so one person can become many members.
 
-    lifetime: seconds for which a certificate holds.
+    Use it only for trials and tests. lifetime: validity of a certificate, in seconds.
     """
 
     scope: str = "trial"
@@ -44,16 +44,16 @@ class TrialOrganiser:
 
     @property
     def pin(self) -> OrganiserPin:
-        """What the task names: `task_request(..., organiser=trial.pin)`."""
+        """The organiser's key and scope for a task: `task_request(..., organiser=trial.pin)`."""
         return OrganiserPin(key=b64encode(self._key.public_key().public_bytes_raw()), scope=self.scope)
 
     def source(self, role: CertifiedRole = "member") -> _Source:
-        """What a client is given: `client.join(..., certificate=trial.source())`."""
+        """Return a `CertificateSource` for a client: `client.join(..., certificate=trial.source())`."""
         return _Source(self, self.scope, role)
 
     def issue(self, request: CertificateRequest) -> IssuedCertificate:
-        """A certificate for the keys in the request."""
-        made = certify(
+        """Return a certificate for the keys in the request."""
+        certificate = certify(
             self._key,
             self.scope,
             b64decode(request.identity_key, 32),
@@ -64,7 +64,7 @@ class TrialOrganiser:
         )
         return IssuedCertificate(
             scope=self.scope,
-            certificate=b64encode(made.encode()),
+            certificate=b64encode(certificate.encode()),
             organiser_key=self.pin.key,
-            not_after=made.not_after,
+            not_after=certificate.not_after,
         )

@@ -1,8 +1,8 @@
-"""A client's membership certificate, and the check of everybody else's.
+"""Obtain a client's membership certificate, and check the certificates of other members.
 
-The certificate comes from the organiser, not from the aggregator: ready-made, from the organiser's issuing endpoint, or
-from an object in this process. The organiser that signed it is the one this client pins: members whom that organiser
-did not certify are no members, whatever the server says.
+The certificate comes from the organiser, not from the aggregator: as a document, from the organiser's issuing endpoint,
+or from an object in this process. The client pins the organiser that signed it, and accepts as members only clients
+that this organiser certified.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["CertificateChoice", "CertificateSource", "Issuer", "MembershipCheck"
 
 @dataclass(frozen=True)
 class Issuer:
-    """An organiser's issuing endpoint: its address, the scope, and this client's code or login token there."""
+    """An organiser's issuing endpoint: its URL, the scope, the role, and this client's code or login token."""
 
     url: str
     scope: str
@@ -43,26 +43,26 @@ class Issuer:
 
 
 class CertificateSource(Protocol):
-    """Something in this process that issues certificates, such as the app's own login code."""
+    """An object in this process that issues certificates, such as one that calls the app's own login."""
 
     @property
     def scope(self) -> str:
-        """The scope that it issues for."""
+        """The scope of the certificates."""
 
     @property
     def role(self) -> CertifiedRole:
-        """The role that it issues for."""
+        """The role of the certificates."""
 
     def issue(self, request: CertificateRequest) -> IssuedCertificate:
-        """The certificate for a client's signed request. May block; it is called in a thread where there is one."""
+        """Return the certificate for a client's signed request. May block: an async client calls it in a thread."""
 
 
 CertificateChoice = IssuedCertificate | Issuer | CertificateSource
-"""Where a client's certificate comes from."""
+"""Source of a client's certificate: a document, an issuing endpoint, or an object in this process."""
 
 
 def request_for(identity: Identity, scope: str, role: CertifiedRole) -> CertificateRequest:
-    """A signed request to certify this identity's keys."""
+    """Return a request to certify this identity's keys, signed with its identity key."""
     statement = certificate_request(scope, role, identity.public_key, identity.mailbox_key)
     return CertificateRequest(
         scope=scope,
@@ -74,7 +74,7 @@ def request_for(identity: Identity, scope: str, role: CertifiedRole) -> Certific
 
 
 def obtain_certificate(choice: CertificateChoice, identity: Identity, retry: RetryPolicy) -> Program[IssuedCertificate]:
-    """The certificate for this identity, checked: `CertificateError` unless it is for these keys and still holds."""
+    """Return the certificate for this identity. Raises `CertificateError` if it is for other keys or has expired."""
     if isinstance(choice, IssuedCertificate):
         issued = choice
     else:
@@ -96,10 +96,10 @@ def obtain_certificate(choice: CertificateChoice, identity: Identity, retry: Ret
 
 
 class MembershipCheck:
-    """Who is a member: whoever the pinned organiser certified and has not revoked, by this client's own clock.
+    """Checks that members are certified by the pinned organiser, unexpired by this client's own clock, and not revoked.
 
-    pin: None in tasks without an organiser, where the server's word is all there is; such a client must have agreed to
-    trust it. One check may serve many clients of one task.
+    pin: None in tasks without an organiser. Then every client that the server names is accepted, so the caller must
+    have checked that the policy trusts the roster. One object may serve many clients of one task.
     """
 
     def __init__(self, pin: OrganiserPin | None, clock: Callable[[], float] = time.time) -> None:
@@ -110,7 +110,7 @@ class MembershipCheck:
         self._revocations: RevocationList | None = None
 
     def __call__(self, entry: RosterEntry) -> bool:
-        """Whether this member of a masked round's roster is one."""
+        """Return whether this entry of a masked round's roster is certified as a member or holder."""
         try:
             self.require(entry.identity_key, entry.mailbox_key, entry.certificate, ("member", "holder"))
         except (CertificateError, CodecError):
@@ -123,28 +123,36 @@ class MembershipCheck:
         """Raise `CertificateError` or `CodecError` unless these keys are certified for one of `roles`."""
         if self.pin is None:
             return
-        made = Certificate.decode(certificate)
-        if made.role not in roles:
-            raise CertificateError(f"the membership certificate is for the role {made.role}, not {' or '.join(roles)}")
-        if self._revocations is not None and self._revocations.covers(made):
+        decoded = Certificate.decode(certificate)
+        if decoded.role not in roles:
+            raise CertificateError(
+                f"the membership certificate is for the role {decoded.role}, not {' or '.join(roles)}"
+            )
+        if self._revocations is not None and self._revocations.covers(decoded):
             raise CertificateError("the membership certificate was revoked by the organiser")
-        now, seen = self._clock(), (identity_key, mailbox_key, certificate)
-        if self._verified.get(seen, -1) >= now:
+        now, checked = self._clock(), (identity_key, mailbox_key, certificate)
+        if self._verified.get(checked, -1) >= now:
             return
-        check_certificate(self._key, self.pin.scope, identity_key, mailbox_key, made, now)
-        self._verified[seen] = made.not_after
+        check_certificate(self._key, self.pin.scope, identity_key, mailbox_key, decoded, now)
+        self._verified[checked] = decoded.not_after
 
     def refresh(self, calls: ApiCalls, task_id: str) -> Program[None]:
-        """Fetch the newest revocation list; an older one than is known here is refused with `CertificateError`."""
+        """Fetch the newest revocation list.
+
+        Raises `CertificateError` for a list that the organiser did not sign or that is older than the last one, and if
+        the server returns none after it returned one; `CodecError` for a malformed list.
+        """
         if self.pin is None:
             return
         body = yield from calls.revocations(task_id)
         if body is None:
             if self._revocations is not None:
-                raise CertificateError("the server no longer hands out the organiser's revocation list")
+                raise CertificateError(
+                    "the server no longer returns the organiser's revocation list, which it returned before"
+                )
             return
         listed = RevocationList.decode(body)
         check_revocations(self._key, self.pin.scope, listed)
         if self._revocations is not None and listed.issued_at < self._revocations.issued_at:
-            raise CertificateError("the server hands out an older revocation list than before")
+            raise CertificateError("the server returned an older revocation list than before")
         self._revocations = listed

@@ -1,13 +1,13 @@
-"""Membership certificates: an organiser's signature says which keys belong to a member of a scope, and until when.
+"""Membership certificates: the organiser's signature over the keys of a member, with a scope, a role and an expiry.
 
-The organiser is whoever publishes the app and knows its users; it is never the aggregator. It signs a client's
-identity key (Ed25519) and mailbox key (X25519) for one role in one scope, a name that one task or several tasks share.
-Members and server hold the organiser's public key alone. So neither the server, nor a member, nor both together can
-add a member: a secret that all members share, as HushRec used before, let any one of them do that.
+The organiser is the publisher of the app, who can authenticate its users; it is never the aggregator. It signs a
+client's identity key (Ed25519) and mailbox key (X25519) for one role in one scope. A scope is a name that one or
+several tasks share. Members and the server hold only the organiser's public key. So neither the server, nor a member,
+nor both together can add a member. (With a secret that all members share, any one of them could.)
 
 A certificate on the wire has 81 bytes: role (1), serial (8), not_after (8, both little-endian uint64), signature (64).
-The keys and the scope are not repeated in it: whoever checks a certificate has them from elsewhere, and the signature
-covers them. Ed25519 is RFC 8032, as `cryptography` implements it. There is no clock here: `now` is an argument.
+The certificate does not contain the keys and the scope: the verifier has them already, and the signature covers them.
+Ed25519 is RFC 8032, as `cryptography` implements it. No function reads a clock: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 CertifiedRole = Literal["member", "holder", "committee"]
-"""What the keys may be used for: to contribute, to hold the keys of a task, to take masks off one-shot sums."""
+"""What the keys may be used for: to contribute, to hold the HE keys of a task, to unmask one-shot sums."""
 
 LONGEST_SCOPE: Final = 100
-"""Bytes of a scope's name in UTF-8."""
+"""Maximum length of a scope's name in UTF-8, in bytes."""
 _ROLES: Final[tuple[CertifiedRole, ...]] = get_args(CertifiedRole)
 _KEY: Final = 32
 _SIGNATURE: Final = 64
@@ -53,16 +53,17 @@ _SERIAL: Final = struct.Struct("<Q")
 _MOST: Final = 2**64 - 1
 CERTIFICATE_BYTES: Final = _HEAD.size + _SIGNATURE
 NO_CERTIFICATE: Final = bytes(CERTIFICATE_BYTES)
-"""What stands where a certificate would, in tasks without an organiser."""
+"""Placeholder for the certificate in tasks without an organiser."""
 MOST_REVOKED: Final = 1_000_000
-"""Serials in one revocation list: 8 MB. Short expiries keep lists short."""
+"""Maximum number of serials in a revocation list: 8 MB."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """An organiser's statement about one client's keys; the keys and the scope are what it is checked against.
+    """An organiser's statement about one client's keys. The keys and the scope are not fields; see `check_certificate`.
 
-    serial: names the certificate in a revocation list. not_after: seconds since the epoch, the last in which it holds.
+    serial: identifies the certificate in a revocation list. not_after: last second of validity, since the epoch.
+    signature: Ed25519, 64 bytes.
     """
 
     role: CertifiedRole
@@ -71,21 +72,24 @@ class Certificate:
     signature: bytes
 
     def encode(self) -> bytes:
-        """The certificate's `CERTIFICATE_BYTES` bytes."""
+        """Return the wire form: role, serial, not_after, signature; `CERTIFICATE_BYTES` bytes."""
         return _HEAD.pack(_ROLES.index(self.role), self.serial, self.not_after) + self.signature
 
     @classmethod
     def decode(cls, body: bytes | bytearray | memoryview) -> Certificate:
-        """The inverse of `encode`; `CodecError` for another length or a role that is not known."""
+        """Inverse of `encode`. Raises `CodecError` for a wrong length or an unknown role."""
         view = exact(body, CERTIFICATE_BYTES, "a membership certificate")
         role, serial, not_after = _HEAD.unpack_from(view)
         if role >= len(_ROLES):
-            raise CodecError(f"a membership certificate names role {role}, which is not known here")
+            raise CodecError(f"a membership certificate has the unknown role number {role}")
         return cls(_ROLES[role], serial, not_after, bytes(view[_HEAD.size :]))
 
 
 def certificate_request(scope: str, role: CertifiedRole, identity_key: bytes, mailbox_key: bytes) -> bytes:
-    """What a client signs with its identity key when it asks the organiser to certify its keys: it owns them."""
+    """Return the bytes that a client signs to request a certificate.
+
+    The signature with the identity key proves to the organiser that the client owns that key.
+    """
     return domain_tag("certificate request", scope, role, identity_key, mailbox_key)
 
 
@@ -106,7 +110,7 @@ def certify(
     """
     _check_keys(identity_key, mailbox_key)
     if not (0 <= serial <= _MOST and 0 <= not_after <= _MOST):
-        raise ParameterError("serial and not_after of a certificate are 0 to 2^64 - 1")
+        raise ParameterError("serial and not_after of a certificate must be 0 to 2^64 - 1")
     signature = organiser.sign(_statement(scope, identity_key, mailbox_key, role, serial, not_after))
     return Certificate(role, serial, not_after, signature)
 
@@ -119,10 +123,10 @@ def check_certificate(
     certificate: Certificate,
     now: float,
 ) -> None:
-    """Raise `CertificateError` unless the organiser certified these keys for this scope and `now` is not too late.
+    """Raise `CertificateError` unless the organiser certified these keys for this scope and `now` <= `not_after`.
 
-    organiser_key: Ed25519 public key, 32 bytes. now: seconds since the epoch, by the checker's own clock. Revocation is
-    checked apart from this (`RevocationList.covers`).
+    organiser_key: Ed25519 public key, 32 bytes. now: seconds since the epoch, by the caller's own clock. Does not check
+    for revocation; see `RevocationList.covers`.
     """
     c = certificate
     if now > c.not_after:
@@ -136,9 +140,10 @@ def check_certificate(
 
 @dataclass(frozen=True)
 class RevocationList:
-    """Certificates of one scope that hold no longer, as the organiser signed them.
+    """The revoked certificates of one scope, signed by the organiser.
 
-    issued_at: seconds since the epoch; a newer list replaces an older one. serials: of the revoked certificates.
+    issued_at: seconds since the epoch; a newer list replaces an older one. serials: those of the revoked certificates.
+    signature: Ed25519, 64 bytes.
     """
 
     issued_at: int
@@ -150,27 +155,30 @@ class RevocationList:
         return certificate.serial in self.serials
 
     def encode(self) -> bytes:
-        """issued_at (8), number of serials (4), the serials (8 each) in ascending order, signature (64)."""
+        """Return issued_at (8 bytes), number of serials (4), serials (8 each) in ascending order, signature (64)."""
         head = _LIST_HEAD.pack(self.issued_at, len(self.serials))
         return head + b"".join(map(_SERIAL.pack, sorted(self.serials))) + self.signature
 
     @classmethod
     def decode(cls, body: bytes | bytearray | memoryview) -> RevocationList:
-        """The inverse of `encode`; `CodecError` for any other form, and over `MOST_REVOKED` serials."""
+        """Inverse of `encode`. Raises `CodecError` for any other form and for more than `MOST_REVOKED` serials."""
         reader = Reader(body)
         issued_at, count = _LIST_HEAD.unpack(reader.fixed(_LIST_HEAD.size))
         if count > MOST_REVOKED:
-            raise CodecError(f"a revocation list has at most {MOST_REVOKED} serials, this one claims {count}")
+            raise CodecError(f"a revocation list has at most {MOST_REVOKED} serials, this one has {count}")
         serials = [serial for (serial,) in _SERIAL.iter_unpack(reader.fixed(count * _SERIAL.size))]
         signature = reader.fixed(_SIGNATURE)
         reader.finish()
         if any(later <= earlier for earlier, later in zip(serials, serials[1:], strict=False)):
-            raise CodecError("the serials of a revocation list ascend, each once")
+            raise CodecError("the serials of a revocation list must be in ascending order, without duplicates")
         return cls(issued_at, frozenset(serials), signature)
 
 
 def revoke(organiser: Ed25519PrivateKey, scope: str, serials: Iterable[int], issued_at: int) -> RevocationList:
-    """Sign the whole list of revoked serials of `scope`. issued_at: seconds since the epoch."""
+    """Sign the complete list of revoked serials of `scope`. issued_at: seconds since the epoch.
+
+    Raises `ParameterError` for more than `MOST_REVOKED` serials and for one that is not 0 to 2^64 - 1.
+    """
     revoked = frozenset(serials)
     if len(revoked) > MOST_REVOKED or not all(0 <= serial <= _MOST for serial in revoked):
         raise ParameterError(f"a revocation list has at most {MOST_REVOKED} serials of 0 to 2^64 - 1")
@@ -187,8 +195,9 @@ def check_revocations(organiser_key: bytes, scope: str, revocations: RevocationL
 def _statement(
     scope: str, identity_key: bytes, mailbox_key: bytes, role: CertifiedRole, serial: int, not_after: int
 ) -> bytes:
+    """Return the bytes that the organiser signs for a certificate; `ParameterError` for a scope of a wrong length."""
     if not 1 <= len(scope.encode()) <= LONGEST_SCOPE:
-        raise ParameterError(f"the name of a scope has 1 to {LONGEST_SCOPE} bytes")
+        raise ParameterError(f"the name of a scope must have 1 to {LONGEST_SCOPE} bytes")
     return domain_tag("membership certificate", scope, role, identity_key, mailbox_key, serial, not_after)
 
 
@@ -205,10 +214,13 @@ def _verifies(public_key: bytes, signature: bytes, statement: bytes) -> bool:
 
 
 def _check_keys(identity_key: bytes, mailbox_key: bytes) -> None:
-    """A mailbox key of low order agrees on no secret: nothing could ever be sealed for it."""
+    """Raise `ParameterError` for keys of a wrong length, and for a mailbox key of low order.
+
+    X25519 with a low-order key yields no secret, so no message could be sealed for that key.
+    """
     if len(identity_key) != _KEY or len(mailbox_key) != _KEY:
-        raise ParameterError(f"identity and mailbox keys have {_KEY} bytes")
+        raise ParameterError(f"identity and mailbox keys must have {_KEY} bytes")
     try:
         X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(mailbox_key))
     except ValueError:
-        raise ParameterError("the mailbox key is of low order: nothing can be sealed for it") from None
+        raise ParameterError("the mailbox key is of low order, so nothing can be sealed for it") from None

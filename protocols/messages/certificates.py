@@ -1,4 +1,4 @@
-"""Asking an organiser for a membership certificate, over the organiser's own HTTP endpoint."""
+"""Messages between a client and the issuing endpoint of an organiser."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class CertificateRequest(Message):
 
 
 class IssuedCertificate(Message):
-    """A certificate, and what it is checked with."""
+    """A membership certificate with the scope and the organiser's key to verify it."""
 
     scope: str
     certificate: CertificateText
     organiser_key: Key32 = Field(description="Ed25519 public key of the organiser; clients compare it with their pin.")
-    not_after: int = Field(description="Seconds since the epoch: the last in which the certificate holds.")
+    not_after: int = Field(description="Last second of validity, since the epoch.")
 
 
 class OrganiserView(Message):
-    """Who issues here, and for which scopes."""
+    """The organiser's key and the scopes that its endpoint issues certificates for."""
 
     organiser_key: Key32
     scopes: list[str]
-    lifetime_seconds: int = Field(description="How long a certificate holds after it is issued.")
+    lifetime_seconds: int = Field(description="Validity of a certificate from its issue, in seconds.")
