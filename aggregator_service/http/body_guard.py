@@ -24,15 +24,18 @@ _DRAIN_SECONDS: Final = 5.0
 _DRAIN_PAUSE: Final = 1.0
 _RAW_COLLECTIONS: Final = ("contributions", "keyring", "snapshots")
 _STAGES: Final = "stages"
-_PUBLIC_KEY: Final = "public-key"
+_RAW_RESOURCES: Final = ("public-key", "certificate", "revocations")
 
 
 def carries_raw_body(scope: Scope) -> bool:
-    """Return whether the route itself reads this body: vectors, envelopes, keys, snapshots and stage messages."""
+    """Return whether the route itself reads this body.
+
+    These are vectors, envelopes, keys, snapshots, stage messages, membership certificates and revocation lists.
+    """
     if scope["method"] not in ("PUT", "PATCH"):
         return False
     parts = scope["path"].rstrip("/").split("/")
-    return len(parts) >= 3 and (parts[-2] in _RAW_COLLECTIONS or parts[-3] == _STAGES or parts[-1] == _PUBLIC_KEY)
+    return len(parts) >= 3 and (parts[-2] in _RAW_COLLECTIONS or parts[-3] == _STAGES or parts[-1] in _RAW_RESOURCES)
 
 
 class BodyGuard:
