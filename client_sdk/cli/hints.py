@@ -33,8 +33,8 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (StaleSignature, "Set this machine's clock: it differs too much from the server's."),
     (
         Forbidden,
-        "Check that the invitation is copied in full and is for this server, and that the membership certificate is from "
-        "the task's organiser (--issuer with --scope and --code, or --certificate).",
+        "Check that the invitation is copied in full and is for this server, and that the membership certificate is "
+        "from the task's organiser (--issuer with --scope and --code, or --certificate).",
     ),
     (PolicyRefused, "To accept such a task, pass --min-cohort or --allow-plain."),
     (ModelUnavailable, "Try again when the next round has ended."),
@@ -42,8 +42,8 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (EnvelopeError, "Ask the key holder to run hushrec keyring serve; check that this is the identity that enrolled."),
     (
         CertificateError,
-        "Ask the task's organiser for a certificate for this identity: --issuer with --scope and a code, or a file made "
-        "from hushrec certificate request.",
+        "Ask the task's organiser for a certificate for this identity: --issuer with --scope and a code, or a file "
+        "made from hushrec certificate request.",
     ),
     (
         KeyringError,
@@ -52,8 +52,8 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ServerFault, "The error is in the server: its operator finds the details in the server's log."),
     (
         LocalFileError,
-        "hushrec join creates a client's identity and files (--identity names the identity file); hushrec organiser init "
-        "creates an organiser's key (--folder names its folder).",
+        "hushrec join creates a client's identity and files (--identity names the identity file); hushrec organiser "
+        "init creates an organiser's key (--folder names its folder).",
     ),
 )
 

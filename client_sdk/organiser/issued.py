@@ -87,8 +87,8 @@ class IssuedCertificates:
             known = _find(connection, scope, role, subject)
             if known is not None and (known.identity_key, known.mailbox_key) != (identity_key, mailbox_key):
                 raise ParameterError(
-                    f"subject {subject!r} already has a certificate for other keys in scope {scope!r}: use another code "
-                    "or account, or ask the organiser to revoke that certificate"
+                    f"subject {subject!r} already has a certificate for other keys in scope {scope!r}: use another "
+                    "code or account, or ask the organiser to revoke that certificate"
                 )
             if known is not None:
                 connection.execute(

@@ -215,6 +215,13 @@ def test_encrypted_task_needs_a_certificate(operator: Operator, server: Aggregat
     status, _, err = member.run(*arguments)
     assert status == 1
     assert "needs a membership certificate from its organiser" in err
+    assert "--issuer with --scope and --code, or --certificate" in err
+    status, _, err = member.run(*arguments, "--scope", "films", "--code", "hoc_x")
+    assert status == 1
+    assert "--scope needs --issuer" in err
+    status, _, err = member.run(*arguments, "--certificate", str(tmp_path / "missing.json"))
+    assert status == 1
+    assert "cannot read the membership certificate" in err
     garbage = tmp_path / "garbage.json"
     garbage.write_text("{}")
     status, _, err = member.run(*arguments, "--certificate", str(garbage))
@@ -227,6 +234,12 @@ def test_encrypted_task_needs_a_certificate(operator: Operator, server: Aggregat
     status, _, err = member.run(*arguments, *wrong)
     assert status == 1
     assert "not signed by the organiser" in err
+    stranger = Device(tmp_path / "stranger", [1, 2])
+    foreign = certified(stranger, tmp_path / "foreign.json")
+    status, _, err = member.run(*arguments, *foreign)
+    assert status == 1
+    assert "not signed by the organiser" in err
+    assert "Ask the task's organiser for a certificate for this identity" in err
     status, _, err = member.run("keyring", "fingerprint")
     assert status == 1
 

@@ -65,6 +65,7 @@ def test_a_code_is_good_for_one_identity_and_its_renewals(organiser: Organiser) 
     other = send(app, "POST", "/v1/certificates", json=wanted(Identity.generate()), headers=bearer(code))
     assert (other.status_code, other.headers["content-type"]) == (409, "application/problem+json")
     assert "other keys" in other.json()["detail"]
+    assert "use another code or account" in other.json()["detail"]
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Basic eA=="}, bearer(""), bearer("hoc_invented")])
@@ -80,7 +81,10 @@ def test_a_code_is_for_its_scope_and_role(organiser: Organiser) -> None:
     (code,) = organiser.issued.new_codes("movies", "member", 1)
     ann = Identity.generate()
     for body in (wanted(ann, "songs"), wanted(ann, role="holder")):
-        assert send(app, "POST", "/v1/certificates", json=body, headers=bearer(code)).status_code == 401
+        answer = send(app, "POST", "/v1/certificates", json=body, headers=bearer(code))
+        assert answer.status_code == 401
+        expected = f"ask the organiser for one for scope {body['scope']!r} and role {body['role']!r}"
+        assert expected in answer.json()["detail"]
 
 
 def test_whoever_asks_must_own_the_keys(organiser: Organiser) -> None:

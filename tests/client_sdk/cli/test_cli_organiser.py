@@ -1,0 +1,59 @@
+"""The organiser's commands on files: key, certificates, and errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from client_sdk.cli import app
+from client_sdk.local_state.identity import Identity
+from client_sdk.participation.certificates import request_for
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_certify_answers_a_request_file(tmp_path: Path) -> None:
+    folder = ("--folder", str(tmp_path / "organiser"))
+    status, key, _ = run("organiser", "init", *folder)
+    assert status == 0
+    assert run("organiser", "key", *folder) == (0, key, "")
+    request = tmp_path / "ann.request.json"
+    request.write_text(request_for(Identity.generate(), "movies", "member").model_dump_json())
+    status, out, err = run("organiser", "certify", str(request), "--subject", "ann", *folder)
+    assert status == 0, err
+    assert json.loads(out)["organiser_key"] == key.strip()
+    assert "ann" in run("organiser", "list", "--scope", "movies", *folder)[1]
+
+
+def test_certify_reports_a_missing_or_wrong_request_file(tmp_path: Path) -> None:
+    status, _, err = run("organiser", "certify", str(tmp_path / "missing.json"), "--subject", "ann")
+    assert status == 1
+    assert err.startswith("error: cannot read the certificate request")
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text("{}")
+    status, _, err = run("organiser", "certify", str(wrong), "--subject", "ann")
+    assert status == 1
+    assert "hushrec certificate request" in err
+
+
+def test_missing_key_names_the_command_that_creates_it(tmp_path: Path) -> None:
+    status, _, err = run("organiser", "key", "--folder", str(tmp_path / "missing"))
+    assert status == 1
+    assert "does not exist" in err
+    assert "hushrec organiser init" in " ".join(err.split())
+
+
+def test_serve_prints_its_scopes_and_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ("--folder", str(tmp_path / "organiser"))
+    run("organiser", "init", *folder)
+    served: list[tuple[str, int]] = []
+    monkeypatch.setattr("uvicorn.run", lambda _app, *, host, port, **_options: served.append((host, port)))
+    status, _, err = run("organiser", "serve", "--scope", "movies", "--scope", "songs", "--port", "8123", *folder)
+    assert (status, served) == (0, [("127.0.0.1", 8123)])
+    assert err == "issuing certificates for movies, songs at http://127.0.0.1:8123; press Ctrl-C to stop\n"
