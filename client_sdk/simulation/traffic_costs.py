@@ -27,8 +27,8 @@ __all__ = ["MIB", "Link", "Traffic", "published_traffic", "wire_traffic"]
 MIB: Final = 2**20
 _FLOAT32: Final = 4
 _ROSTER_HEAD: Final = 4
-_ROSTER_ENTRY: Final = 257
-"""Identity key, mailbox key, membership proof, advertisement, and the length of the id."""
+_ROSTER_ENTRY: Final = 306
+"""Identity key, mailbox key, membership certificate, advertisement, and the length of the id."""
 _CLIENT_ID: Final = 22
 """Length of a client id of this version's server."""
 _SEED: Final = bytes(32)

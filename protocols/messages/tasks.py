@@ -55,7 +55,7 @@ class Schedule(Message):
         default=0,
         ge=0,
         le=1_000_000,
-        description="Members that must be enrolled (and keyed) before round 1, in each device group; 0: `cohort_size`.",
+        description="Members that must be enrolled (and have the keys) before round 1; 0: `cohort_size` in each group.",
     )
     sampling: Literal["uniform", "round-robin"] = Field(
         default="uniform",
@@ -77,7 +77,7 @@ class Schedule(Message):
     max_failed_rounds: int = Field(default=5, ge=1, le=1000, description="Failed rounds in a row that end the task.")
 
     @model_validator(mode="after")
-    def _floor_is_reachable(self) -> Self:
+    def _check_min_clients(self) -> Self:
         if self.min_clients > self.cohort_size:
             raise ValueError("min_clients is greater than cohort_size: no round could complete")
         return self

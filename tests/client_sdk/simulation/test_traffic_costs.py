@@ -84,7 +84,7 @@ def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> N
     down = {sent[rank].down_bytes - plans[rank].aggregate_bytes for rank in plans}
     degree = 16  # of 60 clients, with the defaults
     assert up == {160 + 82 * degree + 64 + 33 * degree}
-    assert down == {4 + 60 * (257 + 22) + (8 + 82 * degree) + 8 + 64 * degree}
+    assert down == {4 + 60 * (306 + 22) + (8 + 82 * degree) + 8 + 64 * degree}
     curious = wire_traffic(colr(1), masked, {"mode": "curious"}, 60, 1)
     assert curious.up_bytes < sent[1].up_bytes
 
