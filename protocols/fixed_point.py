@@ -43,7 +43,7 @@ class FixedPoint:
         if not (isfinite(self.bound) and self.bound > 0 and isfinite(self.scale) and self.scale > 0):
             raise ParameterError(f"bound and scale must be finite and positive, got {self.bound} and {self.scale}")
         if self.bound * self.scale >= 2.0 ** (self.bits - 1):
-            raise BudgetError(self._refusal("does not fit"))
+            raise BudgetError(self._error_text("does not fit"))
 
     @classmethod
     def widest(cls, bits: int, bound: float, contributions: int = 0) -> FixedPoint:
@@ -73,9 +73,9 @@ class FixedPoint:
     def require(self, contributions: int) -> None:
         """Raise `BudgetError` unless the headroom holds the rounding of `contributions` contributions."""
         if contributions > self.headroom:
-            raise BudgetError(self._refusal(f"leaves no room for the rounding of {contributions} contributions"))
+            raise BudgetError(self._error_text(f"leaves no room for the rounding of {contributions} contributions"))
 
-    def _refusal(self, problem: str) -> str:
+    def _error_text(self, problem: str) -> str:
         needed = log2(self.bound) + log2(self.scale) + 1
         largest_scale = floor(self.bits - 1 - log2(self.bound)) - 1
         fitting = f"{floor(needed) + 1} bits, or " if needed < 64 else ""

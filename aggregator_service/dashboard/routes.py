@@ -57,7 +57,7 @@ def _streams(request: Request) -> Streams:
 @router.get("/sign-in")
 def sign_in_page(services: ServicesOf, request: Request, next: str = "") -> Response:
     """Show the sign-in form."""
-    return page(request, "sign_in", services.clock.now(), next=_target(next), failed=False)
+    return page(request, "sign_in", services.clock.now(), next=_safe_return_path(next), failed=False)
 
 
 @router.post("/sign-in")
@@ -72,13 +72,13 @@ def sign_in(
     secret = sign_ins.begin(services, token.strip())
     if secret is None:
         services.limits.failure(client_address(request.scope))
-        return page(request, "sign_in", services.clock.now(), status=401, next=_target(next), failed=True)
-    answer = redirect(request, _target(next))
+        return page(request, "sign_in", services.clock.now(), status=401, next=_safe_return_path(next), failed=True)
+    answer = redirect(request, _safe_return_path(next))
     remember(request, answer, secret, services.settings.sign_in_seconds)
     return answer
 
 
-def _target(asked: str) -> str:
+def _safe_return_path(asked: str) -> str:
     """Return the path to open after sign-in: `asked` if it is a page of the dashboard, otherwise ""."""
     return asked if _PAGE_PATH.match(asked) and not asked.startswith(("//", "/sign-")) else ""
 

@@ -108,7 +108,7 @@ class Tally:
     def waited_for(self) -> tuple[int, int] | None:
         """(clients that delivered, clients expected) in the current state; None if it waits for no client."""
         state = self.round.state
-        expected = self._expected(state)
+        expected = self._expected_deliveries(state)
         return None if expected is None else (self.clients(MESSAGE_IN[state]), expected)
 
     def clients(self, part: str) -> int:
@@ -157,13 +157,13 @@ class Tally:
             status,
             row.entered_at,
             None if later is None else later.entered_at,
-            expected=self._expected(row.state),
+            expected=self._expected_deliveries(row.state),
             delivered=None if sent is None else self.clients(sent),
             received=0 if sent is None else self.parts.get(sent, (0, 0))[1],
             handed_out=row.handed_out,
         )
 
-    def _expected(self, state: str) -> int | None:
+    def _expected_deliveries(self, state: str) -> int | None:
         """Return how many clients a state waits for: those that delivered in the state before it."""
         message = MESSAGE_IN.get(state)
         if message is None:

@@ -168,14 +168,14 @@ def require_operator(principal: Principal, least: OperatorRole) -> Operator:
     return principal
 
 
-def _at_least(least: OperatorRole) -> Any:
+def _require_role(least: OperatorRole) -> Any:
     async def operator(principal: PrincipalOf) -> Operator:
         return require_operator(principal, least)
 
     return Depends(operator)
 
 
-ReaderOnly, OperatorOnly, AdminOnly = _at_least("read-only"), _at_least("operator"), _at_least("admin")
+ReaderOnly, OperatorOnly, AdminOnly = _require_role("read-only"), _require_role("operator"), _require_role("admin")
 """Dependencies of routes for operators: with any role, with at least the role operator, with the role admin."""
 
 OperatorIs = Annotated[Operator, OperatorOnly]

@@ -106,7 +106,7 @@ class Metrics:
     def watch(self, database: Database) -> None:
         """Report what `database` holds, and count outcomes and dropouts of its transactions."""
         self._registry.register(_Stored(database))
-        database.listeners.append(self._committed)
+        database.listeners.append(self._count_effects)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format (`MEDIA_TYPE`). This queries the database."""
@@ -132,7 +132,7 @@ class Metrics:
             return
         self._upload_bytes.labels(kind).inc(record.received)
         if kind == "contribution" and record.status != 204:  # a chunk is no contribution yet
-            self._contributions.labels(*_result(record)).inc()
+            self._contributions.labels(*_upload_outcome(record)).inc()
 
     def leads(self, now: bool) -> None:
         """Record whether this process drives the rounds now."""
@@ -158,18 +158,18 @@ class Metrics:
             yield
         histogram.observe(perf_counter() - started)
 
-    def _committed(self, effects: Effects) -> None:
+    def _count_effects(self, effects: Effects) -> None:
         for outcome in effects.outcomes:
             self._outcomes.labels(outcome).inc()
-        for phase, count in effects.dropouts:
-            self._dropouts.labels(phase).inc(count)
+        for stage, count in effects.dropouts:
+            self._dropouts.labels(stage).inc(count)
 
 
 def _jobs_histogram(name: str, text: str, registry: CollectorRegistry) -> Histogram:
     return Histogram(name, f"{text} Seconds, including the wait for a worker.", buckets=_JOB_SECONDS, registry=registry)
 
 
-def _result(record: RequestRecord) -> tuple[str, str]:
+def _upload_outcome(record: RequestRecord) -> tuple[str, str]:
     if record.status in (200, 201):
         return ("accepted" if record.status == 201 else "repeated"), ""
     if record.problem == "contribution-conflict":

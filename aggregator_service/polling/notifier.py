@@ -76,7 +76,7 @@ class Notifier:
             channel.event = asyncio.Event()
 
     @contextmanager
-    def _waiting(self, topic: _Topic) -> Iterator[_Channel]:
+    def _registered_waiter(self, topic: _Topic) -> Iterator[_Channel]:
         channel = self._channels.setdefault(topic, _Channel())
         channel.waiters += 1
         try:
@@ -106,7 +106,7 @@ class Notifier:
         """As `poll`, for a coroutine function."""
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
-        with self._waiting((task_id, topic)) as channel:
+        with self._registered_waiter((task_id, topic)) as channel:
             while True:
                 event = channel.event  # taken before the call, so that a change during it is not missed
                 found = await look()

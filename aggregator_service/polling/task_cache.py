@@ -143,14 +143,14 @@ class TaskCache:
                     del self._reads[task_id]
         if cached_round is not None:
             with self._lock:
-                self._keep(cached_round, pending, started)
+                self._cache_round(cached_round, pending, started)
         return cached_round
 
     def _read(self, task_id: str) -> CachedRound | None:
         with self._database.read() as session:
             return read_round(session, task_id, self._clock.now())
 
-    def _keep(self, cached_round: CachedRound, pending: _PendingRead, started: float) -> None:
+    def _cache_round(self, cached_round: CachedRound, pending: _PendingRead, started: float) -> None:
         """Cache a round that was read from `started` on, unless a newer version is known."""
         for delivery in pending.deliveries:
             cached_round.add_delivery(delivery)

@@ -53,7 +53,7 @@ def retire_if_too_similar(session: Session, task: TaskRow, round_: RoundRow) -> 
         return None
     staying = {client for key, client in survivors.items() if key not in verdict.leave_out}
     retired = set(session.scalars(clients_with(round_.id, "asked"))) - staying
-    _retire(session, retired, round_.number)
+    _mark_retired(session, retired, round_.number)
     # Before its first sum a task has no frozen cohort yet: the next one is drawn from all members that are left.
     remaining = len(staying) if own else sum(able_members(session, task, 1))
     reason = (
@@ -93,7 +93,7 @@ def _survivors(session: Session, round_id: int) -> dict[str, str]:
     return {row[0].hex(): row[1] for row in session.execute(query)}
 
 
-def _retire(session: Session, clients: Collection[str], number: int) -> None:
+def _mark_retired(session: Session, clients: Collection[str], number: int) -> None:
     ordered = sorted(clients)
     for start in range(0, len(ordered), _BATCH):
         some = update(ClientRow).where(ClientRow.id.in_(ordered[start : start + _BATCH])).values(retired_in=number)

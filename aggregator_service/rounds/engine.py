@@ -107,14 +107,16 @@ class RoundEngine:
 
     def _start(self, task_id: str) -> None:
         self._wake[task_id] = asyncio.Event()
-        driver = self._drivers[task_id] = asyncio.create_task(self._drive(task_id), name=f"round engine {task_id}")
-        driver.add_done_callback(lambda _: self._ended(task_id))
+        driver = self._drivers[task_id] = asyncio.create_task(
+            self._drive_rounds(task_id), name=f"round engine {task_id}"
+        )
+        driver.add_done_callback(lambda _: self._remove_driver(task_id))
 
-    def _ended(self, task_id: str) -> None:
+    def _remove_driver(self, task_id: str) -> None:
         for known in (self._drivers, self._wake, self._next_read):
             known.pop(task_id, None)
 
-    async def _drive(self, task_id: str) -> None:
+    async def _drive_rounds(self, task_id: str) -> None:
         wake = self._wake[task_id]
         while True:
             wake.clear()

@@ -65,7 +65,7 @@ class Leadership:
         pause, has_followed = 0.0, False
         while True:
             if await self._ask(thread, pause) and (not has_followed or await self._ask(thread, _GRACE_SECONDS)):
-                await self._lead(thread, jobs)
+                await self._run_while_leading(thread, jobs)
             elif not has_followed:
                 self._log_following()
             pause, has_followed = self._interval, True
@@ -78,8 +78,8 @@ class Leadership:
                 "will fail; set the same HUSHREC_BLOBS for all processes"
             )
 
-    async def _lead(self, thread: ThreadPoolExecutor, jobs: tuple[Work, ...]) -> None:
-        self._set_leads(True)
+    async def _run_while_leading(self, thread: ThreadPoolExecutor, jobs: tuple[Work, ...]) -> None:
+        self._set_leading(True)
         working = asyncio.create_task(_run_all(jobs))
         try:
             while await self._ask(thread, self._interval) and not working.done():
@@ -87,11 +87,11 @@ class Leadership:
         finally:
             working.cancel()
             await asyncio.wait({working})
-            self._set_leads(False)
+            self._set_leading(False)
         if not working.cancelled() and (error := working.exception()):
             _LOG.error("the round engine stopped; starting it again", exc_info=error)
 
-    def _set_leads(self, leads: bool) -> None:
+    def _set_leading(self, leads: bool) -> None:
         self._leads = leads
         self._on_change(leads)
         _LOG.info("this process drives the rounds now" if leads else "this process no longer drives the rounds")

@@ -128,7 +128,7 @@ def add_links(document: dict[str, Any]) -> None:
         response = document["paths"][path][method.lower()]["responses"][status]
         for target in targets:
             operation = _operation(document, target)
-            taken = {name: value for name, value in given.items() if _takes(operation, name)}
+            taken = {name: value for name, value in given.items() if _has_parameter(operation, name)}
             link = {"operationId": operation["operationId"], "description": operation["summary"], "parameters": taken}
             response.setdefault("links", {})[_name(operation["summary"])] = link
 
@@ -139,7 +139,7 @@ def _operation(document: dict[str, Any], named: str) -> dict[str, Any]:
     return found
 
 
-def _takes(operation: dict[str, Any], name: str) -> bool:
+def _has_parameter(operation: dict[str, Any], name: str) -> bool:
     place, _, plain = name.rpartition(".")
     return any(one["name"] == plain and (not place or one["in"] == place) for one in operation.get("parameters", []))
 

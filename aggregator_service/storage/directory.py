@@ -39,7 +39,7 @@ class DirectoryBlobs:
     def put(self, key: str, body: bytes | memoryview) -> str:
         """See `BlobStore.put`."""
         with self._reporting_errors():
-            target = self._target(key)
+            target = self._path_of_new(key)
             temporary = target.with_name(target.name + _TEMPORARY)
             with temporary.open("wb") as file:
                 file.write(body)
@@ -50,7 +50,7 @@ class DirectoryBlobs:
 
     def adopt(self, path: Path, key: str) -> None:
         """See `BlobStore.adopt`; a file on another file system is copied."""
-        target = self._target(key)
+        target = self._path_of_new(key)
         with self._reporting_errors():  # the directory may be unmounted between check and rename
             try:
                 _rename(path, target)
@@ -67,7 +67,7 @@ class DirectoryBlobs:
 
     def view(self, key: str, digest: str) -> memoryview:
         """See `BlobStore.view`. The mapping ends with its last reference."""
-        with self._opened(key) as file:
+        with self._open_blob(key) as file:
             size = os.fstat(file.fileno()).st_size
             body = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
         if hashlib.sha256(body).hexdigest() != digest:
@@ -76,13 +76,13 @@ class DirectoryBlobs:
 
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
         """See `BlobStore.chunks`."""
-        with self._opened(key) as file:
+        with self._open_blob(key) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 raise BlobDamagedError(f"the blob {key} does not match its digest")
         return self._stream(key)
 
     def _stream(self, key: str) -> Iterator[bytes]:
-        with self._opened(key) as file:
+        with self._open_blob(key) as file:
             while chunk := file.read(CHUNK):
                 yield chunk
 
@@ -117,7 +117,7 @@ class DirectoryBlobs:
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)
 
-    def _target(self, key: str) -> Path:
+    def _path_of_new(self, key: str) -> Path:
         """Return the path of a new blob; creates its directory."""
         target = self._path(key)
         with self._reporting_errors():
@@ -127,7 +127,7 @@ class DirectoryBlobs:
         return target
 
     @contextmanager
-    def _opened(self, key: str) -> Iterator[BufferedReader]:
+    def _open_blob(self, key: str) -> Iterator[BufferedReader]:
         with self._reporting_errors():
             try:
                 file = self._path(key).open("rb")

@@ -194,7 +194,7 @@ class _Candidate:
                 if not self._failure_logged:
                     _LOG.warning("cannot query the leader lock: %s; trying again", type(error).__name__)
                 self._failure_logged = True
-                self._drop()
+                self._drop_connection()
             return self._leads
 
     def resign(self) -> None:
@@ -206,7 +206,7 @@ class _Candidate:
                     connection.shutdown(socket.SHUT_RDWR)
         if self._query_lock.acquire(blocking=False):  # otherwise the thread in `leads` finds the connection broken
             try:
-                self._drop()
+                self._drop_connection()
             finally:
                 self._query_lock.release()
 
@@ -219,7 +219,7 @@ class _Candidate:
                 self._connection.execute(statement)
         return self._connection
 
-    def _drop(self) -> None:
+    def _drop_connection(self) -> None:
         self._leads = False
         with self._close_lock:
             if self._connection is not None:

@@ -79,18 +79,18 @@ class S3Blobs:
 
     def view(self, key: str, digest: str) -> memoryview:
         """See `BlobStore.view`."""
-        with self._fetched(key, digest) as file:
+        with self._fetch_to_file(key, digest) as file:
             size = os.fstat(file.fileno()).st_size
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
 
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
         """See `BlobStore.chunks`."""
-        with self._fetched(key, digest) as file:
+        with self._fetch_to_file(key, digest) as file:
             duplicate = os.fdopen(os.dup(file.fileno()), "rb")
         return _stream(duplicate)
 
     @contextmanager
-    def _fetched(self, key: str, digest: str) -> Iterator[BinaryIO]:
+    def _fetch_to_file(self, key: str, digest: str) -> Iterator[BinaryIO]:
         """Fetch and verify a blob in an unnamed file, which is removed with its last descriptor or mapping."""
         state = hashlib.sha256()
         with tempfile.TemporaryFile(dir=self.scratch if self.scratch.is_dir() else None) as file:

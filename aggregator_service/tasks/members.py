@@ -122,7 +122,7 @@ def _enrol_again(
     return _enrolment(client, token)
 
 
-def _turn(task: TaskRow, request: EnrolmentRequest) -> int:
+def _round_robin_place(task: TaskRow, request: EnrolmentRequest) -> int:
     """A place in the round-robin order: random, or, in a repeatable task, derived from its seed and the client's key.
 
     In a repeatable task a client could try keys until it likes its place: for experiments only.
@@ -158,7 +158,7 @@ def _enrol_first(
         device_group=device_group,
         token_hash=hash_token(token),
         enrolled_at=now,
-        turn=_turn(task, request),
+        turn=_round_robin_place(task, request),
         times_asked=session.execute(turns).scalar_one(),
     )
     session.add(client)

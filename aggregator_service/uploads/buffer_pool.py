@@ -46,7 +46,7 @@ class BufferPool:
         finally:
             self._lent -= size * len(lent)
             for buffer in lent:
-                self._keep(buffer)
+                self._return_to_pool(buffer)
 
     def _take(self, size: int) -> mmap:
         if not self._free[size]:
@@ -54,7 +54,7 @@ class BufferPool:
         self._kept -= size
         return self._free[size].pop()
 
-    def _keep(self, buffer: mmap) -> None:
+    def _return_to_pool(self, buffer: mmap) -> None:
         if self._kept + len(buffer) <= _MOST:
             self._kept += len(buffer)
             self._free[len(buffer)].append(buffer)

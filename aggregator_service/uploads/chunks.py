@@ -111,14 +111,14 @@ async def complete_upload(services: Services, admission: Admission, last: Chunk,
             digest = await run_in_threadpool(_join, services, admission, last)
         except BlobDamagedError:
             # The round's end or another request deleted a blob, and its row; or the blob is lost and is sent again.
-            await run_in_threadpool(_drop, services, admission)
+            await run_in_threadpool(_delete_chunks, services, admission)
             raise UploadChangedError from None
         if digest != whole:
-            await run_in_threadpool(_drop, services, admission)
+            await run_in_threadpool(_delete_chunks, services, admission)
             raise Problem("bad-digest", "the SHA-256 of the whole contribution is not the one in Repr-Digest")
         return await store_contribution_file(services, admission, last.path, whole)
     except ContributionError:
-        await run_in_threadpool(_drop, services, admission)
+        await run_in_threadpool(_delete_chunks, services, admission)
         raise
     finally:
         last.path.unlink(missing_ok=True)
@@ -139,7 +139,7 @@ def _join(services: Services, admission: Admission, last: Chunk) -> str:
     return file_digest(last.path)
 
 
-def _drop(services: Services, admission: Admission) -> None:
+def _delete_chunks(services: Services, admission: Admission) -> None:
     """Delete all chunks of the upload. Raises `UploadChangedError` when the round does not collect any more."""
 
     def write(session: Session) -> None:

@@ -59,13 +59,13 @@ def _tls(certificate: str | None = None, key: str | None = None) -> ssl.SSLConte
     return context
 
 
-def _own_tls() -> ssl.SSLContext:
+def _tls_from_environment() -> ssl.SSLContext:
     """The context for aggregators, with the client certificate of HUSHREC_CLIENT_CERT and HUSHREC_CLIENT_KEY."""
     return _tls(os.environ.get("HUSHREC_CLIENT_CERT"), os.environ.get("HUSHREC_CLIENT_KEY"))
 
 
 @contextmanager
-def _translated(request: Request) -> Iterator[None]:
+def _translate_errors(request: Request) -> Iterator[None]:
     """Raise httpx's errors as `ConnectionFailed`, which names the method and the URL but no header."""
     try:
         yield
@@ -78,7 +78,7 @@ def _body(request: Request) -> bytes | None:
     return bytes(request.body) if len(request.body) or request.method in ("PATCH", "PUT") else None
 
 
-def _built(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: Timeouts) -> httpx.Request:
+def _build_request(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: Timeouts) -> httpx.Request:
     """The httpx request, signed now and for the URL as httpx encodes it."""
     built = http.build_request(
         request.method,
@@ -120,7 +120,7 @@ class SyncDriver:
         self.traffic = Traffic()
         self._timeouts = timeouts or Timeouts()
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        self._http = httpx.Client(verify=_own_tls(), limits=limits, transport=transport, headers=_ENCODING)
+        self._http = httpx.Client(verify=_tls_from_environment(), limits=limits, transport=transport, headers=_ENCODING)
 
     def run(self, program: Program[T]) -> T:
         """Run `program` to its end and return its result. Raises what the program raises."""
@@ -150,8 +150,8 @@ class SyncDriver:
 
     def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
-        with _translated(request):
-            answer = self._http.send(_built(self._http, request, self._timeouts))
+        with _translate_errors(request):
+            answer = self._http.send(_build_request(self._http, request, self._timeouts))
         self.traffic.down += len(answer.content)
         return _response(answer)
 
@@ -181,7 +181,9 @@ class AsyncDriver:
         self.traffic = Traffic()
         self._timeouts = timeouts or Timeouts()
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        self._http = httpx.AsyncClient(verify=_own_tls(), limits=limits, transport=transport, headers=_ENCODING)
+        self._http = httpx.AsyncClient(
+            verify=_tls_from_environment(), limits=limits, transport=transport, headers=_ENCODING
+        )
 
     async def run(self, program: Program[T]) -> T:
         """Run `program` to its end and return its result. Raises what the program raises."""
@@ -211,8 +213,8 @@ class AsyncDriver:
 
     async def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
-        with _translated(request):
-            answer = await self._http.send(_built(self._http, request, self._timeouts))
+        with _translate_errors(request):
+            answer = await self._http.send(_build_request(self._http, request, self._timeouts))
         self.traffic.down += len(answer.content)
         return _response(answer)
 
@@ -236,7 +238,7 @@ def download(url: str, timeouts: Timeouts | None = None) -> Iterator[bytes]:
     """
     request = Request("GET", url)
     with (
-        _translated(request),
+        _translate_errors(request),
         httpx.Client(verify=_tls(), follow_redirects=True, timeout=(timeouts or Timeouts()).of(request)) as http,
         http.stream("GET", url) as answer,
     ):

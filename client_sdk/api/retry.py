@@ -39,7 +39,7 @@ _NOT_PROCESSED: Final = frozenset({429, 503})
 """Statuses that say that the server did not process the request: any request is repeated."""
 
 
-def _uniform() -> float:
+def _random_unit() -> float:
     return secrets.SystemRandom().random()
 
 
@@ -56,7 +56,7 @@ class RetryPolicy:
     base_seconds: float = 0.25
     cap_seconds: float = 20.0
     longest_wait: float = 120.0
-    jitter: Callable[[], float] = field(default=_uniform, repr=False)
+    jitter: Callable[[], float] = field(default=_random_unit, repr=False)
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.base_seconds < 0 or self.cap_seconds < 0:

@@ -81,7 +81,7 @@ def cost(options: CostOptions) -> None:
     link = Link(options.up, options.down)
     chosen = recipe(options.recipe, options.recipe_parameters())
     check_combination(chosen, options.mechanism)
-    countings = _countings(options, chosen)
+    countings = _counted_traffic(options, chosen)
     if options.as_json:
         typer.echo(json.dumps(_document(options, chosen, link, countings), indent=2))
         return
@@ -92,7 +92,7 @@ def cost(options: CostOptions) -> None:
     console.print(f"Rates: {options.up:g} MiB/s up, {options.down:g} MiB/s down. {_NOTE}", highlight=False)
 
 
-def _countings(options: CostOptions, chosen: Recipe) -> dict[str, Traffic]:
+def _counted_traffic(options: CostOptions, chosen: Recipe) -> dict[str, Traffic]:
     """Return the traffic of all rounds by counting: the paper's, plain sums and the mechanism's."""
     from client_sdk.simulation.traffic_costs import published_traffic, wire_traffic
     from protocols.sums.registry import mechanism

@@ -114,7 +114,7 @@ def join(options: JoinOptions) -> None:
         remember_interactions(who, part.membership, options.interactions)
         monitor = Monitor(f"task {part.terms.name}")
         try:
-            console.print(escape(_description(part, len(history))), highlight=False, soft_wrap=True)
+            console.print(escape(_describe_task(part, len(history))), highlight=False, soft_wrap=True)
             with monitor:
                 part.take_part(history, monitor)
         finally:
@@ -123,7 +123,7 @@ def join(options: JoinOptions) -> None:
         fail(f"task {part.terms.name!r} failed: too many consecutive rounds did not complete")
 
 
-def _description(part: Participant, items: int) -> str:
+def _describe_task(part: Participant, items: int) -> str:
     """Return one line on the task: this client, recipe, mechanism, schedule and who can open the sums."""
     terms = part.terms
     opened = {"anyone": "anyone, the server included", "members": "its members", "holder": "its key holder"}

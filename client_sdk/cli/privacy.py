@@ -118,7 +118,7 @@ def privacy(options: PrivacyOptions) -> None:
     console.print(_NOTE, highlight=False)
     console.print(_utility(cost, options.clients), highlight=False)
     if claim is not None:
-        console.print(_objections(claim), highlight=False)
+        console.print(_format_claim(claim), highlight=False)
 
 
 def _rows(cost: PrivacyCost, claim: PaperClaim | None) -> list[tuple[str, ...]]:
@@ -131,19 +131,24 @@ def _rows(cost: PrivacyCost, claim: PaperClaim | None) -> list[tuple[str, ...]]:
         ("total", f"the same, at delta {cost.delta:g}", cost.epsilon_at_delta),
     ]
     return [
-        (name, _number(epsilon), odds(epsilon), *([] if claim is None else [_stated(claim, kind)]))
+        (
+            name,
+            _format_epsilon(epsilon),
+            odds(epsilon),
+            *([] if claim is None else [_format_claimed_epsilon(claim, kind)]),
+        )
         for kind, name, epsilon in figures
     ]
 
 
-def _number(epsilon: float) -> str:
+def _format_epsilon(epsilon: float) -> str:
     return f"{epsilon:,.4g}" if epsilon < 1000 else f"{epsilon:,.0f}"
 
 
-def _stated(claim: PaperClaim, kind: str) -> str:
+def _format_claimed_epsilon(claim: PaperClaim, kind: str) -> str:
     if claim.per != kind:
         return "nothing"
-    return "no number" if claim.epsilon is None else _number(claim.epsilon)
+    return "no number" if claim.epsilon is None else _format_epsilon(claim.epsilon)
 
 
 def _utility(cost: PrivacyCost, clients: int) -> str:
@@ -154,7 +159,7 @@ def _utility(cost: PrivacyCost, clients: int) -> str:
     )
 
 
-def _objections(claim: PaperClaim) -> str:
+def _format_claim(claim: PaperClaim) -> str:
     at = f"scale {claim.scale:g}" if claim.clip is None else f"clip {claim.clip:g} and scale {claim.scale:g}"
     lines = [f"{claim.system}, {claim.source}: epsilon = {claim.formula}, for one {claim.per}, at {at}. Objections:"]
     return "\n".join([*lines, *(f"- {objection}" for objection in claim.objections)])

@@ -147,7 +147,7 @@ class Interactions:
                 raise DataError(f"{name} numbers up to {count - 1} do not fit in 32 bits; number them from 0 on")
             if values.size and not (values.min() >= 0 and values.max() < count):
                 raise DataError(f"{name} numbers must lie in 0..{count - 1}, got {values.min()}..{values.max()}")
-        kept = _distinct(user * n_items + item, duplicates, n_items)
+        kept = _distinct_positions(user * n_items + item, duplicates, n_items)
         order = kept[np.argsort(user[kept], kind="stable")]
         indptr = np.zeros(n_users + 1, dtype=np.int64)
         np.cumsum(np.bincount(user[order], minlength=n_users), out=indptr[1:])
@@ -260,20 +260,20 @@ def _held_out(
     if order == "random":
         return interactions.indptr[:-1] + np.random.default_rng(rng).integers(0, np.maximum(counts, 1))
     if order == "introduced":
-        return _last_of_each(interactions, interactions.items)
+        return _last_positions(interactions, interactions.items)
     if interactions.timestamps is None:
         raise DataError("order 'time' needs timestamps, which this data does not have")
-    return _last_of_each(interactions, interactions.timestamps)
+    return _last_positions(interactions, interactions.timestamps)
 
 
-def _last_of_each(interactions: Interactions, keys: NDArray[Any]) -> NDArray[np.int64]:
+def _last_positions(interactions: Interactions, keys: NDArray[Any]) -> NDArray[np.int64]:
     """Return the position of each user's largest key; of equal keys the last in file order. keys: (interactions,)."""
     ordered = np.lexsort((keys, interactions.users))
     last = np.maximum(interactions.indptr[1:] - 1, 0)
     return ordered[last] if ordered.size else np.zeros(last.size, np.int64)
 
 
-def _distinct(keys: NDArray[np.int64], duplicates: Duplicates, n_items: int) -> NDArray[np.int64]:
+def _distinct_positions(keys: NDArray[np.int64], duplicates: Duplicates, n_items: int) -> NDArray[np.int64]:
     """Return the positions of the last occurrence of each key, ascending.
 
     Raises `DataError` for a repeat on "error".

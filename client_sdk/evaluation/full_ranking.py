@@ -105,17 +105,17 @@ def _ranks(
     width = found.shape[1]
     best = np.sort(np.partition(found, width - k, axis=1)[:, width - k :], axis=1)
     kth_best = best[:, 0]
-    at_least = k - _below(best, owners, values)  # items of the row that score at least as high
+    at_least = k - _count_lower_scores(best, owners, values)  # items of the row that score at least as high
     tied = values == kth_best[owners]
     rows = np.unique(owners[tied])
     in_row = np.zeros(found.shape[0], dtype=np.int64)
     in_row[rows] = np.count_nonzero(found[rows] >= kth_best[rows, None], axis=1)
     at_least = np.where(tied, in_row[owners], np.where(values < kth_best[owners], k + 1, at_least))
-    ranks = at_least - _earlier_ties(owners, values)
+    ranks = at_least - _number_ties(owners, values)
     return np.asarray(np.where((values == -np.inf) | (values < kth_best[owners]), k + 1, ranks))
 
 
-def _earlier_ties(owners: NDArray[np.int64], values: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
+def _number_ties(owners: NDArray[np.int64], values: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     """Number the test items of each user with equal scores from 0; return the numbers in the order of `owners`."""
     order = np.lexsort((values, owners))
     sorted_owners, sorted_values = owners[order], values[order]
@@ -127,7 +127,7 @@ def _earlier_ties(owners: NDArray[np.int64], values: NDArray[np.floating[Any]]) 
     return numbers
 
 
-def _below(
+def _count_lower_scores(
     best: NDArray[np.floating[Any]], owners: NDArray[np.int64], values: NDArray[np.floating[Any]]
 ) -> NDArray[np.int64]:
     """Return, for each test item, how many of the k best scores of its user are lower."""

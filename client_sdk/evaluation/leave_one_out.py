@@ -86,7 +86,7 @@ def candidates_of(data: LeaveOneOut, rng: np.random.Generator, n: int = NEGATIVE
     if data.test_negatives is None:
         return Candidates(sample_candidates(data, rng, n), 0)
     negatives = np.where(data.test_items[:, None] >= 0, data.test_negatives, np.int32(-1)).astype(np.int32)
-    invalid = _invalid(data, negatives)
+    invalid = _invalid_negatives(data, negatives)
     for user in np.flatnonzero(invalid.any(axis=1)):
         bad = invalid[user]
         pool = np.setdiff1d(_pool(data, int(user)), negatives[user, ~bad])
@@ -98,7 +98,7 @@ def candidates_of(data: LeaveOneOut, rng: np.random.Generator, n: int = NEGATIVE
     return Candidates(negatives, int(np.count_nonzero(invalid)))
 
 
-def _invalid(data: LeaveOneOut, negatives: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _invalid_negatives(data: LeaveOneOut, negatives: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Return which entries of tested users are held out, in training, or repeated in the row; bool (n_users, n)."""
     train = data.train
     keys = np.arange(train.n_users)[:, None] * train.n_items + negatives
@@ -134,7 +134,7 @@ def evaluate_scores(
     for each item, which limits the number of users in one call. The held-out item is scored in the same call as its
     negatives, so that equal items get equal scores. Raises `ParameterError` for wrong shapes and missing negatives.
     """
-    tested = _tested(data, users)
+    tested = _tested_users(data, users)
     if negatives.shape[:1] != data.test_items.shape or negatives.ndim != 2:
         raise ParameterError(f"negatives must have {data.test_items.size} rows, got shape {negatives.shape}")
     if tested.size and negatives[tested].min(initial=0) < 0:
@@ -178,7 +178,7 @@ def evaluate_full_scores(
 
     scores: called with chunks of users. users: evaluate only these. Raises `ParameterError` for wrong shapes.
     """
-    tested, train = _tested(data, users), data.train
+    tested, train = _tested_users(data, users), data.train
     step = max(1, CHUNK_VALUES // train.n_items)
     ranks = [np.zeros(0, dtype=np.int64)]
     for start in range(0, tested.size, step):
@@ -208,7 +208,7 @@ def evaluate_full(
     return evaluate_full_scores(lambda users: user_factors[users] @ item_factors.T, data, k)
 
 
-def _tested(data: LeaveOneOut, users: NDArray[np.intp] | None) -> NDArray[np.intp]:
+def _tested_users(data: LeaveOneOut, users: NDArray[np.intp] | None) -> NDArray[np.intp]:
     """Return those of `users`, or of all users if None, that have a held-out item."""
     if users is None:
         return data.tested_users

@@ -234,7 +234,7 @@ class ClientStore:
                 stored = {name: archive[name] for name in archive.files}
         except (ValueError, OSError, BadZipFile, KeyError) as error:
             raise LocalFileError(f"the stored client state of task {task_id} is damaged") from error
-        if stored.keys() != like.keys() or not all(_fits(stored[name], array) for name, array in like.items()):
+        if stored.keys() != like.keys() or not all(_is_compatible(stored[name], array) for name, array in like.items()):
             raise LocalFileError(f"the stored client state of task {task_id} does not fit its recipe")
         return stored
 
@@ -272,6 +272,6 @@ class ClientStore:
         self.store.write(self.owner, task_id, _ITEM_STATE, _ROUND.pack(state.round_number) + body)
 
 
-def _fits(stored: NDArray[Any], like: NDArray[Any]) -> bool:
+def _is_compatible(stored: NDArray[Any], like: NDArray[Any]) -> bool:
     rows_fit = stored.ndim == like.ndim and (stored.shape[:1] == like.shape[:1] or like.size == 0)
     return stored.dtype == like.dtype and rows_fit and stored.shape[1:] == like.shape[1:]

@@ -176,13 +176,13 @@ class Fleet:
             if isinstance(change, TaskEnded):
                 break
             if isinstance(change, RoundChanged) and change.view.state == opening:
-                report = self._play(change.view)
+                report = self._run_members(change.view)
                 done.append(report)
                 if on_round:
                     on_round(report)
         return done
 
-    def _play(self, view: RoundView) -> FleetRound:
+    def _run_members(self, view: RoundView) -> FleetRound:
         started = perf_counter()
         watcher = self._clients[0]
         self._sync(view.number - 1)

@@ -117,7 +117,7 @@ class FairHalf:
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return s(i) for every item. Rows are recovered in chunks of a few thousand."""
         view, p = fair_view(state), self.recipe.parameters
-        spaces = self._spaces(view)
+        spaces = self._subspaces(view)
         found = np.empty(p.items, dtype=np.float32)
         step = max(1, CHUNK // p.dim)
         for start in range(0, p.items, step):
@@ -129,7 +129,7 @@ class FairHalf:
             found[start:stop] = scores(client_state[USER_VECTORS], view.dense, np.stack(rows))
         return found
 
-    def _spaces(self, view: FairView) -> tuple[Subspace, Subspace]:
+    def _subspaces(self, view: FairView) -> tuple[Subspace, Subspace]:
         return spaces_of(view.seed, self.recipe.parameters.elements, view.tables.shape[1])
 
     def train(
@@ -144,7 +144,7 @@ class FairHalf:
         p, config = self.recipe.parameters, self.training
         if not len(history):
             raise ParameterError("a client without interactions has nothing to train on")
-        spaces, buckets = self._spaces(view), view.tables.shape[1]
+        spaces, buckets = self._subspaces(view), view.tables.shape[1]
         user, dense = np.array(client_state[USER_VECTORS], dtype=np.float32), view.dense.copy()
         own = Adam([user, dense], [config.learning_rate] * 2)
         most = min(p.items, len(history) * (1 + config.epochs)) * p.dim * len(TABLES)

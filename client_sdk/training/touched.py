@@ -54,12 +54,12 @@ class TouchedAdam:
         numbers: NDArray[np.int32] = self._slot_numbers[places]
         without_slot = places[numbers == 0]
         if without_slot.size:
-            self._add(self._distinct(without_slot))
+            self._add(self._distinct_places(without_slot))
             numbers = self._slot_numbers[places]
         numbers -= 1
         return numbers
 
-    def _distinct(self, places: NDArray[np.integer]) -> NDArray[np.integer]:
+    def _distinct_places(self, places: NDArray[np.integer]) -> NDArray[np.integer]:
         """Return `places`, none of which has a slot yet, without repetitions.
 
         Writes an index at every place; where a place is repeated, one of its indices remains and marks the repetition

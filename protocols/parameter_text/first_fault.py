@@ -17,7 +17,7 @@ def first_fault(error: ValidationError, known: Iterable[str] = ()) -> str:
     """
     faults = error.errors(include_url=False, include_input=False)
     first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
-    where = "".join(f"{_shown(part)}: " for part in first["loc"])
+    where = "".join(f"{_printable(part)}: " for part in first["loc"])
     if first["type"] == "extra_forbidden":
         names = ", ".join(known)
         return f"{where}unknown name" + (f"; choose from: {names}" if names else "")
@@ -26,6 +26,6 @@ def first_fault(error: ValidationError, known: Iterable[str] = ()) -> str:
     return f"{where}{first['msg'].removeprefix('Value error, ')}"
 
 
-def _shown(part: int | str) -> str:
+def _printable(part: int | str) -> str:
     """Return a part of a location if it is a plain name or number; other text from the request is not repeated."""
     return str(part) if fullmatch(r"[A-Za-z0-9_]{1,40}", str(part)) else "(invalid name)"

@@ -66,10 +66,14 @@ def judge(earlier: Iterable[Collection[str]], survivors: AbstractSet[str], thres
     close = [difference for difference in differences if 0 < difference < threshold]
     if not close:
         return Allowed()
-    return TooSimilar(min(close), frozenset(survivors) - _kept(released, frozenset(survivors), threshold, seed))
+    return TooSimilar(
+        min(close), frozenset(survivors) - _largest_safe_subset(released, frozenset(survivors), threshold, seed)
+    )
 
 
-def _kept(released: list[frozenset[str]], kept: frozenset[str], threshold: int, seed: bytes) -> frozenset[str]:
+def _largest_safe_subset(
+    released: list[frozenset[str]], kept: frozenset[str], threshold: int, seed: bytes
+) -> frozenset[str]:
     """Return a subset of `kept` that is close to no released set; possibly empty. Each turn removes a client."""
     while kept:
         other = next((clients for clients in released if 0 < len(kept ^ clients) < threshold), None)

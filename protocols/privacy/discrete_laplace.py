@@ -23,7 +23,7 @@ __all__ = ["KEY_BYTES", "MAX_SCALE", "discrete_laplace"]
 
 KEY_BYTES: Final = 32
 MAX_SCALE: Final = 2**21
-"""Largest scale for which every product of a scale, a turn of `_decays` and a word of 32 bits fits 64 bits.
+"""Largest scale for which every product of a scale, a turn of `_bernoulli_exp` and a word of 32 bits fits 64 bits.
 
 Turns stay below 2**11, which they exceed with probability 1 / 2048!, below 2**-19000.
 """
@@ -60,17 +60,17 @@ def discrete_laplace(key: bytes, scale: int, count: int) -> NDArray[np.int64]:
 def _sizes(bits: _Bits, scale: int, candidates: int) -> NDArray[np.int64]:
     """Return draws of P(x) proportional to exp(-x / scale) over x = 0, 1, ..., one for each remainder that is kept."""
     remainders = bits.below(scale, candidates)
-    remainders = remainders[_decays(bits, remainders, np.uint64(scale))]
+    remainders = remainders[_bernoulli_exp(bits, remainders, np.uint64(scale))]
     quotients = np.zeros(remainders.size, np.int64)
     running = np.arange(remainders.size)
     one = np.uint64(1)
     while running.size:
-        running = running[_decays(bits, np.ones(running.size, np.uint64), one)]
+        running = running[_bernoulli_exp(bits, np.ones(running.size, np.uint64), one)]
         quotients[running] += 1
     return remainders.astype(np.int64) + scale * quotients
 
 
-def _decays(bits: _Bits, numerators: Numbers, denominator: np.uint64) -> NDArray[np.bool_]:
+def _bernoulli_exp(bits: _Bits, numerators: Numbers, denominator: np.uint64) -> NDArray[np.bool_]:
     """Return True with probability exp(-numerator / denominator), for numerators up to the denominator.
 
     The turn at which a run of Bernoulli(g), Bernoulli(g / 2), Bernoulli(g / 3), ... first fails is odd with probability
@@ -80,7 +80,7 @@ def _decays(bits: _Bits, numerators: Numbers, denominator: np.uint64) -> NDArray
     running = np.arange(numerators.size)
     turn = 1
     while running.size:
-        succeeded = _below(bits, numerators[running], np.uint64(turn) * denominator)
+        succeeded = _bernoulli(bits, numerators[running], np.uint64(turn) * denominator)
         if turn % 2:
             result[running[~succeeded]] = True
         running = running[succeeded]
@@ -88,7 +88,7 @@ def _decays(bits: _Bits, numerators: Numbers, denominator: np.uint64) -> NDArray
     return result
 
 
-def _below(bits: _Bits, numerators: Numbers, denominator: np.uint64) -> NDArray[np.bool_]:
+def _bernoulli(bits: _Bits, numerators: Numbers, denominator: np.uint64) -> NDArray[np.bool_]:
     """Return True with probability numerator / denominator: whether a uniform real number is below it.
 
     32 bits of the number are drawn. Where they do not decide, the comparison is repeated for the remainder.
@@ -98,7 +98,7 @@ def _below(bits: _Bits, numerators: Numbers, denominator: np.uint64) -> NDArray[
     below = drawn + denominator <= wanted
     undecided = np.flatnonzero(~below & (drawn < wanted))
     if undecided.size:
-        below[undecided] = _below(bits, wanted[undecided] - drawn[undecided], denominator)
+        below[undecided] = _bernoulli(bits, wanted[undecided] - drawn[undecided], denominator)
     return below
 
 

@@ -74,7 +74,7 @@ class PFedCLRParameters(FactorParameters):
     )
 
     @model_validator(mode="after")
-    def _fit(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.variant == "clr" and self.rank > self.dim:
             raise ValueError(f"rank {self.rank} is greater than dim {self.dim}: the change of the items has full rank")
         if self.noise is not None and self.max_interactions != 1:

@@ -128,7 +128,7 @@ class PlainMechanism:
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
         """Return the blocks as float32; see `protocols.sums.base.Mechanism.seal`. `keyring` is not used."""
-        own = _own(plan)
+        own = _require_own_plan(plan)
         if own.layout.chosen:
             return _seal_chosen(own, blocks)
         layout_blocks = own.layout.contribution_blocks(route)
@@ -143,7 +143,7 @@ class PlainMechanism:
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless the length is exact and every value is finite and within its clip."""
-        own = _own(plan)
+        own = _require_own_plan(plan)
         bounds = own.layout.contribution_bounds(route)
         if own.layout.chosen:
             body = read_blocks(own, body)[1]
@@ -159,13 +159,13 @@ class PlainMechanism:
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return the partial sum plus checked contributions, in float64; see `protocols.sums.base.Mechanism.fold`."""
-        own = _own(plan)
+        own = _require_own_plan(plan)
         count, sums = _read_partial(own, partial)
         blocks = () if own.layout.chosen else own.layout.blocks
         edges = [0, *accumulate(block.length for block in blocks)]
-        grains = [_grains(block, own.max_contributions) for block in blocks]
+        grains = [_rounding_constants(block, own.max_contributions) for block in blocks]
         for route, body in contributions:
-            count = _counted(own, count, 1)
+            count = _add_to_count(own, count, 1)
             if own.layout.chosen:
                 _fold_chosen(own, sums, route, body)
                 continue
@@ -178,17 +178,17 @@ class PlainMechanism:
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums. It is exact, since all are multiples of the same grains."""
-        own = _own(plan)
+        own = _require_own_plan(plan)
         count, sums = 0, np.zeros(own.layout.length)
         for partial in partials:
             more, values = _read_partial(own, partial)
-            count = _counted(own, count, more)
+            count = _add_to_count(own, count, more)
             sums += values
         return _write_partial(count, sums)
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """Return the sums rounded to float32."""
-        return _read_partial(_own(plan), partial)[1].astype("<f4").tobytes()
+        return _read_partial(_require_own_plan(plan), partial)[1].astype("<f4").tobytes()
 
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
@@ -197,7 +197,7 @@ class PlainMechanism:
 
         Raises `CodecError` for another length or values that are not finite.
         """
-        own = _own(plan)
+        own = _require_own_plan(plan)
         if not 0 <= contributions <= own.max_contributions:
             raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
         narrow = np.frombuffer(exact(aggregate, own.aggregate_bytes, "an aggregate"), "<f4")
@@ -220,14 +220,14 @@ def _fold_chosen(plan: PlainPlan, sums: NDArray[np.float64], route: Route, body:
     numbers, values = read_blocks(plan, body)
     block = plan.layout.blocks[0]
     rounded = np.frombuffer(values, "<f4").reshape(-1, block.length).astype(np.float64)
-    for span, shift in _grains(block, plan.max_contributions):
+    for span, shift in _rounding_constants(block, plan.max_contributions):
         rounded[:, span] += shift
         rounded[:, span] -= shift
     sums.reshape(-1, block.length)[numbers] += rounded
 
 
 @lru_cache(maxsize=4096)
-def _grains(block: Block, contributions: int) -> tuple[tuple[slice, float], ...]:
+def _rounding_constants(block: Block, contributions: int) -> tuple[tuple[slice, float], ...]:
     """Return for each segment its slice of the block, and the constant that rounds a value to the grain.
 
     Adding and then subtracting the constant rounds. The grain is 2^(e - 53), 2^e the power of two above the largest sum
@@ -253,7 +253,7 @@ def _add(sums: NDArray[np.float64], values: NDArray[np.float32], grains: tuple[t
             sums[start:end] += piece
 
 
-def _counted(plan: PlainPlan, count: int, more: int) -> int:
+def _add_to_count(plan: PlainPlan, count: int, more: int) -> int:
     count += more
     if count > plan.max_contributions:
         raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")
@@ -275,7 +275,7 @@ def _read_partial(plan: PlainPlan, partial: Buffer | None) -> tuple[int, NDArray
     return count, sums
 
 
-def _own(plan: SumPlan) -> PlainPlan:
+def _require_own_plan(plan: SumPlan) -> PlainPlan:
     if not isinstance(plan, PlainPlan):
         raise ParameterError(f"this plan belongs to {plan.mechanism!r}, not to 'plain'")
     return plan

@@ -136,7 +136,7 @@ class FaultyBlobs(DirectoryBlobs):
         """See `BlobStore.put`. A full disk, or the death of the process, leaves half of a file."""
         found = self._reach("blob.put")
         if found in ("disk full", "torn blob"):
-            half = self._target(key)
+            half = self._path_of_new(key)
             half.with_name(half.name + ".tmp").write_bytes(bytes(body)[: len(body) // 2])
             if found == "torn blob":
                 raise Crash

@@ -84,7 +84,7 @@ class FairParameters(ItemParameters):
         return self.items * self.dim
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_consistency(self) -> Self:
         p = self.capacities
         if list(p) != sorted(set(p)) or p[0] < 0 or p[-1] > MOST_HALVINGS:
             raise ValueError(f"capacities must be distinct, ascending and in 0..{MOST_HALVINGS}, got {list(p)}")
@@ -192,9 +192,9 @@ class Fair:
         given = (*own.given, self.layout(spec.sum_index).split(total)[0].astype(np.float32))
         if len(given) < self.device_groups:
             return replace(own, round_number=spec.number, sum_index=spec.sum_index, given=given)
-        return self._averaged(own, spec, given)
+        return self._average(own, spec, given)
 
-    def _averaged(self, state: FairState, spec: RoundSpec, given: tuple[NDArray[np.float32], ...]) -> FairState:
+    def _average(self, state: FairState, spec: RoundSpec, given: tuple[NDArray[np.float32], ...]) -> FairState:
         """Return the model after a whole turn: tables by `average_table`, layers plus their weighted mean change."""
         sums = [
             self.layout(device_group + 1).blocks[0].split(total.astype(np.float64))

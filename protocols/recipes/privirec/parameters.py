@@ -44,7 +44,7 @@ class PriviRecKParameters(ItemParameters):
         return self.components + self.oversampling
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.columns > self.items:
             raise ValueError(
                 f"components + oversampling is {self.columns}, but {self.items} items have at most {self.items} vectors"

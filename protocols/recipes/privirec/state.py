@@ -30,7 +30,7 @@ _UNIT: Final = 1.0 + 1e-3
 """Largest norm of a column of Q, with room for float32 rounding. A longer column would break the bound on the sums."""
 
 
-def _none(*shape: int) -> Any:
+def _empty_array(*shape: int) -> Any:
     return field(default_factory=lambda: np.zeros(shape, dtype=np.float32))
 
 
@@ -45,11 +45,11 @@ class PriviRecState(ModelState):
 
     sum_index: int = 0
     item_degrees: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    basis: NDArray[np.float32] = _none(0, 0)
-    singular_values: NDArray[np.float32] = _none(0)
+    basis: NDArray[np.float32] = _empty_array(0, 0)
+    singular_values: NDArray[np.float32] = _empty_array(0)
     captured: float = 0.0
     change: float = 1.0
-    gram: NDArray[np.float32] = _none(0)
+    gram: NDArray[np.float32] = _empty_array(0)
 
     def following(self, spec: RoundSpec, **changes: Any) -> PriviRecState:
         """Return the state after the sum of `spec`, with these fields changed."""

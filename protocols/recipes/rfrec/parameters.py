@@ -68,7 +68,7 @@ class RFRecParameters(FactorParameters):
     )
 
     @model_validator(mode="after")
-    def _fit(self) -> Self:
+    def _check_consistency(self) -> Self:
         if not self.rating_min < self.rating_max:
             raise ValueError(f"rating_min {self.rating_min:g} must be less than rating_max {self.rating_max:g}")
         if self.variant == "released" and self.scaling != "unit":
@@ -145,7 +145,7 @@ class RFRecFParameters(RFRecParameters):
         )
 
     @model_validator(mode="after")
-    def _converge(self) -> Self:
+    def _check_convergence(self) -> Self:
         if self.rule.move >= 2:
             raise ValueError(
                 f"learning_rate * penalty / probability = {self.rule.move:g} must be less than 2: otherwise clients "

@@ -59,7 +59,7 @@ class TopKParameters(FactorParameters):
     )
 
     @model_validator(mode="after")
-    def _leak_is_asked_for(self) -> Self:
+    def _check_consent(self) -> Self:
         if self.support == "own" and not self.reveal_indices:
             raise ValueError(
                 "own support shows the server which entries each client sends, and so which items it touched: consent "

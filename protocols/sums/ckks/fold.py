@@ -51,7 +51,7 @@ def fold_contributions(plan: CkksPlan, partial: Buffer | None, contributions: It
     seeds = _SeedSum(plan) if plan.seeded else None
     try:
         for route, body in contributions:
-            count = _counted(plan, count, 1)
+            count = _add_to_count(plan, count, 1)
             _fold_one(plan, total, seeds, route, memoryview(body))
         if seeds is not None:
             seeds.add_to(total)
@@ -67,13 +67,13 @@ def merge_partials(plan: CkksPlan, partials: Iterable[Buffer]) -> bytes:
     count = 0
     for partial in partials:
         more, planes = read_partial(plan, partial)
-        count = _counted(plan, count, more)
+        count = _add_to_count(plan, count, more)
         total.count()
         total.add(planes, slice(None), slice(0, 2), slice(None))
     return _COUNT.pack(count) + total.body()
 
 
-def _counted(plan: CkksPlan, count: int, more: int) -> int:
+def _add_to_count(plan: CkksPlan, count: int, more: int) -> int:
     count += more
     if count > plan.max_contributions:
         raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")
@@ -113,7 +113,7 @@ class _Accumulator:
     def count(self) -> None:
         """Count one more summand; first reduce modulo q if the next addition could overflow."""
         if self._pending == self._limit:
-            planes = self._reduced().planes
+            planes = self._to_wire().planes
             for sums, plane in zip(self._sums, planes, strict=True):
                 sums[...] = plane
             self._pending = 1
@@ -131,9 +131,9 @@ class _Accumulator:
 
     def body(self) -> bytes:
         """Return the sum modulo q in expanded wire form."""
-        return bytes(self._reduced().body)
+        return bytes(self._to_wire().body)
 
-    def _reduced(self) -> WireBuffer:
+    def _to_wire(self) -> WireBuffer:
         ciphertexts, _, degree = self._sums[0].shape
         wire = WireBuffer.empty(self._set, ciphertexts, degree, seeded=False)
         modulus = np.uint64(self._set.modulus)

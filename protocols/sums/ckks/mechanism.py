@@ -32,17 +32,17 @@ class CkksMechanism:
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
         """Return new keys: a secret key and, in public mode, its public key."""
-        return keys.generate_keyring(_own(plan))
+        return keys.generate_keyring(_require_own_plan(plan))
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
         """Return the encrypted blocks: with the secret key in shared mode, with the public key in public mode."""
-        return encryption.seal_blocks(_own(plan), route, blocks, keyring)
+        return encryption.seal_blocks(_require_own_plan(plan), route, blocks, keyring)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` for another length, a residue that is not below q or a transparent ciphertext."""
-        own = _own(plan)
+        own = _require_own_plan(plan)
         view = memoryview(body)
         expected = own.contribution_bytes(route)
         if view.nbytes != expected:
@@ -54,15 +54,15 @@ class CkksMechanism:
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return the partial sum plus checked contributions."""
-        return fold.fold_contributions(_own(plan), partial, contributions)
+        return fold.fold_contributions(_require_own_plan(plan), partial, contributions)
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums, modulo q."""
-        return fold.merge_partials(_own(plan), partials)
+        return fold.merge_partials(_require_own_plan(plan), partials)
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """Return the expanded ciphertexts without the count."""
-        own = _own(plan)
+        own = _require_own_plan(plan)
         fold.read_partial(own, partial)
         return bytes(memoryview(partial)[COUNT_BYTES:])
 
@@ -70,13 +70,13 @@ class CkksMechanism:
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
         """Return the decrypted sum, float64 (layout.length,), with flooding noise in public mode."""
-        own = _own(plan)
+        own = _require_own_plan(plan)
         if not 0 <= contributions <= own.max_contributions:
             raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
         return encryption.open_aggregate(own, aggregate, keyring)
 
 
-def _own(plan: SumPlan) -> CkksPlan:
+def _require_own_plan(plan: SumPlan) -> CkksPlan:
     if not isinstance(plan, CkksPlan):
         raise ParameterError(f"this plan belongs to {plan.mechanism!r}, not to 'ckks'")
     return plan

@@ -90,7 +90,7 @@ class CkksParameters(BaseModel):
         return data
 
     @model_validator(mode="after")
-    def _fit_together(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.mode == "public" and self.wire == "seeded":
             raise ValueError("public mode has no seeded wire form: set wire to 'expanded'")
         if self.mode == "public" and self.flood_bits < 8:

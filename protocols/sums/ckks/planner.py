@@ -234,7 +234,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     refuse_chosen(layout, "ckks")
     plan = CkksPlan(checked, layout, max_contributions, _degree(layout, checked))
     if not _fits(plan):
-        raise BudgetError(_refusal(plan))
+        raise BudgetError(_error_text(plan))
     return plan
 
 
@@ -259,7 +259,7 @@ def _fits(plan: CkksPlan) -> bool:
     return plan.relative_error < 1.0 and plan.relative_error * max(counts, default=0.0) < 0.5
 
 
-def _refusal(plan: CkksPlan) -> str:
+def _error_text(plan: CkksPlan) -> str:
     error = "no scale fits" if plan.scale == 0.0 else f"the error could reach {plan.relative_error:.2g} of the clip"
     alternatives = []
     most = _most_contributions(plan)
@@ -267,11 +267,11 @@ def _refusal(plan: CkksPlan) -> str:
         alternatives.append(f"at most {most} contributions fit")
     for name, larger in PARAMETER_SETS.items():
         changed = plan.parameters.model_copy(update={"set": name})
-        if larger.modulus > plan.parameter_set.modulus and _fits(_with(plan, changed, plan.max_contributions)):
+        if larger.modulus > plan.parameter_set.modulus and _fits(_changed_plan(plan, changed, plan.max_contributions)):
             alternatives.append(f"the set {name!r} fits")
     if plan.parameters.flood_bits > 8:
         least = plan.parameters.model_copy(update={"flood_bits": 8})
-        if _fits(_with(plan, least, plan.max_contributions)):
+        if _fits(_changed_plan(plan, least, plan.max_contributions)):
             alternatives.append("fewer flood_bits fit")
     return (
         f"{plan.max_contributions} contributions exceed the precision of set {plan.parameters.set!r} in "
@@ -279,7 +279,7 @@ def _refusal(plan: CkksPlan) -> str:
     )
 
 
-def _with(plan: CkksPlan, parameters: CkksParameters, contributions: int) -> CkksPlan:
+def _changed_plan(plan: CkksPlan, parameters: CkksParameters, contributions: int) -> CkksPlan:
     return CkksPlan(parameters, plan.layout, contributions, plan.degree)
 
 
@@ -288,5 +288,5 @@ def _most_contributions(plan: CkksPlan) -> int:
     low, high = 0, plan.max_contributions
     while high - low > 1:
         middle = floor((low + high) / 2)
-        low, high = (middle, high) if _fits(_with(plan, plan.parameters, middle)) else (low, middle)
+        low, high = (middle, high) if _fits(_changed_plan(plan, plan.parameters, middle)) else (low, middle)
     return low

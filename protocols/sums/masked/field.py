@@ -63,14 +63,14 @@ def _interpolate(values: Mapping[int, int]) -> tuple[Polynomial, Polynomial]:
     vanishing = [1]
     for point in values:
         vanishing = _subtract([0, *vanishing], [coefficient * point % PRIME for coefficient in vanishing])
-    quotients = [_without(vanishing, point) for point in values]
+    quotients = [_divide_by_root(vanishing, point) for point in values]
     slopes = inverses([value_at(quotient, point) for quotient, point in zip(quotients, values, strict=True)])
     weights = [value * slope % PRIME for value, slope in zip(values.values(), slopes, strict=True)]
     columns = zip(*quotients, strict=True)
     return vanishing, _trimmed([sum(w * c for w, c in zip(weights, column, strict=True)) % PRIME for column in columns])
 
 
-def _without(polynomial: Polynomial, root: int) -> Polynomial:
+def _divide_by_root(polynomial: Polynomial, root: int) -> Polynomial:
     """Return polynomial / (x - root), which has no remainder."""
     quotient, carried = [], 0
     for coefficient in reversed(polynomial[1:]):

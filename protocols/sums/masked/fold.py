@@ -40,24 +40,24 @@ def fold_contributions(
     plan: MaskedPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]
 ) -> bytes:
     """Return the partial sum plus contributions; see `protocols.sums.base.Mechanism.fold`."""
-    count, body, sums = _copy_of(plan, partial)
+    count, body, sums = _writable_copy(plan, partial)
     for route, contribution in contributions:
-        count = _counted(plan, count, 1)
+        count = _add_to_count(plan, count, 1)
         _add(plan, sums, exact(contribution, plan.contribution_bytes(route), "a contribution along this route"))
-    return _written(plan, count, body, sums)
+    return _encode_partial(plan, count, body, sums)
 
 
 def merge_partials(plan: MaskedPlan, partials: Iterable[Buffer]) -> bytes:
     """Return the sum of partial sums; see `protocols.sums.base.Mechanism.merge`."""
-    count, body, sums = _copy_of(plan, None)
+    count, body, sums = _writable_copy(plan, None)
     for partial in partials:
         view = exact(partial, plan.partial_bytes, "a partial sum")
-        count = _counted(plan, count, *_COUNT.unpack_from(view))
+        count = _add_to_count(plan, count, *_COUNT.unpack_from(view))
         sums += _view(plan, view)
-    return _written(plan, count, body, sums)
+    return _encode_partial(plan, count, body, sums)
 
 
-def _counted(plan: MaskedPlan, count: int, more: int) -> int:
+def _add_to_count(plan: MaskedPlan, count: int, more: int) -> int:
     count += more
     if count > plan.max_contributions:
         raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")
@@ -75,9 +75,9 @@ def correct(plan: MaskedPlan, partial: Buffer | None, correction: Ring) -> bytes
             f"a correction must be {plan.layout.length} elements of {plan.dtype}, got {correction.shape} of "
             f"{correction.dtype}"
         )
-    count, body, sums = _copy_of(plan, partial)
+    count, body, sums = _writable_copy(plan, partial)
     sums += correction
-    return _written(plan, count, body, sums)
+    return _encode_partial(plan, count, body, sums)
 
 
 def release_sum(plan: MaskedPlan, partial: Buffer) -> bytes:
@@ -106,7 +106,7 @@ def open_sum(plan: MaskedPlan, aggregate: Buffer, contributions: int) -> NDArray
     return total
 
 
-def _copy_of(plan: MaskedPlan, partial: Buffer | None) -> tuple[int, bytearray, Ring]:
+def _writable_copy(plan: MaskedPlan, partial: Buffer | None) -> tuple[int, bytearray, Ring]:
     """Return the count, a new body, and the sums in it as a writable view."""
     if partial is None:
         body = bytearray(plan.partial_bytes)
@@ -129,7 +129,7 @@ def _add(plan: MaskedPlan, sums: Ring, contribution: memoryview) -> None:
         part += unpack(contribution[start : start + packed_bytes(part.size, plan.bits)], plan.bits, part.size)
 
 
-def _written(plan: MaskedPlan, count: int, body: bytearray, sums: Ring) -> bytes:
+def _encode_partial(plan: MaskedPlan, count: int, body: bytearray, sums: Ring) -> bytes:
     if plan.bits not in RAW_BITS:
         sums &= sums.dtype.type((1 << plan.bits) - 1)
     _COUNT.pack_into(body, 0, count)

@@ -139,7 +139,7 @@ def choose_neighbourhood(
         raise ParameterError(f"sigma and eta are 1 to 128, got {sigma} and {eta}")
     found = _search(clients, corrupt, dropout, mode, sigma, eta)
     if isinstance(found, str):
-        raise ParameterError(_refusal(found, clients, corrupt, dropout, mode, sigma, eta))
+        raise ParameterError(_error_text(found, clients, corrupt, dropout, mode, sigma, eta))
     return found
 
 
@@ -158,7 +158,7 @@ def upload_bytes(neighbourhood: Neighbourhood, elements: int, bits: int) -> dict
 @lru_cache(maxsize=256)
 def _search(clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int) -> Neighbourhood | str:
     """Return the neighbourhood, or the text of the condition that fails."""
-    bad, gone = _whole_part(corrupt, clients), _whole_part(dropout, clients)
+    bad, gone = _floor(corrupt, clients), _floor(dropout, clients)
     most = min(clients - 2, _MOST_NEIGHBOURS)
     disconnected = _disconnected(clients, bad + gone, most)
     corrupt_tail, survivor_tail = _Hypergeometric(clients, bad, most), _Hypergeometric(clients, clients - gone, most)
@@ -193,7 +193,7 @@ def _search(clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int
     return failing
 
 
-def _whole_part(share: float, clients: int) -> int:
+def _floor(share: float, clients: int) -> int:
     """Return floor(share * clients), with share as the decimal it is written as: 0.29 of 100 is 29."""
     return floor(Fraction(str(share)) * clients)
 
@@ -246,7 +246,7 @@ def _log_binomials(size: int, most: int) -> NDArray[np.float64]:
         return np.concatenate([[0.0], np.cumsum(np.log(np.maximum(size - steps, 0.0)) - np.log(steps + 1.0))])
 
 
-def _refusal(failing: str, clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int) -> str:
+def _error_text(failing: str, clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int) -> str:
     """Return the error text: the condition that fails, and the parameters that would fit."""
     fitting = []
     less = _largest_below(dropout, lambda share: _search(clients, corrupt, share, mode, sigma, eta))

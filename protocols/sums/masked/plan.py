@@ -170,7 +170,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     plan = MaskedPlan(checked, layout, max_contributions)
     fault = _first_fault(checked.bits, layout, max_contributions)
     if fault is not None:
-        raise BudgetError(_refusal(fault, checked.bits, layout, max_contributions))
+        raise BudgetError(_error_text(fault, checked.bits, layout, max_contributions))
     plan.neighbourhood(max_contributions)
     return plan
 
@@ -214,7 +214,7 @@ def _ring(bits: int, segment: Segment, contributions: int) -> FixedPoint:
     return ring if ring.scale <= exact else FixedPoint(bits, bound, exact)
 
 
-def _fault(bits: int, segment: Segment, contributions: int) -> str | None:
+def _segment_fault(bits: int, segment: Segment, contributions: int) -> str | None:
     """Return why the segment's sums do not fit; None if they do."""
     try:
         ring = _ring(bits, segment, contributions)
@@ -229,13 +229,13 @@ def _first_fault(bits: int, layout: VectorLayout, contributions: int) -> str | N
         return f"no neighbour graph has over {MOST_CLIENTS} clients"
     for block in layout.blocks:
         for segment in block.segments:
-            fault = _fault(bits, segment, contributions)
+            fault = _segment_fault(bits, segment, contributions)
             if fault is not None:
                 return f"{block.name}/{segment.name}: {fault}"
     return None
 
 
-def _refusal(fault: str, bits: int, layout: VectorLayout, contributions: int) -> str:
+def _error_text(fault: str, bits: int, layout: VectorLayout, contributions: int) -> str:
     most, over = 0, contributions
     while over - most > 1:
         middle = (most + over) // 2

@@ -135,10 +135,10 @@ def check_survivors(roster: Roster, sharers: Collection[str], survivors: Collect
     """Raise `ThresholdError` unless every secret that unmasking needs has t surviving share holders."""
     alive = roster.indices(survivors)
     _require_any(roster, "collecting", alive)
-    roster.require_neighbours("collecting", _needed(roster, sharers, survivors), alive)
+    roster.require_neighbours("collecting", _needed_places(roster, sharers, survivors), alive)
 
 
-def _needed(roster: Roster, sharers: Collection[str], survivors: Collection[str]) -> frozenset[int]:
+def _needed_places(roster: Roster, sharers: Collection[str], survivors: Collection[str]) -> frozenset[int]:
     """Return the places whose secrets unmasking needs: survivors (seed) and their dropped-out neighbours (mask key)."""
     alive = roster.indices(survivors)
     masked = roster.adjacency[sorted(alive)]
@@ -167,7 +167,7 @@ def check_confirmed(
     here[list(places)] = True
     counts = here[roster.adjacency].sum(axis=1)
     answering = [place for place in places if counts[place] >= roster.threshold]
-    roster.require_neighbours("confirming", _needed(roster, sharers, survivors), answering)
+    roster.require_neighbours("confirming", _needed_places(roster, sharers, survivors), answering)
 
 
 def confirmations(roster: Roster, confirmed: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -191,7 +191,7 @@ def check_replies(
     roster: Roster, sharers: Collection[str], survivors: Collection[str], replied: Collection[str]
 ) -> None:
     """Raise `ThresholdError` unless every secret that unmasking needs has t share holders that replied."""
-    roster.require_neighbours("unmasking", _needed(roster, sharers, survivors), roster.indices(replied))
+    roster.require_neighbours("unmasking", _needed_places(roster, sharers, survivors), roster.indices(replied))
 
 
 def unmask(
@@ -248,7 +248,7 @@ def collect_shares(
     """
     check_survivors(roster, sharers, survivors)
     check_replies(roster, sharers, survivors, replies)
-    held: dict[int, dict[int, bytes]] = {place: {} for place in _needed(roster, sharers, survivors)}
+    held: dict[int, dict[int, bytes]] = {place: {} for place in _needed_places(roster, sharers, survivors)}
     for client_id, body in replies.items():
         holder = roster.index(client_id)
         slots = messages.split_slots(body, roster.degree, messages.reply_bytes(1), "the shares of a reply")

@@ -58,7 +58,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     broken = [point for point in lowest if not _is_element(shares[point])]
     if broken:
         raise CodecError(f"the share of point {broken[0]} is not {SHARE_BYTES} bytes of a field element")
-    secret = _at_zero({point: int.from_bytes(shares[point], "little") for point in lowest})
+    secret = _secret_at_zero({point: int.from_bytes(shares[point], "little") for point in lowest})
     if secret is None:
         raise CodecError(f"the {threshold} shares do not give a secret: at least one of them is wrong")
     return secret
@@ -77,7 +77,7 @@ def combine_checked(
     broken = frozenset(point for point, share in shares.items() if not _is_element(share))
     values = {point: int.from_bytes(shares[point], "little") for point in sorted(shares) if point not in broken}
     if len(values) >= threshold:
-        secret = _at_zero(dict(islice(values.items(), threshold)))
+        secret = _secret_at_zero(dict(islice(values.items(), threshold)))
         if secret is not None and check(secret):
             return secret, broken
     for kept in _candidates(values, threshold):
@@ -125,7 +125,7 @@ def _as_secret(element: int) -> bytes | None:
     return element.to_bytes(SECRET_BYTES, "little") if element < 1 << 8 * SECRET_BYTES else None
 
 
-def _at_zero(values: Mapping[int, int]) -> bytes | None:
+def _secret_at_zero(values: Mapping[int, int]) -> bytes | None:
     """Return the secret of the polynomial through all values; None if it does not fit 32 bytes."""
     weights = _weights(tuple(values))
     return _as_secret(sum(w * value for w, value in zip(weights, values.values(), strict=True)) % PRIME)

@@ -43,7 +43,7 @@ def fold_contributions(
     if partial is not None:
         count, n, totals = read_partial(plan, partial)
     for route, body in contributions:
-        count = _counted(plan, count, 1)
+        count = _add_to_count(plan, count, 1)
         expected = plan.route_ciphertexts(route)
         if plan.layout.chosen:
             numbers, body = read_blocks(plan, body)
@@ -70,7 +70,7 @@ def merge_partials(plan: PaillierPlan, partials: Iterable[Buffer]) -> bytes:
     count, n, totals = 0, mpz(plan.modulus or 0), [mpz(1)] * plan.ciphertexts
     for partial in partials:
         more, own, ciphertexts = read_partial(plan, partial)
-        count = _counted(plan, count, more)
+        count = _add_to_count(plan, count, more)
         n = n or own
         if own not in (0, n):
             raise ContributionError("a partial sum is under another public key than those before it")
@@ -80,7 +80,7 @@ def merge_partials(plan: PaillierPlan, partials: Iterable[Buffer]) -> bytes:
     return _COUNT.pack(count) + write_sum(plan, n, totals)
 
 
-def _counted(plan: PaillierPlan, count: int, more: int) -> int:
+def _add_to_count(plan: PaillierPlan, count: int, more: int) -> int:
     count += more
     if count > plan.max_contributions:
         raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")

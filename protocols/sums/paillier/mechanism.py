@@ -38,36 +38,36 @@ class PaillierMechanism:
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
         """Return new keys from phe's generator; `ParameterError` if the plan names a public key already."""
-        return keys.generate_keyring(_own(plan))
+        return keys.generate_keyring(_require_own_plan(plan))
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
         """Return the blocks packed and encrypted; the public key is sufficient in both modes."""
-        return encryption.seal_blocks(_own(plan), route, blocks, keyring)
+        return encryption.seal_blocks(_require_own_plan(plan), route, blocks, keyring)
 
     def working_ahead(self, plan: SumPlan, keyring: Keyring) -> AbstractContextManager[None]:
         """Return a context with a pool of randomisers for one contribution, filled at lowest priority.
 
         See `protocols.sums.paillier.pool.standing_pool`.
         """
-        return standing_pool(_own(plan), keyring)
+        return standing_pool(_require_own_plan(plan), keyring)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` for another length or modulus, or an invalid ciphertext, which the text names."""
-        wire.check_contribution(_own(plan), route, body)
+        wire.check_contribution(_require_own_plan(plan), route, body)
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return the partial sum plus checked contributions; `ContributionError` for one under another modulus."""
-        return fold.fold_contributions(_own(plan), partial, contributions)
+        return fold.fold_contributions(_require_own_plan(plan), partial, contributions)
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums (a product modulo n^2); `ContributionError` if their keys differ."""
-        return fold.merge_partials(_own(plan), partials)
+        return fold.merge_partials(_require_own_plan(plan), partials)
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """Return the modulus and the ciphertexts without the count."""
-        own = _own(plan)
+        own = _require_own_plan(plan)
         fold.read_partial(own, partial)
         return bytes(memoryview(partial)[COUNT_BYTES:])
 
@@ -75,13 +75,13 @@ class PaillierMechanism:
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
         """Return the decrypted sum, float64 (layout.length,); `KeyringError` for another key than the sum's."""
-        own = _own(plan)
+        own = _require_own_plan(plan)
         if not 0 <= contributions <= own.max_contributions:
             raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
         return encryption.open_aggregate(own, aggregate, keyring)
 
 
-def _own(plan: SumPlan) -> PaillierPlan:
+def _require_own_plan(plan: SumPlan) -> PaillierPlan:
     if not isinstance(plan, PaillierPlan):
         raise ParameterError(f"this plan belongs to {plan.mechanism!r}, not to 'paillier'")
     return plan

@@ -55,7 +55,7 @@ class PaillierParameters(BaseModel):
         return text
 
     @model_validator(mode="after")
-    def _fit_together(self) -> PaillierParameters:
+    def _check_consistency(self) -> PaillierParameters:
         if self.modulus is not None and (self.modulus.bit_length() != self.key_bits or self.modulus % 2 == 0):
             raise ValueError(f"the public key is not an odd number of {self.key_bits} bits")
         return self

@@ -179,11 +179,11 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     segments = {segment for block in layout.blocks for segment in block.segments}
     largest = max(SegmentCode.of(segment, checked.value_bits, 1).largest for segment in segments)
     if max_contributions * largest > MAX_SUM:
-        raise BudgetError(_refusal(checked, segments, max_contributions, MAX_SUM // largest))
+        raise BudgetError(_error_text(checked, segments, max_contributions, MAX_SUM // largest))
     return PaillierPlan(checked, layout, max_contributions)
 
 
-def _refusal(parameters: PaillierParameters, segments: set[Segment], contributions: int, most: int) -> str:
+def _error_text(parameters: PaillierParameters, segments: set[Segment], contributions: int, most: int) -> str:
     alternatives = [f"at most {most} contributions fit"] if most else []
     counts = max((SegmentCode.of(s, 0, 1).largest for s in segments if s.integral), default=0)
     value_bits = (MAX_SUM // contributions + 1).bit_length()

@@ -97,7 +97,7 @@ def test_a_decision_is_that_of_a_real_number(data: st.DataObject) -> None:
         rest -= int(rest)
     words[data.draw(st.integers(0, 2))] = data.draw(st.integers(0, 2**32 - 1))
     drawn = sum(Fraction(word, 2 ** (32 * place)) for place, word in enumerate(words, 1))
-    below = module._below(Told(*words), np.array([numerator], np.uint64), np.uint64(denominator))  # type: ignore[arg-type]
+    below = module._bernoulli(Told(*words), np.array([numerator], np.uint64), np.uint64(denominator))  # type: ignore[arg-type]
     assert below[0] == (drawn < Fraction(numerator, denominator))
 
 
@@ -113,6 +113,6 @@ def test_words_that_would_favour_some_remainders_are_left_out(monkeypatch: pytes
 def test_decay(numerator: int) -> None:
     count = 100_000
     bits = module._Bits(KEY)
-    kept = module._decays(bits, np.full(count, numerator, np.uint64), np.uint64(1000)).mean()
+    kept = module._bernoulli_exp(bits, np.full(count, numerator, np.uint64), np.uint64(1000)).mean()
     chance = np.exp(-numerator / 1000)
     assert kept == pytest.approx(chance, abs=4 * np.sqrt(chance * (1 - chance) / count))

@@ -125,8 +125,8 @@ def test_a_dropout_without_surviving_neighbours_is_not_needed() -> None:
     place = roster.index("c_009")
     alone = {place, *roster.neighbours_of(place)}
     alive = [name for name in names(16) if roster.index(name) not in alone]
-    assert place not in server._needed(roster, names(16), alive)
-    assert set(roster.neighbours_of(place)) & server._needed(roster, names(16), alive)
+    assert place not in server._needed_places(roster, names(16), alive)
+    assert set(roster.neighbours_of(place)) & server._needed_places(roster, names(16), alive)
 
 
 def test_threshold_errors_travel() -> None:
