@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import PolicyRefused
 from protocols.errors import ParameterError
-from protocols.messages import RoundView
+from protocols.messages import RoundView, Schedule
 from protocols.sums.masked.parameters import Mode
 from protocols.sums.masked.policy import ClientPolicy
 
@@ -78,11 +78,20 @@ class Policy:
                 f"this client's policy requires at least {self.min_cohort}"
             )
 
-    def for_masked_rounds(self) -> ClientPolicy:
-        """Return the part of the policy that is checked in each stage of a masked round."""
-        return ClientPolicy(
-            self.min_cohort, self.min_neighbours, self.min_threshold, self.min_ring_bits, self.masked_modes
-        )
+    def for_masked_rounds(self, schedule: Schedule) -> ClientPolicy:
+        """Return the requirements of a task with this schedule that are checked in each stage of a masked round.
+
+        No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
+        """
+        floor = max(self.min_cohort, schedule.min_clients)
+        return ClientPolicy(floor, self.min_neighbours, self.min_threshold, self.min_ring_bits, self.masked_modes)
+
+    def min_difference(self, schedule: Schedule) -> int:
+        """Return the smallest number of clients by which two sums over the same data may differ, unless by none.
+
+        It is the larger of `min_cohort` and the schedule's `min_difference` (where that is null, its `min_clients`).
+        """
+        return max(self.min_cohort, schedule.min_difference or schedule.min_clients)
 
     def too_much_clipped(self, clipped: int, values: int) -> bool:
         """Return whether `clipped` of `values` uploaded values exceed `max_clip_share`."""

@@ -51,4 +51,4 @@ class ClientPolicy:
     def check_cohort(self, clients: int, what: str) -> None:
         """Raise `RefusalError` for fewer than `min_cohort` clients."""
         if clients < self.min_cohort:
-            raise RefusalError(f"{what} {clients} clients; this client's policy requires at least {self.min_cohort}")
+            raise RefusalError(f"{what} {clients} clients; this client requires at least {self.min_cohort}")

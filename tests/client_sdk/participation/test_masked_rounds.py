@@ -159,6 +159,8 @@ def test_without_an_organiser_the_policy_must_trust_the_roster(server: Aggregato
                 first.membership_check,
                 context,
                 first.client_store,
+                first.terms.schedule,
+                1,
             )
 
 
