@@ -7,7 +7,7 @@ fails with the defence and succeeds without it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,10 +25,11 @@ from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.masked_protocol import MaskedPart
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.errors import RefusalError
+from protocols.errors import ParameterError, RefusalError
 from protocols.messages import RoundView, Schedule
 from protocols.sums.masked import server
 from protocols.sums.masked.packing import unpack
+from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names, round_context
@@ -36,7 +37,6 @@ from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names, rou
 CLIENTS = names(6)
 VICTIM = CLIENTS[-1]
 DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "undefended"])
-PLAN = complete_plan()
 Elements = NDArray[np.unsignedinteger[Any]]
 
 
@@ -46,6 +46,7 @@ class LyingServer:
 
     folder: Path
     schedule: Schedule
+    plan: MaskedPlan = field(default_factory=complete_plan)
     policy: Policy = field(default_factory=lambda: Policy(trust_roster=True))
     identities: dict[str, Identity] = field(default_factory=lambda: {name: Identity.generate() for name in CLIENTS})
     elements: dict[str, Elements] = field(init=False)
@@ -71,7 +72,7 @@ class LyingServer:
         """
         self.messages.clear()
         self.refusals.clear()
-        context = round_context(PLAN, len(CLIENTS), number)
+        context = round_context(self.plan, len(CLIENTS), number)
         parts = {
             name: MaskedPart(
                 cast(ApiCalls, self),
@@ -88,6 +89,8 @@ class LyingServer:
         }
         with SyncDriver() as driver:
             self._stage(driver, parts, "advertising")
+            if not parts:
+                return None
             keys = ((name, self.identities[name]) for name in CLIENTS if name not in no_entry)
             self.roster = make_roster(
                 context,
@@ -114,7 +117,7 @@ class LyingServer:
             return None
         total = np.zeros(LAYOUT.length, np.uint32)
         for body in contributions.values():
-            total += unpack(body, PLAN.bits, LAYOUT.length)
+            total += unpack(body, self.plan.bits, LAYOUT.length)
         return total + server.unmask(self.roster, shares, contributions, replies).correction
 
     def _stage(self, driver: SyncDriver, parts: dict[str, MaskedPart], state: str) -> None:
@@ -224,3 +227,30 @@ def test_a_task_that_allows_differences_of_one(tmp_path: Path, monkeypatch: pyte
     lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4, min_difference=1))
     assert lying.play(1) is not None
     assert (lying.play(2, no_contribution=[VICTIM]) is None) is defended
+
+
+@DEFENDED
+@pytest.mark.parametrize(
+    ("weak", "text"),
+    [
+        ({"corrupt": 0.0}, "a corrupt share of 0 of the cohort; this client's policy requires at least 0.05"),
+        ({"sigma": 39}, "up to 2^-39; this client's policy requires at least 40"),
+    ],
+)
+def test_a_task_with_weak_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weak: dict[str, Any], text: str, defended: bool
+) -> None:
+    """The server creates the task, so it could choose parameters that tolerate no colluding client."""
+    if not defended:
+        monkeypatch.setattr(ClientPolicy, "check_parameters", lambda *_: None)
+    plan = complete_plan()
+    weakened = replace(plan, parameters=plan.parameters.model_copy(update=weak))
+    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4), weakened)
+    assert (lying.play(1) is None) is defended
+    assert sum(text in refusal for refusal in lying.refusals) == (len(CLIENTS) if defended else 0)
+
+
+@pytest.mark.parametrize("wrong", [{"min_corrupt": -0.1}, {"min_corrupt": 1.0}, {"min_sigma": 0}])
+def test_a_policy_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match="min_corrupt must be"):
+        Policy(**wrong)

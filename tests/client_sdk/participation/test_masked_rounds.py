@@ -27,7 +27,7 @@ from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task
 
 USERS = 6
-TOLERANT = {"corrupt": 0.0, "dropout": 0.2}
+TOLERANT = {"dropout": 0.2}
 """Six clients, of which one may drop out."""
 
 
