@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import PolicyRefused
 from protocols.errors import ParameterError
-from protocols.messages import RoundView
+from protocols.messages import RoundView, Schedule
 from protocols.sums.masked.parameters import Mode
 from protocols.sums.masked.policy import ClientPolicy
 
@@ -24,6 +24,8 @@ class Policy:
     masked_modes: modes of masked sums that the client accepts. `curious` trusts the server to follow the protocol, so
     it must be allowed explicitly.
     min_neighbours, min_threshold, min_ring_bits: smallest parameters of a masked round that the client accepts.
+    min_corrupt: smallest share of a cohort, 0 to 1, whose collusion with the server a masked task must tolerate.
+    min_sigma: a masked round must reveal a vector with probability at most 2^-min_sigma.
     trust_roster: whether to accept masked and encrypted tasks without an organiser. Only the server then says who the
     other clients are, and it could invent all of them.
     reveal_indices: whether to accept Top-K with own support in tasks that hide the values. The server then learns which
@@ -38,6 +40,8 @@ class Policy:
     min_neighbours: int = 2
     min_threshold: int = 2
     min_ring_bits: int = 16
+    min_corrupt: float = 0.05
+    min_sigma: int = 40
     trust_roster: bool = False
     reveal_indices: bool = False
     max_clip_share: float = 0.01
@@ -50,6 +54,8 @@ class Policy:
             )
         if self.snapshot_every < 0 or not 0 <= self.max_clip_share <= 1:
             raise ParameterError("snapshot_every must not be negative, and max_clip_share must be in 0..1")
+        if not 0 <= self.min_corrupt < 1 or self.min_sigma < 1:
+            raise ParameterError("min_corrupt must be at least 0 and below 1, and min_sigma at least 1")
 
     def check_task(self, terms: TaskTerms) -> None:
         """Raise `PolicyRefused` unless the policy allows the task."""
@@ -78,11 +84,28 @@ class Policy:
                 f"this client's policy requires at least {self.min_cohort}"
             )
 
-    def for_masked_rounds(self) -> ClientPolicy:
-        """Return the part of the policy that is checked in each stage of a masked round."""
+    def for_masked_rounds(self, schedule: Schedule) -> ClientPolicy:
+        """Return the requirements of a task with this schedule that are checked in each stage of a masked round.
+
+        No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
+        """
+        floor = max(self.min_cohort, schedule.min_clients)
         return ClientPolicy(
-            self.min_cohort, self.min_neighbours, self.min_threshold, self.min_ring_bits, self.masked_modes
+            floor,
+            self.min_neighbours,
+            self.min_threshold,
+            self.min_ring_bits,
+            self.masked_modes,
+            self.min_corrupt,
+            self.min_sigma,
         )
+
+    def min_difference(self, schedule: Schedule) -> int:
+        """Return the smallest number of clients by which two sums over the same data may differ, unless by none.
+
+        It is the larger of `min_cohort` and the schedule's `min_difference` (where that is null, its `min_clients`).
+        """
+        return max(self.min_cohort, schedule.min_difference or schedule.min_clients)
 
     def too_much_clipped(self, clipped: int, values: int) -> bool:
         """Return whether `clipped` of `values` uploaded values exceed `max_clip_share`."""

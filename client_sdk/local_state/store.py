@@ -1,4 +1,4 @@
-"""What a client stores for its tasks: memberships, keyrings, client states, records of contributions, and the model.
+"""What a client stores for its tasks: memberships, keyrings, client states, records of rounds, and the model.
 
 `Store` is a small key-value store: `DirectoryStore` uses files of mode 0600, `MemoryStore` is for fleets and tests.
 `ClientStore` has the typed methods on top of it.
@@ -23,6 +23,7 @@ from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.errors import LocalFileError
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.private_files import ensure_private_directory, read_private, write_private
+from client_sdk.local_state.signed_sets import SignedSets
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
@@ -43,6 +44,7 @@ _KEYRING: Final = "keyring.bin"
 _CLIENT_STATE: Final = "memory.npz"
 _ITEM_STATE: Final = "item_state.bin"
 _CONTRIBUTIONS: Final = "contributions.json"
+_SIGNED_SETS: Final = "signed_sets.json"
 
 
 @dataclass(frozen=True, repr=False)
@@ -220,6 +222,18 @@ class ClientStore:
         records = self.contributions(task_id) | {number: contribution}
         content = {str(each): [record.digest, record.acknowledged] for each, record in records.items()}
         self.store.write(self.owner, task_id, _CONTRIBUTIONS, json.dumps(content).encode())
+
+    def signed_sets(self, task_id: str) -> SignedSets:
+        """Return the survivor sets that this client signed for the newest sum of one task; none if none are stored."""
+        body = self.store.read(self.owner, task_id, _SIGNED_SETS)
+        try:
+            return SignedSets() if body is None else SignedSets.decode(body)
+        except (ValueError, TypeError, KeyError) as error:
+            raise LocalFileError(f"the stored survivor sets of task {task_id} are damaged") from error
+
+    def keep_signed_sets(self, task_id: str, signed: SignedSets) -> None:
+        """Store the survivor sets that this client signed for the newest sum of one task."""
+        self.store.write(self.owner, task_id, _SIGNED_SETS, signed.encode())
 
     def client_state(self, task_id: str, like: ClientState) -> ClientState | None:
         """Return the stored client state of one task, None if there is none.

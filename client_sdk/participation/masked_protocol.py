@@ -20,11 +20,12 @@ from client_sdk.api.calls import ApiCalls, Handout
 from client_sdk.api.effects import Program, work
 from client_sdk.errors import PolicyRefused
 from client_sdk.local_state.identity import Identity
+from client_sdk.local_state.signed_sets import member_tags
 from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.ledger import deliver
 from protocols.errors import ParameterError
-from protocols.messages import RoundView
+from protocols.messages import RoundView, Schedule
 from protocols.messages.stages import MASKED_STATES, StageMessage
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.sums.masked import client as stages
@@ -67,8 +68,9 @@ def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, state: Mod
 class MaskedPart:
     """One client in one masked round. `advance` sends the message of the round's current stage, once.
 
-    finished: whether the client has answered the unmask request or missed a stage. missed: the reason in the second
-    case. Raises `PolicyRefused` when the task has no organiser and the policy does not trust the roster.
+    schedule: of the task, as this client agreed to it. sum_index: which sum the round computes. finished: whether the
+    client has answered the unmask request or missed a stage. missed: the reason in the second case. Raises
+    `PolicyRefused` when the task has no organiser and the policy does not trust the roster.
     """
 
     calls: ApiCalls
@@ -78,6 +80,8 @@ class MaskedPart:
     membership_check: MembershipCheck
     context: RoundContext
     client_store: ClientStore
+    schedule: Schedule
+    sum_index: int
     finished: bool = False
     missed: str | None = None
     _state: object = field(default=None, repr=False)
@@ -119,7 +123,7 @@ class MaskedPart:
         return curious and view.state == "unmasking" and isinstance(self._state, stages.Contributed)
 
     def _advertise(self) -> Program[None]:
-        client_id, policy = self.membership.client_id, self.policy.for_masked_rounds()
+        client_id, policy = self.membership.client_id, self.policy.for_masked_rounds(self.schedule)
         self._state, body = stages.advertise(self.context, client_id, self.identity.signing_key, policy)
         yield from self._put("advertise", body)
 
@@ -137,7 +141,9 @@ class MaskedPart:
 
     def _confirm(self, state: stages.Contributed) -> Program[None]:
         survivors = yield from self._fetch("survivors", messages.set_bytes(len(state.roster)))
-        self._state, body = stages.confirm(state, survivors)
+        confirmed, body = stages.confirm(state, survivors)
+        self._record_survivors(state, survivors)
+        self._state = confirmed
         yield from self._put("confirm", body)
 
     def _unmask(self, state: stages.Contributed | stages.Confirmed) -> Program[None]:
@@ -147,9 +153,24 @@ class MaskedPart:
             self._state, body = yield from work(lambda: stages.unmask(state, confirmations))
         else:
             survivors = yield from self._fetch("survivors", messages.set_bytes(len(roster)))
-            self._state, body = stages.unmask_unconfirmed(state, survivors)
+            done, body = stages.unmask_unconfirmed(state, survivors)
+            self._record_survivors(state, survivors)
+            self._state = done
         yield from self._put("unmask", body)
         self.finished = True
+
+    def _record_survivors(self, state: stages.Contributed, survivors: bytes) -> None:
+        """Store the set of survivors before this client agrees to it.
+
+        Raises `RefusalError` when the set is too close to one that it agreed to for the same sum.
+        """
+        task_id, roster = self.context.task_id, state.roster
+        keys = tuple(entry.identity_key for entry in roster.entries)
+        members = member_tags(keys, messages.decode_set(survivors, len(roster)))
+        signed = self.client_store.signed_sets(task_id)
+        after = signed.with_set(self.sum_index, members, self.policy.min_difference(self.schedule))
+        if after != signed:
+            self.client_store.keep_signed_sets(task_id, after)
 
     def _put(self, stage: StageMessage, body: bytes) -> Program[None]:
         task_id, number = self.context.task_id, self.context.round_number

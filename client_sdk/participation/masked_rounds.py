@@ -79,6 +79,8 @@ class MaskedRound:
             client.membership_check,
             context,
             client.client_store,
+            client.terms.schedule,
+            self._spec.sum_index,
         )
 
     @property

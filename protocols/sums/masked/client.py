@@ -152,7 +152,7 @@ def advertise(
 
     Raises `RefusalError` if the round does not satisfy the policy.
     """
-    policy.check_ring(context.plan.bits, context.plan.mode)
+    policy.check_parameters(context.plan.parameters)
     policy.check_cohort(context.cohort, "the round asks")
     mask_secret = X25519PrivateKey.from_private_bytes(clamped(random(KEY_BYTES)))
     sealing_secret, seed = X25519PrivateKey.from_private_bytes(random(KEY_BYTES)), random(SEED_BYTES)

@@ -27,7 +27,7 @@ from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task
 
 USERS = 6
-TOLERANT = {"corrupt": 0.0, "dropout": 0.2}
+TOLERANT = {"dropout": 0.2}
 """Six clients, of which one may drop out."""
 
 
@@ -159,6 +159,8 @@ def test_without_an_organiser_the_policy_must_trust_the_roster(server: Aggregato
                 first.membership_check,
                 context,
                 first.client_store,
+                first.terms.schedule,
+                1,
             )
 
 

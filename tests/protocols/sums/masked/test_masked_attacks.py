@@ -309,6 +309,8 @@ def test_small_cohort(stage: str, text: str, defended: bool, monkeypatch: Patch)
         ClientPolicy(min_threshold=5),
         ClientPolicy(min_bits=64),
         ClientPolicy(modes=frozenset({"curious"})),
+        ClientPolicy(min_corrupt=0.06),
+        ClientPolicy(min_sigma=41),
     ],
 )
 def test_policy_of_the_client(policy: ClientPolicy) -> None:

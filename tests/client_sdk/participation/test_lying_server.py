@@ -1,0 +1,256 @@
+"""Attacks of a lying server, with no colluding client, on real clients of masked rounds: `MaskedPart` and its store.
+
+The server sums the same data again without one client, and learns that client's vector from the difference. Each attack
+fails with the defence and succeeds without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from client_sdk import DirectoryStore, Identity, Policy
+from client_sdk.api.calls import ApiCalls
+from client_sdk.api.drivers import SyncDriver
+from client_sdk.api.effects import Program
+from client_sdk.local_state.signed_sets import SignedSets
+from client_sdk.local_state.store import ClientStore, Membership
+from client_sdk.participation.certificates import MembershipCheck
+from client_sdk.participation.masked_protocol import MaskedPart
+from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.errors import ParameterError, RefusalError
+from protocols.messages import RoundView, Schedule
+from protocols.sums.masked import server
+from protocols.sums.masked.packing import unpack
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
+from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names, round_context
+
+CLIENTS = names(6)
+VICTIM = CLIENTS[-1]
+DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "undefended"])
+Elements = NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass
+class LyingServer:
+    """Plays rounds with six clients, whose stores and vectors stay the same, and leaves out whom it likes."""
+
+    folder: Path
+    schedule: Schedule
+    plan: MaskedPlan = field(default_factory=complete_plan)
+    policy: Policy = field(default_factory=lambda: Policy(trust_roster=True))
+    identities: dict[str, Identity] = field(default_factory=lambda: {name: Identity.generate() for name in CLIENTS})
+    elements: dict[str, Elements] = field(init=False)
+    messages: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    roster: Roster = field(init=False)
+    refusals: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(5)
+        self.elements = {name: rng.integers(0, 1 << 32, LAYOUT.length, np.uint32) for name in CLIENTS}
+
+    def play(
+        self,
+        number: int,
+        sum_index: int = 1,
+        no_entry: Collection[str] = (),
+        no_shares: Collection[str] = (),
+        no_contribution: Collection[str] = (),
+    ) -> Elements | None:
+        """Play round `number`, and return the opened sum; None if the clients refused.
+
+        no_entry, no_shares, no_contribution: whose advertisement, shares and contribution the server keeps back.
+        """
+        self.messages.clear()
+        self.refusals.clear()
+        context = round_context(self.plan, len(CLIENTS), number)
+        parts = {
+            name: MaskedPart(
+                cast(ApiCalls, self),
+                Membership("https://server.example", "t_1", "movies", name, "member", "hrc_token"),
+                identity,
+                self.policy,
+                MembershipCheck(None),
+                context,
+                ClientStore(DirectoryStore(self.folder / name), "me"),
+                self.schedule,
+                sum_index,
+            )
+            for name, identity in self.identities.items()
+        }
+        with SyncDriver() as driver:
+            self._stage(driver, parts, "advertising")
+            if not parts:
+                return None
+            keys = ((name, self.identities[name]) for name in CLIENTS if name not in no_entry)
+            self.roster = make_roster(
+                context,
+                [
+                    RosterEntry(n, i.public_key, i.mailbox_key, NO_CERTIFICATE, self.messages["advertise", n])
+                    for n, i in keys
+                ],
+            )
+            self._stage(driver, parts, "sharing")
+            shares = self._all("share", no_shares)
+            if len(shares) < len(CLIENTS) - 1:
+                return None
+            self.inboxes = server.inboxes(self.roster, shares)
+            self._stage(driver, parts, "collecting")
+            contributions = self._all("contribute", no_contribution)
+            if len(contributions) < len(CLIENTS) - 1:
+                return None
+            self.survivors = self.roster.encode_set(contributions)
+            self._stage(driver, parts, "confirming")
+            self.confirmed = server.confirmations(self.roster, self._all("confirm", ()))
+            self._stage(driver, parts, "unmasking")
+        replies = self._all("unmask", ())
+        if not replies:
+            return None
+        total = np.zeros(LAYOUT.length, np.uint32)
+        for body in contributions.values():
+            total += unpack(body, self.plan.bits, LAYOUT.length)
+        return total + server.unmask(self.roster, shares, contributions, replies).correction
+
+    def _stage(self, driver: SyncDriver, parts: dict[str, MaskedPart], state: str) -> None:
+        for name, part in list(parts.items()):
+            view = cast(RoundView, SimpleNamespace(state=state))
+            self.asking = name
+            try:
+                driver.run(part.advance(view, lambda name=name: self.elements[name]))  # type: ignore[misc]
+            except RefusalError as refusal:
+                self.refusals.append(str(refusal))
+                del parts[name]
+            except KeyError:  # the server left this client out of the roster or the sharers
+                del parts[name]
+
+    def _all(self, stage: str, without: Collection[str]) -> dict[str, bytes]:
+        return {name: body for (step, name), body in self.messages.items() if step == stage and name not in without}
+
+    # --- the calls of the clients --------------------------------------------------------------------------------
+
+    def put_stage(self, task_id: str, number: int, stage: str, client_id: str, body: bytes) -> Program[None]:
+        self.messages[stage, client_id] = body
+        yield from ()
+
+    def contribute(self, task_id: str, number: int, client_id: str, body: bytes) -> Program[None]:
+        return self.put_stage(task_id, number, "contribute", client_id, body)
+
+    def stage_body(self, task_id: str, number: int, what: str, length: int | None = None) -> Program[bytes]:
+        yield from ()
+        match what:
+            case "roster":
+                return self.roster.body
+            case "inbox":
+                return self.inboxes[self.asking]
+            case "survivors":
+                return self.survivors
+            case _:
+                return self.confirmed[self.asking]
+
+
+@DEFENDED
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        ("no_entry", "the roster has 5 clients; this client requires at least 6"),
+        ("no_shares", "shares came from 5 clients; this client requires at least 6"),
+        ("no_contribution", "contributions came from 5 clients; this client requires at least 6"),
+    ],
+)
+def test_a_sum_below_the_task_s_own_minimum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, text: str, defended: bool
+) -> None:
+    """The task promises sums of 6, the policy alone would accept 3."""
+    if not defended:
+        monkeypatch.setattr(Policy, "for_masked_rounds", lambda *_: ClientPolicy())
+    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=6))
+    opened = lying.play(1, **{stage: [VICTIM]})  # type: ignore[arg-type]
+    assert (opened is None) is defended
+    assert (text in lying.refusals) is defended
+    if opened is not None:
+        others = sum(lying.elements[name] for name in CLIENTS if name != VICTIM)
+        np.testing.assert_array_equal(opened, others)
+
+
+@DEFENDED
+def test_the_same_sum_again_without_one_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
+    """The server calls round 1 failed, although it opened its sum, and repeats the sum. Clients restart in between."""
+    if not defended:
+        monkeypatch.setattr(SignedSets, "with_set", lambda record, *_: record)
+    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4))
+    first = lying.play(1)
+    assert first is not None
+    second = lying.play(2, no_contribution=[VICTIM])
+    assert (second is None) is defended
+    if second is not None:
+        np.testing.assert_array_equal(first - second, lying.elements[VICTIM])
+    else:
+        assert any("differ by 1 from" in text for text in lying.refusals)
+
+
+@DEFENDED
+def test_an_earlier_sum_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
+    """A later sum does not make clients forget an earlier one."""
+    if not defended:
+        monkeypatch.setattr(SignedSets, "with_set", lambda record, *_: record)
+    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4))
+    assert lying.play(1, sum_index=1) is not None
+    assert lying.play(2, sum_index=2) is not None
+    assert (lying.play(3, sum_index=1, no_contribution=[VICTIM]) is None) is defended
+    if defended:
+        assert any("repeats sum 1 after" in text for text in lying.refusals)
+
+
+def test_an_honest_repetition_over_the_same_clients_is_confirmed(tmp_path: Path) -> None:
+    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4))
+    first, second = lying.play(1), lying.play(2)
+    assert first is not None
+    assert second is not None
+    np.testing.assert_array_equal(first, second)
+    assert lying.play(3, sum_index=2, no_contribution=[VICTIM]) is not None  # other data: one client may be missing
+
+
+@DEFENDED
+def test_a_task_that_allows_differences_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
+    """The client's own `min_cohort` holds for differences too, whatever the task's `min_difference` is."""
+    if not defended:
+        monkeypatch.setattr(Policy, "min_difference", lambda policy, schedule: schedule.min_difference)
+    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4, min_difference=1))
+    assert lying.play(1) is not None
+    assert (lying.play(2, no_contribution=[VICTIM]) is None) is defended
+
+
+@DEFENDED
+@pytest.mark.parametrize(
+    ("weak", "text"),
+    [
+        ({"corrupt": 0.0}, "a corrupt share of 0 of the cohort; this client's policy requires at least 0.05"),
+        ({"sigma": 39}, "up to 2^-39; this client's policy requires at least 40"),
+    ],
+)
+def test_a_task_with_weak_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weak: dict[str, Any], text: str, defended: bool
+) -> None:
+    """The server creates the task, so it could choose parameters that tolerate no colluding client."""
+    if not defended:
+        monkeypatch.setattr(ClientPolicy, "check_parameters", lambda *_: None)
+    plan = complete_plan()
+    weakened = replace(plan, parameters=plan.parameters.model_copy(update=weak))
+    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4), weakened)
+    assert (lying.play(1) is None) is defended
+    assert sum(text in refusal for refusal in lying.refusals) == (len(CLIENTS) if defended else 0)
+
+
+@pytest.mark.parametrize("wrong", [{"min_corrupt": -0.1}, {"min_corrupt": 1.0}, {"min_sigma": 0}])
+def test_a_policy_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match="min_corrupt must be"):
+        Policy(**wrong)
