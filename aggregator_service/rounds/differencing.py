@@ -20,7 +20,7 @@ from aggregator_service.tasks.eligibility import able_members
 from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.domain import SEED_BYTES
 from protocols.messages import Schedule
-from protocols.privacy.differencing import Allowed, judge
+from protocols.privacy.differencing import Allowed, Isolating, TooComplex, judge
 
 __all__ = ["TooSimilar", "remaining_cohort", "retire_if_too_similar"]
 
@@ -29,14 +29,18 @@ _BATCH: Final = 500
 
 @dataclass(frozen=True)
 class TooSimilar:
-    """The round's sum must not be released. remaining: members that are left for the same sum over fewer clients."""
+    """The round's sum must not be released. remaining: members that are left for the same sum over fewer clients.
+
+    counts: whether the round counts towards `max_failed_rounds`, because nobody left the task.
+    """
 
     reason: str
     remaining: int
+    counts: bool = False
 
 
 def retire_if_too_similar(session: Session, task: TaskRow, round_: RoundRow) -> TooSimilar | None:
-    """Compare the survivors of a round whose collecting is over with those of earlier sums. None: it may be released.
+    """Judge the survivors of a round whose collecting is over beside those of earlier sums. None: it may be released.
 
     Otherwise retire, in this transaction, the clients that dropped out and as many more as the threshold requires.
     Clients are identified by their identity keys: the same key in two tasks is the same person.
@@ -51,16 +55,28 @@ def retire_if_too_similar(session: Session, task: TaskRow, round_: RoundRow) -> 
     verdict = judge([*own, *others], survivors.keys(), threshold, os.urandom(SEED_BYTES))
     if isinstance(verdict, Allowed):
         return None
+    if isinstance(verdict, TooComplex):
+        reason = (
+            "cannot compute what this sum reveals together with earlier sums over the same data, so nothing is "
+            f"released: {verdict.reason}"
+        )
+        return TooSimilar(reason, len(survivors), counts=True)
     staying = {client for key, client in survivors.items() if key not in verdict.leave_out}
     retired = set(session.scalars(clients_with(round_.id, "asked"))) - staying
     _mark_retired(session, retired, round_.number)
     # Before its first sum a task has no frozen cohort yet: the next one is drawn from all members that are left.
     remaining = len(staying) if own else sum(able_members(session, task, 1))
-    reason = (
-        f"the survivors differ from those of an earlier sum by {verdict.difference} clients, but sums over the same "
-        f"data must differ by at least {threshold}: nothing is released, {len(retired)} clients leave the task, "
-        f"{remaining} remain"
-    )
+    if isinstance(verdict, Isolating):
+        fault = (
+            f"this sum and earlier ones, added and subtracted, give a sum over {verdict.clients} clients, but sums "
+            f"over the same data must not isolate fewer than {threshold}"
+        )
+    else:
+        fault = (
+            f"the survivors differ from those of an earlier sum by {verdict.difference} clients, but sums over the "
+            f"same data must differ by at least {threshold}"
+        )
+    reason = f"{fault}: nothing is released, {len(retired)} clients leave the task, {remaining} remain"
     return TooSimilar(reason, remaining)
 
 

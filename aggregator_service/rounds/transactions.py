@@ -153,7 +153,8 @@ def enforce_min_difference(session: Session, task: TaskRow, round_: RoundRow, no
     """Return whether a round's sum may be released beside the earlier ones; otherwise fail the round.
 
     The task then continues over fewer clients, or fails when fewer than `min_clients` remain. Such a failure does not
-    count towards `max_failed_rounds`: no client caused it, and the cohort gets smaller each time.
+    count towards `max_failed_rounds`: no client caused it, and the cohort gets smaller each time. A sum that is too
+    complex to judge counts, since nobody leaves.
     """
     similar = retire_if_too_similar(session, task, round_)
     if similar is None:
@@ -162,7 +163,7 @@ def enforce_min_difference(session: Session, task: TaskRow, round_: RoundRow, no
     if similar.remaining < floor:
         reason += f"; the task fails, since it needs at least {floor}"
         task.state = "failed"
-    fail_round(session, task, round_, RoundEvent.TOO_SIMILAR, reason, now, counts=False)
+    fail_round(session, task, round_, RoundEvent.TOO_SIMILAR, reason, now, counts=similar.counts)
     return False
 
 

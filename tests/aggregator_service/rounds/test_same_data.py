@@ -20,6 +20,7 @@ from aggregator_service.storage.stages import clients_with
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from aggregator_service.tasks.tasks import create_task, plan_request
 from protocols.messages import TaskRequest
+from protocols.privacy import combinations as released_combinations
 from protocols.recipes.fedmf import FedMF
 from tests.support.world import SECONDS, World
 
@@ -137,6 +138,43 @@ def test_sums_over_the_same_or_entirely_different_people_are_released(world: Wor
         task = job(world, name, people)
         world.run(task)
         assert deliver(world, task).state == "complete"
+
+
+def test_a_sum_that_isolates_a_client_together_with_two_others_is_refused(world: World) -> None:
+    """S(0..4), S(5..9) and S(0..10): the sets differ by five clients or more, the sums by one client's vector."""
+    for name, people in {"first": range(5), "second": range(5, 10)}.items():
+        task = job(world, name, people)
+        world.run(task)
+        assert deliver(world, task).state == "complete"
+    third = job(world, "third", range(11))
+    world.run(third)
+    refused = deliver(world, third)
+    assert (refused.state, refused.aggregate_key) == ("failed", None)
+    assert refused.failure == (
+        "this sum and earlier ones, added and subtracted, give a sum over 1 clients, but sums over the same data must "
+        "not isolate fewer than 4: nothing is released, 1 clients leave the task, 10 remain"
+    )
+    again = deliver(world, third)
+    assert (again.state, again.survivors) == ("complete", 10)
+
+
+def test_a_sum_that_is_too_complex_to_judge_is_refused_and_counts_as_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, people in {"first": range(5), "second": range(5, 10)}.items():
+        task = job(world, name, people)
+        world.run(task)
+        assert deliver(world, task).state == "complete"
+    monkeypatch.setattr(released_combinations, "MOST_SETS", 2)
+    third = job(world, "third", range(11))
+    for number in range(1, 6):  # max_failed_rounds
+        world.run(third)
+        refused = deliver(world, third)
+        assert (refused.number, refused.state, refused.aggregate_key) == (number, "failed", None)
+        assert str(refused.failure).startswith("cannot compute what this sum reveals together with earlier sums")
+    with world.database.read() as session:
+        assert not session.scalars(select(ClientRow.id).where(ClientRow.retired_in.is_not(None))).all()
+    assert world.state(third) == "failed"
 
 
 @pytest.mark.parametrize("label", [None, "other"])

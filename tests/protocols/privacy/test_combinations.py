@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from fractions import Fraction
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
 from protocols.privacy import combinations
-from protocols.privacy.combinations import TooComplexError, smallest_isolated
+from protocols.privacy.combinations import TooComplexError, newly_isolated, smallest_isolated
 
 P = frozenset(f"p{index}" for index in range(10))
 Q = frozenset(f"q{index}" for index in range(10))
@@ -109,6 +110,63 @@ def test_groups_of_many_clients_count_as_many(data: st.DataObject) -> None:
     threshold = data.draw(st.integers(2, 6))
     found, fewest = smallest_isolated(sets, threshold), brute_force(sets, threshold)
     assert (None if found is None else len(found)) == fewest
+
+
+def newly_possible(released: list[frozenset[str]], candidate: frozenset[str], clients: frozenset[str]) -> bool:
+    """Whether combinations with `candidate` involve none but `clients`, in ways that those of `released` do not."""
+
+    def freedom(sets: list[frozenset[str]]) -> int:
+        whole = [[Fraction(client in chosen) for client in everyone] for chosen in sets]
+        others = [[Fraction(client in chosen) for client in everyone if client not in clients] for chosen in sets]
+        return rank(whole) - rank(others)
+
+    everyone = sorted(candidate.union(*released))
+    return freedom([*released, candidate]) > freedom(released)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_what_a_candidate_adds_is_what_brute_force_finds(data: st.DataObject) -> None:
+    clients = [f"c{index}" for index in range(data.draw(st.integers(1, 7)))]
+    some = st.frozensets(st.sampled_from(clients), min_size=1)
+    released, candidate = data.draw(st.lists(some, max_size=4)), data.draw(some)
+    threshold = data.draw(st.integers(1, 8))
+    everyone = sorted(candidate.union(*released))
+    fewest = next(
+        (
+            size
+            for size in range(1, min(threshold, len(everyone) + 1))
+            if any(
+                newly_possible(released, candidate, frozenset(few)) for few in itertools.combinations(everyone, size)
+            )
+        ),
+        None,
+    )
+    found = newly_isolated(released, candidate, threshold)
+    assert (None if found is None else len(found)) == fewest
+    assert found is None or newly_possible(released, candidate, found)
+
+
+def test_a_candidate_is_not_blamed_for_what_earlier_sums_isolate() -> None:
+    released = [P, P | {"u"}, Q]
+    assert smallest_isolated(released, 5) == {"u"}
+    assert newly_isolated(released, P | Q, 5) is None  # a combination of released sums
+    assert newly_isolated(released, [f"r{index}" for index in range(10)], 5) is None
+    assert newly_isolated(released, Q | {"v"}, 5) == {"v"}
+
+
+def test_any_number_of_sums_that_shrink_or_have_nobody_in_common_is_judged() -> None:
+    everyone = [f"c{index:04}" for index in range(5 * 2 * combinations.MOST_SETS)]
+    shrinking = [everyone[start:] for start in range(0, len(everyone), 5)]
+    assert smallest_isolated(shrinking, 5) is None
+    assert smallest_isolated([everyone[start : start + 5] for start in range(0, len(everyone), 5)], 5) is None
+
+
+def test_many_overlapping_random_cohorts_are_judged() -> None:
+    choose = random.Random(1)
+    people = [f"c{index:04}" for index in range(1000)]
+    cohorts = [choose.sample(people, 100) for _ in range(60)]
+    assert newly_isolated(cohorts[:-1], cohorts[-1], 10) is None
 
 
 def test_what_is_too_complex_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
-from protocols.privacy.differencing import Allowed, TooSimilar, judge
+from protocols.privacy import combinations as released_combinations
+from protocols.privacy.combinations import newly_isolated
+from protocols.privacy.differencing import Allowed, Isolating, TooComplex, TooSimilar, judge
 
 SEED = bytes(32)
 EVERYBODY = [f"c_{index:02}" for index in range(14)]
@@ -45,6 +47,34 @@ def test_every_earlier_sum_counts_not_only_the_last() -> None:
     assert verdict == TooSimilar(1, frozenset(EVERYBODY[7:8]))
 
 
+P, Q = ({f"{name}{index}" for index in range(10)} for name in "pq")
+
+
+def test_two_released_sums_and_their_union_with_one_more_client_are_refused() -> None:
+    """Any two of the three sets differ by ten clients or more; S3 - S1 - S2 is one client's vector."""
+    verdict = judge([P, Q], P | Q | {"u"}, 5, SEED)
+    assert verdict == Isolating(1, frozenset({"u"}))
+    assert judge([P, Q], P | Q, 5, SEED) == Allowed()  # this sum is known already
+    assert judge([P, Q], P | Q | {f"u{index}" for index in range(5)}, 5, SEED) == Allowed()
+
+
+def test_an_isolated_client_who_is_not_a_survivor_makes_others_leave() -> None:
+    verdict = judge([P | {"u"}, Q], P | Q, 5, SEED)
+    assert isinstance(verdict, Isolating)
+    assert verdict.clients == 1
+    left = (P | Q) - verdict.leave_out
+    assert left
+    assert judge([P | {"u"}, Q], left, 5, SEED) == Allowed()
+
+
+def test_sums_that_are_too_complex_to_judge_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(released_combinations, "MOST_SETS", 2)
+    verdict = judge([P, Q], P | Q | {"u"}, 5, SEED)
+    assert isinstance(verdict, TooComplex)
+    assert "at most 2 are judged together" in verdict.reason
+    assert judge([P, Q], P, 5, SEED) == Allowed()
+
+
 def test_a_threshold_of_one_forbids_nothing_and_less_is_refused() -> None:
     assert judge([EVERYBODY], set(EVERYBODY[1:]), 1, SEED) == Allowed()
     with pytest.raises(ParameterError, match="threshold"):
@@ -63,7 +93,9 @@ def test_what_is_left_may_be_released(
     verdict = judge(earlier, survivors, threshold, seed)
     if isinstance(verdict, Allowed):
         assert all(len(survivors ^ other) == 0 or len(survivors ^ other) >= threshold for other in earlier)
+        assert newly_isolated(earlier, survivors, min(threshold, len(survivors))) is None
         return
+    assert not isinstance(verdict, TooComplex)
     assert verdict.leave_out <= survivors
     assert verdict.leave_out
     left = survivors - verdict.leave_out
