@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Final, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -42,7 +43,7 @@ from protocols.messages import (
 )
 from protocols.messages.stages import StageMessage
 
-__all__ = ["LONGEST_WAIT", "ApiCalls", "CurrentRound", "Handout", "base_url"]
+__all__ = ["LONGEST_WAIT", "ApiCalls", "CurrentRound", "Handout", "base_url", "require_encryption"]
 
 Handout = Literal["roster", "inbox", "survivors", "confirmations"]
 M = TypeVar("M", bound=BaseModel)
@@ -78,13 +79,31 @@ def base_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def require_encryption(url: str) -> None:
+    """Raise `ParameterError` if `url` begins with http:// and its host is not this machine."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+        raise ParameterError(
+            f"{parts.scheme}://{parts.netloc} is not encrypted: anyone on the way could read tokens and contributions. "
+            "Use https://, or, on a network that you trust, --allow-http or ClientOptions(allow_http=True)"
+        )
+
+
 @dataclass(frozen=True, repr=False)
 class ApiCalls:
     """The calls of one client or operator. Each method returns a program; see `client_sdk.api.effects`.
 
     url: address of the server. token: bearer token; None before enrolment. retry: when a failed request is repeated.
     chunk_bytes: contributions longer than this are uploaded in chunks. signer: signs the requests of an enrolled
-    client; None for operators. time: the server's clock, shared with every `signer` made by `enrolled`.
+    client; None for operators. time: the server's clock, shared with every `signer` made by `enrolled`. allow_http:
+    whether `url` may begin with http:// when its host is not this machine; `ParameterError` otherwise.
 
     Calls raise the `ApiError` of the problem document, `ContractBroken` for an answer that the API does not allow,
     `ConnectionFailed` without an answer, and `GaveUp` after the last retry.
@@ -96,9 +115,12 @@ class ApiCalls:
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
     signer: Signer | None = None
     time: ServerTime = field(default_factory=ServerTime)
+    allow_http: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", base_url(self.url))
+        if not self.allow_http:
+            require_encryption(self.url)
         if self.chunk_bytes < 1:
             raise ParameterError(f"chunk_bytes must be at least 1, got {self.chunk_bytes}")
 
