@@ -31,7 +31,7 @@ class Client:
     url: `https://host[:port][/path]`. identity: see `Identity.load` and `Identity.generate`. store: where memberships
     and keys are kept; the user's data directory by default. policy: what this client agrees to. options: retries,
     timeouts and chunk size. driver: replaces the HTTP connections, for tests. Raises `ParameterError` for another form
-    of URL.
+    of URL, and for http:// to another machine without `ClientOptions(allow_http=True)`.
     """
 
     def __init__(

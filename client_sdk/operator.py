@@ -72,15 +72,16 @@ def task_request(
 class Operator:
     """An operator at one server.
 
-    url: `https://host[:port][/path]`. token: the operator's bearer token. options: retries and timeouts. driver:
-    replaces the HTTP connections, for tests. An operator sees sizes, counts and states, never a contribution.
+    url: `https://host[:port][/path]`. token: the operator's bearer token. options: retries and timeouts, and whether
+    http:// may be used beyond this machine. driver: replaces the HTTP connections, for tests. An operator sees sizes,
+    counts and states, never a contribution.
     """
 
     def __init__(
         self, url: str, token: str, options: ClientOptions | None = None, driver: SyncDriver | None = None
     ) -> None:
         options = options or ClientOptions()
-        self._calls = ApiCalls(url, token, options.retry)
+        self._calls = ApiCalls(url, token, options.retry, allow_http=options.allow_http)
         self._driver = driver or SyncDriver(options.timeouts)
 
     def __repr__(self) -> str:

@@ -162,6 +162,7 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
         "signature": _SIGNATURE,
         "certificate": _CERTIFICATE,
         "group": 0,
+        "renewal": 0,
     },
     Enrolment: {
         "task_id": _TASK,

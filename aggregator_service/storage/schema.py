@@ -165,6 +165,7 @@ class ClientRow(Base):
     identity_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     mailbox_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     certificate: Mapped[bytes | None] = mapped_column(LargeBinary(81))
+    renewal: Mapped[int] = mapped_column(default=0, server_default="0")
     device_group: Mapped[int] = mapped_column("group_number", default=0)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
     enrolled_at: Mapped[float] = mapped_column(Float)

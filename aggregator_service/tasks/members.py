@@ -47,8 +47,8 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
     Returns the enrolment and whether the client is new; an identity that is enrolled already gets a new token.
 
     Raises `Problem`: 403 for an unknown invitation, a wrong signature or a revoked identity, 409 conflict when the task
-    is over or the keys differ from those of the first enrolment, 410 gone for an invitation that is revoked, expired or
-    used up, 422 invalid-parameters for a missing membership proof or a wrong group.
+    is over, the keys differ from those of the first enrolment, or `renewal` is not greater than in the last one, 410
+    gone for an invitation that is revoked, expired or used up, 422 invalid-parameters for a wrong group.
     """
     identity_key, mailbox_key = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
     token_hash = hash_token(request.invitation)
@@ -79,7 +79,9 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
 
 def _check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key: bytes) -> None:
     certificate = None if request.certificate is None else b64decode(request.certificate)
-    message = enrolment_message(request.invitation, identity_key, mailbox_key, request.group, certificate)
+    message = enrolment_message(
+        request.invitation, identity_key, mailbox_key, request.group, certificate, request.renewal
+    )
     try:
         Ed25519PublicKey.from_public_bytes(identity_key).verify(b64decode(request.signature, 64), message)
     except (InvalidSignature, ValueError):
@@ -111,11 +113,18 @@ def _enrol_again(
         raise Problem(
             "conflict", f"this identity is enrolled in group {client.device_group}; a client cannot change its group"
         )
+    if request.renewal <= client.renewal:
+        raise Problem(
+            "conflict",
+            f"this identity is enrolled: for a new token, sign an enrolment with a renewal above {client.renewal}",
+            renewal=client.renewal,
+        )
     certificate = certified(task, request, client.role, now)
     token = new_token("hrc")
     void_token(session, client.token_hash)
     client.token_hash = hash_token(token)
     client.certificate = certificate  # a later one, or the same
+    client.renewal = request.renewal
     announce(session, client.task_id, "members", "tokens")
     session.flush()
     _LOG.info("client enrolled again", extra=fields(task=client.task_id, client=client.id))
@@ -155,6 +164,7 @@ def _enrol_first(
         identity_key=b64decode(request.identity_key, 32),
         mailbox_key=b64decode(request.mailbox_key, 32),
         certificate=certificate,
+        renewal=request.renewal,
         device_group=device_group,
         token_hash=hash_token(token),
         enrolled_at=now,

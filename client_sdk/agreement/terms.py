@@ -122,6 +122,11 @@ class TaskTerms:
         raw = self.recipe.state_bytes(1)
         return raw if self.opened_by == "anyone" else sealed_bytes(raw)
 
+    @property
+    def longest_snapshot(self) -> int:
+        """Length in bytes of the longest snapshot of this task, in the clear or sealed."""
+        return sealed_bytes(self.recipe.longest_state_bytes())
+
     def round_spec(self, view: RoundView) -> RoundSpec:
         """Return the specification of a round, computed from the task's seed.
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Final, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ValidationError
 
-from client_sdk.api.effects import Method, Program, Request, Response, content_digest, digest_matches
+from client_sdk.api.effects import LONGEST_JSON, Method, Program, Request, Response, content_digest, digest_matches
 from client_sdk.api.retry import RetryPolicy, send
 from client_sdk.api.signing import ServerTime, Signer
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES, upload
 from client_sdk.errors import ContractBroken, DigestMismatch, NotFound
+from protocols.crypto.certificates import LONGEST_REVOCATIONS
 from protocols.crypto.digest_fields import parse_digest
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import (
@@ -41,12 +43,20 @@ from protocols.messages import (
 )
 from protocols.messages.stages import StageMessage
 
-__all__ = ["LONGEST_WAIT", "ApiCalls", "CurrentRound", "Handout", "base_url"]
+__all__ = ["LONGEST_WAIT", "ApiCalls", "CurrentRound", "Handout", "base_url", "require_encryption"]
 
 Handout = Literal["roster", "inbox", "survivors", "confirmations"]
 M = TypeVar("M", bound=BaseModel)
 LONGEST_WAIT: Final = 30.0
 """Longest `wait` of a long poll that the API accepts, in seconds."""
+_LONGEST_ID: Final = 72
+"""Longest client id in a JSON list with its quotes and comma, in bytes."""
+_LONGEST_ENTRY: Final = 4096
+"""Longest entry of a page (a round, a sum, a member, an invitation), in bytes."""
+_LONGEST_ENVELOPE: Final = 1 << 20
+"""Longest keyring envelope, in bytes: four times the server's default limit."""
+_LONGEST_TASKS: Final = 1 << 24
+"""Longest list of tasks, in bytes: the API has no pages of tasks."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +79,31 @@ def base_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def require_encryption(url: str) -> None:
+    """Raise `ParameterError` if `url` begins with http:// and its host is not this machine."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+        raise ParameterError(
+            f"{parts.scheme}://{parts.netloc} is not encrypted: anyone on the way could read tokens and contributions. "
+            "Use https://, or, on a network that you trust, --allow-http or ClientOptions(allow_http=True)"
+        )
+
+
 @dataclass(frozen=True, repr=False)
 class ApiCalls:
     """The calls of one client or operator. Each method returns a program; see `client_sdk.api.effects`.
 
     url: address of the server. token: bearer token; None before enrolment. retry: when a failed request is repeated.
     chunk_bytes: contributions longer than this are uploaded in chunks. signer: signs the requests of an enrolled
-    client; None for operators. time: the server's clock, shared with every `signer` made by `enrolled`.
+    client; None for operators. time: the server's clock, shared with every `signer` made by `enrolled`. allow_http:
+    whether `url` may begin with http:// when its host is not this machine; `ParameterError` otherwise.
 
     Calls raise the `ApiError` of the problem document, `ContractBroken` for an answer that the API does not allow,
     `ConnectionFailed` without an answer, and `GaveUp` after the last retry.
@@ -87,9 +115,12 @@ class ApiCalls:
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
     signer: Signer | None = None
     time: ServerTime = field(default_factory=ServerTime)
+    allow_http: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", base_url(self.url))
+        if not self.allow_http:
+            require_encryption(self.url)
         if self.chunk_bytes < 1:
             raise ParameterError(f"chunk_bytes must be at least 1, got {self.chunk_bytes}")
 
@@ -108,7 +139,7 @@ class ApiCalls:
 
     def tasks(self, name: str | None = None) -> Program[TaskPage]:
         """List tasks, newest first; with `name`, only the tasks of that name (operators)."""
-        return self._get(_path("/v1/tasks", name=name), TaskPage)
+        return self._get(_path("/v1/tasks", name=name), TaskPage, max_bytes=_LONGEST_TASKS)
 
     def task(self, task_id: str) -> Program[TaskView]:
         """Return one task; `NotFound` when there is none with that id."""
@@ -172,7 +203,7 @@ class ApiCalls:
 
     def envelope(self, task_id: str, wait: float = 0.0) -> Program[bytes | None]:
         """Return this client's keyring envelope; None if there is none within `wait` seconds."""
-        return self._bytes_or_none(_path(_task(task_id, "keyring"), wait=_wait(wait)), wait)
+        return self._bytes_or_none(_path(_task(task_id, "keyring"), wait=_wait(wait)), wait, _LONGEST_ENVELOPE)
 
     # --- certificates --------------------------------------------------------------------------------------------
 
@@ -190,7 +221,7 @@ class ApiCalls:
 
     def revocations(self, task_id: str) -> Program[bytes | None]:
         """The organiser's newest revocation list; None while there is none."""
-        return self._bytes_or_none(_task(task_id, "revocations"), 0.0)
+        return self._bytes_or_none(_task(task_id, "revocations"), 0.0, LONGEST_REVOCATIONS)
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -208,15 +239,17 @@ class ApiCalls:
 
     def rounds(self, task_id: str, after: int = 0, limit: int = 100, state: str | None = None) -> Program[RoundPage]:
         """Return a page of at most `limit` rounds after number `after`, in order; with `state`, only those in it."""
-        return self._get(_path(_task(task_id, "rounds"), after=after, limit=limit, state=state), RoundPage)
+        path = _path(_task(task_id, "rounds"), after=after, limit=limit, state=state)
+        return self._get(path, RoundPage, max_bytes=max(LONGEST_JSON, limit * _LONGEST_ENTRY))
 
     def round(self, task_id: str, number: int) -> Program[RoundView]:
         """Return one round; `NotFound` before it has opened."""
         return self._get(_task(task_id, "rounds", number), RoundView)
 
-    def cohort(self, task_id: str, number: int) -> Program[CohortView]:
-        """Return the ids of the clients in a round's cohort."""
-        return self._get(_task(task_id, "rounds", number, "cohort"), CohortView)
+    def cohort(self, task_id: str, number: int, cohort_size: int) -> Program[CohortView]:
+        """Return the ids of the clients in a round's cohort, at most `cohort_size` (the task's)."""
+        path = _task(task_id, "rounds", number, "cohort")
+        return self._get(path, CohortView, max_bytes=max(LONGEST_JSON, cohort_size * _LONGEST_ID))
 
     def contribute(self, task_id: str, number: int, client_id: str, body: bytes) -> Program[UploadReceipt]:
         """Upload a contribution, resumed after a broken connection; see `client_sdk.api.upload.upload`."""
@@ -237,15 +270,20 @@ class ApiCalls:
         """Store this client's message of one stage of a masked round. Sending the same bytes again is allowed."""
         yield from self._put(_task(task_id, "rounds", number, "stages", stage, client_id), body)
 
-    def stage_body(self, task_id: str, number: int, what: Handout, length: int | None = None) -> Program[bytes]:
-        """Download what the server provides for a stage of a masked round, checked to have `length` bytes if given."""
-        request = self._request("GET", _task(task_id, "rounds", number, what))
+    def stage_body(
+        self, task_id: str, number: int, what: Handout, max_bytes: int, length: int | None = None
+    ) -> Program[bytes]:
+        """Download at most `max_bytes` of what the server provides for a stage of a masked round.
+
+        length: the exact length, where it is known; `ContractBroken` for another.
+        """
+        request = self._request("GET", _task(task_id, "rounds", number, what), max_bytes=max_bytes)
         response = yield from send(request, self.retry)
         return _checked(request, response, length, None)
 
     def aggregate(self, task_id: str, number: int, length: int, digest: str | None) -> Program[bytes]:
         """Download a released aggregate of `length` bytes, checked against its Content-Digest and `digest` (hex)."""
-        request = self._request("GET", _task(task_id, "rounds", number, "aggregate"))
+        request = self._request("GET", _task(task_id, "rounds", number, "aggregate"), max_bytes=length)
         response = yield from send(request, self.retry)
         return _checked(request, response, length, digest)
 
@@ -261,9 +299,9 @@ class ApiCalls:
             return None
         return _parse(request, response, SnapshotView)
 
-    def snapshot(self, task_id: str, view: SnapshotView) -> Program[bytes | None]:
-        """Download the snapshot that `view` announces; None when the server no longer keeps it."""
-        request = self._request("GET", _task(task_id, "snapshots", view.round))
+    def snapshot(self, task_id: str, view: SnapshotView, max_bytes: int) -> Program[bytes | None]:
+        """Download the snapshot that `view` announces, at most `max_bytes`; None when it is no longer kept."""
+        request = self._request("GET", _task(task_id, "snapshots", view.round), max_bytes=max_bytes)
         try:
             response = yield from send(request, self.retry)
         except NotFound:
@@ -286,12 +324,13 @@ class ApiCalls:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
         wait: float = 0.0,
+        max_bytes: int = LONGEST_JSON,
     ) -> Request:
         all_headers = {**self._authorization(), **(headers or {})}
-        return Request(method, self.url + path, all_headers, body, wait, self.signer)
+        return Request(method, self.url + path, all_headers, body, wait, self.signer, max_bytes)
 
-    def _get(self, path: str, model: type[M], wait: float = 0.0) -> Program[M]:
-        request = self._request("GET", path, wait=wait)
+    def _get(self, path: str, model: type[M], wait: float = 0.0, max_bytes: int = LONGEST_JSON) -> Program[M]:
+        request = self._request("GET", path, wait=wait, max_bytes=max_bytes)
         response = yield from send(request, self.retry)
         return _parse(request, response, model)
 
@@ -308,8 +347,8 @@ class ApiCalls:
         headers = {"content-type": "application/octet-stream", "content-digest": content_digest(body)}
         return send(self._request("PUT", path, headers, body), self.retry)
 
-    def _bytes_or_none(self, path: str, wait: float) -> Program[bytes | None]:
-        request = self._request("GET", path, wait=wait)
+    def _bytes_or_none(self, path: str, wait: float, max_bytes: int) -> Program[bytes | None]:
+        request = self._request("GET", path, wait=wait, max_bytes=max_bytes)
         try:
             response = yield from send(request, self.retry)
         except NotFound:

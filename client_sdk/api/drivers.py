@@ -19,8 +19,8 @@ from typing import Final, Self, TypeVar, cast
 
 import httpx
 
-from client_sdk.api.effects import Effect, Pause, Program, Request, Response, Traffic, Work
-from client_sdk.errors import ConnectionFailed
+from client_sdk.api.effects import LONGEST_JSON, Effect, Pause, Program, Request, Response, Traffic, Work
+from client_sdk.errors import ConnectionFailed, ContractBroken
 
 __all__ = ["AsyncDriver", "SyncDriver", "Timeouts", "download"]
 
@@ -93,8 +93,30 @@ def _build_request(http: httpx.Client | httpx.AsyncClient, request: Request, tim
     return built
 
 
-def _response(answer: httpx.Response) -> Response:
-    return Response(answer.status_code, _headers(answer.headers), answer.content)
+class _Body:
+    """Collects the body of an answer as it arrives. Raises `ContractBroken` when it is compressed or too long.
+
+    A compressed body could expand to a thousand times its length, and a server could send one that never ends.
+    """
+
+    def __init__(self, request: Request, answer: httpx.Response) -> None:
+        self._request, self._answer = request, answer
+        self._limit = request.max_bytes if answer.status_code < 400 else LONGEST_JSON
+        self._body = bytearray()
+        encoding = answer.headers.get("content-encoding")
+        if encoding is not None:
+            raise self._broken(f"the answer has the Content-Encoding {encoding[:40]!r}, which was not accepted")
+
+    def add(self, piece: bytes) -> None:
+        if len(self._body) + len(piece) > self._limit:
+            raise self._broken(f"the answer is longer than {self._limit:,} bytes, the most that it may have")
+        self._body += piece
+
+    def response(self) -> Response:
+        return Response(self._answer.status_code, _headers(self._answer.headers), bytes(self._body))
+
+    def _broken(self, detail: str) -> ContractBroken:
+        return ContractBroken(self._request.method, self._request.url, self._answer.status_code, detail)
 
 
 def _headers(headers: httpx.Headers) -> Mapping[str, str]:
@@ -151,9 +173,15 @@ class SyncDriver:
     def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
         with _translate_errors(request):
-            answer = self._http.send(_build_request(self._http, request, self._timeouts))
-        self.traffic.down += len(answer.content)
-        return _response(answer)
+            answer = self._http.send(_build_request(self._http, request, self._timeouts), stream=True)
+            try:
+                body = _Body(request, answer)
+                for piece in answer.iter_bytes():
+                    self.traffic.down += len(piece)
+                    body.add(piece)
+            finally:
+                answer.close()
+        return body.response()
 
     def close(self) -> None:
         """Close all connections."""
@@ -214,9 +242,15 @@ class AsyncDriver:
     async def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
         with _translate_errors(request):
-            answer = await self._http.send(_build_request(self._http, request, self._timeouts))
-        self.traffic.down += len(answer.content)
-        return _response(answer)
+            answer = await self._http.send(_build_request(self._http, request, self._timeouts), stream=True)
+            try:
+                body = _Body(request, answer)
+                async for piece in answer.aiter_bytes():
+                    self.traffic.down += len(piece)
+                    body.add(piece)
+            finally:
+                await answer.aclose()
+        return body.response()
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -11,12 +11,13 @@ import hashlib
 import hmac
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from client_sdk.api.signing import Signer
 from protocols.crypto.digest_fields import format_digest
 
 __all__ = [
+    "LONGEST_JSON",
     "Effect",
     "Method",
     "Pause",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+LONGEST_JSON: Final = 1 << 20
+"""Largest body in bytes of a JSON answer and of an error, unless the request states another limit."""
 Method = Literal["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
 
 
@@ -41,7 +44,8 @@ class Request:
     """One HTTP request. Its repr omits the headers, which may hold a token.
 
     read_seconds: seconds to wait for the answer in addition to the driver's read timeout (long polls). signer: signs
-    the request each time it is sent, so that every attempt has its own time; None for no signature.
+    the request each time it is sent, so that every attempt has its own time; None for no signature. max_bytes: largest
+    body that a successful answer may have; the driver stops reading beyond it and raises `ContractBroken`.
     """
 
     method: Method
@@ -50,6 +54,7 @@ class Request:
     body: bytes | memoryview = b""
     read_seconds: float = 0.0
     signer: Signer | None = None
+    max_bytes: int = LONGEST_JSON
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.url} {len(self.body)} bytes>"

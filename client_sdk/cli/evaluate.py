@@ -13,6 +13,7 @@ from client_sdk.cli.console import console, table
 from client_sdk.cli.item_files import read_history
 from client_sdk.cli.membership import (
     READ_ONLY,
+    AllowHttp,
     IdentityFile,
     TaskName,
     interactions_file,
@@ -31,6 +32,7 @@ from client_sdk.evaluation import (
     evaluate_scores,
 )
 from client_sdk.evaluation.leave_one_out import NEGATIVES, EvaluationResult
+from client_sdk.participation.enroller import ClientOptions
 from protocols.errors import ParameterError
 
 __all__ = ["evaluate", "held_out_split", "measure"]
@@ -55,6 +57,7 @@ def evaluate(
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Length of the ranked list: HR@k and NDCG@k.")] = 10,
     identity: IdentityFile = None,
+    allow_http: AllowHttp = False,
 ) -> None:
     """Rank your held-out items with the newest model, or evaluate simple controls on a data set.
 
@@ -71,11 +74,16 @@ def evaluate(
     if dataset is not None:
         _evaluate_controls(dataset, data_dir, k)
     else:
-        _evaluate_own_items(held_out or [], task, interactions, k, identity)
+        _evaluate_own_items(held_out or [], task, interactions, k, identity, ClientOptions(allow_http=allow_http))
 
 
 def _evaluate_own_items(
-    held_out: list[int], task: str | None, interactions: Path | None, k: int, identity: Path | None
+    held_out: list[int],
+    task: str | None,
+    interactions: Path | None,
+    k: int,
+    identity: Path | None,
+    options: ClientOptions,
 ) -> None:
     who = load_identity(identity)
     membership = kept_membership(who, task)
@@ -85,7 +93,7 @@ def _evaluate_own_items(
     trained = sorted(set(held_out) & set(seen.tolist()))
     if trained:
         raise DataError(f"held-out item {trained[0]} is in the interactions file, so the model was trained on it", path)
-    with Client(membership.url, who, policy=READ_ONLY) as client:
+    with Client(membership.url, who, policy=READ_ONLY, options=options) as client:
         part = client.join(membership.task_id)
         split = held_out_split(part.terms.n_items, seen, held_out)
         state = part.model()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from client_sdk.cli.console import console
 from client_sdk.cli.membership import (
     LONG_RUNNING,
     READ_ONLY,
+    AllowHttp,
     CertificateFile,
     DeviceGroup,
     IdentityFile,
@@ -26,6 +28,7 @@ from client_sdk.cli.membership import (
 from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
 from client_sdk.local_state.store import ClientStore, default_store
+from client_sdk.participation.enroller import ClientOptions
 from protocols.errors import KeyringError
 
 __all__ = ["keyring"]
@@ -47,6 +50,7 @@ def create(
     code: IssuerCode = None,
     device_group: DeviceGroup = None,
     identity: IdentityFile = None,
+    allow_http: AllowHttp = False,
 ) -> None:
     """Enrol as the key holder of a task and create its keys. They are stored on this device, with mode 0600.
 
@@ -55,7 +59,7 @@ def create(
     Example: hushrec keyring create https://recs.example.org --invitation hri_... --certificate holder.json
     """
     who = open_identity(identity)
-    with Client(url, who, policy=READ_ONLY) as client:
+    with Client(url, who, policy=READ_ONLY, options=ClientOptions(allow_http=allow_http)) as client:
         chosen = certificate_choice(certificate, issuer, scope, code, "holder")
         part = client.join(invitation=invitation, certificate=chosen, device_group=device_group)
         fingerprint = part.key_holder().create_keyring()
@@ -65,7 +69,7 @@ def create(
 
 
 @keyring.command("serve")
-def serve(task: TaskName = None, identity: IdentityFile = None) -> None:
+def serve(task: TaskName = None, identity: IdentityFile = None, allow_http: AllowHttp = False) -> None:
     """Seal the keys for each new member until the task ends; with mode=public, also open each sum.
 
     Keep it running while members join, and with mode=public for the whole task.
@@ -76,7 +80,8 @@ def serve(task: TaskName = None, identity: IdentityFile = None) -> None:
     """
     who = load_identity(identity)
     membership = kept_membership(who, task)
-    with Client(membership.url, who, policy=READ_ONLY, options=LONG_RUNNING) as client:
+    options = replace(LONG_RUNNING, allow_http=allow_http)
+    with Client(membership.url, who, policy=READ_ONLY, options=options) as client:
         holder = client.join(membership.task_id).key_holder()
         monitor = Monitor(f"keyring of task {membership.task_name}")
         try:

@@ -10,10 +10,11 @@ import typer
 from rich.markup import escape
 
 from client_sdk.cli.console import console, stderr, table
-from client_sdk.cli.membership import READ_ONLY, IdentityFile, TaskName, kept_membership, load_identity
+from client_sdk.cli.membership import READ_ONLY, AllowHttp, IdentityFile, TaskName, kept_membership, load_identity
 from client_sdk.client import Client
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership, default_store
+from client_sdk.participation.enroller import ClientOptions
 from client_sdk.participation.ledger import OwnLedger
 from protocols.messages import LedgerEntry
 
@@ -24,6 +25,7 @@ def ledger(
     task: TaskName = None,
     identity: IdentityFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the tables.")] = False,
+    allow_http: AllowHttp = False,
 ) -> None:
     """List the released sums that contain your data, and compare them with the records on this device.
 
@@ -32,7 +34,7 @@ def ledger(
     Example: hushrec ledger --task movies
     """
     me = load_identity(identity)
-    found = [_fetch(me, membership) for membership in _memberships(me, task)]
+    found = [_fetch(me, membership, ClientOptions(allow_http=allow_http)) for membership in _memberships(me, task)]
     if as_json:
         typer.echo(json.dumps([_as_json(one) for one in found], indent=2))
     else:
@@ -50,8 +52,8 @@ def _memberships(me: Identity, task: str | None) -> list[Membership]:
     return kept if task is None and kept else [kept_membership(me, task)]
 
 
-def _fetch(me: Identity, membership: Membership) -> OwnLedger:
-    with Client(membership.url, me, policy=READ_ONLY) as client:
+def _fetch(me: Identity, membership: Membership, options: ClientOptions) -> OwnLedger:
+    with Client(membership.url, me, policy=READ_ONLY, options=options) as client:
         return client.ledger(membership.task_id)
 
 

@@ -24,6 +24,7 @@ from protocols.sums.registry import MECHANISMS
 __all__ = [
     "LONG_RUNNING",
     "READ_ONLY",
+    "AllowHttp",
     "CertificateFile",
     "DeviceGroup",
     "IdentityFile",
@@ -69,6 +70,14 @@ IssuerUrl = Annotated[
 IssuerScope = Annotated[str | None, typer.Option("--scope", help="Scope of the certificate, with --issuer.")]
 IssuerCode = Annotated[
     str | None, typer.Option("--code", envvar="HUSHREC_CODE", help="Code from the organiser, with --issuer.")
+]
+AllowHttp = Annotated[
+    bool,
+    typer.Option(
+        "--allow-http",
+        envvar="HUSHREC_ALLOW_HTTP",
+        help="Accept http:// addresses of other machines: anyone on the way can read tokens and contributions.",
+    ),
 ]
 DeviceGroup = Annotated[
     int | None,

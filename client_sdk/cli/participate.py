@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from client_sdk.cli.item_files import read_history, read_titles
 from client_sdk.cli.membership import (
     LONG_RUNNING,
     READ_ONLY,
+    AllowHttp,
     CertificateFile,
     DeviceGroup,
     IdentityFile,
@@ -32,6 +33,7 @@ from client_sdk.cli.membership import (
 )
 from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
+from client_sdk.participation.enroller import ClientOptions
 from client_sdk.participation.participant import Participant
 
 __all__ = ["JoinOptions", "join", "recommend"]
@@ -56,6 +58,7 @@ class JoinOptions:
     device_group: DeviceGroup = None
     identity: IdentityFile = None
     task: TaskName = None
+    allow_http: AllowHttp = False
     allow_plain: Annotated[
         bool, typer.Option("--allow-plain", help="Accept a plain task: the server can read your contributions.")
     ] = False
@@ -102,14 +105,17 @@ def join(options: JoinOptions) -> None:
     policy = options.policy()
     who = open_identity(options.identity)
     # Enrolment retries only a few times, so that a wrong address is reported soon.
-    with Client(options.url, who, policy=policy) as client:
+    enrolment = ClientOptions(allow_http=options.allow_http)
+    with Client(options.url, who, policy=policy, options=enrolment) as client:
         task_id = client.join(
             options.task,
             invitation=options.invitation,
             certificate=certificate_choice(options.certificate, options.issuer, options.scope, options.code),
             device_group=options.device_group,
         ).terms.task_id
-    with Client(options.url, who, policy=policy, options=LONG_RUNNING) as client:
+    with Client(
+        options.url, who, policy=policy, options=replace(LONG_RUNNING, allow_http=options.allow_http)
+    ) as client:
         part = client.join(task_id)
         remember_interactions(who, part.membership, options.interactions)
         monitor = Monitor(f"task {part.terms.name}")
@@ -150,6 +156,7 @@ def recommend(
         typer.Option("--filter", help="Graph filter, in PriviRec tasks: gf-cf, bspm-em, bspm-lm or turbo-cf."),
     ] = None,
     identity: IdentityFile = None,
+    allow_http: AllowHttp = False,
 ) -> None:
     """Recommend items with the newest model, leaving out items that you have. Scores are computed on this device.
 
@@ -159,7 +166,7 @@ def recommend(
     membership = kept_membership(who, task)
     seen = read_history(interactions_file(who, membership, interactions))
     names = {} if titles is None else read_titles(titles)
-    with Client(membership.url, who, policy=READ_ONLY) as client:
+    with Client(membership.url, who, policy=READ_ONLY, options=ClientOptions(allow_http=allow_http)) as client:
         found = client.join(membership.task_id, graph_filter=graph_filter).recommend(k, seen)
     rows = [
         (str(place), str(item), *([escape(names.get(item, "-"))] if titles else []), f"{score:.3f}")

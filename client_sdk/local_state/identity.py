@@ -90,14 +90,14 @@ class Identity:
         return digest("identity fingerprint", self.public_key, self.mailbox_key).hex()[:16]
 
     def enrolment(
-        self, invitation: str, certificate: bytes | None, device_group: int | None = None
+        self, invitation: str, certificate: bytes | None, device_group: int | None = None, renewal: int = 0
     ) -> EnrolmentRequest:
         """Return the signed request to enrol with `invitation`.
 
         certificate: the organiser's, 81 bytes, in tasks with an organiser. device_group: the group of clients to join,
-        where the task has several.
+        where the task has several. renewal: greater than in any earlier enrolment, to replace the token; 0 at first.
         """
-        message = enrolment_message(invitation, self.public_key, self.mailbox_key, device_group, certificate)
+        message = enrolment_message(invitation, self.public_key, self.mailbox_key, device_group, certificate, renewal)
         return EnrolmentRequest(
             invitation=invitation,
             identity_key=b64encode(self.public_key),
@@ -105,4 +105,5 @@ class Identity:
             signature=b64encode(self.signing_key.sign(message)),
             certificate=None if certificate is None else b64encode(certificate),
             group=device_group,
+            renewal=renewal,
         )

@@ -22,7 +22,7 @@ from client_sdk.model.snapshots import publish_snapshot, publish_snapshot_when_d
 from client_sdk.model.state_source import OwnSource, SharedSource, StateSource
 from client_sdk.model.sync_plan import SyncPlan, plan_sync
 from protocols.crypto.keyring import Keyring
-from protocols.messages import RoundView
+from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
 
 __all__ = ["CaughtUp", "ModelFollower"]
@@ -143,7 +143,7 @@ class ModelFollower:
         """
         state = start or self._initial_state()
         if plan.snapshot is not None:
-            body = yield from self.calls.snapshot(self.terms.task_id, plan.snapshot)
+            body = yield from self._download_snapshot(plan.snapshot)
             if body is None:
                 return None
             state = read_snapshot(self.terms, self.keyring, self.view_group, plan.snapshot, body)
@@ -157,7 +157,7 @@ class ModelFollower:
 
         Returns None when the snapshot is no longer kept.
         """
-        if plan.snapshot is not None and (yield from self.calls.snapshot(self.terms.task_id, plan.snapshot)) is None:
+        if plan.snapshot is not None and (yield from self._download_snapshot(plan.snapshot)) is None:
             return None
         for view in plan.rounds:
             yield from self._download_aggregate(view)
@@ -166,6 +166,9 @@ class ModelFollower:
     def _initial_state(self) -> ModelState:
         recipe, seed = self.terms.recipe, self.terms.seed
         return recipe.initial_state(seed) if self.view_group is None else recipe.initial_view(seed, self.view_group)
+
+    def _download_snapshot(self, view: SnapshotView) -> Program[bytes | None]:
+        return self.calls.snapshot(self.terms.task_id, view, self.terms.longest_snapshot)
 
     def _download_aggregate(self, view: RoundView) -> Program[bytes]:
         length = self.terms.sum_plan_at(view.step).aggregate_bytes

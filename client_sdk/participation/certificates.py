@@ -73,14 +73,19 @@ def request_for(identity: Identity, scope: str, role: CertifiedRole) -> Certific
     )
 
 
-def obtain_certificate(choice: CertificateChoice, identity: Identity, retry: RetryPolicy) -> Program[IssuedCertificate]:
-    """Return the certificate for this identity. Raises `CertificateError` if it is for other keys or has expired."""
+def obtain_certificate(
+    choice: CertificateChoice, identity: Identity, retry: RetryPolicy, allow_http: bool = False
+) -> Program[IssuedCertificate]:
+    """Return the certificate for this identity. Raises `CertificateError` if it is for other keys or has expired.
+
+    allow_http: whether an `Issuer` may be asked over http:// when it is not on this machine; else `ParameterError`.
+    """
     if isinstance(choice, IssuedCertificate):
         issued = choice
     else:
         request = request_for(identity, choice.scope, choice.role)
         if isinstance(choice, Issuer):
-            issued = yield from ApiCalls(choice.url, choice.code, retry).certificate(request)
+            issued = yield from ApiCalls(choice.url, choice.code, retry, allow_http=allow_http).certificate(request)
         else:
             source = choice
             issued = yield from work(lambda: source.issue(request))

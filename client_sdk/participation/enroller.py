@@ -32,16 +32,22 @@ class ClientOptions:
     """How a client sends requests.
 
     retry: when a failed request is repeated. timeouts: of every connection. chunk_bytes: contributions longer than this
-    are uploaded in resumable chunks.
+    are uploaded in resumable chunks. allow_http: whether the addresses of the server and of the organiser's endpoint
+    may begin with http:// when their host is not this machine; anyone on the way can then read tokens and
+    contributions.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeouts: Timeouts = field(default_factory=Timeouts)
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    allow_http: bool = False
 
 
 class Enroller:
-    """One identity at one server, with its store and its policy. Raises `ParameterError` for an invalid `url`."""
+    """One identity at one server, with its store and its policy.
+
+    Raises `ParameterError` for an invalid `url`, and for http:// to another machine without `options.allow_http`.
+    """
 
     def __init__(
         self, url: str, identity: Identity, store: Store | None, policy: Policy | None, options: ClientOptions
@@ -50,7 +56,7 @@ class Enroller:
         self.policy = policy or Policy()
         self.options = options
         self.client_store = ClientStore(default_store() if store is None else store, identity.fingerprint)
-        self.calls = ApiCalls(url, None, options.retry, options.chunk_bytes)
+        self.calls = ApiCalls(url, None, options.retry, options.chunk_bytes, allow_http=options.allow_http)
 
     def ledger(self, task: str | None) -> Program[OwnLedger]:
         """Return the released sums of `task` with this identity's data; `NotEnrolled` without a stored membership."""
@@ -75,7 +81,8 @@ class Enroller:
         """
         issued = None
         if certificate is not None:
-            issued = yield from obtain_certificate(certificate, self.identity, self.options.retry)
+            retry, allow_http = self.options.retry, self.options.allow_http
+            issued = yield from obtain_certificate(certificate, self.identity, retry, allow_http)
         membership, terms = yield from join(
             self.calls, self.identity, self.client_store, task, invitation, issued, device_group
         )

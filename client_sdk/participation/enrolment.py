@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from client_sdk.agreement.terms import AgreedTerms, TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program
-from client_sdk.errors import ContractBroken, NotEnrolled, PolicyRefused
+from client_sdk.errors import Conflict, ContractBroken, NotEnrolled, PolicyRefused
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership
 from protocols.codec import b64decode
@@ -15,6 +16,8 @@ from protocols.errors import ParameterError
 from protocols.messages import IssuedCertificate, OrganiserPin, TaskView
 
 __all__ = ["enrol", "find_membership", "join", "own_calls"]
+
+_MOST_RENEWALS: Final = 2**31 - 1
 
 
 def find_membership(client_store: ClientStore, url: str, task: str | None) -> Membership:
@@ -42,11 +45,18 @@ def enrol(
 ) -> Program[tuple[Membership, TaskView]]:
     """Enrol with an invitation, and return the membership and the task.
 
-    An identity that enrols again gets the same client id and a new token. device_group: the group of clients to join,
+    An identity that enrols again gets the same client id and a new token: the server tells the number of its last
+    enrolment, and the client signs the next one. device_group: the group of clients to join,
     where the recipe has several. Raises `ContractBroken` when the server enrols this client in another group.
     """
     certificate = None if issued is None else b64decode(issued.certificate)
-    enrolment = yield from calls.enrol(identity.enrolment(invitation, certificate, device_group))
+    try:
+        enrolment = yield from calls.enrol(identity.enrolment(invitation, certificate, device_group))
+    except Conflict as error:
+        last = (error.problem.model_extra or {}).get("renewal")
+        if not isinstance(last, int) or not 0 <= last < _MOST_RENEWALS:
+            raise
+        enrolment = yield from calls.enrol(identity.enrolment(invitation, certificate, device_group, last + 1))
     if device_group not in (None, enrolment.group):
         detail = f"the server enrolled this client in group {enrolment.group}, not in group {device_group} as requested"
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)

@@ -32,6 +32,7 @@ from protocols.sums.masked import client as stages
 from protocols.sums.masked import messages
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.roster import longest_roster
 from protocols.sums.masked.task_binding import broadcast_digest
 
 __all__ = ["Elements", "MaskedPart", "round_context"]
@@ -128,7 +129,7 @@ class MaskedPart:
         yield from self._put("advertise", body)
 
     def _share(self, state: stages.Advertised) -> Program[None]:
-        roster = yield from self._fetch("roster")
+        roster = yield from self._fetch("roster", longest_roster(self._most_members), exact=False)
         self._state, body = yield from work(lambda: stages.share(state, roster, self.membership_check))
         yield from self._put("share", body)
 
@@ -172,9 +173,14 @@ class MaskedPart:
         if after != signed:
             self.client_store.keep_signed_sets(task_id, after)
 
+    @property
+    def _most_members(self) -> int:
+        return min(self.context.cohort, self.context.plan.max_contributions)  # the first is the server's word
+
     def _put(self, stage: StageMessage, body: bytes) -> Program[None]:
         task_id, number = self.context.task_id, self.context.round_number
         yield from self.calls.put_stage(task_id, number, stage, self.membership.client_id, body)
 
-    def _fetch(self, what: Handout, length: int | None = None) -> Program[bytes]:
-        return self.calls.stage_body(self.context.task_id, self.context.round_number, what, length)
+    def _fetch(self, what: Handout, max_bytes: int, exact: bool = True) -> Program[bytes]:
+        task_id, number = self.context.task_id, self.context.round_number
+        return self.calls.stage_body(task_id, number, what, max_bytes, max_bytes if exact else None)

@@ -186,7 +186,8 @@ class Fleet:
         started = perf_counter()
         watcher = self._clients[0]
         self._sync(view.number - 1)
-        cohort = self._driver.run(watcher.calls.cohort(watcher.terms.task_id, view.number)).clients
+        terms = watcher.terms
+        cohort = self._driver.run(watcher.calls.cohort(terms.task_id, view.number, terms.schedule.cohort_size)).clients
         dropped = self._options.dropout_rng.random(len(cohort)) < self._options.dropout
         dropouts = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
         members = [self._member(each, each in dropouts) for each in cohort if each in self._by_id]

@@ -27,6 +27,7 @@ from protocols.errors import CertificateError, CodecError, ParameterError
 
 __all__ = [
     "CERTIFICATE_BYTES",
+    "LONGEST_REVOCATIONS",
     "LONGEST_SCOPE",
     "NO_CERTIFICATE",
     "Certificate",
@@ -56,6 +57,8 @@ NO_CERTIFICATE: Final = bytes(CERTIFICATE_BYTES)
 """Placeholder for the certificate in tasks without an organiser."""
 MOST_REVOKED: Final = 1_000_000
 """Maximum number of serials in a revocation list: 8 MB."""
+LONGEST_REVOCATIONS: Final = _LIST_HEAD.size + MOST_REVOKED * _SERIAL.size + _SIGNATURE
+"""Bytes of the longest revocation list."""
 
 
 @dataclass(frozen=True)

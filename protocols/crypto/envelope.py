@@ -50,12 +50,17 @@ def enrolment_message(
     mailbox_key: bytes,
     group: int | None = None,
     certificate: bytes | None = None,
+    renewal: int = 0,
 ) -> bytes:
     """Return the bytes that a client signs with its Ed25519 key to enrol.
 
-    group: its device group, where it states one. certificate: its membership certificate, where it sends one.
+    group: its device group, where it states one. certificate: its membership certificate, where it sends one. renewal:
+    0 for the first enrolment; a later one replaces the token only if its number is greater, so that a recorded one
+    cannot be used again.
     """
     stated = (*(() if group is None else (group,)), *(() if certificate is None else (certificate,)))
+    if renewal:
+        return domain_tag("enrolment renewal", renewal, invitation, identity_key, mailbox_key, *stated)
     return domain_tag("enrolment", invitation, identity_key, mailbox_key, *stated)
 
 

@@ -87,6 +87,13 @@ class EnrolmentRequest(Message):
         description="Device group of the client, from 0. It cannot be changed later. Required if the recipe has "
         "several device groups.",
     )
+    renewal: int = Field(
+        default=0,
+        ge=0,
+        le=2**31 - 1,
+        description="0 for the first enrolment. To replace the token of an enrolled client, a number greater than in "
+        "all its enrolments before; the signature covers it. A problem `conflict` tells the last one in `renewal`.",
+    )
 
 
 class Enrolment(Message):

@@ -123,6 +123,10 @@ class SingleGroupRecipe:
         """Return the length in bytes of an encoded state after `sum_index` sums."""
         raise NotImplementedError
 
+    def longest_state_bytes(self) -> int:
+        """Return `state_bytes(1)`: the states of most recipes have one length."""
+        return self.state_bytes(1)
+
     def encode_state(self, state: ModelState) -> bytes:
         """Return the state as exactly `state_bytes(sum_index)` bytes."""
         raise NotImplementedError
@@ -178,6 +182,9 @@ class Recipe(Protocol):
 
     def state_bytes(self, sum_index: int) -> int:
         """Return the length in bytes of an encoded state after `sum_index` sums: of a snapshot before it is sealed."""
+
+    def longest_state_bytes(self) -> int:
+        """Return the length in bytes of the longest encoded state, or view, of a task of this recipe."""
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return the layout of the aggregate of sum `sum_index`."""

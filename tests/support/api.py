@@ -39,17 +39,19 @@ def signed_enrolment(
     mailbox: X25519PrivateKey,
     device_group: int | None = None,
     certificate: bytes | None = None,
+    renewal: int = 0,
 ) -> dict[str, Any]:
     """The JSON of an honest enrolment; from its answer on, `SIGNED` signs for the client."""
     know_identity(identity)
     identity_key = identity.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     mailbox_key = mailbox.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    signature = identity.sign(enrolment_message(invitation, identity_key, mailbox_key, device_group, certificate))
+    message = enrolment_message(invitation, identity_key, mailbox_key, device_group, certificate, renewal)
     return {
         "invitation": invitation,
         "identity_key": b64encode(identity_key),
         "mailbox_key": b64encode(mailbox_key),
-        "signature": b64encode(signature),
+        "signature": b64encode(identity.sign(message)),
+        **({"renewal": renewal} if renewal else {}),
         **({} if device_group is None else {"group": device_group}),
         **({} if certificate is None else {"certificate": b64encode(certificate)}),
     }

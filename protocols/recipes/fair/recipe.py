@@ -219,6 +219,10 @@ class Fair:
         """Return the length in bytes of the tables, the layers, and the sums of the turn so far."""
         return model_bytes(sum(self._state_lengths(sum_index)))
 
+    def longest_state_bytes(self) -> int:
+        """Return the length in bytes of a state before the last group's turn. Every view is shorter."""
+        return self.state_bytes(self.device_groups - 1)
+
     def _state_lengths(self, sum_index: int) -> list[int]:
         asked = sum_index % self.device_groups
         tables = len(TABLES) * self.parameters.elements

@@ -108,6 +108,10 @@ class PriviRecK(SingleGroupRecipe):
         """Return the length in bytes of an encoded state; see `StateForm.length`."""
         return self.form().length(sum_index)
 
+    def longest_state_bytes(self) -> int:
+        """Return the length in bytes of the state after the last sum."""
+        return self.state_bytes(self.steps)
+
     def initial_state(self, task_seed: bytes) -> PriviRecState:
         """Return the empty state before the first sum. Q_0 is drawn after that sum and is part of its state."""
         return self.form().empty()

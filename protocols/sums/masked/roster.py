@@ -26,7 +26,7 @@ from protocols.sums.masked.graph import neighbours
 from protocols.sums.masked.messages import ADVERTISEMENT_BYTES, KEY_BYTES, Advertisement, decode_advertisement
 from protocols.sums.masked.parameters import MIN_CLIENTS, Neighbourhood
 
-__all__ = ["Roster", "RosterEntry", "make_roster", "open_roster"]
+__all__ = ["Roster", "RosterEntry", "longest_roster", "make_roster", "open_roster"]
 
 _COUNT: Final = struct.Struct("<I")
 _LONGEST_ID: Final = 64
@@ -129,6 +129,11 @@ class Roster:
         if counts.size and counts.min() < self.threshold:
             worst = int(rows[counts.argmin()])
             raise ThresholdError(stage, self.threshold, int(counts.min()), self.entries[worst].client_id)
+
+
+def longest_roster(cohort: int) -> int:
+    """Return the length in bytes of the longest roster of a round that asked `cohort` clients."""
+    return _COUNT.size + cohort * (1 + _LONGEST_ID + _CERTIFIED + ADVERTISEMENT_BYTES)
 
 
 def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster:

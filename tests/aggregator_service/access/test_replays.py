@@ -159,6 +159,25 @@ def test_certificates(api: Api, tmp_path: Path) -> None:
     check(recorder, tmp_path, "PUT me")
 
 
+def test_enrolments(api: Api, tmp_path: Path) -> None:
+    """A recorded enrolment, the first or a later one, neither replaces the token nor changes anything else."""
+    task, identity, mailbox = api.create_task(), Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    invitation = api.invite(task.id)
+    recorded = []
+    for renewal, status in ((0, 201), (1, 200), (7, 200)):
+        recorded.append(signed_enrolment(invitation, identity, mailbox, renewal=renewal))
+        answer = api.http.post("/v1/enrolments", json=recorded[-1])
+        assert answer.status_code == status
+    member, before = TestMember(task, answer.json()["client_id"], answer.json()["token"]), rows(tmp_path)
+    for body in recorded:
+        refused = api.http.post("/v1/enrolments", json=body)
+        assert (refused.status_code, refused.json()["renewal"]) == (409, 7)
+        altered = api.http.post("/v1/enrolments", json=body | {"renewal": 8})  # the signature covers the number
+        assert altered.status_code == 403
+    assert rows(tmp_path) == before
+    assert api.http.get(task.path, headers=member.auth).status_code == 200
+
+
 def snapshot_bytes(holder: TestMember) -> int:
     """Return the length of a snapshot, from the problem that a wrong length gets."""
     headers = {**holder.auth, "Content-Digest": digest_field(b"x")}

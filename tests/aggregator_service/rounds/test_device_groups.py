@@ -257,8 +257,8 @@ def test_a_client_cannot_change_its_group(api: Api) -> None:
     invitation = api.invite(task.id, uses=9)
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
 
-    def enrol(signed: int | None, **changes: Any) -> httpx.Response:
-        body = signed_enrolment(invitation, identity, mailbox, signed) | changes
+    def enrol(signed: int | None, renewal: int = 0, **changes: Any) -> httpx.Response:
+        body = signed_enrolment(invitation, identity, mailbox, signed, renewal=renewal) | changes
         return api.http.post("/v1/enrolments", json=body)
 
     assert "groups 0 to 1" in refused(enrol(None), 422)
@@ -269,7 +269,7 @@ def test_a_client_cannot_change_its_group(api: Api) -> None:
     first = enrol(1)
     assert (first.status_code, first.json()["group"]) == (201, 1)
     assert "group 1; a client cannot change its group" in refused(enrol(0), 409)
-    for again in (enrol(1), enrol(None)):
+    for again in (enrol(1, renewal=1), enrol(None, renewal=2)):
         assert (again.status_code, again.json()["group"]) == (200, 1)
     members = api.http.get(f"{task.path}/members", headers=api.operator).json()["members"]
     assert [member["group"] for member in members] == [1]

@@ -40,6 +40,7 @@ VERSIONS = Path(aggregator_service.migrations.__file__).parent / "versions"
 PUBLISHED = {
     "0001_the_first_tables.py": "9a98907a656df22290a9f7483442dfcce3bbe67890ae072f9768c06d85f4849c",
     "0002_membership_certificates.py": "4725e7412d469e824f974bd57e75de2d5dc975c0b055dbe110058400b485970e",
+    "0003_enrolment_renewals.py": "0c21962f3ac1fac8f67f3ac1be800f9e9c3e34de9a6965100e23931c67cbc89d",
 }
 """SHA-256 of each migration. Add the line of a new migration with the migration; never change a line."""
 

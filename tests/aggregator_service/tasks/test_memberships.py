@@ -36,8 +36,8 @@ def test_an_invitation_counts_its_uses(api: Api) -> None:
     task = api.create_task()
     invitation = api.invite(task.id, uses=2)
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    body = signed_enrolment(invitation, identity, mailbox)
-    assert [api.http.post("/v1/enrolments", json=body).status_code for _ in range(3)] == [201, 200, 200]
+    bodies = [signed_enrolment(invitation, identity, mailbox, renewal=renewal) for renewal in range(3)]
+    assert [api.http.post("/v1/enrolments", json=body).status_code for body in bodies] == [201, 200, 200]
     assert [enrol(api, invitation) for _ in range(2)] == [201, 410]  # enrolling again takes no use
 
 
@@ -186,7 +186,8 @@ def test_a_revoked_invitation_enrols_nobody(api: Api) -> None:
     )
     assert (refused.status_code, refused.json()["type"]) == (410, "urn:hushrec:problem:gone")
     assert "revoked" in refused.json()["detail"]
-    again = api.http.post("/v1/enrolments", json=body)  # the member that enrolled with it remains one
+    renewed = signed_enrolment(invitation, identity, mailbox, renewal=1)
+    again = api.http.post("/v1/enrolments", json=renewed)  # the member that enrolled with it remains one
     assert again.status_code == 200
     auth = {"Authorization": f"Bearer {again.json()['token']}"}
     assert api.http.get(task.path, headers=auth).status_code == 200

@@ -120,6 +120,8 @@ def test_two_envelopes_of_the_same_keys_differ() -> None:
 def test_an_enrolment_message_cannot_be_cut_another_way() -> None:
     assert enrolment_message("ab", b"c", b"d") != enrolment_message("a", b"bc", b"d")
     groups = {enrolment_message("ab", b"c", b"d", group) for group in (None, 0, 1, 10)}
+    renewed = {enrolment_message("ab", b"c", b"d", group, None, 1) for group in (None, 0, 1, 10)}
+    assert len(groups | renewed) == 8
     certified = {enrolment_message("ab", b"c", b"d", group, b"x") for group in (None, 0, 1, 10)}
     assert len(groups | certified) == 8
 

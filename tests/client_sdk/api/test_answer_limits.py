@@ -1,0 +1,189 @@
+"""A server that lies cannot fill a client's memory: answers have a limit, and compressed ones are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from client_sdk.api.calls import ApiCalls
+from client_sdk.api.drivers import AsyncDriver, SyncDriver
+from client_sdk.api.effects import LONGEST_JSON, Program, Response, Traffic
+from client_sdk.api.retry import RetryPolicy
+from client_sdk.errors import ContractBroken, ServerFault
+from client_sdk.local_state.identity import Identity
+from client_sdk.participation.certificates import Issuer, obtain_certificate
+from protocols.messages import SnapshotView
+
+MIB = 1 << 20
+SLACK = 1 << 18  # bytes that may be in the driver's buffers when it stops reading
+
+
+@dataclass
+class LyingServer:
+    """Answers every request with `pieces`, chunked, and counts the bytes that the client took."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    pieces: list[bytes] = field(default_factory=list)
+    asked_encodings: list[str | None] = field(default_factory=list)
+    url: str = ""
+
+
+@contextmanager
+def serving(server: LyingServer) -> Iterator[LyingServer]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer()
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self._answer()
+
+        def _answer(self) -> None:
+            server.asked_encodings.append(self.headers.get("accept-encoding"))
+            self.send_response(server.status)
+            for name, value in server.headers.items():
+                self.send_header(name, value)
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            try:
+                for piece in server.pieces:
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                self.wfile.write(b"0\r\n\r\n")
+            except OSError:  # the client has closed the connection
+                self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    server.url = f"http://127.0.0.1:{http.server_port}"
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
+
+
+def run(program: Program[object], driver: str) -> tuple[BaseException, Traffic]:
+    """Run `program`, which must fail, with one of the drivers, and return its error and the traffic."""
+
+    async def on_loop() -> tuple[BaseException, Traffic]:
+        async with AsyncDriver() as client:
+            with pytest.raises(ServerFault) as caught:
+                await client.run(program)
+            return caught.value, client.traffic
+
+    if driver == "async":
+        return asyncio.run(on_loop())
+    with SyncDriver() as client:
+        with pytest.raises(ServerFault) as caught:
+            client.run(program)
+        return caught.value, client.traffic
+
+
+def calls(server: LyingServer) -> ApiCalls:
+    return ApiCalls(server.url, "token", RetryPolicy(attempts=1))
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_json_answer_is_read_up_to_one_mebibyte(driver: str, status: int) -> None:
+    pieces = [b" " * 65_536] * 128
+    with serving(LyingServer(status, {"content-type": "application/json"}, pieces)) as server:
+        error, traffic = run(calls(server).task("t_1"), driver)
+    assert isinstance(error, ContractBroken)
+    assert "longer than 1,048,576 bytes" in str(error)
+    assert error.problem.fault == "server"
+    assert traffic.down <= LONGEST_JSON + SLACK
+    assert server.asked_encodings == ["identity"]
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip"])
+def test_a_compressed_answer_is_refused_and_not_expanded(driver: str, encoding: str) -> None:
+    bomb = gzip.compress(bytes(64 * MIB))
+    with serving(LyingServer(200, {"content-encoding": encoding}, [bomb])) as server:
+        error, traffic = run(calls(server).task("t_1"), driver)
+    assert isinstance(error, ContractBroken)
+    assert f"the answer has the Content-Encoding '{encoding}'" in str(error)
+    assert traffic.down == 0
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+@pytest.mark.parametrize("what", ["roster", "aggregate", "snapshot", "envelope", "revocations", "cohort", "rounds"])
+def test_downloads_end_at_the_length_that_the_task_implies(driver: str, what: str) -> None:
+    announced = SnapshotView(round=1, bytes=1 << 40, digest="00" * 32, author="server")  # the server's own claim
+    with serving(LyingServer(pieces=[bytes(65_536)] * 256)) as server:
+        own = calls(server)
+        programs: dict[str, tuple[Program[object], int]] = {
+            "roster": (own.stage_body("t_1", 1, "roster", 100_000), 100_000),
+            "aggregate": (own.aggregate("t_1", 1, 100_000, None), 100_000),
+            "snapshot": (own.snapshot("t_1", announced, 100_000), 100_000),
+            "envelope": (own.envelope("t_1"), MIB),
+            "revocations": (own.revocations("t_1"), 8 * MIB),
+            "cohort": (own.cohort("t_1", 1, 20_000), 20_000 * 72),
+            "rounds": (own.rounds("t_1", limit=1000), 1000 * 4096),
+        }
+        for name, (program, _) in programs.items():
+            if name != what:
+                program.close()
+        program, most = programs[what]
+        error, traffic = run(program, driver)
+    assert isinstance(error, ContractBroken)
+    assert "bytes, the most that it may have" in str(error)
+    assert traffic.down <= most + SLACK
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+def test_an_organisers_answer_has_the_same_limit(driver: str) -> None:
+    with serving(LyingServer(pieces=[b" " * 65_536] * 128)) as server:
+        issuer = Issuer(server.url, "movies", "code")
+        error, traffic = run(obtain_certificate(issuer, Identity.generate(), RetryPolicy(attempts=1)), driver)
+    assert isinstance(error, ContractBroken)
+    assert traffic.down <= LONGEST_JSON + SLACK
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+def test_a_list_of_ten_thousand_clients_is_accepted(driver: str) -> None:
+    clients = [f"c_{index:062x}" for index in range(20_000)]
+    body = json.dumps({"round": 1, "clients": clients}).encode()
+    assert len(body) > LONGEST_JSON
+
+    async def on_loop(program: Program[object]) -> object:
+        async with AsyncDriver() as client:
+            return await client.run(program)
+
+    with serving(LyingServer(pieces=[body])) as server:
+        program = calls(server).cohort("t_1", 1, len(clients))
+        if driver == "async":
+            view = asyncio.run(on_loop(program))
+        else:
+            with SyncDriver() as client:
+                view = client.run(program)
+    assert getattr(view, "clients") == clients  # noqa: B009
+
+
+def test_an_answer_of_exactly_the_limit_is_accepted() -> None:
+    def two() -> Program[Response]:
+        request = calls(server)._request("GET", "/x", max_bytes=100)
+        return (yield request)
+
+    with serving(LyingServer(pieces=[bytes(60), bytes(40)])) as server, SyncDriver() as client:
+        assert client.run(two()).body == bytes(100)
+        server.pieces.append(b"x")
+        with pytest.raises(ContractBroken):
+            client.run(two())
