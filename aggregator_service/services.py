@@ -14,10 +14,14 @@ from aggregator_service.clock import Clock
 from aggregator_service.compute.process_pool import Workers
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.polling.notifier import Notifier
+from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.settings import Settings
+from aggregator_service.single_flight import SingleFlight
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
+from protocols.errors import ParameterError
+from protocols.sums.masked.parameters import Neighbourhood
 
 if TYPE_CHECKING:
     from aggregator_service.polling.task_cache import TaskCache
@@ -53,6 +57,9 @@ class Services:
     operator_token_hash: str | None
     # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    readiness: SingleFlight[dict[str, str] | Problem] = field(default_factory=lambda: SingleFlight(1, seconds=1.0))
+    # A search takes up to half a second of CPU time.
+    neighbourhoods: SingleFlight[Neighbourhood | ParameterError] = field(default_factory=lambda: SingleFlight(256))
 
     @property
     def alone(self) -> bool:

@@ -7,7 +7,7 @@ import logging
 from fastapi import APIRouter
 
 from aggregator_service.problems import Problem, responses
-from aggregator_service.services import ServicesOf
+from aggregator_service.services import Services, ServicesOf
 
 __all__ = ["router"]
 
@@ -22,25 +22,32 @@ async def alive() -> dict[str, str]:
 
 
 @router.get("/readyz", summary="Is the server ready?", responses=responses("unavailable", "internal-error"))
-def ready(services: ServicesOf) -> dict[str, str]:
+async def ready(services: ServicesOf) -> dict[str, str]:
     """Check database, blob store and executor without writing anything. 503 names the part that fails.
 
     A Dask cluster without workers counts as ready, because it may start workers on demand; `executor` then says that
-    workers are missing.
+    workers are missing. Concurrent requests share one check, and its result is kept for a second.
     """
+    found = await services.readiness.get("ready", lambda: _check(services))
+    if isinstance(found, Problem):
+        raise found.with_traceback(None)
+    return found
+
+
+def _check(services: Services) -> dict[str, str] | Problem:
     try:
         services.database.ping()
     except Exception as error:
         _LOG.error("not ready: database check failed with %s", type(error).__name__)
-        raise Problem("unavailable", "the database does not answer", headers={"Retry-After": "5"}) from None
+        return Problem("unavailable", "the database does not answer", headers={"Retry-After": "5"})
     try:
         services.blobs.check()
     except Exception as error:
         _LOG.error("not ready: blob store check failed with %s", type(error).__name__)
-        raise Problem("unavailable", "the blob store does not work", headers={"Retry-After": "5"}) from None
+        return Problem("unavailable", "the blob store does not work", headers={"Retry-After": "5"})
     try:
         remark = services.workers.check()
     except Exception as error:
         _LOG.error("not ready: executor check failed: %s", error)
-        raise Problem("unavailable", "the executor does not work", headers={"Retry-After": "5"}) from None
+        return Problem("unavailable", "the executor does not work", headers={"Retry-After": "5"})
     return {"status": "ready"} | ({"executor": remark} if remark else {})

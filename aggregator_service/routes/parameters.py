@@ -9,10 +9,12 @@ from fastapi import APIRouter, Query
 from aggregator_service.access.tokens import new_id
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.routes.common import guarded
+from aggregator_service.services import ServicesOf
+from protocols.errors import ParameterError
 from protocols.messages import MaskedForecast
 from protocols.sums.masked import messages
 from protocols.sums.masked.packing import packed_bytes
-from protocols.sums.masked.parameters import MaskedParameters, Mode, choose_neighbourhood
+from protocols.sums.masked.parameters import MaskedParameters, Mode, Neighbourhood, choose_neighbourhood
 
 __all__ = ["router"]
 
@@ -23,8 +25,19 @@ _ENTRY_BYTES: Final = 1 + len(new_id("c")) + 3 * messages.KEY_BYTES + messages.A
 """Bytes of one member in a roster; ids have the length of those that this server assigns."""
 
 
+def _search(
+    clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int
+) -> Neighbourhood | ParameterError:
+    """Return the neighbourhood, or the refusal, which takes as long to compute."""
+    try:
+        return choose_neighbourhood(clients, corrupt, dropout, mode, sigma, eta)
+    except ParameterError as error:
+        return error
+
+
 @router.get("/masked", summary="Forecast a masked round", responses=guarded())
-def masked(
+async def masked(
+    services: ServicesOf,
     _principal: PrincipalOf,
     clients: Annotated[int, Query(description="Number of clients that take part.", ge=3, le=1_000_000, examples=[100])],
     corrupt: Annotated[float, Query(description="Fraction of clients that may collude.", ge=0, lt=1)] = (
@@ -43,7 +56,10 @@ def masked(
 
     422 if no number of neighbours meets the targets; the detail says which parameters would.
     """
-    found = choose_neighbourhood(clients, corrupt, dropout, mode, sigma, eta)
+    asked = clients, corrupt, dropout, mode, sigma, eta
+    found = await services.neighbourhoods.get(asked, lambda: _search(*asked))
+    if isinstance(found, ParameterError):
+        raise found.with_traceback(None)
     facts, degree = found.describe(), found.degree
     confirms = mode == "semi-malicious"
     return MaskedForecast.model_validate(

@@ -75,7 +75,7 @@ def test_all_workers_die_and_another_one_connects(cluster: DaskCluster, server: 
     assert round_.task.round(1)["folded"] == 0
     cluster.start_worker()
     round_.assert_exact()
-    assert api.http.get("/readyz").json() == {"status": "ready"}
+    wait_until("the server is ready", lambda: api.http.get("/readyz").json() == {"status": "ready"})
 
 
 def test_the_scheduler_dies_and_starts_again(cluster: DaskCluster, server: AggregatorProcess, api: Api) -> None:

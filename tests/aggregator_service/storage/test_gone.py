@@ -69,11 +69,13 @@ def test_the_database_fails_and_recovers(postgres: TestDatabase, tmp_path: Path)
     ):
         task, members = begun(api)
         with postgres.gone():
+            time.sleep(1.1)  # `/readyz` keeps its result for a second
             unavailable(api.http.get("/readyz"), "database")
             unavailable(api.http.get(task.path, headers=api.operator), "database")
             unavailable(members[2].put(1, members[2].contribution(1, 4.0)), "database")
             assert api.http.get("/healthz").status_code == 200
         finish(task, members)
+        time.sleep(1.1)
         assert api.http.get("/readyz").json() == {"status": "ready"}
         assert "Traceback" not in server.log()
 
@@ -85,11 +87,13 @@ def test_the_blob_store_fails_and_recovers(own_s3: S3Server, tmp_path: Path) -> 
     ):
         task, members = begun(api)
         own_s3.kill()
+        time.sleep(1.1)
         unavailable(api.http.get("/readyz"), "blob store")
         unavailable(members[2].put(1, members[2].contribution(1, 4.0)), "blob store")
         assert api.http.get(task.path, headers=api.operator).status_code == 200
         own_s3.start()
         finish(task, members)
+        time.sleep(1.1)
         assert api.http.get("/readyz").json() == {"status": "ready"}
         for secret in (*own_s3.environment.values(), "Traceback"):
             if secret not in ("us-east-1", "tests"):
