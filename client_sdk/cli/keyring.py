@@ -102,7 +102,7 @@ def fingerprint(task: TaskName = None, identity: IdentityFile = None) -> None:
     """
     who = load_identity(identity)
     membership = kept_membership(who, task)
-    kept = ClientStore(default_store(), who.fingerprint).keyring(membership.task_id)
+    kept = ClientStore(default_store(), who.fingerprint, membership.url).keyring(membership.task_id)
     if kept is None:
         raise KeyringError(f"no keyring of task {membership.task_name!r} is stored on this device yet")
     console.print(kept.fingerprint, highlight=False)

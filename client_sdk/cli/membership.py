@@ -160,14 +160,15 @@ def kept_membership(identity: Identity, task: str | None) -> Membership:
 def remember_interactions(identity: Identity, membership: Membership, path: Path) -> None:
     """Store the path of the interactions file of this membership. The contents of the file are not copied."""
     stored = str(path.absolute()).encode("utf-8", "surrogateescape")
-    default_store().write(identity.fingerprint, membership.task_id, _INTERACTIONS, stored)
+    ClientStore(default_store(), identity.fingerprint, membership.url).write(membership.task_id, _INTERACTIONS, stored)
 
 
 def interactions_file(identity: Identity, membership: Membership, given: Path | None) -> Path:
     """Return `given`, or the file that was passed to `join`. Raises `LocalFileError` if there is neither."""
     if given is not None:
         return given
-    stored = default_store().read(identity.fingerprint, membership.task_id, _INTERACTIONS)
+    client_store = ClientStore(default_store(), identity.fingerprint, membership.url)
+    stored = client_store.read(membership.task_id, _INTERACTIONS)
     if stored is None:
         raise LocalFileError("no interactions file is stored for this task: pass it with --interactions")
     return Path(stored.decode("utf-8", "surrogateescape"))

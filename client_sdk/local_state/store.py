@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 from zipfile import BadZipFile
 
 import numpy as np
@@ -26,6 +27,7 @@ from client_sdk.local_state.private_files import ensure_private_directory, read_
 from client_sdk.local_state.signed_sets import SignedSets
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import CERTIFICATE_BYTES
+from protocols.crypto.domain import digest
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import OrganiserPin, Role
@@ -88,6 +90,9 @@ class Store(Protocol):
     def tasks(self, owner: str) -> Iterable[str]:
         """Return the ids of the tasks with stored bytes of `owner`."""
 
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Store everything of `task_id` under the id `to`, of which nothing is stored yet."""
+
 
 class MemoryStore:
     """A store in memory, lost when the process ends."""
@@ -107,16 +112,22 @@ class MemoryStore:
         """Return the ids of the tasks with stored bytes of `owner`."""
         return sorted({task for kept, task, _ in self._bodies if kept == owner})
 
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Store everything of `task_id` under the id `to`, of which nothing is stored yet."""
+        for kept, task, name in list(self._bodies):
+            if (kept, task) == (owner, task_id):
+                self._bodies[owner, to, name] = self._bodies.pop((owner, task_id, name))
+
 
 class DirectoryStore:
-    """A store in the directory `path`: one file <owner>/<task id>/<name> of mode 0600 for each entry."""
+    """A store in the directory `path`: one file <owner>/<task>/<name> of mode 0600 for each entry."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     def _folder(self, owner: str, task_id: str) -> Path:
         for part in (owner, task_id):
-            if not part or part in (".", "..") or not all(c.isalnum() or c in "._-" for c in part):
+            if not part or part in (".", "..") or not all(c.isalnum() or c in "._-@" for c in part):
                 raise ParameterError(f"{part!r} is not a valid folder name; expected an id from the server")
         return self.path / owner / task_id
 
@@ -136,6 +147,10 @@ class DirectoryStore:
         folder = self.path / owner
         return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
 
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Rename the folder of `task_id`; raises `OSError` if there is one named `to` with files in it."""
+        self._folder(owner, task_id).rename(self._folder(owner, to))
+
 
 def default_store() -> DirectoryStore:
     """Return the store in the user's data directory (`~/.local/share/hushrec` on Linux)."""
@@ -146,20 +161,48 @@ def default_store() -> DirectoryStore:
 class ClientStore:
     """One identity's part of a store, with typed methods.
 
-    owner: the identity's fingerprint. Methods that read raise `LocalFileError` when the stored bytes are damaged.
+    owner: the identity's fingerprint. url: address of the server, so that tasks with the same id on two servers have
+    separate records; None to read the memberships on all servers. Methods that read raise `LocalFileError` when the
+    stored bytes are damaged.
     """
 
     store: Store
     owner: str
+    url: str | None = None
+
+    def read(self, task_id: str, name: str) -> bytes | None:
+        """Return the bytes stored under `name` for one task, None if there are none."""
+        return self.store.read(self.owner, self._key(task_id), name)
+
+    def write(self, task_id: str, name: str, body: bytes) -> None:
+        """Store `body` under `name` for one task, replacing what was stored before."""
+        self.store.write(self.owner, self._key(task_id), name, body)
+
+    def _key(self, task_id: str) -> str:
+        """Return the id under which the task of this server is stored. Records of version 0.1.0 are moved to it."""
+        if self.url is None:
+            return task_id
+        if "@" in task_id:
+            raise ParameterError(f"{task_id!r} is not an id of a task")
+        key = f"{task_id}@{_server_key(self.url)}"
+        if self.store.read(self.owner, key, _MEMBERSHIP) is None:
+            old = self._parsed(task_id, self.store.read(self.owner, task_id, _MEMBERSHIP))
+            if old is not None and old.url == self.url:
+                self.store.move(self.owner, task_id, key)
+        return key
 
     def memberships(self) -> list[Membership]:
-        """Return every stored membership of this identity."""
-        found = (self.membership(task_id) for task_id in self.store.tasks(self.owner))
+        """Return every stored membership of this identity, on any server."""
+        keys = self.store.tasks(self.owner)
+        found = (self._parsed(key, self.store.read(self.owner, key, _MEMBERSHIP)) for key in keys)
         return [membership for membership in found if membership is not None]
 
     def membership(self, task_id: str) -> Membership | None:
         """Return the membership of one task, None if none is stored."""
-        body = self.store.read(self.owner, task_id, _MEMBERSHIP)
+        return self._parsed(task_id, self.read(task_id, _MEMBERSHIP))
+
+    @staticmethod
+    def _parsed(task_id: str, body: bytes | None) -> Membership | None:
         if body is None:
             return None
         try:
@@ -182,11 +225,11 @@ class ClientStore:
             "certificate": None if certificate is None else b64encode(certificate),
             "organiser": None if organiser is None else organiser.model_dump(),
         }
-        self.store.write(self.owner, membership.task_id, _MEMBERSHIP, json.dumps(content, indent=1).encode())
+        self.write(membership.task_id, _MEMBERSHIP, json.dumps(content, indent=1).encode())
 
     def agreed(self, task_id: str) -> AgreedTerms | None:
         """Return the terms of one task that this client agreed to when it joined, None if none are stored."""
-        body = self.store.read(self.owner, task_id, _TERMS)
+        body = self.read(task_id, _TERMS)
         try:
             return None if body is None else AgreedTerms.model_validate_json(body)
         except ValueError as error:
@@ -194,11 +237,11 @@ class ClientStore:
 
     def keep_agreed(self, task_id: str, terms: AgreedTerms) -> None:
         """Store the terms of one task that this client agreed to."""
-        self.store.write(self.owner, task_id, _TERMS, terms.model_dump_json(indent=1).encode())
+        self.write(task_id, _TERMS, terms.model_dump_json(indent=1).encode())
 
     def keyring(self, task_id: str) -> Keyring | None:
         """Return the keyring of one task, None if none is stored."""
-        body = self.store.read(self.owner, task_id, _KEYRING)
+        body = self.read(task_id, _KEYRING)
         try:
             return None if body is None else decode_keyring(body)
         except CodecError as error:
@@ -206,11 +249,11 @@ class ClientStore:
 
     def keep_keyring(self, task_id: str, keyring: Keyring) -> None:
         """Store the keyring of one task."""
-        self.store.write(self.owner, task_id, _KEYRING, encode_keyring(keyring))
+        self.write(task_id, _KEYRING, encode_keyring(keyring))
 
     def contributions(self, task_id: str) -> dict[int, OwnContribution]:
         """Return this client's records of its contributions to one task, by round number."""
-        body = self.store.read(self.owner, task_id, _CONTRIBUTIONS)
+        body = self.read(task_id, _CONTRIBUTIONS)
         try:
             stored: dict[str, list[Any]] = {} if body is None else json.loads(body)
             return {int(number): OwnContribution(*fields) for number, fields in stored.items()}
@@ -221,11 +264,11 @@ class ClientStore:
         """Store the record of a contribution to round `number`, replacing an earlier one."""
         records = self.contributions(task_id) | {number: contribution}
         content = {str(each): [record.digest, record.acknowledged] for each, record in records.items()}
-        self.store.write(self.owner, task_id, _CONTRIBUTIONS, json.dumps(content).encode())
+        self.write(task_id, _CONTRIBUTIONS, json.dumps(content).encode())
 
     def signed_sets(self, task_id: str) -> SignedSets:
         """Return the survivor sets that this client signed for the newest sum of one task; none if none are stored."""
-        body = self.store.read(self.owner, task_id, _SIGNED_SETS)
+        body = self.read(task_id, _SIGNED_SETS)
         try:
             return SignedSets() if body is None else SignedSets.decode(body)
         except (ValueError, TypeError, KeyError) as error:
@@ -233,14 +276,14 @@ class ClientStore:
 
     def keep_signed_sets(self, task_id: str, signed: SignedSets) -> None:
         """Store the survivor sets that this client signed for the newest sum of one task."""
-        self.store.write(self.owner, task_id, _SIGNED_SETS, signed.encode())
+        self.write(task_id, _SIGNED_SETS, signed.encode())
 
     def client_state(self, task_id: str, like: ClientState) -> ClientState | None:
         """Return the stored client state of one task, None if there is none.
 
         like: arrays with the expected names, dtypes and shapes; where one is empty, any number of rows is accepted.
         """
-        body = self.store.read(self.owner, task_id, _CLIENT_STATE)
+        body = self.read(task_id, _CLIENT_STATE)
         if body is None:
             return None
         try:
@@ -256,14 +299,14 @@ class ClientStore:
         """Store the client state of one task."""
         body = BytesIO()
         np.savez(body, allow_pickle=False, **client_state)
-        self.store.write(self.owner, task_id, _CLIENT_STATE, body.getvalue())
+        self.write(task_id, _CLIENT_STATE, body.getvalue())
 
     def item_state(self, task_id: str, recipe: Recipe, device_group: int | None = None) -> ModelState | None:
         """Return the stored model state of one task, None if there is none.
 
         device_group: the group whose view of the state was stored; None for the whole state.
         """
-        body = self.store.read(self.owner, task_id, _ITEM_STATE)
+        body = self.read(task_id, _ITEM_STATE)
         if body is None:
             return None
         try:
@@ -283,7 +326,13 @@ class ClientStore:
         device_group: the group whose view of the state `state` is; None for the whole state.
         """
         body = recipe.encode_state(state) if device_group is None else recipe.encode_view(state, device_group)
-        self.store.write(self.owner, task_id, _ITEM_STATE, _ROUND.pack(state.round_number) + body)
+        self.write(task_id, _ITEM_STATE, _ROUND.pack(state.round_number) + body)
+
+
+def _server_key(url: str) -> str:
+    """Return a part of a folder name that stands for the server at `url`: its host, for people, and a digest."""
+    host = "".join(c if c.isascii() and (c.isalnum() or c in ".-") else "_" for c in urlsplit(url).netloc)
+    return f"{host}-{digest('server address', url).hex()[:32]}"
 
 
 def _is_compatible(stored: NDArray[Any], like: NDArray[Any]) -> bool:

@@ -55,8 +55,9 @@ class Enroller:
         self.identity = identity
         self.policy = policy or Policy()
         self.options = options
-        self.client_store = ClientStore(default_store() if store is None else store, identity.fingerprint)
         self.calls = ApiCalls(url, None, options.retry, options.chunk_bytes, allow_http=options.allow_http)
+        kept = default_store() if store is None else store
+        self.client_store = ClientStore(kept, identity.fingerprint, self.calls.url)
 
     def ledger(self, task: str | None) -> Program[OwnLedger]:
         """Return the released sums of `task` with this identity's data; `NotEnrolled` without a stored membership."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,35 @@ def test_a_client_store_returns_what_was_stored(store: Store) -> None:
     assert kept.round_number == 7
     np.testing.assert_array_equal(kept.item_factors, state.item_factors)
     assert other.memberships() == []
+
+
+def test_two_servers_with_the_same_task_id_have_separate_records(store: Store) -> None:
+    """A server that chooses the id of another server's task must not get at the records of that task."""
+    honest, evil = (ClientStore(store, "aa", url) for url in (MEMBER.url, "https://evil.example"))
+    honest.keep_membership(MEMBER)
+    honest.keep_keyring("t_1", KEYRING)
+    assert evil.membership("t_1") is evil.keyring("t_1") is None
+    other = replace(MEMBER, url="https://evil.example", client_id="c_9")
+    evil.keep_membership(other)
+    evil.keep_keyring("t_1", replace(KEYRING, state_key=bytes(32)))
+    assert (honest.membership("t_1"), honest.keyring("t_1")) == (MEMBER, KEYRING)
+    assert evil.membership("t_1") == other
+    assert {one.client_id for one in ClientStore(store, "aa").memberships()} == {"c_1", "c_9"}
+    with pytest.raises(ParameterError, match="not an id of a task"):
+        evil.keyring("t_1@" + "x")
+
+
+def test_records_of_version_0_1_0_are_found_by_their_own_server_only(store: Store) -> None:
+    old = ClientStore(store, "aa")
+    old.keep_membership(MEMBER)
+    old.keep_keyring("t_1", KEYRING)
+    assert ClientStore(store, "aa", "https://evil.example").keyring("t_1") is None
+    assert "t_1" in store.tasks("aa")
+    again = ClientStore(store, "aa", MEMBER.url)
+    assert again.memberships() == [MEMBER]
+    assert (again.membership("t_1"), again.keyring("t_1")) == (MEMBER, KEYRING)
+    assert "t_1" not in store.tasks("aa")
+    assert again.memberships() == [MEMBER]
 
 
 def test_every_file_of_a_directory_store_is_private(tmp_path: Path) -> None:

@@ -194,8 +194,8 @@ def test_single_clients_choose_their_group_and_store_their_view(server: Aggregat
         assert [[report.round for report in mine] for mine in reports] == [[1], [2]] * 3
         for client, part, store, items in zip(clients, parts, stores, chosen(6), strict=True):
             assert not set(part.recommend(5, refresh=False).items.tolist()) & set(items.tolist())
-            owner, device_group = client._enroller.client_store.owner, part.membership.device_group
-            kept = store.read(owner, task.task_id, "item_state.bin")
+            client_store, device_group = client._enroller.client_store, part.membership.device_group
+            kept = client_store.read(task.task_id, "item_state.bin")
             assert kept is not None
             assert len(kept) == 8 + part.terms.recipe.view_bytes(TURN, device_group)
             assert Client(server.url, client._enroller.identity, store).memberships() == [part.membership]

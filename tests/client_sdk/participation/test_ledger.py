@@ -49,7 +49,7 @@ def members(server: AggregatorProcess) -> tuple[list[Client], list[ClientStore]]
     identities, stores = [Identity.generate() for _ in range(USERS)], [MemoryStore() for _ in range(USERS)]
     both = list(zip(identities, stores, strict=True))
     clients = [Client(server.url, identity, store, POLICY) for identity, store in both]
-    return clients, [ClientStore(store, identity.fingerprint) for identity, store in both]
+    return clients, [ClientStore(store, identity.fingerprint, server.url) for identity, store in both]
 
 
 @pytest.mark.parametrize(("mechanism", "parameters"), [("plain", {}), ("masked", {"mode": "curious", "dropout": 0.0})])
@@ -89,7 +89,7 @@ def test_a_difference_gives_a_warning(server: AggregatorProcess, operator: Opera
     client_store.record_contribution(task.task_id, 1, OwnContribution("0" * 64, acknowledged=True))
     kept = client_store.contributions(task.task_id)
     body = json.dumps({str(number): [one.digest, one.acknowledged] for number, one in kept.items() if number != 2})
-    client_store.store.write(client_store.owner, task.task_id, "contributions.json", body.encode())
+    client_store.write(task.task_id, "contributions.json", body.encode())
     assert clients[0].ledger(task.name).warnings == (
         "round 1: the server counted a contribution other than the one that this device sent",
         "round 2: the server lists a contribution that this device has no record of",
