@@ -133,6 +133,7 @@ def test_states_and_views_have_the_stated_lengths_and_come_back(capacities: tupl
             state = chosen.absorb(state, chosen.round_spec(TASK_SEED, sum_index), total, 2)
         body = chosen.encode_state(state)
         assert len(body) == chosen.state_bytes(sum_index)
+        assert len(body) <= chosen.longest_state_bytes()
         again = chosen.decode_state(sum_index, body)
         assert chosen.encode_state(again) == body
         assert len(again.given) == sum_index % chosen.device_groups

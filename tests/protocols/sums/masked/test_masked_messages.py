@@ -16,7 +16,7 @@ from protocols.sums.masked import messages
 from protocols.sums.masked.context import RoundContext, model_digest
 from protocols.sums.masked.key_agreement import check_public_key, mask_context, verify_advertisement
 from protocols.sums.masked.plan import make_plan
-from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
+from protocols.sums.masked.roster import Roster, RosterEntry, longest_roster, make_roster, open_roster
 from tests.protocols.sums.masked.rounds import LAYOUT, Round, complete_plan, names, new_round, round_context, with_model
 
 MEMBERS = st.integers(1, 70)
@@ -67,6 +67,8 @@ def test_every_message_of_a_round_has_its_length() -> None:
     assert {len(body) for body in played.confirmations.values()} == {64}
     assert {len(body) for body in played.replies.values()} == {messages.reply_bytes(k)}
     assert len(played.roster.body) == 4 + 9 * (306 + 5)
+    longest = RosterEntry("c" * 64, bytes(32), bytes(32), bytes(81), bytes(160))
+    assert longest_roster(9) == 4 + 9 * len(longest.encode())
 
 
 @pytest.fixture(scope="module")
