@@ -7,6 +7,7 @@ server notices their changes within a second.
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
 from typing import Annotated
 
@@ -26,6 +27,7 @@ from aggregator_service.compute.process_pool import WorkersUnavailableError
 from aggregator_service.problems import Problem
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.cleanup import DataDirectoryInUseError
+from aggregator_service.storage.private import UMASK
 from protocols.errors import HushRecError
 from protocols.parameter_text.first_fault import first_fault
 
@@ -65,6 +67,7 @@ def options(
 
 def main() -> None:
     """Run the command. Print errors that the caller can correct in one line, without a traceback; exit status 1."""
+    os.umask(UMASK)
     try:
         app()
     except Problem as problem:

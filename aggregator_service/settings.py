@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 __all__ = ["SPLIT_BYTES", "Settings", "Signatures"]
@@ -15,6 +15,9 @@ Signatures = Literal["required", "off"]
 
 SPLIT_BYTES: Final = 4 * 1024 * 1024
 """Smaller parts of a job cost more to send to another worker than they save (`bench/scaling.py`)."""
+
+_SHORTEST_TOKEN: Final = 24
+_EXAMPLES: Final = ("change-me", "changeme", "example")
 
 
 class Settings(BaseSettings):
@@ -46,7 +49,7 @@ class Settings(BaseSettings):
     )
     operator_token: SecretStr | None = Field(
         default=None,
-        description="Operator token (admin) beside those in the database; it is not stored.",
+        description="Operator token (admin) beside those in the database; it is not stored. At least 24 characters.",
     )
     body_idle_seconds: float = Field(default=30.0, gt=0, description="Longest pause within a request body; then 408.")
     min_upload_rate: int = Field(
@@ -125,6 +128,17 @@ class Settings(BaseSettings):
     traces: Literal["none", "otlp"] = Field(
         default="none", description="Exporter of OpenTelemetry spans; otlp needs the extra `otel`."
     )
+
+    @field_validator("operator_token")
+    @classmethod
+    def _check_token(cls, token: SecretStr | None) -> SecretStr | None:
+        text = "" if token is None else token.get_secret_value()
+        if token is not None and (len(text) < _SHORTEST_TOKEN or any(word in text.lower() for word in _EXAMPLES)):
+            raise ValueError(
+                f"an operator token has at least {_SHORTEST_TOKEN} random characters and is not an example of the "
+                "documentation; create one with: openssl rand -hex 32"
+            )
+        return token
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:

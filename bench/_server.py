@@ -19,7 +19,7 @@ import psutil
 
 __all__ = ["OPERATOR_TOKEN", "Server", "Watch"]
 
-OPERATOR_TOKEN = "hro_benchmark"  # noqa: S105 - a server that lives for one benchmark on the loopback address
+OPERATOR_TOKEN = "hro_benchmark-on-the-loopback-address"  # noqa: S105 - a server that lives for one benchmark on the loopback address
 
 
 class Server:

@@ -15,6 +15,7 @@ from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import delete_orphans
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.private import make_private
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stores import open_store
 from aggregator_service.tasks.tasks import list_tasks
@@ -50,6 +51,7 @@ def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Ses
             f"no database in {settings.data_dir}: set --data-dir to the server's data directory, or create a database "
             f"with hushrec-server init"
         )
+    make_private(settings)
     database = Database(settings.database, connections=1)
     blobs = open_store(settings.blob_location, settings.scratch_dir)
     database.listeners.append(lambda effects: delete_orphans(effects, blobs))

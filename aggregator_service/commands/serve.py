@@ -30,6 +30,7 @@ from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import own_data_directory
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.private import make_private
 from aggregator_service.storage.stores import open_store
 
 __all__ = ["ServeOptions", "init", "serve"]
@@ -92,6 +93,7 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """
     settings = Settings.load(data_dir=data_dir, database_url=database_url)
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(settings)
     database = Database(settings.database, connections=1)
     try:
         migrate(database)
@@ -114,6 +116,7 @@ def serve(options: ServeOptions) -> None:
     _check_tls_files(settings)
     configure_logging(settings.log_format, settings.log_level)
     with own_data_directory(settings.data_dir):
+        make_private(settings)
         service = create_app(settings)
         config = _uvicorn_config(settings, service)
         listening = _listen(config, settings)

@@ -95,7 +95,7 @@ def test_configured_settings_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
             config |= found["data"]
     (compose,) = documents(DEPLOY / "compose.yaml")
     compose_environment = {
-        name: re.sub(r"\$\{[^}]*\}", "given", value)
+        name: re.sub(r"\$\{[^}]*\}", "0123456789abcdef0123456789abcdef", value)
         for name, value in compose["services"]["hushrec"]["environment"].items()
     }
     for environment in (config, compose_environment):

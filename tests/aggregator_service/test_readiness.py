@@ -71,6 +71,18 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: st
     assert first_fault(caught.value).startswith(f"{field}: ")
 
 
+@pytest.mark.parametrize(
+    "token", ["hro_short", "change-me", "change-me-change-me-change-me", "hro_example-token-of-24-characters"]
+)
+def test_short_and_example_operator_tokens_are_refused(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("HUSHREC_OPERATOR_TOKEN", token)
+    with pytest.raises(ValidationError) as caught:
+        Settings.load()
+    assert first_fault(caught.value).startswith("operator_token: ")
+    assert "openssl rand -hex 32" in str(caught.value)
+    assert token not in str(caught.value)
+
+
 def test_unknown_settings_are_refused_and_unknown_variables_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUSHREC_CRASH_AT", "nowhere")
     Settings()

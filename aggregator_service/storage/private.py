@@ -1,0 +1,53 @@
+"""Make what is stored readable by the server's user alone: the database, its log and the directory of the blobs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import make_url
+
+from aggregator_service.settings import Settings
+
+__all__ = ["UMASK", "make_private"]
+
+_LOG = logging.getLogger(__name__)
+
+UMASK: Final = 0o077
+"""For every command: what it creates is for the user that runs it."""
+
+
+def make_private(settings: Settings) -> None:
+    """Take the permissions of group and others from the database, its WAL, the blobs and the bodies being received.
+
+    Does nothing for what does not exist yet. Raises `PermissionError`, which names the path, where the permissions
+    cannot be changed. The data directory itself may belong to another user (a mounted volume): then it stays as it is.
+    """
+    paths = [settings.upload_dir, settings.scratch_dir]
+    url = make_url(settings.database)
+    if url.get_backend_name() == "sqlite" and url.database:
+        paths += [Path(url.database + suffix) for suffix in ("", "-wal", "-shm")]
+    if settings.blob_location.startswith("dir:"):
+        paths.append(Path(settings.blob_location.removeprefix("dir:")))
+    if settings.data_dir.exists() and settings.data_dir.stat().st_uid == os.geteuid():
+        paths.append(settings.data_dir)
+    for path in paths:
+        _narrow(path)
+
+
+def _narrow(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode & 0o7777
+    except FileNotFoundError:
+        return
+    if not mode & UMASK:
+        return
+    try:
+        path.chmod(mode & ~UMASK)
+    except PermissionError:
+        raise PermissionError(
+            f"{path} is open to other users (mode {mode:o}) and cannot be changed: chmod it to {mode & ~UMASK:o}"
+        ) from None
+    _LOG.warning("%s was open to other users; its mode is now %o", path, mode & ~UMASK)
