@@ -68,7 +68,7 @@ def test_the_database_fails_and_recovers(postgres: TestDatabase, tmp_path: Path)
         closing(Api(server.url, server.operator_token)) as api,
     ):
         task, members = begun(api)
-        with postgres.gone():
+        with postgres.unavailable():
             unavailable(api.http.get("/readyz"), "database")
             unavailable(api.http.get(task.path, headers=api.operator), "database")
             unavailable(members[2].put(1, members[2].contribution(1, 4.0)), "database")
