@@ -211,5 +211,5 @@ def install_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(BlobsUnavailableError, _no_blobs)
     app.add_exception_handler(DataError, _not_storable)
     app.add_exception_handler(OSError, _no_disk)
-    for gone in DATABASE_GONE:
-        app.add_exception_handler(gone, _unavailable)
+    for error_class in DATABASE_GONE:
+        app.add_exception_handler(error_class, _unavailable)

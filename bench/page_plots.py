@@ -44,7 +44,7 @@ def ckks_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
             if (value := figures.get(f"{prefix}{form}{suffix}")) is not None
         ]
         if lines:
-            made.append((title, _lollipops(title, lines, reference)))
+            made.append((title, _lollipop_plot(title, lines, reference)))
     return made
 
 
@@ -79,10 +79,10 @@ def _times_better(title: str, names: Mapping[str, str], figures: Mapping[str, Fi
     lines = [
         _Line(label, float(value), "ours") for key, label in names.items() if (value := figures.get(key)) is not None
     ]
-    return [(title, _lollipops(title, lines, 1.0, log=True))] if lines else []
+    return [(title, _lollipop_plot(title, lines, 1.0, log=True))] if lines else []
 
 
-def _lollipops(title: str, lines: Sequence[_Line], reference: float | None, log: bool = False) -> str:
+def _lollipop_plot(title: str, lines: Sequence[_Line], reference: float | None, log: bool = False) -> str:
     """A lollipop plot with one row per line and its value beside the dot.
 
     reference: position of a dotted line; on a log scale the stems start there.

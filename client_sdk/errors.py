@@ -117,7 +117,7 @@ class ClientFault(ApiError):
 
 
 class BadRequest(ClientFault):
-    """The request is malformed."""
+    """The request is malformed (400 bad-request)."""
 
 
 class BadDigest(ClientFault):

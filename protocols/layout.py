@@ -65,7 +65,7 @@ class Block:
 
     @property
     def length(self) -> int:
-        """Number of values."""
+        """Number of values of all segments together."""
         return sum(segment.length for segment in self.segments)
 
     @property

@@ -48,7 +48,7 @@ def remember(request: Request, response: Response, secret: str, seconds: float) 
 
 
 def forget(request: Request, response: Response) -> None:
-    """Delete the cookie."""
+    """Delete the session cookie in the browser; does not end the sign-in at the server."""
     name, path = _cookie(request)
     secure = request.url.scheme == "https"
     response.delete_cookie(name, path=path, secure=secure, httponly=True, samesite="strict")

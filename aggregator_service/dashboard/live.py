@@ -65,7 +65,7 @@ class Streams:
             return slot
 
     def release(self, slot: _Slot) -> None:
-        """Release the slot."""
+        """Release a slot that `acquire` returned. Releasing it twice has no effect."""
         with self._lock:
             self._slots.discard(slot)
 

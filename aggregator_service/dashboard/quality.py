@@ -30,12 +30,12 @@ class Series:
 
     @property
     def low(self) -> float:
-        """The smallest value."""
+        """The smallest value of the points."""
         return min(value for _, value in self.points)
 
     @property
     def high(self) -> float:
-        """The largest value."""
+        """The largest value of the points."""
         return max(value for _, value in self.points)
 
     @property

@@ -56,7 +56,7 @@ def _streams(request: Request) -> Streams:
 
 @router.get("/sign-in")
 def sign_in_page(services: ServicesOf, request: Request, next: str = "") -> Response:
-    """Show the sign-in form."""
+    """Show the sign-in form. next: the page to open after sign-in."""
     return page(request, "sign_in", services.clock.now(), next=_safe_return_path(next), failed=False)
 
 
@@ -109,7 +109,7 @@ def tasks_live(services: ServicesOf, request: Request, visitor: VisitorOf, page:
 
 @router.get("/tasks/{task}")
 def task(services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, before: Before = None) -> Response:
-    """Show a task."""
+    """Show a task and its rounds. before: list only rounds with lower numbers."""
     return _answer(request, services, visitor, task_screen(task, before))
 
 
@@ -123,7 +123,7 @@ def task_live(
 
 @router.get("/tasks/{task}/rounds/{number}")
 def round_(services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, number: RoundNumber) -> Response:
-    """Show a round."""
+    """Show a round of a task; 404 if there is none with this number."""
     return _answer(request, services, visitor, round_screen(task, number))
 
 
@@ -207,7 +207,7 @@ def abort(
     task: TaskId,
     number: RoundNumber,
 ) -> Response:
-    """Abort the round."""
+    """Abort the round and return to its page; 409 if it has ended."""
     services.database.transact(
         lambda session: abort_round(session, task, number, visitor.operator.name, services.clock.now())
     )

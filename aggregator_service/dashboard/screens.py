@@ -109,7 +109,7 @@ def round_screen(task_id: str, number: int) -> Screen:
 
 
 def health_screen() -> Screen:
-    """Return the server page."""
+    """Return the page on the health of the server's components."""
 
     def load(services: Services) -> ScreenContent:
         facts = health_facts(services)

@@ -1,6 +1,6 @@
 """The newest round of a task in memory, from which polls are answered.
 
-What a client is told about itself only grows within a round: the cohort is drawn once, a delivery stays. So a cached
+What a client reads about itself only grows within a round: the cohort is drawn once, a delivery stays. So a cached
 round that is out of date may lack a delivery, but never shows one that did not happen.
 """
 

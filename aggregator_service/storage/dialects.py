@@ -34,7 +34,7 @@ class Candidacy(Protocol):
 
 
 class Dialect(Protocol):
-    """A kind of database."""
+    """The operations that differ between SQLite and PostgreSQL."""
 
     def create(self, url: URL, connections: int) -> Engine:
         """Return an engine whose commits are durable and whose waits have a time limit."""

@@ -36,7 +36,7 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
         "Check that the invitation is copied in full and is for this server, and that the membership certificate is "
         "from the task's organiser (--issuer with --scope and --code, or --certificate).",
     ),
-    (PolicyRefused, "To accept such a task, pass --min-cohort or --allow-plain."),
+    (PolicyRefused, "To accept such a task, pass --min-cohort, --allow-plain or --trust-roster."),
     (ModelUnavailable, "Try again when the next round has ended."),
     (ConnectionFailed, "Check the address and that the server is running: hushrec doctor --url URL"),
     (EnvelopeError, "Ask the key holder to run hushrec keyring serve; check that this is the identity that enrolled."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -97,6 +98,8 @@ def certificate_choice(
 
     Raises `ParameterError` for options that do not go together, and for a file that is missing or holds no certificate.
     """
+    if issuer == os.environ.get("HUSHREC_ISSUER") and (file is not None or (scope is None and code is None)):
+        issuer = None  # the variable serves many commands: a file, or no certificate at all, takes precedence
     if file is not None and issuer is not None:
         raise ParameterError("pass --certificate or --issuer, not both")
     if file is not None:

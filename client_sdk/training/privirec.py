@@ -34,7 +34,7 @@ class PriviRecHalf:
     graph_filter: Filter
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Return an empty state."""
+        """Return an empty state: the recipe keeps nothing at the client between rounds."""
         return {}
 
     def contribute(

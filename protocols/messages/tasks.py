@@ -25,14 +25,14 @@ TaskState = Literal["open", "closed", "complete", "failed"]
 
 
 class RecipeChoice(Message):
-    """What is summed."""
+    """The recipe of a task, which determines what is summed."""
 
     name: Name
     parameters: dict[str, Any] = Field(default_factory=dict, description="Validated by the recipe itself.")
 
 
 class MechanismChoice(Message):
-    """How it is summed."""
+    """The mechanism of a task, which determines how contributions are summed."""
 
     name: Name
     parameters: dict[str, Any] = Field(default_factory=dict, description="Validated by the mechanism itself.")
@@ -144,6 +144,6 @@ class TaskView(Message):
 
 
 class TaskPage(Message):
-    """Tasks, newest first."""
+    """A page of tasks, newest first."""
 
     tasks: list[TaskView]

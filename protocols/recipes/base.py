@@ -96,7 +96,7 @@ class SingleGroupRecipe:
         return 0
 
     def view(self, state: ModelState, device_group: int) -> ModelState:
-        """Return the state itself."""
+        """Return the state itself, which is the view of the only group."""
         return state
 
     def initial_view(self, task_seed: bytes, device_group: int) -> ModelState:

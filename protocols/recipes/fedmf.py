@@ -30,7 +30,7 @@ class FedMF(RowRecipe):
 
     @property
     def width(self) -> int:
-        """d: the whole row."""
+        """Values per item in a contribution: d, the complete row."""
         return self.parameters.dim
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:

@@ -61,7 +61,7 @@ class SVD(RowRecipe):
 
     @property
     def width(self) -> int:
-        """d: the whole row."""
+        """Values per item in a contribution: d, the complete row."""
         return self.parameters.dim
 
     @property

@@ -59,12 +59,12 @@ class PlainPlayer:
     def _in_pieces(self, number: int) -> httpx.Response:
         """Send one chunk at the offset of the upload."""
         http, path, body = self._member.task.api.http, self._member.path(number), self._made[1]
-        standing = http.head(path, headers=self._member.auth)
-        if standing.status_code != 200:
-            return standing
-        start = int(standing.headers["upload-offset"])
-        if standing.headers["upload-complete"] == "?1":
-            return standing
+        head = http.head(path, headers=self._member.auth)
+        if head.status_code != 200:
+            return head
+        start = int(head.headers["upload-offset"])
+        if head.headers["upload-complete"] == "?1":
+            return head
         piece = body[start : start + self._choose.randint(1, len(body))]
         last = start + len(piece) == len(body)
         headers = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.storms import Kind, Storm, fold_workers, storm
+from tests.chaos.fault_runs import FaultRun, Kind, fault_run, fold_workers
 from tests.chaos.swarm import until
 from tests.support.server import AggregatorProcess, running_aggregator
 
@@ -23,17 +23,17 @@ def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
         yield running
 
 
-@pytest.mark.parametrize(("kind", "deaths"), [("plain", 4), ("masked", 3)])
-def test_a_server_killed_at_any_moment(server: AggregatorProcess, kind: Kind, deaths: int) -> None:
+@pytest.mark.parametrize(("kind", "restarts"), [("plain", 4), ("masked", 3)])
+def test_a_server_killed_at_any_moment(server: AggregatorProcess, kind: Kind, restarts: int) -> None:
     choose = random.Random(SEED)
-    with storm(server, kind, SEED) as under_way:
-        for _ in range(deaths):
+    with fault_run(server, kind, SEED) as run:
+        for _ in range(restarts):
             time.sleep(choose.uniform(0.05, 0.6))  # the seed determines the moment
             server.kill()
-            assert under_way.status("/readyz") == 0
+            assert run.status("/readyz") == 0
             server.start()
-            assert under_way.status("/readyz") == 200
-    assert under_way.ledger.broken
+            assert run.status("/readyz") == 200
+    assert run.ledger.broken
     # the restarts and the end of the task deleted all orphans
     kinds = {key.partition("/")[0] for key in server.blobs.keys()}  # noqa: SIM118 - a store, not a dict
     assert kinds <= {"aggregates", "snapshots"}
@@ -41,18 +41,18 @@ def test_a_server_killed_at_any_moment(server: AggregatorProcess, kind: Kind, de
 
 @pytest.mark.parametrize("kind", ["plain", "masked"])
 def test_fold_workers_killed_during_their_jobs(server: AggregatorProcess, kind: Kind) -> None:
-    with storm(server, kind, SEED) as under_way:
+    with fault_run(server, kind, SEED) as run:
         for _ in range(4):
-            kill_at_work(under_way)
-    assert under_way.ledger.broken == 0, "the death of a worker broke a client's connection"
+            kill_at_work(run)
+    assert run.ledger.broken == 0, "the death of a worker broke a client's connection"
 
 
-def kill_at_work(under_way: Storm) -> None:
+def kill_at_work(run: FaultRun) -> None:
     """Kill a worker that is running a job."""
-    until("a worker", lambda: bool(fold_workers(under_way.server)))
-    (worker,) = fold_workers(under_way.server)
+    until("a worker", lambda: bool(fold_workers(run.server)))
+    (worker,) = fold_workers(run.server)
     worker.suspend()
-    until("a job", lambda: (under_way.figure("hushrec_engine_jobs") or 0) > 0)
-    assert under_way.status("/readyz") == 200
+    until("a job", lambda: (run.figure("hushrec_engine_jobs") or 0) > 0)
+    assert run.status("/readyz") == 200
     worker.kill()
-    under_way.await_sums(1)
+    run.await_sums(1)

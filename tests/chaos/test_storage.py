@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import Cluster, own_cluster
-from tests.chaos.storms import Kind, Storm, storm
+from tests.chaos.fault_runs import FaultRun, Kind, fault_run
 from tests.chaos.swarm import until
 from tests.support.server import AggregatorProcess, running_aggregator
 
@@ -34,49 +34,49 @@ def far(cluster: Cluster, tmp_path: Path) -> Iterator[AggregatorProcess]:
 
 @pytest.mark.parametrize("kind", ["plain", "masked"])
 def test_a_database_that_crashes_and_restarts(cluster: Cluster, far: AggregatorProcess, kind: Kind) -> None:
-    with storm(far, kind, SEED) as under_way:
+    with fault_run(far, kind, SEED) as run:
         for _ in range(2):
             cluster.crash()
             try:
-                until("/readyz to tell", lambda: under_way.status("/readyz") == 503)
-                assert under_way.figure("hushrec_database_up") == 0
-                assert under_way.status("/healthz") == 200
+                until("/readyz to report it", lambda: run.status("/readyz") == 503)
+                assert run.figure("hushrec_database_up") == 0
+                assert run.status("/healthz") == 200
             finally:
                 cluster.start_again()
-            until("/readyz to tell", lambda: under_way.status("/readyz") == 200)
-            assert under_way.figure("hushrec_database_up") == 1
-            under_way.await_sums(1)
-    assert under_way.ledger.statuses[503], "no request was answered with 503"
+            until("/readyz to report it", lambda: run.status("/readyz") == 200)
+            assert run.figure("hushrec_database_up") == 1
+            run.await_sums(1)
+    assert run.ledger.statuses[503], "no request was answered with 503"
 
 
 def test_a_database_that_hangs(cluster: Cluster, far: AggregatorProcess) -> None:
-    with storm(far, "plain", SEED) as under_way:
+    with fault_run(far, "plain", SEED) as run:
         with cluster.paused():
-            until("a request that hangs", lambda: under_way.status("/readyz") != 200)
-            assert under_way.status("/healthz") == 200
-        until("/readyz to tell", lambda: under_way.status("/readyz") == 200)
-        under_way.await_sums(2)
+            until("a request that hangs", lambda: run.status("/readyz") != 200)
+            assert run.status("/healthz") == 200
+        until("/readyz to report it", lambda: run.status("/readyz") == 200)
+        run.await_sums(2)
 
 
 @pytest.mark.parametrize("kind", ["plain", "masked"])
 def test_a_blob_directory_that_is_unmounted(tmp_path: Path, kind: Kind) -> None:
     with (
         running_aggregator(tmp_path / "data", blobs=f"dir:{tmp_path / 'blobs'}", fold_batch=2) as server,
-        storm(server, kind, SEED) as under_way,
+        fault_run(server, kind, SEED) as run,
     ):
         for _ in range(3):
             (tmp_path / "blobs").rename(tmp_path / "away")
-            assert_gone(under_way)
+            assert_store_unavailable(run)
             (tmp_path / "away").rename(tmp_path / "blobs")
-            until("/readyz to tell", lambda: under_way.status("/readyz") == 200)
-            under_way.await_sums(1)
+            until("/readyz to report it", lambda: run.status("/readyz") == 200)
+            run.await_sums(1)
 
 
-def assert_gone(under_way: Storm) -> None:
+def assert_store_unavailable(run: FaultRun) -> None:
     """Requests for blobs are answered with 503; a sum that needs blobs waits."""
-    until("/readyz to tell", lambda: under_way.status("/readyz") == 503)
-    sum_of_one = f"{under_way.task.path}/rounds/1/aggregate"
-    assert under_way.api.http.get(sum_of_one, headers=under_way.api.operator).status_code == 503
+    until("/readyz to report it", lambda: run.status("/readyz") == 503)
+    sum_of_one = f"{run.task.path}/rounds/1/aggregate"
+    assert run.api.http.get(sum_of_one, headers=run.api.operator).status_code == 503
 
 
 @contextmanager
@@ -97,14 +97,14 @@ def test_a_blob_disk_that_fills_up(tmp_path: Path) -> None:
         where = f"dir:{disk / 'blobs'}"
         with (
             running_aggregator(tmp_path / "data", blobs=where, fold_batch=2) as server,
-            storm(server, "plain", SEED, items=2000) as under_way,
+            fault_run(server, "plain", SEED, items=2000) as run,
         ):
             for _ in range(2):
                 fill(disk / "rubbish")
-                until("/readyz to tell", lambda: under_way.status("/readyz") == 503)
+                until("/readyz to report it", lambda: run.status("/readyz") == 503)
                 (disk / "rubbish").unlink()
-                until("/readyz to tell", lambda: under_way.status("/readyz") == 200)
-                under_way.await_sums(1)
+                until("/readyz to report it", lambda: run.status("/readyz") == 200)
+                run.await_sums(1)
 
 
 def fill(file: Path) -> None:

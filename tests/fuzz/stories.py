@@ -68,8 +68,8 @@ def plain(world: World, name: str = "plain") -> Story:
         yield
     made = _get(world, f"{task.path}/invitations", world.api.operator).json()["invitations"][0]
     yield
-    gone = world.api.http.delete(f"{task.path}/invitations/{made['invitation_id']}", headers=world.api.operator)
-    assert gone.status_code == 200
+    response = world.api.http.delete(f"{task.path}/invitations/{made['invitation_id']}", headers=world.api.operator)
+    assert response.status_code == 200
     yield
     assert world.api.http.post(f"{task.path}/close", headers=world.api.operator).json()["state"] == "closed"
     yield
@@ -258,8 +258,8 @@ def operators(world: World) -> Story:
         turned = world.api.http.post(f"/v1/operators/{role}/rotation", headers=world.api.operator)
         assert turned.status_code == 200
         yield
-        gone = world.api.http.delete(f"/v1/operators/{role}-2", headers=world.api.operator)
-        assert gone.status_code == 200
+        response = world.api.http.delete(f"/v1/operators/{role}-2", headers=world.api.operator)
+        assert response.status_code == 200
         yield
         auth = {"Authorization": f"Bearer {turned.json()['token']}"}
         for path in ("/v1/tasks", "/v1/parameters/masked?clients=100", "/metrics", "/healthz", "/readyz"):

@@ -108,7 +108,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(one, (*at, key))
 
 
-def spoilt(value: Any, place: tuple[Any, ...], raw: bytes) -> bytes:
+def insert_raw(value: Any, place: tuple[Any, ...], raw: bytes) -> bytes:
     """Return the value as JSON, with `raw` at that place."""
     if not place:
         return raw
@@ -128,14 +128,14 @@ def bodies(world: World) -> dict[str, Any]:
     schedule = {"rounds": 1, "cohort_size": 3, "min_clients": 2, "start_clients": 0, "sampling": "uniform"}
     seconds = {"collect_seconds": 9.5, "stage_seconds": 9, "max_failed_rounds": 1, "min_difference": None}
     mechanism = {"name": "ckks", "parameters": {"set": "standard", "mode": "shared"}}
-    task = {"name": "spoilt", "recipe": recipe, "mechanism": mechanism, "schedule": schedule | seconds}
-    prey = world.prey[0]
+    task = {"name": "raw-json", "recipe": recipe, "mechanism": mechanism, "schedule": schedule | seconds}
+    task_id = world.open_tasks[0]
     return {
         "/v1/tasks": {**task, "seed": "A" * 43, "data_set": "label"},
-        "/v1/enrolments": {**signed_enrolment(world.api.invite(prey), *keys), "group": 0},
-        "/v1/operators": {"name": "spoilt", "role": "read-only", "expires_seconds": 60.5},
-        f"/v1/tasks/{prey}/invitations": {"role": "member", "uses": 1, "expires_seconds": 60},
-        f"/v1/tasks/{prey}/rounds/1/extend": {"seconds": 1},
+        "/v1/enrolments": {**signed_enrolment(world.api.invite(task_id), *keys), "group": 0},
+        "/v1/operators": {"name": "raw-json", "role": "read-only", "expires_seconds": 60.5},
+        f"/v1/tasks/{task_id}/invitations": {"role": "member", "uses": 1, "expires_seconds": 60},
+        f"/v1/tasks/{task_id}/rounds/1/extend": {"seconds": 1},
     }
 
 
@@ -154,7 +154,7 @@ def test_anything_at_any_place(world: World, which: int) -> None:
     @limits(EXAMPLES // 2)
     @given(where=everywhere)
     def call(where: tuple[tuple[Any, ...], bytes]) -> None:
-        send(world, path, spoilt(good, *where))
+        send(world, path, insert_raw(good, *where))
 
     try:
         call()

@@ -11,10 +11,10 @@ from hypothesis import given, seed
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
-from tests.fuzz.honest import Honesty
 from tests.fuzz.judge import OPERATIONS, SCHEMA
 from tests.fuzz.runs import AGAIN, EXAMPLES, SEED, limits
 from tests.fuzz.stories import STORIES, Story
+from tests.fuzz.valid_fields import ValidFields
 from tests.fuzz.workflow import Workflow, send
 from tests.fuzz.world import World
 
@@ -42,7 +42,7 @@ def test_any_order_of_calls(world: World, session: requests.Session) -> None:
 
 
 def _finish(world: World, stories: list[Story]) -> None:
-    with world.told():
+    with world.protected():
         for story in stories:
             for _ in story:
                 pass
@@ -57,7 +57,7 @@ def test_any_call(world: World, session: requests.Session, method: str, path: st
     @limits(EXAMPLES // 15)
     @given(case=SCHEMA[path][method].as_strategy(), choices=st.integers(0, 2**32 - 1))
     def call(case: Any, choices: int) -> None:
-        send(world, session, case, Honesty(world, Random(choices)).improve(case))
+        send(world, session, case, ValidFields(world, Random(choices)).fill_in(case))
 
     try:
         call()

@@ -71,7 +71,7 @@ def test_wrong_lengths(world: World, name: str) -> None:
 @pytest.mark.parametrize("name", LENGTHS)
 def test_wrong_lengths_of_raw_bodies(world: World, name: str) -> None:
     lines, body, expected = LENGTHS[name]
-    target = f"/v1/tasks/{world.prey[0]}/rounds/1/contributions/c_00000000000000000000"
+    target = f"/v1/tasks/{world.open_tasks[0]}/rounds/1/contributions/c_00000000000000000000"
     member = world.of_kind("member")[0]
     mine = (f"Authorization: Bearer {member.token}", f"Content-Digest: {digest_field(body)}")
     statuses = answers_to(world, "PUT", target, head("PUT", target, *mine, *lines), body)

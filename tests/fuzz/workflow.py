@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from schemathesis import Case
 
-from tests.fuzz.honest import Honesty
 from tests.fuzz.judge import SCHEMA
 from tests.fuzz.stories import Story
+from tests.fuzz.valid_fields import ValidFields
 from tests.fuzz.world import Principal, World
 from tests.support.signing import know, sign_prepared
 
@@ -56,14 +56,14 @@ class Workflow(_Machine):  # type: ignore[misc]
     world: ClassVar[World]
     stories: ClassVar[list[Story]]
     session: ClassVar[requests.Session]
-    honesty: Honesty
+    valid_fields: ValidFields
     calls: ClassVar[int] = 0
     failure: ClassVar[str] = ""
 
     @initialize(seed=st.integers(0, 2**32 - 1))  # type: ignore[untyped-decorator]
     def begin(self, seed: int) -> None:
         """Seed our own choices from schemathesis' draws."""
-        self.honesty = Honesty(self.world, Random(seed))
+        self.valid_fields = ValidFields(self.world, Random(seed))
 
     @rule(which=st.integers(0, 9), steps=st.integers(1, 4))  # type: ignore[untyped-decorator]
     def meanwhile(self, which: int, steps: int) -> None:
@@ -71,13 +71,13 @@ class Workflow(_Machine):  # type: ignore[misc]
         if self.stories:
             story: Iterator[None] = self.stories[which % len(self.stories)]
             for _ in range(steps):
-                with suppress(StopIteration), self.world.told():
+                with suppress(StopIteration), self.world.protected():
                     next(story)
 
     def call(self, case: Case, **kwargs: Any) -> Any:
         """Send the case as some caller; keep the first failure, because a retry meets another server state."""
         Workflow.calls += 1
-        sender = self.honesty.improve(case)
+        sender = self.valid_fields.fill_in(case)
         try:
             return send(self.world, self.session, case, sender, **kwargs)
         except AssertionError as error:

@@ -101,7 +101,7 @@ class World:
         """Operators' tokens that anybody may revoke."""
         self.story_tasks: set[str] = set()
         self.story_names: set[str] = set()
-        self.prey: list[str] = []
+        self.open_tasks: list[str] = []
         """Tasks that anybody may do anything to."""
         self._in_story = False
         self.trail: list[str] = []
@@ -126,7 +126,7 @@ class World:
         return [one for one in found if task is None or one.known.task in (None, task)]
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def protected(self) -> Iterator[None]:
         """Mark everything created in the context as a story's, which generated requests must not change."""
         self._in_story = True
         try:
@@ -149,7 +149,7 @@ class World:
             changed = [name for name in now if now[name] != self._was.get(name, now[name])]
             assert not changed, f"it changed {changed}\n{answer}"
         elif answer.headers.get("content-type") == "application/json":
-            self._learn(answer, json.loads(answer.body))
+            self._record_created(answer, json.loads(answer.body))
 
     def answer_of(
         self, method: str, url: str, sent: Mapping[str, str], content: bytes, status: int, headers: Any, body: bytes
@@ -181,23 +181,23 @@ class World:
         answer.response = response
         self.after(answer)
 
-    def _learn(self, answer: Answer, told: Any) -> None:
+    def _record_created(self, answer: Answer, body: Any) -> None:
         found = operation_of(answer.method, answer.path)
         match found and (answer.method, found[0]):
             case ("POST", "/v1/enrolments"):
-                self._add(Principal(Known(told["role"], told["task_id"], told["client_id"]), told["token"]))
+                self._add(Principal(Known(body["role"], body["task_id"], body["client_id"]), body["token"]))
             case ("POST", "/v1/operators" | "/v1/operators/{name}/rotation"):
-                self._add(Principal(Known(told["role"], name=told["name"]), told["token"]))
-                self.story_names.add(told["name"]) if self._in_story else self.names.append(told["name"])
+                self._add(Principal(Known(body["role"], name=body["name"]), body["token"]))
+                self.story_names.add(body["name"]) if self._in_story else self.names.append(body["name"])
             case ("POST", "/v1/tasks/{task}/invitations") if not self._in_story:
-                self.invitations.append((told["task_id"], told["role"], told["invitation"]))
+                self.invitations.append((body["task_id"], body["role"], body["invitation"]))
             case ("DELETE", "/v1/operators/{name}"):
-                self._drop(Known(told["role"], name=told["name"]))
+                self._drop(Known(body["role"], name=body["name"]))
             case ("DELETE", "/v1/tasks/{task}/members/{client}"):
-                self._drop(Known(told["role"], found[1]["task"], told["client_id"]))  # type: ignore[index]
+                self._drop(Known(body["role"], found[1]["task"], body["client_id"]))  # type: ignore[index]
             case ("POST", "/v1/tasks"):
-                self.tasks[told["task_id"]] = TestTask(self.api, told)
-                self.story_tasks.add(told["task_id"]) if self._in_story else self.prey.append(told["task_id"])
+                self.tasks[body["task_id"]] = TestTask(self.api, body)
+                self.story_tasks.add(body["task_id"]) if self._in_story else self.open_tasks.append(body["task_id"])
 
     def _add(self, principal: Principal) -> None:
         self._drop(principal.known)

@@ -24,7 +24,7 @@ from aggregator_service.rounds import cohorts, differencing
 from aggregator_service.storage import blobs as blob_keys
 from tests.simulation.storage import Crash
 
-__all__ = ["Actor", "InLinePool", "Mortal", "in_line", "without_threads"]
+__all__ = ["Actor", "InLinePool", "Crashable", "in_line", "without_threads"]
 
 _SETTLED: Final = 20
 """Turns of the event loop after which a coroutine that neither pauses nor ends waits for another one."""
@@ -32,7 +32,7 @@ Outcome = TypeVar("Outcome")
 _ACTOR: ContextVar[Actor] = ContextVar("actor")
 
 
-class Mortal(Protocol):
+class Crashable(Protocol):
     """The process of an actor; the actor ends with it."""
 
     alive: bool
@@ -41,7 +41,7 @@ class Mortal(Protocol):
 class Actor:
     """A coroutine of a process that continues only when it is resumed. haste: how often, relative to other actors."""
 
-    def __init__(self, name: str, process: Mortal, work: Coroutine[Any, Any, None], haste: float) -> None:
+    def __init__(self, name: str, process: Crashable, work: Coroutine[Any, Any, None], haste: float) -> None:
         self.name, self.process, self.at, self.haste = name, process, "start", haste
         self._gates: list[asyncio.Future[None]] = []  # several while parts of a fold are running
         self._task = asyncio.create_task(self._run(work))

@@ -14,7 +14,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE
 from tests.simulation.clients import Client
-from tests.simulation.faults import Strike, Striker
+from tests.simulation.faults import Fault, FaultInjector
 from tests.simulation.invariants import Ledger
 from tests.simulation.process import Message, Process
 
@@ -43,7 +43,7 @@ class Network:
     """The messages in transit. unforeseen: called with errors that no fault explains."""
 
     clock: ManualClock
-    striker: Striker
+    injector: FaultInjector
     ledger: Ledger
     unforeseen: Callable[[Exception], None]
     flying: list[InFlight] = field(default_factory=list)
@@ -58,31 +58,31 @@ class Network:
         for flying in self.flying:
             flying.behind -= 1
         copies = [one]
-        for strike in self.striker.of_message(one.number):
-            self.striker.struck(strike, f"message {one.number}")
-            copies = self._harmed(one, copies, strike)
+        for fault in self.injector.of_message(one.number):
+            self.injector.record(fault, f"message {one.number}")
+            copies = self._with_fault(one, copies, fault)
         self.flying += copies
 
-    def _harmed(self, one: InFlight, copies: list[InFlight], strike: Strike) -> list[InFlight]:
+    def _with_fault(self, one: InFlight, copies: list[InFlight], fault: Fault) -> list[InFlight]:
         """Return the message and its copies after its fault."""
         body, now = one.message.arrives, self.clock.now()
-        match strike.kind:
+        match fault.kind:
             case "drop":
                 return []
             case "answer lost":
                 one.answered = False
             case "delay":
-                one.due = now + strike.size
+                one.due = now + fault.size
             case "reorder":
-                one.behind = 1 + strike.size % 3
+                one.behind = 1 + fault.size % 3
             case "duplicate":
-                return copies + [replace(copy, due=now + strike.size / 4) for copy in copies]
+                return copies + [replace(copy, due=now + fault.size / 4) for copy in copies]
             case "replayed later":  # in another stage, or another round
-                return copies + [replace(copy, due=now + strike.size * 4, answered=False) for copy in copies]
+                return copies + [replace(copy, due=now + fault.size * 4, answered=False) for copy in copies]
             case "cut":
-                one.message = replace(one.message, arrives=body[: strike.size * len(body) // 121])
+                one.message = replace(one.message, arrives=body[: fault.size * len(body) // 121])
             case "altered byte" if body:
-                place = strike.size * 7 % len(body)
+                place = fault.size * 7 % len(body)
                 altered = bytes([body[place] ^ 0x55])
                 one.message = replace(one.message, arrives=body[:place] + altered + body[place + 1 :])
         return copies

@@ -18,7 +18,7 @@ from aggregator_service.tasks.members import enrol, revoke_member
 from protocols.messages import EnrolmentRequest
 from tests.simulation.actors import in_line
 from tests.simulation.clients import Client
-from tests.simulation.faults import Strike
+from tests.simulation.faults import Fault
 from tests.simulation.invariants import Ledger
 from tests.simulation.process import Process
 from tests.support.api import signed_enrolment
@@ -50,26 +50,26 @@ class People:
         if await self._write(process, work, "enrol"):
             client.id, client.token = found[-1]
 
-    async def meddle(self, process: Process, strike: Strike, client: Client) -> None:
+    async def intervene(self, process: Process, fault: Fault, client: Client) -> None:
         """Execute an intervention of an operator."""
         database, clock = process.services.database, process.services.clock
 
         def work(session: Session) -> None:
             now, newest = clock.now(), last_round(session, self.task_id)
             number = 0 if newest is None else newest.number
-            match strike.kind:
+            match fault.kind:
                 case "revoked":
                     revoke_member(session, self.task_id, client.id, now)
                     self.ledger.revoked[client.id] = number
                 case "closed":
                     close_task(session, session.get_one(TaskRow, self.task_id), now)
                 case "extended":
-                    extend_round(session, self.task_id, number, float(strike.size), "somebody", now)
+                    extend_round(session, self.task_id, number, float(fault.size), "somebody", now)
                 case "aborted":
                     abort_round(session, self.task_id, number, "somebody", now)
 
         assert database is process.database
-        await self._write(process, work, strike.kind)
+        await self._write(process, work, fault.kind)
 
     async def _write(self, process: Process, work: Callable[[Session], None], name: str) -> bool:
         def transact() -> None:

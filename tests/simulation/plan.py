@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
-from tests.simulation.faults import Strike, strikes
+from tests.simulation.faults import Fault, draw_faults
 
 __all__ = ["MEMBERS", "Job", "Part", "Plan", "draw_plan"]
 
@@ -35,7 +35,7 @@ class Plan:
     processes: int
     silent: Mapping[tuple[int, int], Part]
     chunks: Mapping[tuple[int, int], int]
-    strikes: tuple[Strike, ...]
+    faults: tuple[Fault, ...]
 
     @property
     def masked(self) -> bool:
@@ -61,7 +61,7 @@ class Plan:
             yield f"  round {number}: client {client} is silent from {part!r} on"
         for (number, client), pieces in sorted(self.chunks.items()):
             yield f"  round {number}: client {client} uploads in {pieces} pieces"
-        yield from (f"  {strike}" for strike in self.strikes)
+        yield from (f"  {fault}" for fault in self.faults)
 
 
 def draw_plan(seed: int) -> Plan:
@@ -75,9 +75,9 @@ def draw_plan(seed: int) -> Plan:
     often = choose.choice([0.0, 0.0, 0.4])
     chunks = {who: choose.randint(2, 4) for who in everybody if choose.random() < often}
     sends = plan.rounds * plan.cohort * len(plan.parts)
-    drawn = () if seed % 8 == 7 else tuple(islice(strikes(choose, sends), choose.randint(1, 10)))
-    struck = tuple(sorted(drawn, key=lambda one: (one.at, one.kind)))
-    return replace(plan, silent=silent, chunks=chunks, strikes=struck)
+    drawn = () if seed % 8 == 7 else tuple(islice(draw_faults(choose, sends), choose.randint(1, 10)))
+    chosen = tuple(sorted(drawn, key=lambda one: (one.at, one.kind)))
+    return replace(plan, silent=silent, chunks=chunks, faults=chosen)
 
 
 def _draw_job(seed: int, choose: random.Random) -> Job:
@@ -107,5 +107,5 @@ def _sized(seed: int, job: Job, choose: random.Random) -> Plan:
         processes=choose.choice([1, 1, 2]),
         silent={},
         chunks={},
-        strikes=(),
+        faults=(),
     )

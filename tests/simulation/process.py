@@ -100,8 +100,10 @@ def _settings(data_dir: Path) -> Settings:
 class Process:
     """A server from its start to its death. Raises `DATABASE_GONE` or `Crash` when it cannot start."""
 
-    def __init__(self, disk: Disk, index: int, clock: Clock, batch: int, strike: Callable[[Process, str], str]) -> None:
-        self.index, self.alive, self._strike, self._clock = index, True, strike, clock
+    def __init__(
+        self, disk: Disk, index: int, clock: Clock, batch: int, fault_at: Callable[[Process, str], str]
+    ) -> None:
+        self.index, self.alive, self._fault_at, self._clock = index, True, fault_at, clock
         self.engine_due, self.stepping = clock.now(), False
         settings = _settings(disk.root / f"server-{index}")
         self.database, self.blobs = FaultyDatabase(disk, self.point), FaultyBlobs(disk.blobs.root, self.point)
@@ -140,7 +142,7 @@ class Process:
         """See `storage.Point`."""
         if not self.alive:
             raise Crash
-        found = self._strike(self, name)
+        found = self._fault_at(self, name)
         if found.startswith("crash"):
             self.alive = False
             raise Crash

@@ -75,7 +75,7 @@ def _some(seeds: Sequence[int]) -> Found:
     with new_disk() as disk:
         for seed in seeds:
             try:
-                injected += play(draw_plan(seed), disk).striker.injected
+                injected += play(draw_plan(seed), disk).injector.injected
             except ScheduleError as error:
                 failed.append((seed, str(error)))
     return failed, injected

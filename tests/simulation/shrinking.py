@@ -34,8 +34,8 @@ def _with_less(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, silent={})
     if plan.chunks:
         yield replace(plan, chunks={})
-    for strike in plan.strikes:
-        yield replace(plan, strikes=tuple(one for one in plan.strikes if one is not strike))
+    for fault in plan.faults:
+        yield replace(plan, faults=tuple(one for one in plan.faults if one is not fault))
     if plan.processes > 1:
         yield replace(plan, processes=1)
 

@@ -26,7 +26,7 @@ __all__ = ["Crash", "Disk", "FaultyBlobs", "FaultyDatabase", "Point", "new_disk"
 
 _EMPTY: Final = ";".join(str(table.delete()) for table in reversed(Base.metadata.sorted_tables))
 Point = Callable[[str], str]
-"""Called at each point with its name: raises `Crash`, or says which fault strikes here ("" for none)."""
+"""Called at each point with its name: raises `Crash`, or returns the fault to inject here ("" for none)."""
 
 
 class Crash(BaseException):
@@ -113,7 +113,7 @@ class FaultyDatabase(Database):
             raise _gone() from None
 
     def _reach(self, name: str) -> None:
-        if self.point(name) == "database gone":
+        if self.point(name) == "database unavailable":
             raise _gone()
 
     def _committed(self, effects: Effects) -> None:
@@ -123,7 +123,7 @@ class FaultyDatabase(Database):
 
 
 def _gone() -> OperationalError:
-    return OperationalError("(simulated)", None, ConnectionError("the database is gone"))
+    return OperationalError("(simulated)", None, ConnectionError("the database is unavailable"))
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,6 @@ class FaultyBlobs(DirectoryBlobs):
 
     def _reach(self, name: str) -> str:
         found = self.point(name)
-        if found == "store gone":
-            raise BlobsUnavailableError("the store is gone")
+        if found == "store unavailable":
+            raise BlobsUnavailableError("the store is unavailable")
         return found

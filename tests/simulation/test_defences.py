@@ -175,8 +175,8 @@ def failures_without_a_reason(patch: Patch) -> None:
 
 
 _WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {
-    chunks_in_any_order: lambda plan: bool(plan.chunks) and any("duplicate" in str(one) for one in plan.strikes),
-    revoked_and_still_asked: lambda plan: any(one.kind == "revoked" for one in plan.strikes),
+    chunks_in_any_order: lambda plan: bool(plan.chunks) and any("duplicate" in str(one) for one in plan.faults),
+    revoked_and_still_asked: lambda plan: any(one.kind == "revoked" for one in plan.faults),
     no_guard: lambda plan: plan.job == "frozen" and bool(plan.silent),
     any_group: lambda plan: plan.job == "groups",
 }

@@ -59,10 +59,10 @@ def test_a_seed_repeats_its_schedule(disk: Disk) -> None:
 
 def test_every_fault_happens_and_sums_are_released(disk: Disk) -> None:
     injected, outcomes = Counter[str](), Counter[tuple[str, str]]()
-    ends = (seed for seed in count(190) if any(strike.kind == "closed" for strike in draw_plan(seed).strikes))
+    ends = (seed for seed in count(190) if any(fault.kind == "closed" for fault in draw_plan(seed).faults))
     for seed in (*range(100, 190), *islice(ends, 3)):  # the closing of a task is too rare to happen in a few schedules
         world = play(draw_plan(seed), disk)
-        injected += world.striker.injected
+        injected += world.injector.injected
         outcomes.update((world.plan.job, outcome) for outcome in world.ledger.ended.values())
     assert set(injected) == set(FAULTS)
     assert all(outcomes[job, outcome] for job in get_args(Job) for outcome in ("complete", "failed"))

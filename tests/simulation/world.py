@@ -17,7 +17,7 @@ from protocols.errors import RefusalError
 from protocols.messages.stages import STATE_FOR
 from tests.simulation.actors import Actor, without_threads
 from tests.simulation.clients import PLACES, Client
-from tests.simulation.faults import Strike, Striker
+from tests.simulation.faults import Fault, FaultInjector
 from tests.simulation.invariants import Ledger
 from tests.simulation.job import STAGE_SECONDS, View, create_job, device_group_of, has_members, read_view
 from tests.simulation.network import InFlight, Network
@@ -58,8 +58,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.plan, self.disk)
-        self.striker = Striker(self.plan.strikes, self._note)
-        self.network = Network(self.clock, self.striker, self.ledger, self._unforeseen)
+        self.injector = FaultInjector(self.plan.faults, self._note)
+        self.network = Network(self.clock, self.injector, self.ledger, self._unforeseen)
         self._choose = random.Random(self.plan.seed * 2 + 1)
         self._clients = [Client(index) for index in range(PLACES)]
         self._joined = MEMBERS
@@ -71,7 +71,7 @@ class World:
         """Run until the task is over and all messages and actions have ended."""
         while not self._over():
             self.ticks += 1
-            self.striker.calm = self.ticks > _CALM_AFTER
+            self.injector.calm = self.ticks > _CALM_AFTER
             if self.ticks > _GIVE_UP_AFTER:
                 self.ledger.violations.append("invariant 6: the job does not come to its end")
             if self.ledger.violations:
@@ -157,12 +157,12 @@ class World:
         least = self.plan.cohort if self.view.round is None else self.plan.floor
         if has_members(self.disk, self.view, least):
             self.ledger.violations.append("invariant 6: no round opens though there are members enough")
-        self._meddle(Strike("closed", self.ticks, 1), process)
+        self._intervene(Fault("closed", self.ticks, 1), process)
 
     # processes
 
     def _start(self, index: int) -> None:
-        process = Process(self.disk, index, self.clock, self.plan.batch, self._strike)
+        process = Process(self.disk, index, self.clock, self.plan.batch, self._fault_at)
         process.database.seen = self._committed
         try:
             process.start(alone=self.plan.processes == 1)
@@ -171,30 +171,30 @@ class World:
             return
         self._processes[index] = process
 
-    def _strike(self, process: Process, name: str) -> str:
+    def _fault_at(self, process: Process, name: str) -> str:
         """See `storage.Point`."""
-        strike = self.striker.at_point(name, self._corrupt)
-        if strike is None:
+        fault = self.injector.at_point(name, self._corrupt)
+        if fault is None:
             return ""
-        self.striker.struck(strike, f"process {process.index} at {name}")
-        if strike.kind == "crash of all":
+        self.injector.record(fault, f"process {process.index} at {name}")
+        if fault.kind == "crash of all":
             for one in self._processes:
                 if one is not None:
                     one.alive = False
-        return strike.kind
+        return fault.kind
 
-    def _corrupt(self, strike: Strike) -> bool:
+    def _corrupt(self, fault: Fault) -> bool:
         keys = sorted(self.disk.blobs.keys())
         if not keys:
             return False
-        key = keys[strike.size % len(keys)]
+        key = keys[fault.size % len(keys)]
         self.ledger.damaged.add(key)
-        self.disk.flip(key, strike.size * 37)
-        self.striker.struck(strike, key)
+        self.disk.flip(key, fault.size * 37)
+        self.injector.record(fault, key)
         return True
 
     def _committed(self, effects: Effects) -> None:
-        if any(told.version is not None for told in effects.announcements):
+        if any(one.version is not None for one in effects.announcements):
             self._view = None
         if effects.outcomes:
             self.ledger.check_releases(self.task_id)
@@ -215,27 +215,27 @@ class World:
 
     def _happen(self) -> None:
         """Execute the faults of this tick."""
-        strike, process = self.striker.at_tick(self.ticks), self._any_process()
-        if strike is None:
+        fault, process = self.injector.at_tick(self.ticks), self._any_process()
+        if fault is None:
             return
-        if strike.kind == "clock jump":
-            self.clock.advance(float(strike.size if strike.size % 3 else -strike.size))
-            self.striker.struck(strike, f"{strike.size} s")
-        elif strike.kind == "newcomer" and self._joined < PLACES:
+        if fault.kind == "clock jump":
+            self.clock.advance(float(fault.size if fault.size % 3 else -fault.size))
+            self.injector.record(fault, f"{fault.size} s")
+        elif fault.kind == "newcomer" and self._joined < PLACES:
             self._joined += 1
-            self.striker.struck(strike, f"client {self._joined - 1}")
-        elif process is not None and strike.kind != "newcomer":
-            self._meddle(strike, process)
+            self.injector.record(fault, f"client {self._joined - 1}")
+        elif process is not None and fault.kind != "newcomer":
+            self._intervene(fault, process)
 
-    def _meddle(self, strike: Strike, process: Process) -> None:
-        client = self._clients[strike.size % MEMBERS]
-        if strike.kind == "enrolled again":  # two simultaneous enrolments: one of the tokens is void
+    def _intervene(self, fault: Fault, process: Process) -> None:
+        client = self._clients[fault.size % MEMBERS]
+        if fault.kind == "enrolled again":  # two simultaneous enrolments: one of the tokens is void
             works = [self._people.enrol(process, client, self._stated_group(client)) for _ in range(2)]
         else:
-            works = [self._people.meddle(process, strike, client)]
-        self.striker.struck(strike, f"client {client.index}")
+            works = [self._people.intervene(process, fault, client)]
+        self.injector.record(fault, f"client {client.index}")
         for work in works:
-            self._act(f"{strike.kind} ({client.index})", process, work)
+            self._act(f"{fault.kind} ({client.index})", process, work)
 
     def _stated_group(self, client: Client) -> int | None:
         return device_group_of(self.plan, client.index) if self.plan.job == "groups" else None
@@ -301,9 +301,9 @@ class World:
 
     def _tidy_up(self) -> None:
         """Stop all processes and start one: it deletes all blobs that no row names."""
-        self.striker.calm = True
+        self.injector.calm = True
         for index in reversed(range(self.plan.processes)):
-            last = Process(self.disk, index, self.clock, self.plan.batch, self._strike)
+            last = Process(self.disk, index, self.clock, self.plan.batch, self._fault_at)
             last.start(alone=index == 0)
             uploads = list(last.services.settings.upload_dir.iterdir())
             if uploads:

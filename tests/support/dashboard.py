@@ -40,7 +40,7 @@ class Furnished:
 
     movies: TestTask
     members: list[TestMember]
-    taste: TestTask
+    with_metrics: TestTask
     songs: TestTask
     books: TestTask
 
@@ -54,7 +54,7 @@ def furnish(api: Api, server: AggregatorProcess) -> Furnished:
     play(server, songs, singers, 1, drop={4: "unmask"})
     songs.wait_round(1, "complete")
     play(server, songs, singers, 2, drop={3: "contribute"}, until="confirm")
-    taste = _tasted(api)
+    with_metrics = _task_with_metrics(api)
     movies = api.create_task("movies", cohort=8, min_clients=3, rounds=20, collect_seconds=2700)
     members = movies.enrol(8)
     for number, delivering in enumerate((8, 6, 2, 7, 8), 1):
@@ -67,10 +67,10 @@ def furnish(api: Api, server: AggregatorProcess) -> Furnished:
     movies.wait_round(6, "collecting")
     for member in members[:3]:
         assert member.put(6, member.contribution(6, 1.0)).status_code == 201
-    return Furnished(movies, members, taste, songs, books)
+    return Furnished(movies, members, with_metrics, songs, books)
 
 
-def _tasted(api: Api) -> TestTask:
+def _task_with_metrics(api: Api) -> TestTask:
     """Run a task to completion whose recipe reports metrics."""
     rng = np.random.default_rng(5)
     parameters = {"components": 2, "iterations": 4}
@@ -142,7 +142,7 @@ def places(house: Furnished) -> dict[str, str]:
     return {
         "tasks": "/dashboard",
         "task": movies,
-        "task-quality": f"/dashboard/tasks/{house.taste.id}",
+        "task-quality": f"/dashboard/tasks/{house.with_metrics.id}",
         "task-waiting": f"/dashboard/tasks/{house.books.id}",
         "round": f"{movies}/rounds/6",
         "round-failed": f"{movies}/rounds/3",

@@ -47,7 +47,7 @@ class TestDatabase:
             )
 
     @contextmanager
-    def gone(self) -> Iterator[None]:
+    def unavailable(self) -> Iterator[None]:
         """Inside the block, end all connections and refuse new ones."""
         with connect(self._server) as connection:
             connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false")  # type: ignore[call-overload]

@@ -227,7 +227,7 @@ def bad_replies(
 ) -> list[dict[str, Any]]:
     """One wrong share where one is to spare (named), one where none is, and a reply that never came."""
 
-    def bent(holder: str, owner: str) -> dict[str, bytes]:
+    def altered_share(holder: str, owner: str) -> dict[str, bytes]:
         slot = roster.neighbours_of(roster.index(holder)).index(roster.index(owner))
         body = bytearray(replies[holder])
         body[slot * SHARE_BYTES] ^= 1
@@ -236,10 +236,10 @@ def bad_replies(
     def unmask(changed: Mapping[str, bytes]) -> server.Unmasking:
         return server.unmask(roster, shares, contributions, changed)
 
-    named = unmask(bent("bob", GONE)).bad_shares
+    named = unmask(altered_share("bob", GONE)).bad_shares
     return [
         {"what": "bob's share of cyd's mask key", "bad_shares": [[bad.owner, bad.holder] for bad in named]},
-        {"what": "bob's share of ann's seed", "error": error_of(lambda: unmask(bent("bob", "ann")))},
+        {"what": "bob's share of ann's seed", "error": error_of(lambda: unmask(altered_share("bob", "ann")))},
         {
             "what": "bob never replied",
             "error": error_of(lambda: unmask({name: body for name, body in replies.items() if name != "bob"})),

@@ -244,8 +244,8 @@ def test_counts_are_the_same_on_each_database(database_url: str) -> None:
         session.flush()
         for stage, senders in (("advertise", 3), ("share", 2)):
             for index in range(senders):
-                told = {"stage": stage, "digest": "0" * 64, "length": 10, "stored_at": 1.0}
-                session.add(StageMessageRow(round_id=row.id, client_id=f"c_{index}", **told))
+                message = {"stage": stage, "digest": "0" * 64, "length": 10, "stored_at": 1.0}
+                session.add(StageMessageRow(round_id=row.id, client_id=f"c_{index}", **message))
         for offset in (0, 10):
             chunk = {"offset": offset, "bytes": 10, "digest": "0" * 64, "blob_key": f"b{offset}"}
             session.add(ChunkRow(round_id=row.id, client_id="c_0", **chunk))

@@ -67,9 +67,9 @@ def test_a_round_that_has_ended_has_no_actions(api: Api) -> None:
     for action in ("/extend", "/abort"):
         assert action not in api.http.get(page_of(task)).text
         asked = api.http.get(page_of(task, action=action))
-        told = api.http.post(page_of(task, action=action), data={"form_token": carried, "minutes": "5"}, headers=OURS)
-        assert asked.status_code == told.status_code == 409
-        assert "failed" in told.text
+        answer = api.http.post(page_of(task, action=action), data={"form_token": carried, "minutes": "5"}, headers=OURS)
+        assert asked.status_code == answer.status_code == 409
+        assert "failed" in answer.text
 
 
 FOREIGN: dict[str, dict[str, str]] = {
@@ -124,9 +124,9 @@ def test_a_read_only_operator_sees_everything_and_changes_nothing(api: Api) -> N
         assert "/extend" not in page.text
     for action in ("/extend", "/abort"):
         assert api.http.get(page_of(task, action=action)).status_code == 403
-        told = api.http.post(page_of(task, action=action), data={"form_token": carried, "minutes": "5"}, headers=OURS)
-        assert told.status_code == 403
-        assert "read-only" in told.text
+        answer = api.http.post(page_of(task, action=action), data={"form_token": carried, "minutes": "5"}, headers=OURS)
+        assert answer.status_code == 403
+        assert "read-only" in answer.text
     assert (task.round(1)["state"], task.round(1)["seconds_left"]) == ("collecting", 600)
 
 
@@ -139,9 +139,9 @@ def test_the_log_names_the_operator_and_holds_no_secret(api: Api, caplog: pytest
     api.http.post(page_of(task, action="/abort"), data={"form_token": carried}, headers=OURS)
     api.http.post("/dashboard/sign-out", data={"form_token": carried}, headers=OURS)
     sign_in(api.http, HERE, "hro_a-guess-that-failed")
-    told = [(record.message, getattr(record, "hushrec_fields", {})) for record in caplog.records]
+    logged = [(record.message, getattr(record, "hushrec_fields", {})) for record in caplog.records]
     for message in ("operator signed in", "round extended", "round aborted", "operator signed out"):
-        assert ("grace") in [fields.get("operator") for text, fields in told if text == message]
+        assert ("grace") in [fields.get("operator") for text, fields in logged if text == message]
     everything = str([vars(record) for record in caplog.records if record.name.startswith("aggregator_service")])
     for value in (token, secret, carried, "hro_a-guess-that-failed"):
         assert value not in everything

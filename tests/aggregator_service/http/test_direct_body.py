@@ -195,7 +195,7 @@ def test_an_unread_body_is_discarded_and_the_next_request_answered(loop: Loop, e
 def test_a_connection_is_given_back_only_once(loop: Loop) -> None:
     """A second call after the end of the body must not affect the next request on the connection."""
 
-    class Clumsy(Reader):
+    class LateAbandoningReader(Reader):
         async def _read(self, request: Request, length: int) -> bytes:
             async with open_body(request, self._settings, length) as body:
                 await body.read_into(memoryview(bytearray(length)))
@@ -204,7 +204,7 @@ def test_a_connection_is_given_back_only_once(loop: Loop) -> None:
             body.abandon()
             return b"taken"
 
-    app = Clumsy()
+    app = LateAbandoningReader()
     writer_of_next = asyncio.Event()
 
     async def talk() -> None:

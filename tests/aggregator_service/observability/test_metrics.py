@@ -142,12 +142,12 @@ def test_only_operators_may_read_by_default(api: Api, tmp_path: Path) -> None:
 
 
 def test_an_unavailable_database_is_reported(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone() -> None:
+    def unavailable() -> None:
         raise OperationalError("SELECT", {}, Exception("gone"))
 
     services = api.http.app.state.services  # type: ignore[attr-defined]
     headers = {"Authorization": "Bearer " + services.settings.operator_token.get_secret_value()}
-    monkeypatch.setattr(services.database, "read", gone)
+    monkeypatch.setattr(services.database, "read", unavailable)
     text = api.http.get("/metrics", headers=headers).text
     assert "hushrec_database_up 0.0" in text
     assert "hushrec_requests_total" in text

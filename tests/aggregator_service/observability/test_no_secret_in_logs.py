@@ -91,7 +91,7 @@ def play(server: AggregatorProcess, task: SmallTask, record: Record) -> tuple[li
     return identities, stores
 
 
-def misbehave(server: AggregatorProcess, record: Record) -> None:
+def send_bad_requests(server: AggregatorProcess, record: Record) -> None:
     """Get refused in every way, with the sentinel in each place that a caller can fill."""
     api = Api(server.url, server.operator_token)
     api.http = httpx.Client(base_url=server.url, transport=record, timeout=30, auth=SIGNED)
@@ -141,7 +141,7 @@ def test_logs_and_problems_contain_no_secret(tmp_path: Path, caplog: pytest.LogC
             task = small_task(operator, "secrets", users=USERS, recipe="colr", mechanism=mechanism)
             identities, stores = play(server, task, record)
             assert operator.task("secrets").state == "complete"
-            misbehave(server, record)
+            send_bad_requests(server, record)
         written = server.log()
     everything = "\n".join([written, *record.problems, caplog.text])
     assert written.count('"message": "request"') > 40

@@ -136,8 +136,8 @@ def test_all_polls_are_counted_and_changed_ones_are_logged(api: Api, caplog: pyt
             assert poll(member, **{"X-Request-Id": "poll-1"}).headers["x-request-id"] == "poll-1"
             assert poll(member, **{"If-None-Match": etag}).status_code == 304
             assert [_polls_counted(api, status) for status in (200, 304)] == [figures[0] + 1, figures[1] + 1]
-        told = [vars(record)["hushrec_fields"] for record in caplog.records if record.name == logger]
-        assert [one["status"] for one in told if one["route"].endswith("/current")] == expected
+        logged = [vars(record)["hushrec_fields"] for record in caplog.records if record.name == logger]
+        assert [one["status"] for one in logged if one["route"].endswith("/current")] == expected
 
 
 def _polls_counted(api: Api, status: int) -> float:

@@ -92,8 +92,8 @@ def test_a_chunked_upload_whose_chunks_go_to_different_replicas(api: Api, replic
     spans = list(pairwise(edges))
     for index, (start, end) in enumerate(spans):
         last = index == len(spans) - 1
-        standing = api.http.head(members[0].path(1), headers=members[0].auth)
-        assert standing.headers["upload-offset"] == str(start)
+        head = api.http.head(members[0].path(1), headers=members[0].auth)
+        assert head.headers["upload-offset"] == str(start)
         headers = {
             **members[0].auth,
             "Content-Type": "application/partial-upload",

@@ -117,8 +117,8 @@ def test_death_during_an_upload(server: AggregatorProcess, api: Api) -> None:
         time.sleep(0.2)
         server.kill()
     server.start()
-    standing = api.http.head(members[2].path(1), headers=members[2].auth)
-    assert (standing.headers["upload-offset"], standing.headers["upload-complete"]) == ("50", "?0")
+    head = api.http.head(members[2].path(1), headers=members[2].auth)
+    assert (head.headers["upload-offset"], head.headers["upload-complete"]) == ("50", "?0")
     last = {
         **partial,
         "Upload-Offset": "50",

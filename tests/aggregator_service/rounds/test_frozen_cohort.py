@@ -60,10 +60,10 @@ def test_later_rounds_ask_only_the_survivors(world: World) -> None:
     assert len(first) == 10
     deliver(world, task)
     assert world.cohort(task) == first
-    gone, stay = first[:5], first[5:]
+    dropouts, stay = first[:5], first[5:]
     assert deliver(world, task, missing=5).state == "complete"
     assert world.cohort(task) == stay
-    assert not retired(world) & set(gone + stay)
+    assert not retired(world) & set(dropouts + stay)
     with world.database.read() as session:
         (warning,) = [
             text for text in task_view(session, session.get_one(TaskRow, task)).warnings if "one cohort" in text
@@ -99,10 +99,10 @@ def test_retired_clients_stay_retired_after_a_restart(tmp_path: Path) -> None:
     world.run(task)
     deliver(world, task)
     deliver(world, task, missing=1)
-    cohort, gone = world.cohort(task), retired(world)
+    cohort, out = world.cohort(task), retired(world)
     world.close()
     again = World(tmp_path)
-    assert (again.cohort(task), retired(again)) == (cohort, gone)
+    assert (again.cohort(task), retired(again)) == (cohort, out)
     deliver(again, task)
     assert again.cohort(task) == cohort
     again.close()

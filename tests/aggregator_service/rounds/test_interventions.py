@@ -43,7 +43,7 @@ def abort(task: TestTask, number: int, auth: dict[str, str] | None = None) -> ht
     return task.api.http.post(f"{task.path}/rounds/{number}/abort", headers=headers)
 
 
-def phases(api: Api, task: TestTask, number: int) -> list[RoundStateRow]:
+def states_of(api: Api, task: TestTask, number: int) -> list[RoundStateRow]:
     with services(api).database.read() as session:
         round_ = find_round(session, task.id, number)
         assert round_ is not None
@@ -60,8 +60,8 @@ def test_an_extended_round_takes_contributions_past_its_old_deadline(api: Api) -
     for member in members:
         assert member.put(1, member.contribution(1, 2.0)).status_code == 201
     assert task.wait_round(1, "complete")["survivors"] == 3
-    assert [row.state for row in phases(api, task, 1)] == ["collecting", "folding", "complete"]
-    assert phases(api, task, 1)[1].entered_at - phases(api, task, 1)[0].entered_at == 150
+    assert [row.state for row in states_of(api, task, 1)] == ["collecting", "folding", "complete"]
+    assert states_of(api, task, 1)[1].entered_at - states_of(api, task, 1)[0].entered_at == 150
 
 
 def test_an_extended_deadline_ends_the_round(api: Api) -> None:
@@ -207,13 +207,13 @@ def test_the_log_names_the_operator_and_not_the_token(api: Api, caplog: pytest.L
     caplog.set_level(logging.INFO, "aggregator_service")
     auth = {"Authorization": f"Bearer {made['token']}"}
     assert extend(task, 1, 5, auth).status_code == abort(task, 1, auth).status_code == 200
-    told = {
+    logged = {
         record.message: record.hushrec_fields  # type: ignore[attr-defined]
         for record in caplog.records
         if record.message in ("round extended", "round aborted")
     }
-    assert told["round extended"]["operator"] == told["round aborted"]["operator"] == "ada"
-    assert (told["round extended"]["stage"], told["round extended"]["seconds"]) == ("collecting", 5)
+    assert logged["round extended"]["operator"] == logged["round aborted"]["operator"] == "ada"
+    assert (logged["round extended"]["stage"], logged["round extended"]["seconds"]) == ("collecting", 5)
     assert made["token"] not in str([vars(record) for record in caplog.records])
 
 
@@ -242,7 +242,7 @@ def test_every_stage_of_a_masked_round_can_be_extended(api: Api, mode: str) -> N
     through(task, clients, 1, late_comer=True)
     assert task.wait_round(1, "complete")["survivors"] == 5
     assert task.opened(1)[0] == pytest.approx(0b11111, abs=0.01)
-    entered = phases(api, task, 1)
+    entered = states_of(api, task, 1)
     stages = [STAGES[step] for step in steps_of(task)]
     assert [row.state for row in entered] == [*stages, "complete"]
     assert [row.handed_out > 0 for row in entered] == [*(stage != "advertising" for stage in stages), False]
@@ -267,7 +267,7 @@ def test_a_masked_round_can_be_aborted_in_every_stage(api: Api) -> None:
 def test_the_rows_of_states_stay_when_the_messages_are_deleted(api: Api) -> None:
     """There is one row for each transition, whatever the number of clients or folds."""
     task = one_round_of(api, "phases", 3)
-    assert [(row.state, row.handed_out) for row in phases(api, task, 1)] == [
+    assert [(row.state, row.handed_out) for row in states_of(api, task, 1)] == [
         ("collecting", 0),
         ("folding", 0),
         ("complete", 0),

@@ -68,7 +68,7 @@ def test_the_database_fails_and_recovers(postgres: TestDatabase, tmp_path: Path)
         closing(Api(server.url, server.operator_token)) as api,
     ):
         task, members = begun(api)
-        with postgres.gone():
+        with postgres.unavailable():
             time.sleep(1.1)  # `/readyz` keeps its result for a second
             unavailable(api.http.get("/readyz"), "database")
             unavailable(api.http.get(task.path, headers=api.operator), "database")

@@ -160,7 +160,7 @@ def test_only_the_effects_of_the_committed_attempt_happen(database: Database) ->
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(told.version for effects in received for told in effects.announcements) == [1, 1, 2, 2]  # type: ignore[type-var]
+    assert sorted(one.version for effects in received for one in effects.announcements) == [1, 1, 2, 2]  # type: ignore[type-var]
 
 
 def test_a_reader_cannot_write(database: Database) -> None:

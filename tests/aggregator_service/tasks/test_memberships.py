@@ -61,10 +61,10 @@ def test_a_revoked_member_cannot_return(api: Api) -> None:
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
     body = signed_enrolment(invitation, identity, mailbox)
     known = api.http.post("/v1/enrolments", json=body).json()
-    gone = TestMember(task, known["client_id"], known["token"])
-    assert revoke(api, gone)["revoked"] is True
-    assert revoke(api, gone)["revoked"] is True
-    assert api.http.get(task.path, headers=gone.auth).status_code == 401
+    revoked_member = TestMember(task, known["client_id"], known["token"])
+    assert revoke(api, revoked_member)["revoked"] is True
+    assert revoke(api, revoked_member)["revoked"] is True
+    assert api.http.get(task.path, headers=revoked_member.auth).status_code == 401
     again = api.http.post("/v1/enrolments", json=body)
     assert (again.status_code, "revoked" in again.json()["detail"]) == (403, True)
     view = api.http.get(task.path, headers=api.operator).json()

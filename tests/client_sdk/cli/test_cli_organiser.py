@@ -9,8 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.cli import app
+from client_sdk.cli.membership import certificate_choice
 from client_sdk.local_state.identity import Identity
-from client_sdk.participation.certificates import request_for
+from client_sdk.organiser.trial import TrialOrganiser
+from client_sdk.participation.certificates import Issuer, request_for
+from protocols.errors import ParameterError
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -57,3 +60,18 @@ def test_serve_prints_its_scopes_and_address(tmp_path: Path, monkeypatch: pytest
     status, _, err = run("organiser", "serve", "--scope", "movies", "--scope", "songs", "--port", "8123", *folder)
     assert (status, served) == (0, [("127.0.0.1", 8123)])
     assert err == "issuing certificates for movies, songs at http://127.0.0.1:8123; press Ctrl-C to stop\n"
+
+
+def test_issuer_from_the_environment_is_only_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "http://127.0.0.1:8100"
+    monkeypatch.setenv("HUSHREC_ISSUER", address)
+    issued = TrialOrganiser("movies").issue(request_for(Identity.generate(), "movies", "member"))
+    path = tmp_path / "ann.json"
+    path.write_text(issued.model_dump_json())
+    assert certificate_choice(None, address, None, None) is None  # such as a client that has enrolled before
+    assert certificate_choice(path, address, None, None) == issued
+    assert certificate_choice(None, address, "movies", "hoc_x") == Issuer(address, "movies", "hoc_x")
+    with pytest.raises(ParameterError, match="--issuer needs --scope and --code"):
+        certificate_choice(None, address, None, "hoc_x")
+    with pytest.raises(ParameterError, match="--certificate or --issuer, not both"):
+        certificate_choice(path, "http://127.0.0.1:9", None, None)

@@ -237,5 +237,5 @@ def test_the_group_must_exist(server: AggregatorProcess, operator: Operator) -> 
         assert fair_view(fleet.model()).tables.shape[1] == ITEMS * DIM // 4
         with pytest.raises(ParameterError, match="no client of this fleet is in group 0"):
             fleet.model(0)
-    told = waiting_to_start(operator.task(task.task_id), needs_keyring=False)
-    assert told == Waiting("the first round: 0 in group 0, 2 in group 1 are enrolled; it needs 4 in each group")
+    waiting = waiting_to_start(operator.task(task.task_id), needs_keyring=False)
+    assert waiting == Waiting("the first round: 0 in group 0, 2 in group 1 are enrolled; it needs 4 in each group")

@@ -132,8 +132,8 @@ def test_a_client_with_another_model_is_excluded(server: AggregatorProcess, oper
     )  # fmt: skip
     with enrolled_fleet(server, task) as fleet:
         victim = fleet.clients[2]
-        told = victim.terms.view.model_copy(update={"name": victim.terms.view.name, "seed": "A" * 43 + "="})
-        victim.terms = replace(victim.terms, view=told)
+        changed = victim.terms.view.model_copy(update={"name": victim.terms.view.name, "seed": "A" * 43 + "="})
+        victim.terms = replace(victim.terms, view=changed)
         (played,) = fleet.run(rounds=1)
     assert (played.state, played.survivors) == ("complete", USERS - 1)
     (missed,) = played.missed

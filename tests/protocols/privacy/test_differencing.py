@@ -112,8 +112,8 @@ def test_a_job_over_random_dropouts(threshold: int, dropouts: list[set[str]], fl
     """In a frozen cohort that loses its dropouts, every two released sets are equal or differ by the threshold."""
     released: list[set[str]] = []
     cohort = set(EVERYBODY)
-    for gone in dropouts:
-        survivors = cohort - gone
+    for missing in dropouts:
+        survivors = cohort - missing
         if len(survivors) < floor:
             break
         verdict = judge(released, survivors, threshold, seed)

@@ -75,7 +75,7 @@ def test_what_cannot_be_drawn_is_refused(key: bytes, scale: int) -> None:
         discrete_laplace(key, scale, 1)
 
 
-class Told:
+class GivenWords:
     """A source of given bits, then zeros."""
 
     def __init__(self, *words: int) -> None:
@@ -97,7 +97,7 @@ def test_a_decision_is_that_of_a_real_number(data: st.DataObject) -> None:
         rest -= int(rest)
     words[data.draw(st.integers(0, 2))] = data.draw(st.integers(0, 2**32 - 1))
     drawn = sum(Fraction(word, 2 ** (32 * place)) for place, word in enumerate(words, 1))
-    below = module._bernoulli(Told(*words), np.array([numerator], np.uint64), np.uint64(denominator))  # type: ignore[arg-type]
+    below = module._bernoulli(GivenWords(*words), np.array([numerator], np.uint64), np.uint64(denominator))  # type: ignore[arg-type]
     assert below[0] == (drawn < Fraction(numerator, denominator))
 
 

@@ -136,9 +136,9 @@ class Round:
         return self
 
     @staticmethod
-    def _but(those: Iterable[str], without: Iterable[str]) -> list[str]:
-        gone = set(without)
-        return [name for name in those if name not in gone]
+    def _but(everyone: Iterable[str], without: Iterable[str]) -> list[str]:
+        excluded = set(without)
+        return [name for name in everyone if name not in excluded]
 
     @property
     def survivors(self) -> bytes:

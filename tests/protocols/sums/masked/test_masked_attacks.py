@@ -49,8 +49,8 @@ def test_nobody_answers_two_unmask_requests(defended: bool, monkeypatch: Patch) 
         monkeypatch.setattr(client._SingleUse, "take", lambda self: None)
     played = new_round(5, "curious").advertise().share().contribute()
     replies: dict[str, list[bytes]] = {name: [] for name in played.contributed if name != VICTIM}
-    for told in (played.contributed, replies):
-        survivors = played.roster.encode_set(told)
+    for claimed in (played.contributed, replies):
+        survivors = played.roster.encode_set(claimed)
         for name in replies:
             try:
                 replies[name].append(client.unmask_unconfirmed(played.contributed[name], survivors)[1])
@@ -63,12 +63,12 @@ def test_nobody_answers_two_unmask_requests(defended: bool, monkeypatch: Patch) 
 
 def test_a_reply_holds_one_share_of_each_neighbour() -> None:
     played = new_round().advertise().share().contribute(without=["c_003"]).confirm().unmask()
-    gone = played.roster.index("c_003")
+    dropped = played.roster.index("c_003")
     for name, body in played.replies.items():
         pairs = played.contributed[name].pairs
         slots = split_slots(body, played.roster.degree, SHARE_BYTES, "a reply")
         for place, slot in zip(played.roster.neighbours_of(played.roster.index(name)), slots, strict=True):
-            assert slot == (pairs[place].of_mask_key if place == gone else pairs[place].of_seed)
+            assert slot == (pairs[place].of_mask_key if place == dropped else pairs[place].of_seed)
 
 
 def test_a_state_cannot_be_doubled() -> None:
@@ -91,8 +91,8 @@ def test_survivor_equivocation(defended: bool, monkeypatch: Patch) -> None:
     others = [name for name in played.members if name != VICTIM]
     alive, dead = played.survivors, played.roster.encode_set(others)
     for number, name in enumerate(others):
-        told = alive if number % 2 else dead
-        played.confirmed[name], played.confirmations[name] = client.confirm(played.contributed[name], told)
+        claimed = alive if number % 2 else dead
+        played.confirmed[name], played.confirmations[name] = client.confirm(played.contributed[name], claimed)
     signed, replies = server.confirmations(played.roster, played.confirmations), {}
     for name, state in played.confirmed.items():
         try:
@@ -111,8 +111,8 @@ def test_the_threshold_leaves_no_room_for_two_answers(threshold: int, monkeypatc
     others = [name for name in played.members if name != VICTIM]
     replies = {}
     for number, name in enumerate(others):
-        told = played.survivors if number % 2 else played.roster.encode_set(others)
-        replies[name] = [client.unmask_unconfirmed(played.contributed[name], told)[1]]
+        claimed = played.survivors if number % 2 else played.roster.encode_set(others)
+        replies[name] = [client.unmask_unconfirmed(played.contributed[name], claimed)[1]]
     assert secrets_of(played, replies, VICTIM) == ((False, False) if threshold == 5 else (True, True))
 
 
@@ -288,11 +288,11 @@ def test_small_cohort(stage: str, text: str, defended: bool, monkeypatch: Patch)
         monkeypatch.setattr(ClientPolicy, "check_cohort", lambda *_: None)
     floor = 10 if stage == "asked" else 7
     played = new_round(9, "curious", policy=ClientPolicy(min_cohort=floor, modes=frozenset({"curious"})))
-    gone = names(9)[-3:]
+    dropouts = names(9)[-3:]
     try:
-        played.advertise(without=gone if stage == "roster" else [])
-        played.share(without=gone if stage == "sharers" else [])
-        played.contribute(without=gone if stage == "survivors" else [])
+        played.advertise(without=dropouts if stage == "roster" else [])
+        played.share(without=dropouts if stage == "sharers" else [])
+        played.contribute(without=dropouts if stage == "survivors" else [])
         played.unmask()
         released = bool((played.opened() == played.expected()).all())
     except RefusalError as refusal:

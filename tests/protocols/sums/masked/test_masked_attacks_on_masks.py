@@ -130,8 +130,8 @@ def test_sharer_equivocation(defended: bool, monkeypatch: Patch) -> None:
     edge = len(played.roster.encode_set([]))
     slot = played.roster.neighbours_of(played.roster.index(low)).index(played.roster.index(high))
     for name, peer, at in ((low, high, slot), (high, low, 0)):
-        told = played.roster.encode_set(n for n in played.members if n != peer)
-        inbox = bytearray(told + played.inboxes[name][edge:])
+        claimed = played.roster.encode_set(n for n in played.members if n != peer)
+        inbox = bytearray(claimed + played.inboxes[name][edge:])
         inbox[edge + at * SEALED_BYTES : edge + (at + 1) * SEALED_BYTES] = bytes(SEALED_BYTES)
         played.inboxes[name] = bytes(inbox)
     played.contribute()
@@ -143,7 +143,7 @@ def test_sharer_equivocation(defended: bool, monkeypatch: Patch) -> None:
 # --- shares -----------------------------------------------------------------------------------------------------------
 
 
-def bent(body: bytes, degree: int, slot: int) -> bytes:
+def altered_share(body: bytes, degree: int, slot: int) -> bytes:
     """A reply with one share changed."""
     slots = list(split_slots(body, degree, SHARE_BYTES, "a reply"))
     share = slots[slot] or bytes(SHARE_BYTES)
@@ -156,7 +156,7 @@ def test_a_bad_share_is_named() -> None:
     played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm().unmask()
     for liar, owner in (("c_001", VICTIM), ("c_002", "c_008")):
         slot = played.roster.neighbours_of(played.roster.index(liar)).index(played.roster.index(owner))
-        played.replies[liar] = bent(played.replies[liar], played.roster.degree, slot)
+        played.replies[liar] = altered_share(played.replies[liar], played.roster.degree, slot)
     assert set(played.unmasking().bad_shares) == {
         server.BadShare(VICTIM, "c_001"),
         server.BadShare("c_008", "c_002"),
@@ -184,7 +184,7 @@ def test_a_bad_share_never_makes_a_wrong_sum(defended: bool, monkeypatch: Patch)
     played = new_round(9).advertise().share().contribute().confirm()
     played.unmask(without=names(9)[6:])
     slot = played.roster.neighbours_of(played.roster.index("c_001")).index(played.roster.index(VICTIM))
-    played.replies["c_001"] = bent(played.replies["c_001"], played.roster.degree, slot)
+    played.replies["c_001"] = altered_share(played.replies["c_001"], played.roster.degree, slot)
     try:
         wrong = bool((played.opened() != played.expected()).any())
     except ThresholdError as error:

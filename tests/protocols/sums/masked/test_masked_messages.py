@@ -96,10 +96,10 @@ def test_the_order_of_entries_does_not_matter() -> None:
 @given(data=st.data())
 def test_a_bent_roster_is_refused_or_is_another(made: Roster, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, 8 * len(made.body) - 1))
-    bent = bytearray(made.body)
-    bent[place // 8] ^= 1 << place % 8
+    altered = bytearray(made.body)
+    altered[place // 8] ^= 1 << place % 8
     with suppress(HushRecError):
-        assert open_roster(made.context, bytes(bent)).digest != made.digest
+        assert open_roster(made.context, bytes(altered)).digest != made.digest
 
 
 @pytest.mark.parametrize("cut", [0, 3, 4, 5, 100, -1])

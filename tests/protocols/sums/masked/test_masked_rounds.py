@@ -61,9 +61,9 @@ def test_every_width(mode: Mode, bits: int) -> None:
 @pytest.mark.parametrize("stage", MASKED_MESSAGES)
 def test_dropouts_in_every_stage(mode: Mode, stage: MaskedMessage) -> None:
     """9 clients, k=8, t=5: three gone leave six, so that each has five neighbours, exactly t. One more is too many."""
-    plan, gone = complete_plan(mode), ["c_000", "c_004", "c_008"]
-    check_run(plan, names(9), dict.fromkeys(gone, stage))
-    again = dict.fromkeys([*gone, "c_002"], stage)
+    plan, dropouts = complete_plan(mode), ["c_000", "c_004", "c_008"]
+    check_run(plan, names(9), dict.fromkeys(dropouts, stage))
+    again = dict.fromkeys([*dropouts, "c_002"], stage)
     if stage == "advertise":
         check_run(plan, names(9), again)  # a smaller roster has a smaller threshold
         return

@@ -226,8 +226,8 @@ def test_a_bad_share_is_named_by_the_worker_that_meets_it() -> None:
 def test_any_five_replies_of_each_neighbourhood_do() -> None:
     played = new_round(9).advertise().share().contribute().confirm().unmask()
     whole = played.unmasking().correction
-    for gone in (names(9)[:3], names(9)[3:6], names(9)[6:]):
-        some = {name: body for name, body in played.replies.items() if name not in gone}
+    for missing in (names(9)[:3], names(9)[3:6], names(9)[6:]):
+        some = {name: body for name, body in played.replies.items() if name not in missing}
         server.check_replies(played.roster, played.shares, played.contributions, some)
         again = server.unmask(played.roster, played.shares, played.contributions, some)
         np.testing.assert_array_equal(again.correction, whole)

@@ -92,15 +92,15 @@ def tail(clients: int, marked: int, degree: int, values: range) -> Fraction:
 def tails(found: Neighbourhood, degree: int, threshold: int) -> tuple[Fraction, Fraction, Fraction]:
     """The three probabilities of a (k, t), exactly."""
     n = found.clients
-    bad, gone = (int(Fraction(str(share)) * n) for share in (found.corrupt, found.dropout))
+    bad, dropouts = (int(Fraction(str(share)) * n) for share in (found.corrupt, found.dropout))
     apart = Fraction(n * (n - degree - 1), 2)
     for i in range(degree):
-        apart *= Fraction(max(bad + gone - i, 0), n - i)
+        apart *= Fraction(max(bad + dropouts - i, 0), n - i)
     least = threshold if found.mode == "curious" else max(2 * threshold - degree, 0)
     return (
         apart,
         n * tail(n, bad, degree, range(least, degree + 1)),
-        n * tail(n, n - gone, degree, range(threshold)),
+        n * tail(n, n - dropouts, degree, range(threshold)),
     )
 
 
@@ -118,12 +118,12 @@ def test_the_first_that_holds_is_taken(clients: int, corrupt: int, dropout: int,
     except ParameterError:
         return
     secret, alive = Fraction(1, 2**41), Fraction(1, 2**30)
-    bad, gone = clients * corrupt // 100, clients * dropout // 100
+    bad, dropouts = clients * corrupt // 100, clients * dropout // 100
     if found.complete:
         honest_shares = found.threshold - bad
         assert honest_shares >= 1 if mode == "curious" else 2 * found.threshold > clients - 1 + bad
-        assert 2 <= found.threshold <= clients - gone - 1
-        assert clients - bad - gone >= 2
+        assert 2 <= found.threshold <= clients - dropouts - 1
+        assert clients - bad - dropouts >= 2
         assert found.log2_disconnected == found.log2_too_many_corrupt == found.log2_too_few_survivors == -inf
         return
 

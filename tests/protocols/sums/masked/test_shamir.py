@@ -67,8 +67,8 @@ def test_fewer_shares_say_nothing() -> None:
         # add a multiple of (x-1)(x-2), which is 2 at 0 and leaves both shares as they are
         (half,) = inverses([2])
         multiple = (other - value_at(polynomial, 0)) * half % PRIME
-        bent = [value_at(polynomial, x) + multiple * (x - 1) * (x - 2) for x in (0, 1, 2)]
-        assert [bent[0] % PRIME, bent[1] % PRIME, bent[2] % PRIME] == [other, seen[1], seen[2]]
+        altered = [value_at(polynomial, x) + multiple * (x - 1) * (x - 2) for x in (0, 1, 2)]
+        assert [altered[0] % PRIME, altered[1] % PRIME, altered[2] % PRIME] == [other, seen[1], seen[2]]
 
 
 def test_coefficients_are_uniform_and_fresh() -> None:

@@ -1,4 +1,4 @@
-"""A storm: a task whose clients run while a test injects faults, and the checks at its end."""
+"""A fault run: a task whose clients run while a test injects faults, and the checks at its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.api import Api, TestTask
 from tests.support.masked import enrol_masked
 from tests.support.server import AggregatorProcess
 
-__all__ = ["CLIENTS", "Kind", "Storm", "fold_workers", "storm"]
+__all__ = ["CLIENTS", "Kind", "FaultRun", "fold_workers", "fault_run"]
 
 Kind = Literal["plain", "masked"]
 CLIENTS = 5
@@ -26,7 +26,7 @@ _LONG = 30.0
 
 
 @dataclass
-class Storm:
+class FaultRun:
     """A running task."""
 
     server: AggregatorProcess
@@ -56,18 +56,18 @@ class Storm:
         """Wait until this many more sums are released: the clients have recovered by themselves."""
         seen: list[int] = []
 
-        def risen() -> bool:
+        def enough_sums() -> bool:
             assert not self.ledger.errors, self.ledger.errors
             count = self.completed()
             if count >= 0:
                 seen.append(count)
             return bool(seen) and seen[-1] >= seen[0] + more
 
-        until(f"{more} more sums", risen)
+        until(f"{more} more sums", enough_sums)
 
 
 @contextmanager
-def storm(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) -> Iterator[Storm]:
+def fault_run(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) -> Iterator[FaultRun]:
     """Start a server, a task and its clients; after the block, close the task and check every invariant."""
     api = Api(server.url, server.operator_token)
     options = {"mode": "semi-malicious", "dropout": 0.34} if kind == "masked" else {}
@@ -85,7 +85,7 @@ def storm(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) -> I
         max_failed_rounds=1000,
     )
     ledger = Ledger(task)
-    running = Storm(server, api, task, ledger)
+    running = FaultRun(server, api, task, ledger)
     with swarming(_players(task, kind, ledger, seed), ledger):
         running.await_sums(1)
         yield running

@@ -16,7 +16,7 @@ from tests.fuzz.world import NOBODY, Principal, World
 from tests.support.api import TestMember, digest_field, signed_enrolment
 from tests.support.promises import promised
 
-__all__ = ["Honesty"]
+__all__ = ["ValidFields"]
 
 _PROMISED: Final = promised()
 _TASKS: Final = 40
@@ -25,7 +25,7 @@ _SPLIT: Final = 17
 """Offset at which a chunked upload is split."""
 
 
-class Honesty:
+class ValidFields:
     """Chooses with `random` who sends a case, and how many of its fields are replaced by valid ones."""
 
     def __init__(self, world: World, random: Random) -> None:
@@ -34,14 +34,14 @@ class Honesty:
     def _often(self, share: float) -> bool:
         return self._random.random() < share
 
-    def improve(self, case: Case) -> Principal:
+    def fill_in(self, case: Case) -> Principal:
         """Replace some fields of the case by valid ones, and return the sender."""
         template, method = str(case.operation.path), str(case.method).upper()
         self._protect_stories(case, method)
         sender = self._sender(case, _PROMISED[method, template])
         self._fill_path(case, sender)
         self._protect_stories(case, method)
-        case.headers.update(self._odd_or_own(sender))
+        case.headers.update(self._token_of(sender))
         if method in ("PUT", "PATCH"):
             self._fill_raw(case, method, sender)
         elif method == "POST":
@@ -56,26 +56,26 @@ class Honesty:
         everybody = [*self._world.principals.values(), NOBODY]
         return self._random.choice(everybody)
 
-    def _odd_or_own(self, sender: Principal) -> dict[str, str]:
+    def _token_of(self, sender: Principal) -> dict[str, str]:
         """Return the sender's token, sometimes an invalid one."""
         if self._often(0.95):
             return sender.auth
         token = sender.token or "hro_nobody-has-ever-had-this-token"
-        spoilt = (token[:-1], token + "A", token.swapcase(), token + "\t x", "", "x" * 5000)
+        damaged = (token[:-1], token + "A", token.swapcase(), token + "\t x", "", "x" * 5000)
         scheme = self._random.choice(("Bearer", "bearer", "Basic", "Bearer Bearer"))
-        return {"Authorization": f"{scheme} {self._random.choice(spoilt)}"}
+        return {"Authorization": f"{scheme} {self._random.choice(damaged)}"}
 
     def _protect_stories(self, case: Case, method: str) -> None:
         """Let only reads, and requests that must be refused, touch the tasks of stories."""
         task, name = case.path_parameters.get("task"), case.path_parameters.get("name")
         if task in self._world.story_tasks and method not in ("GET", "HEAD"):
-            case.path_parameters["task"] = self._random.choice(self._world.prey)
+            case.path_parameters["task"] = self._random.choice(self._world.open_tasks)
         if name in self._world.story_names:
             case.path_parameters["name"] = "nobody"
 
     def _fill_path(self, case: Case, sender: Principal) -> None:
         known: dict[str, Any] = {
-            "task": sender.known.task or self._random.choice(self._world.prey),
+            "task": sender.known.task or self._random.choice(self._world.open_tasks),
             "client": sender.known.client or self._any_client(),
             "number": self._random.choice((1, 1, 1, 2, 3)),
             "stage": self._random.choice(("advertise", "share", "confirm", "unmask")),
