@@ -144,7 +144,9 @@ class LyingServer:
     def contribute(self, task_id: str, number: int, client_id: str, body: bytes) -> Program[None]:
         return self.put_stage(task_id, number, "contribute", client_id, body)
 
-    def stage_body(self, task_id: str, number: int, what: str, length: int | None = None) -> Program[bytes]:
+    def stage_body(
+        self, task_id: str, number: int, what: str, max_bytes: int, length: int | None = None
+    ) -> Program[bytes]:
         yield from ()
         match what:
             case "roster":
