@@ -115,8 +115,9 @@ def _known_already(world: World, task: TestTask, member: TestMember) -> Story:
     assert answer.status_code == 200, answer.text
     yield
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    body = signed_enrolment(world.api.invite(task.id), identity, mailbox)
-    for status in (201, 200):
+    invitation = world.api.invite(task.id)
+    for renewal, status in ((0, 201), (1, 200)):
+        body = signed_enrolment(invitation, identity, mailbox, renewal=renewal)
         assert world.api.http.post("/v1/enrolments", json=body).status_code == status
         yield
 

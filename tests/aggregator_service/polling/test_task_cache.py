@@ -179,11 +179,11 @@ def test_a_revoked_membership_is_void_at_once(api: Api) -> None:
 def test_a_replaced_token_is_void_at_once(api: Api) -> None:
     task = api.create_task()
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    body = signed_enrolment(api.invite(task.id, uses=9), identity, mailbox)
-    tokens = [api.http.post("/v1/enrolments", json=body).json() for _ in range(1)]
-    old = TestMember(task, tokens[0]["client_id"], tokens[0]["token"])
+    invitation = api.invite(task.id, uses=9)
+    first = api.http.post("/v1/enrolments", json=signed_enrolment(invitation, identity, mailbox)).json()
+    old = TestMember(task, first["client_id"], first["token"])
     assert api.http.get(task.path, headers=old.auth).status_code == 200
-    new = api.http.post("/v1/enrolments", json=body).json()
+    new = api.http.post("/v1/enrolments", json=signed_enrolment(invitation, identity, mailbox, renewal=1)).json()
     assert api.http.get(task.path, headers=old.auth).status_code == 401
     assert api.http.get(task.path, headers=TestMember(task, old.client_id, new["token"]).auth).status_code == 200
 
