@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
 from protocols.privacy import combinations as released_combinations
+from protocols.privacy import differencing
 from protocols.privacy.combinations import newly_isolated
 from protocols.privacy.differencing import Allowed, Isolating, TooComplex, TooSimilar, judge
 
@@ -65,6 +66,11 @@ def test_an_isolated_client_who_is_not_a_survivor_makes_others_leave() -> None:
     left = (P | Q) - verdict.leave_out
     assert left
     assert judge([P | {"u"}, Q], left, 5, SEED) == Allowed()
+
+
+def test_after_the_last_draw_a_released_set_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(differencing, "_MOST_DRAWS", 0)
+    assert judge([P | {"u"}, Q], P | Q, 5, SEED) == Isolating(1, P)
 
 
 def test_sums_that_are_too_complex_to_judge_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

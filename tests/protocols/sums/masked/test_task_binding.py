@@ -57,6 +57,7 @@ def test_the_digest_is_pinned() -> None:
         {"mechanism": {"name": "masked", "parameters": {"bits": 33}}},
         {"schedule": {"cohort_size": 6, "rounds": 10}},
         {"seed": b64encode(bytes([1]) + bytes(31))},
+        {"organiser": {"key": b64encode(bytes(32)), "scope": "movies"}},
     ],
     ids=lambda changes: next(iter(changes)),
 )
