@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address
 from typing import Final, Literal, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from client_sdk.api.effects import LONGEST_JSON, Method, Program, Request, Response, content_digest, digest_matches
+from client_sdk.api.address import base_url, require_encryption
+from client_sdk.api.answers import checked_bytes, parse_answer
+from client_sdk.api.effects import LONGEST_JSON, Method, Program, Request, Response, content_digest
 from client_sdk.api.retry import RetryPolicy, send
 from client_sdk.api.signing import ServerTime, Signer
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES, upload
-from client_sdk.errors import ContractBroken, DigestMismatch, NotFound
+from client_sdk.errors import NotFound
 from protocols.crypto.certificates import LONGEST_REVOCATIONS
-from protocols.crypto.digest_fields import parse_digest
-from protocols.errors import CodecError, ParameterError
+from protocols.errors import ParameterError
 from protocols.messages import (
     CertificateRequest,
     CohortView,
@@ -43,7 +43,7 @@ from protocols.messages import (
 )
 from protocols.messages.stages import StageMessage
 
-__all__ = ["LONGEST_WAIT", "ApiCalls", "CurrentRound", "Handout", "base_url", "require_encryption"]
+__all__ = ["LONGEST_WAIT", "ApiCalls", "CurrentRound", "Handout"]
 
 Handout = Literal["roster", "inbox", "survivors", "confirmations"]
 M = TypeVar("M", bound=BaseModel)
@@ -65,35 +65,6 @@ class CurrentRound:
 
     round: RoundView
     etag: str | None
-
-
-def base_url(url: str) -> str:
-    """Return `url` without a trailing slash; `ParameterError` unless it is http(s) without credentials and query."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ParameterError("the server's address must have the form https://host[:port][/path]")
-    if parts.username is not None or parts.password is not None:
-        raise ParameterError("the server's address must not contain credentials; pass the token separately")
-    if parts.query or parts.fragment:
-        raise ParameterError("the server's address must not contain a query or a fragment")
-    return url.rstrip("/")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def require_encryption(url: str) -> None:
-    """Raise `ParameterError` if `url` begins with http:// and its host is not this machine."""
-    parts = urlsplit(url)
-    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
-        raise ParameterError(
-            f"{parts.scheme}://{parts.netloc} is not encrypted: anyone on the way could read tokens and contributions. "
-            "Use https://, or, on a network that you trust, --allow-http or ClientOptions(allow_http=True)"
-        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -171,7 +142,7 @@ class ApiCalls:
         """Revoke an invitation (operators). Revoking it again changes nothing."""
         request = self._request("DELETE", _task(task_id, "invitations", invitation_id))
         response = yield from send(request, self.retry)
-        return _parse(request, response, InvitationView)
+        return parse_answer(request, response, InvitationView)
 
     def enrol(self, request: EnrolmentRequest) -> Program[Enrolment]:
         """Enrol a client. Enrolling again with the same identity key returns the same client id and a new token."""
@@ -191,7 +162,7 @@ class ApiCalls:
         """Revoke a membership permanently (operators). Revoking it again changes nothing."""
         request = self._request("DELETE", _task(task_id, "members", client_id))
         response = yield from send(request, self.retry)
-        return _parse(request, response, Member)
+        return parse_answer(request, response, Member)
 
     def put_public_key(self, task_id: str, public_key: bytes) -> Program[None]:
         """Publish the public key that contributions are folded under, where the mechanism has one (key holder)."""
@@ -235,7 +206,7 @@ class ApiCalls:
             return None
         if response.status == 304:
             return None
-        return CurrentRound(_parse(request, response, RoundView), response.headers.get("etag"))
+        return CurrentRound(parse_answer(request, response, RoundView), response.headers.get("etag"))
 
     def rounds(self, task_id: str, after: int = 0, limit: int = 100, state: str | None = None) -> Program[RoundPage]:
         """Return a page of at most `limit` rounds after number `after`, in order; with `state`, only those in it."""
@@ -279,13 +250,13 @@ class ApiCalls:
         """
         request = self._request("GET", _task(task_id, "rounds", number, what), max_bytes=max_bytes)
         response = yield from send(request, self.retry)
-        return _checked(request, response, length, None)
+        return checked_bytes(request, response, length, None)
 
     def aggregate(self, task_id: str, number: int, length: int, digest: str | None) -> Program[bytes]:
         """Download a released aggregate of `length` bytes, checked against its Content-Digest and `digest` (hex)."""
         request = self._request("GET", _task(task_id, "rounds", number, "aggregate"), max_bytes=length)
         response = yield from send(request, self.retry)
-        return _checked(request, response, length, digest)
+        return checked_bytes(request, response, length, digest)
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
@@ -297,7 +268,7 @@ class ApiCalls:
             response = yield from send(request, self.retry)
         except NotFound:
             return None
-        return _parse(request, response, SnapshotView)
+        return parse_answer(request, response, SnapshotView)
 
     def snapshot(self, task_id: str, view: SnapshotView, max_bytes: int) -> Program[bytes | None]:
         """Download the snapshot that `view` announces, at most `max_bytes`; None when it is no longer kept."""
@@ -306,7 +277,7 @@ class ApiCalls:
             response = yield from send(request, self.retry)
         except NotFound:
             return None
-        return _checked(request, response, view.bytes, view.digest)
+        return checked_bytes(request, response, view.bytes, view.digest)
 
     def put_snapshot(self, task_id: str, number: int, sealed: bytes) -> Program[None]:
         """Publish the sealed snapshot of round `number`; `Conflict` when that round has one."""
@@ -332,7 +303,7 @@ class ApiCalls:
     def _get(self, path: str, model: type[M], wait: float = 0.0, max_bytes: int = LONGEST_JSON) -> Program[M]:
         request = self._request("GET", path, wait=wait, max_bytes=max_bytes)
         response = yield from send(request, self.retry)
-        return _parse(request, response, model)
+        return parse_answer(request, response, model)
 
     def _post(self, path: str, body: BaseModel | None, model: type[M], idempotent: bool = False) -> Program[M]:
         encoded = b"" if body is None else body.model_dump_json().encode()
@@ -341,7 +312,7 @@ class ApiCalls:
             headers = {"content-type": "application/json", "content-digest": content_digest(encoded)}
         request = self._request("POST", path, headers, encoded)
         response = yield from send(request, self.retry, idempotent)
-        return _parse(request, response, model)
+        return parse_answer(request, response, model)
 
     def _put(self, path: str, body: bytes) -> Program[Response]:
         headers = {"content-type": "application/octet-stream", "content-digest": content_digest(body)}
@@ -353,7 +324,7 @@ class ApiCalls:
             response = yield from send(request, self.retry)
         except NotFound:
             return None
-        return _checked(request, response, None, None)
+        return checked_bytes(request, response, None, None)
 
 
 def _task(task_id: str, *rest: str | int) -> str:
@@ -369,38 +340,3 @@ def _wait(seconds: float) -> float | None:
     if not 0.0 <= seconds <= LONGEST_WAIT:
         raise ParameterError(f"a long poll must wait 0 to {LONGEST_WAIT:g} seconds, got {seconds}")
     return seconds or None
-
-
-def _parse(request: Request, response: Response, model: type[M]) -> M:
-    try:
-        return model.model_validate_json(response.body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "body"
-        detail = f"the answer is not a valid {model.__name__} ({where}: {first['msg']}); check the server's version"
-        raise ContractBroken(request.method, request.url, response.status, detail) from None
-
-
-def _checked(request: Request, response: Response, length: int | None, digest: str | None) -> bytes:
-    """Return the body; raise `ContractBroken` or `DigestMismatch` unless it has the given length and digests."""
-    where = (request.method, request.url, response.status)
-    if length is not None and len(response.body) != length:
-        raise ContractBroken(*where, f"expected {length} bytes, got {len(response.body)}")
-    try:
-        carried = parse_digest(response.headers.get("content-digest", ""))
-    except CodecError as error:
-        raise ContractBroken(*where, str(error)) from error
-    if carried is None and digest is None:
-        raise ContractBroken(*where, "the download has no sha-256 digest")
-    if carried is not None and not digest_matches(response.body, carried):
-        raise DigestMismatch(*where, "the body does not match its Content-Digest")
-    if digest is not None and not _matches_hex(response.body, digest):
-        raise DigestMismatch(*where, "the body does not match the announced digest")
-    return response.body
-
-
-def _matches_hex(body: bytes, digest: str) -> bool:
-    try:
-        return digest_matches(body, bytes.fromhex(digest))
-    except ValueError:
-        return False
