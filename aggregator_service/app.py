@@ -21,10 +21,13 @@ from aggregator_service.access.tokens import hash_token
 from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.compute.process_pool import Workers, WorkersUnavailableError
+from aggregator_service.dashboard import front
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.live import Streams
 from aggregator_service.http.body_guard import BodyGuard
+from aggregator_service.http.cross_origin import CrossOrigin
 from aggregator_service.http.fast_polls import FastPolls
+from aggregator_service.http.head_requests import HeadRequests
 from aggregator_service.http.security_headers import SecurityHeaders
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
@@ -71,12 +74,14 @@ def create_app(
     instruments = Instruments(Metrics(), tracer_of(provider))
     app = FastAPI(
         lifespan=lambda app: _lifespan(app, settings, clock or SystemClock(), executor, instruments, flush_spans),
+        docs_url=None,  # FastAPI's viewers load scripts from other hosts
+        redoc_url=None,
         redirect_slashes=False,  # the redirect's Location would repeat the Host header of the request
         telemetry={"tracing": False, "metrics": False, "logs": False},  # FastAPI's spans hold paths and queries
     )
     app.state.open_bodies = Counter()
     app.state.live_streams = Streams()
-    for router in (*API_ROUTERS, dashboard.router):
+    for router in (*API_ROUTERS, front.router, dashboard.router):
         app.include_router(router)
     describe(app)
     install_problem_handlers(app)
@@ -84,6 +89,8 @@ def create_app(
     app.add_middleware(BodyGuard, json_limit=settings.json_body_limit, idle_seconds=settings.body_idle_seconds)
     app.add_middleware(FastPolls, route=CURRENT_ROUND)
     app.add_middleware(RequestRecorder, metrics=instruments.metrics, tracer=instruments.tracer)
+    app.add_middleware(HeadRequests)
+    app.add_middleware(CrossOrigin, origins=settings.cors_origins)
     app.add_middleware(SecurityHeaders, hsts_seconds=settings.hsts_seconds)
     return app
 

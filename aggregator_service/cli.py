@@ -9,41 +9,35 @@ from __future__ import annotations
 
 import os
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, ClassVar, Final, NoReturn
 
 import typer
-from pydantic import ValidationError
-from sqlalchemy.exc import DBAPIError
 
-from aggregator_service.commands.common import CommandError
-from aggregator_service.commands.documents import export_openapi, show_diagram
-from aggregator_service.commands.invitations import invitations
-from aggregator_service.commands.members import members
-from aggregator_service.commands.rounds import rounds
-from aggregator_service.commands.serve import init, serve
-from aggregator_service.commands.tasks import invite, tasks
-from aggregator_service.commands.tokens import tokens
-from aggregator_service.compute.process_pool import WorkersUnavailableError
-from aggregator_service.problems import Problem
-from aggregator_service.storage.blobs import BlobsUnavailableError
-from aggregator_service.storage.cleanup import DataDirectoryInUseError
-from aggregator_service.storage.private import UMASK
-from protocols.errors import HushRecError
-from protocols.parameter_text.first_fault import first_fault
+from aggregator_service.commands.lazy_commands import LazyCommand, LazyGroup
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False, rich_markup_mode=None)
-app.command()(init)
-app.command()(serve)
-app.add_typer(tasks, name="task")
-app.command()(invite)
-app.add_typer(invitations, name="invitation")
-app.add_typer(rounds, name="round")
-app.add_typer(members, name="member")
-app.add_typer(tokens, name="token")
-app.command("export-openapi")(export_openapi)
-app.command("diagram")(show_diagram)
+_UMASK: Final = 0o077
+"""What a command creates is for the user that runs it."""
+_HERE: Final = "aggregator_service.commands"
+
+
+class _Commands(LazyGroup):
+    lazy: ClassVar = {
+        "init": LazyCommand(f"{_HERE}.serve", "init", "Create the data directory and the database."),
+        "serve": LazyCommand(f"{_HERE}.serve", "serve", "Run the server until it receives SIGINT or SIGTERM."),
+        "task": LazyCommand(f"{_HERE}.tasks", "tasks", "Create, list, show and close tasks."),
+        "invite": LazyCommand(f"{_HERE}.tasks", "invite", "Create an invitation and print it once."),
+        "invitation": LazyCommand(f"{_HERE}.invitations", "invitations", "List and revoke a task's invitations."),
+        "round": LazyCommand(f"{_HERE}.rounds", "rounds", "Extend or abort an active round."),
+        "member": LazyCommand(f"{_HERE}.members", "members", "List and revoke the members of a task."),
+        "token": LazyCommand(f"{_HERE}.tokens", "tokens", "Create, list, rotate and revoke operator tokens."),
+        "export-openapi": LazyCommand(f"{_HERE}.documents", "export_openapi", "Write the OpenAPI document as JSON."),
+        "diagram": LazyCommand(f"{_HERE}.documents", "show_diagram", "Print the states of a round as a diagram."),
+    }
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_show_locals=False, rich_markup_mode=None)
 
 
 def _print_version(wanted: bool) -> None:
@@ -67,27 +61,51 @@ def options(
 
 def main() -> None:
     """Run the command. Print errors that the caller can correct in one line, without a traceback; exit status 1."""
-    os.umask(UMASK)
+    os.umask(_UMASK)
     try:
         app()
-    except Problem as problem:
-        _fail(problem.detail)
-    except ValidationError as error:
-        _fail(first_fault(error))
-    except (
+    except Exception as error:
+        text = _correctable(error)
+        if text is None:
+            raise
+        _fail(text)
+
+
+def _correctable(error: Exception) -> str | None:
+    """Return what the caller can correct, None for an error that is ours."""
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith(("aggregator_service", "protocols")):
+        return f"the server needs {error.name}, which is not installed: pip install 'hushrec[server]'"
+
+    from pydantic import ValidationError
+    from sqlalchemy.exc import DBAPIError
+
+    from aggregator_service.commands.common import CommandError
+    from aggregator_service.compute.process_pool import WorkersUnavailableError
+    from aggregator_service.problems import Problem
+    from aggregator_service.storage.blobs import BlobsUnavailableError
+    from aggregator_service.storage.cleanup import DataDirectoryInUseError
+    from protocols.errors import HushRecError
+    from protocols.parameter_text.first_fault import first_fault
+
+    if isinstance(error, Problem):
+        return error.detail
+    if isinstance(error, ValidationError):
+        return first_fault(error)
+    if isinstance(error, DBAPIError):  # the driver's message may contain host and user names: only its type
+        driver = type(error.orig).__name__
+        return f"database error ({driver}): check HUSHREC_DATABASE_URL and that the database runs"
+    known = (
         CommandError,
         DataDirectoryInUseError,
         HushRecError,
         BlobsUnavailableError,
         WorkersUnavailableError,
         OSError,
-    ) as error:
-        _fail(str(error))
-    except DBAPIError as error:  # the driver's message may contain host and user names: print only its type
-        _fail(f"database error ({type(error.orig).__name__}): check HUSHREC_DATABASE_URL and that the database runs")
+    )
+    return str(error) if isinstance(error, known) else None
 
 
-def _fail(text: str) -> None:
+def _fail(text: str) -> NoReturn:
     typer.echo(f"hushrec-server: {text}", err=True)
     raise SystemExit(1)
 

@@ -80,7 +80,7 @@ def responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
     The types that every route has are added: a request may be refused for its form or its body before routing.
     """
     found: dict[int | str, dict[str, Any]] = {}
-    for slug in ("bad-request", "bad-digest", "body-too-long", "upload-timeout", *slugs):
+    for slug in ("bad-request", "bad-digest", "body-too-long", "unsupported-media-type", "upload-timeout", *slugs):
         status, title = PROBLEM_TYPES[slug]
         entry = found.setdefault(
             status,

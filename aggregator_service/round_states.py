@@ -30,12 +30,19 @@ class RoundEvent(StrEnum):
     ALL_RECEIVED = "all received"
     DEADLINE_MET = "deadline, min_clients or more survivors"
     DEADLINE_MISSED = "deadline, fewer than min_clients"
-    SURVIVORS_TO_CONFIRM = "enough survivors, semi-malicious"
+    SURVIVORS_TO_CONFIRM = "enough survivors, semi-malicious or one-shot"
     SURVIVORS_KNOWN = "enough survivors, curious"
-    CONFIRMED = "enough survivors agree"
+    CLIENTS_TAKEN_OUT = "sealed shares that do not open"
+    CONFIRMED = "enough survivors, or members of the committee, agree"
     STAGE_MISSED = "too few for the threshold"
+    COMMITTEE_ABSENT = "too few members of the committee"
+    SUM_WRONG = "the masks do not come off the sum"
     TOO_SIMILAR = "survivors too similar to those of an earlier sum"
     RELEASED = "aggregate released"
+    HANDED_OVER = "sum handed to the key holder"
+    DECRYPTED = "model published by the key holder"
+    REFUSED = "refused by the key holder"
+    HOLDER_ABSENT = "deadline, no answer of the key holder"
     STORAGE_DAMAGED = "a stored blob is damaged"
     TASK_CLOSED = "task closed"
     ABORTED = "aborted by an operator"
@@ -70,14 +77,18 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
     RoundState.FOLDING: {
         RoundEvent.BATCH_FOLDED: RoundState.FOLDING,
         RoundEvent.RELEASED: RoundState.COMPLETE,
+        RoundEvent.HANDED_OVER: RoundState.DECRYPTING,
         RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
         RoundEvent.TASK_CLOSED: RoundState.FAILED,
         RoundEvent.ABORTED: RoundState.FAILED,
     },
     RoundState.CONFIRMING: {
         RoundEvent.BATCH_FOLDED: RoundState.CONFIRMING,
+        RoundEvent.CLIENTS_TAKEN_OUT: RoundState.CONFIRMING,
         RoundEvent.CONFIRMED: RoundState.UNMASKING,
         RoundEvent.STAGE_MISSED: RoundState.FAILED,
+        RoundEvent.COMMITTEE_ABSENT: RoundState.FAILED,
+        RoundEvent.TOO_SIMILAR: RoundState.FAILED,
         RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
         RoundEvent.TASK_CLOSED: RoundState.FAILED,
         RoundEvent.ABORTED: RoundState.FAILED,
@@ -86,7 +97,16 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
         RoundEvent.BATCH_FOLDED: RoundState.UNMASKING,
         RoundEvent.RELEASED: RoundState.COMPLETE,
         RoundEvent.STAGE_MISSED: RoundState.FAILED,
+        RoundEvent.COMMITTEE_ABSENT: RoundState.FAILED,
+        RoundEvent.SUM_WRONG: RoundState.FAILED,
         RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
+        RoundEvent.TASK_CLOSED: RoundState.FAILED,
+        RoundEvent.ABORTED: RoundState.FAILED,
+    },
+    RoundState.DECRYPTING: {
+        RoundEvent.DECRYPTED: RoundState.COMPLETE,
+        RoundEvent.REFUSED: RoundState.FAILED,
+        RoundEvent.HOLDER_ABSENT: RoundState.FAILED,
         RoundEvent.TASK_CLOSED: RoundState.FAILED,
         RoundEvent.ABORTED: RoundState.FAILED,
     },

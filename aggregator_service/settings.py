@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from protocols.crypto.http_signature import format_authority
 
 __all__ = ["SPLIT_BYTES", "Settings", "Signatures"]
 
@@ -16,8 +21,26 @@ Signatures = Literal["required", "off"]
 SPLIT_BYTES: Final = 4 * 1024 * 1024
 """Smaller parts of a job cost more to send to another worker than they save (`bench/scaling.py`)."""
 
+_ORIGIN: Final = re.compile(r"(https?)://([A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::([1-9][0-9]{0,4}))?/?")
 _SHORTEST_TOKEN: Final = 24
 _EXAMPLES: Final = ("change-me", "changeme", "example")
+
+
+def _origin(text: str) -> str:
+    """Return an origin in lower case and without the default port; `ValueError` unless it is http(s)://host[:port]."""
+    found = _ORIGIN.fullmatch(text)
+    if found is None:
+        raise ValueError("an origin has the form https://name or https://name:port, without a path")
+    scheme, host, port = found.groups()
+    return f"{scheme}://{format_authority(scheme, host.strip('[]'), None if port is None else int(port))}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's loopback interface."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Settings(BaseSettings):
@@ -72,6 +95,10 @@ class Settings(BaseSettings):
         pattern=r"^(local|dask(\+tls)?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5})$",
         description="local: worker processes of this server; dask://host:port or dask+tls://host:port: a Dask cluster.",
     )
+    allow_plain_dask: bool = Field(
+        default=False,
+        description="Whether executor may be dask://, without TLS, to another machine; only on a network you trust.",
+    )
     workers: int = Field(default=1, ge=1, le=64, description="Worker processes of the local executor.")
     split_bytes: int = Field(
         default=SPLIT_BYTES,
@@ -79,6 +106,12 @@ class Settings(BaseSettings):
         description="Least bytes a worker: a batch, or a round's masks, is split among workers if each gets that many.",
     )
     threads: int = Field(default=16, ge=2, le=256, description="Threads for the database and blob calls.")
+    max_connections: int = Field(
+        default=4096, ge=0, description="Open connections; further ones are answered 503. 0: no limit."
+    )
+    max_connections_per_address: int = Field(
+        default=0, ge=0, description="Open connections of one address; further ones are answered 503. 0: no limit."
+    )
     json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON request body, bytes.")
     envelope_limit: int = Field(default=256 * 1024, ge=1024, description="Longest keyring envelope, bytes.")
     client_rate: float = Field(default=50.0, ge=0, description="Requests a second from one client; 0: no limit.")
@@ -97,6 +130,18 @@ class Settings(BaseSettings):
         ge=5,
         le=3600,
         description="Largest difference between a signature's time and the server's, seconds.",
+    )
+    public_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        max_length=8,
+        description="Addresses at which clients reach this server, separated by commas, as https://name[:port]; none: "
+        "the address and port at which a connection arrives. Requests signed for another address are refused.",
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        max_length=32,
+        description="Origins whose pages may call the API from a browser, separated by commas, as https://name[:port]; "
+        "none: no page of another origin may.",
     )
     root_path: str = Field(
         default="",
@@ -140,6 +185,26 @@ class Settings(BaseSettings):
             )
         return token
 
+    @field_validator("public_origins", "cors_origins", mode="before")
+    @classmethod
+    def _split_origins(cls, given: str | Sequence[str]) -> Sequence[str]:
+        return [text.strip() for text in given.split(",")] if isinstance(given, str) else given
+
+    @field_validator("public_origins", "cors_origins")
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_origin(text) for text in origins)
+
+    @model_validator(mode="after")
+    def _check_executor(self) -> Self:
+        host = self.executor.partition("://")[2].rpartition(":")[0].strip("[]")
+        if self.executor.startswith("dask://") and not (is_loopback(host) or self.allow_plain_dask):
+            raise ValueError(
+                "an executor on another machine needs TLS, because whoever reaches a Dask scheduler can run code on "
+                "its workers: use dask+tls://, or, on a network that you trust, set HUSHREC_ALLOW_PLAIN_DASK=1"
+            )
+        return self
+
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -152,6 +217,11 @@ class Settings(BaseSettings):
     def load(cls, **explicit: Any) -> Settings:
         """Return `Settings(**explicit)` without the arguments that are None: options that were not given."""
         return cls(**{name: value for name, value in explicit.items() if value is not None})
+
+    @property
+    def public_authorities(self) -> tuple[str, ...]:
+        """Host and port of each public origin, as clients sign them."""
+        return tuple(origin.partition("://")[2] for origin in self.public_origins)
 
     @property
     def database(self) -> str:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.crypto.http_signature import SIGNED_FIELDS, SignedRequest, sign_request
+from protocols.crypto.http_signature import SIGNED_FIELDS, SignedRequest, format_authority, sign_request
 
 __all__ = ["signature_of"]
 
 
 def signature_of(
-    key: Ed25519PrivateKey, client_id: str, method: str, target: str, headers: Mapping[str, str]
+    key: Ed25519PrivateKey, client_id: str, method: str, url: str, headers: Mapping[str, str]
 ) -> dict[str, str]:
     """The two signature headers of a request, created now.
 
-    target: path and query. headers: the request's other headers, in any case.
+    headers: the request's other headers, in any case.
     """
-    path, _, query = target.partition("?")
+    parts = urlsplit(url)
+    authority = format_authority(parts.scheme, str(parts.hostname), parts.port)
     given = {name.lower(): value for name, value in headers.items()}
     fields = {name: given[name] for name in SIGNED_FIELDS if name in given}
-    return sign_request(key, client_id, SignedRequest(method, path, query, fields), round(time.time()))
+    return sign_request(
+        key, client_id, SignedRequest(method, authority, parts.path, parts.query, fields), round(time.time())
+    )

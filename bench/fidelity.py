@@ -3,6 +3,7 @@
     python -m bench.fidelity --system colr --quick             fewer and shorter runs; a few minutes
     python -m bench.fidelity --system colr --data-dir DATA     the full table; can be interrupted and resumed
     python -m bench.fidelity --system colr --list              print the names of the runs
+    python -m bench.fidelity --system rfrec --dataset my.csv --columns user=0,item=1,rating=2
 
 Every run is one federation in one process (`client_sdk.simulation.federation`): training, sealing, folding and opening
 are real, only HTTP is left out. A finished run is kept in the work folder and not repeated. Below every table are
@@ -13,10 +14,11 @@ data set.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 
@@ -25,9 +27,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench._report import write_figures
 from bench.systems import SYSTEMS
-from bench.systems.base import Job, JobResult, path_of
+from bench.systems.base import Job, JobResult, path_of, prefix_of
 from bench.systems.controls import controls_table, flat_controls, measured
-from client_sdk.data.loaders import load_dataset
+from client_sdk.data.columns import Columns, parse_columns
+from client_sdk.data.loaders import load_dataset, load_interactions
 from client_sdk.evaluation.paper_protocol import LEAK_WARNING
 from protocols.errors import HushRecError
 
@@ -41,28 +44,41 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = parse(arguments)
     system = SYSTEMS[options.system]
-    runs = [
+    try:
+        columns = None if options.columns is None else parse_columns(options.columns)
+    except HushRecError as error:
+        return failed(error)
+    runs: list[Job] = [
         run for seed in options.seeds for run in system.runs(quick=options.quick, protocol=options.protocol, seed=seed)
     ]
+    if options.dataset is not None:
+        runs = on_dataset(runs, options.dataset, columns)
     runs = [run for run in runs if not options.only or any(part in run.key for part in options.only)]
     if options.list:
         for run in runs:
             console.print(f"{run.key}  {run.rounds} steps")
         return 0
     folder = options.work / ("quick" if options.quick else "full") / options.protocol
+    if options.dataset is not None:
+        folder /= f"data-{fingerprint(options.dataset, columns)}"
     if options.finished:
         runs = [run for run in runs if path_of(run, folder).exists()]
     if not runs:
-        console.print("no run matches the options; --list prints the names", style="red")
+        console.print("no run matches the options, or can use another data set; --list prints the names", style="red")
         return 2
     try:
-        load_dataset(runs[0].dataset, options.data_dir)
+        if options.dataset is None:
+            load_dataset(runs[0].dataset, options.data_dir)
+        else:
+            load_interactions(options.dataset, options.data_dir, columns, say)
         results = list(run_all(runs, options.data_dir, folder, options.jobs))
     except HushRecError as error:
-        console.print(f"error: {error}", style="red", highlight=False)
-        return 1
+        return failed(error)
     console.print(system.table(results))
-    found = measured(system.controls, [run.dataset for run in runs], options.data_dir, options.work / "controls")
+    if options.dataset is None:
+        found = measured(system.controls, [run.dataset for run in runs], options.data_dir, options.work / "controls")
+    else:
+        found = {prefix_of(options.dataset): system.controls(options.dataset, options.data_dir, columns)}
     console.print(controls_table(found))
     if any(getattr(run, "protocol", "") == "paper_protocol" for run in runs):
         console.print(LEAK_WARNING, style="yellow")
@@ -71,11 +87,38 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def failed(error: HushRecError) -> int:
+    """Print an expected error; return the exit code."""
+    console.print(f"error: {error}", style="red", highlight=False)
+    return 1
+
+
+def say(text: str) -> None:
+    """Print what was found in a file."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def on_dataset(runs: Iterable[Job], dataset: str, columns: Columns | None) -> list[Job]:
+    """The runs that can use another data set (CoLR, Top-K, RFRec), on `dataset`; each key once."""
+    moved = [run.on(dataset, columns) for run in runs if hasattr(run, "on")]
+    return list({run.key: run for run in moved}.values())
+
+
+def fingerprint(dataset: str, columns: Columns | None) -> str:
+    """A name for the results on a data set: another one when the file or the columns change."""
+    path = Path(dataset)
+    stat = path.stat() if path.exists() else None
+    facts = f"{path.resolve()} {columns} {stat and (stat.st_size, stat.st_mtime_ns)}"
+    return hashlib.sha256(facts.encode()).hexdigest()[:12]
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="colr", help="the system (default: colr)")
     parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
+    parser.add_argument("--dataset", help="run on this data set, file or folder instead (colr, topk, rfrec, rfrecf)")
+    parser.add_argument("--columns", help="columns of the file, such as user=0,item=1,rating=2,time=3")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs; checks the code, not the paper")
     parser.add_argument(
         "--protocol", choices=["clean", "paper"], default="clean",

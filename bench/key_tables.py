@@ -13,6 +13,12 @@ from bench.keys import Key, at_least, at_most
 __all__ = ["TABLES", "TABLES_OF_FIDELITY", "rows_of"]
 
 _SPREAD: Final = "{median,min,max}"
+QUALITY_RECIPES: Final = {
+    "filmtrust": ("colr", "fedmf", "privirec-k"),
+    "gowalla": ("colr",),
+    "ml-1m": ("colr",),
+}
+"""The federated recipes that bench/quality.py has measured on each set."""
 
 
 def _paillier(bits: int) -> tuple[Key, ...]:
@@ -53,6 +59,9 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key(f"encrypt_<form>_ms_{_SPREAD}", "ms", "a client's time to seal one contribution"),
         Key(f"fold_<form>_ms_{_SPREAD}", "ms", "the server's time to fold one contribution"),
         Key(f"check_<form>_ms_{_SPREAD}", "ms", "the server's time to check one contribution on arrival"),
+        Key(f"round_key_{{generate,sign,verify}}_ms_{_SPREAD}", "ms", "public-key mode: the key pair of one round"),
+        Key(f"round_key_check_sum_ms_{_SPREAD}", "ms", "public-key mode: the holder's check of the opened slots"),
+        Key("round_key_{bytes,secret_bytes}", "bytes", "a round's signed public key; the stored secret key"),
         Key("fold_expanded_gigabytes_per_second", "GB/s", "contribution bytes folded on one core"),
         Key("{max,rms,predicted}_error_{precise,public,standard_expanded}", "", "the errors of the other forms"),
         Key("rms_error_{compact,standard}", "", "root mean square error of the opened sum"),
@@ -141,6 +150,29 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key("predicted_error_of_mean", "", "bound of the error of our mean, computed by the planner"),
         Key("{clients,values,dropouts,rounds}", "", "size of a round, clients that drop out, rounds measured"),
     ),
+    "federated_evaluation": (
+        Key("<recipe>.<mechanism>.bytes", "bytes", "a contribution to a sum that trains, without evaluation"),
+        Key("<recipe>.<mechanism>.more_bytes", "bytes", "what a measurement adds to it"),
+        Key("<recipe>.client_ms", "ms", "a client's processor time for the contribution's values, not sealed"),
+        Key("<recipe>.measuring_ms", "ms", "what a measurement adds to it"),
+        Key("{items,dim,repetitions}", "", "size of the model; repetitions of each timed step"),
+    ),
+    "oneshot": (
+        at_most("bytes_per_value", 4.2, "bytes", "size of a contribution / number of values, sums of 28 bits"),
+        at_most("share_bytes", 100_000, "bytes", "the rest of an upload: shares for a committee of 5, key, signature"),
+        at_most("client_messages", 1, "", "messages of a client in a round"),
+        at_most("client_ratio_masked", 1.0, "", "a client's time for its whole round / a masked client's"),
+        at_least("fold_gigabytes_per_second", 1.5, "GB/s", "contribution bytes folded on one core"),
+        at_least("exact", 1, "bool", "whether the opened sum equals the sum of the fixed-point values"),
+        Key("client_ratio_masked_uncertified", "", "the ratio if the masked client checks no certificate"),
+        Key(f"client_ms_{_SPREAD}", "ms", "a client's time for its whole round"),
+        Key(f"masked_client[_uncertified]_ms_{_SPREAD}", "ms", "a masked client's time for its whole round"),
+        Key("fold_ms", "ms", "the server's time to fold one contribution"),
+        Key("decode_seconds", "s", "time from the members' sums of shares to the opened sum"),
+        Key("member_ms_per_client", "ms", "time of one member of the committee for one client"),
+        Key("member_bytes_per_client", "bytes", "what one member of the committee downloads for one client"),
+        Key("{values,clients,round_clients}", "", "size of the plan, clients of the measured round"),
+    ),
     "masked_round": (
         at_least("round1000.exact", 1, "bool", "1,000 clients over HTTP: the released sum is exact in the ring"),
         at_most("round1000.peak_rss_ratio", 1.2, "", "server's peak memory, 1,000 clients / 200 clients"),
@@ -155,6 +187,18 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key("round<clients>.peak_rss[_api,_workers]_mib", "MiB", "peak memory of all processes, or of one kind"),
         Key("round<clients>.bytes_{up,down}_per_client", "bytes", "traffic of one client in all stages"),
         Key("round<clients>.contribution_bytes", "bytes", "size of one masked vector"),
+    ),
+    "quality": (
+        *(
+            at_least(f"{data}.{recipe}.hr10_over_popularity", 1.05, "", f"{data}: HR@10 of {recipe} / of popularity")
+            for data in ("filmtrust", "gowalla", "ml-1m")
+            for recipe in QUALITY_RECIPES[data]
+        ),
+        Key("<set>.<recipe>-started.hr10_over_popularity", "", "the same after a spectral start, one seed"),
+        Key("<set>.best_over_central", "", "the best federated HR@10 / the best central one; the goal is 0.97"),
+        Key("<set>.<name>.{hr10,ndcg10}", "", "mean over the seeds"),
+        Key("<set>.<name>.{hr10,ndcg10}_spread", "", "standard deviation between the seeds"),
+        Key("<set>.<name>.seeds", "", "number of seeds"),
     ),
     "privirec-service": (
         Key("ml100k.service.{recall20,ndcg20}", "", "GF-CF from the service's sums; each device scores its own row"),
@@ -235,6 +279,22 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key("control.{bare,poll,round,task,ledger}_full_p{50,95,99}_ms", "ms", "latencies under full load"),
         Key("latency.{bare,poll,round}_p{50,95,99}_ms", "ms", "latencies at a fixed rate, from when a request was due"),
         Key("latency.rate_per_s", "1/s", "that rate"),
+        Key(
+            "certificates.enrol_cpu_ms[_without]",
+            "ms",
+            "server's processor time of an enrolment, with a certificate or without",
+        ),
+        Key("certificates.enrol_p50_ms[_without]", "ms", "from the request to the answer, 4 enrolments at once"),
+        Key("certificates.issue_cpu_ms", "ms", "organiser's processor time to certify a member, new keys included"),
+        Key(
+            "certificates.roster_bytes[_without]",
+            "bytes",
+            "masked round's roster, and the same without its certificates",
+        ),
+        Key("certificates.roster_check_ms", "ms", "client's processor time to check every certificate of a roster"),
+        Key("certificates.roster_check_again_ms", "ms", "the same in a later round, when they are known"),
+        Key("certificates.roster_check_ms_without", "ms", "the same in a task without an organiser (`trust_roster`)"),
+        Key("certificates.{enrolments,roster_members}", "", "size of these measurements"),
     ),
     "training": (
         at_most("client_round_ms", 5, "ms", "median processor time of a client's round, FedMF (all 64 columns)"),

@@ -28,6 +28,7 @@ from bench._report import Figure, arguments, bars, show, write_figures
 from bench._server import OPERATOR_TOKEN, Server, Watch
 from bench._signing import signature_of
 from protocols.codec import b64encode
+from protocols.crypto.aggregate_chain import first_chain
 from protocols.crypto.digest_fields import format_digest
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keyring import Keyring
@@ -95,10 +96,10 @@ class Bench:
         answer = self.call("POST", "/v1/enrolments", {}, json=body).json()
         return Member(answer["client_id"], {"Authorization": f"Bearer {answer['token']}"}, identity)
 
-    def put(self, member: Member, path: str, body: bytes) -> None:
-        """Upload `body` to `path`, signed by the member."""
-        headers = {**member.headers, "Content-Digest": format_digest(hashlib.sha256(body).digest())}
-        headers |= signature_of(member.identity, member.client_id, "PUT", path, headers)
+    def put(self, member: Member, path: str, body: bytes, stated: dict[str, str] | None = None) -> None:
+        """Upload `body` to `path`, signed by the member. stated: further header fields that it signs."""
+        headers = {**member.headers, "Content-Digest": format_digest(hashlib.sha256(body).digest()), **(stated or {})}
+        headers |= signature_of(member.identity, member.client_id, "PUT", f"{self.server.url}{path}", headers)
         self.call("PUT", path, headers, content=body)
 
     def start_round(self) -> tuple[str, list[Member]]:
@@ -127,9 +128,11 @@ class Bench:
     def upload(self, task: str, members: list[Member], bodies: list[bytes]) -> None:
         """Upload one contribution per member, UPLOADERS at a time."""
 
+        stated = {"Aggregate-Chain": first_chain(task).hex()}
+
         def put(index: int) -> None:
             member, body = members[index], bodies[index % BODIES]
-            self.put(member, f"/v1/tasks/{task}/rounds/1/contributions/{member.client_id}", body)
+            self.put(member, f"/v1/tasks/{task}/rounds/1/contributions/{member.client_id}", body, stated)
 
         with ThreadPoolExecutor(UPLOADERS) as pool:
             list(pool.map(put, range(len(members))))

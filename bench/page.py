@@ -9,11 +9,13 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from bench._report import Figure
+from bench.key_tables import rows_of
+from bench.keys import row_of
 from bench.overhead_parts.plots import page_plots
 from bench.overhead_parts.rows import ROWS
 from bench.overhead_parts.table import COMPARISONS, comparison, in_detail, notes
 from bench.page_plots import ckks_plots, fidelity_plots, masked_plots, memory_plots, paillier_plots
-from bench.sections import Outcome, Section, in_order, section_of, shown_value
+from bench.sections import Outcome, Section, by_question, fidelity_table, in_order, section_of, shown_value
 from bench.service_parts.plots import service_plots
 from bench.style import COLOURS, DARK
 
@@ -68,6 +70,9 @@ def render(results: Mapping[str, Mapping[str, Figure]], outcomes: Iterable[Outco
         tables={section.script: _tables(section) for section in sections},
         notes={section.script: notes(section.figures) if _tables(section) else [] for section in sections},
         counts=_counts(sections),
+        questions=by_question(sections),
+        quality={section.script: fidelity_table(section.fidelity) for section in sections},
+        named={section.script: _named_figures(section) for section in sections},
         light=COLOURS,
         dark=DARK,
         shown=shown_value,
@@ -88,6 +93,20 @@ def _counts(sections: Iterable[Section]) -> dict[str, int]:
         for verdict in section.verdicts:
             counts[verdict.status] += 1
     return counts
+
+
+def _named_figures(section: Section) -> list[tuple[str, str, str]]:
+    """(name, key, value with its unit) of every figure; the key stands for the name where no table describes it."""
+    try:
+        rows = rows_of(section.script)
+    except KeyError:  # a results file that no table describes
+        rows = ()
+    named = []
+    for key, value in section.plain_figures.items():
+        row = row_of(key, rows)
+        unit = "" if row is None or row.unit in ("bool", "text") else row.unit
+        named.append(("" if row is None else row.meaning.replace("`", ""), key, f"{shown_value(value)} {unit}".strip()))
+    return named
 
 
 def _plots(section: Section) -> list[tuple[str, str]]:

@@ -62,6 +62,8 @@ def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[J
         ("paillier", 1.5),
         ("masked", 1.5),
         ("masked_round", 1.5),
+        ("oneshot", 1.5),
+        ("federated_evaluation", 0.2),
         ("overhead", 2.5),
         ("memory", 0.5),
         ("service", 2.0),
@@ -75,6 +77,7 @@ def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[J
     ]
     on_data = {f"fidelity-{system}": ("fidelity.py", "--system", system) for system in sorted(SYSTEMS)}
     on_data["privirec-service"] = ("privirec_service.py",)
+    on_data["quality"] = ("quality.py",)
     on_data["training"] = ("training.py",)
     missing = "" if data_dir.is_dir() else f"data sets in {data_dir} (make bench DATA_DIR=folder)"
     for name, (script, *chosen) in on_data.items():

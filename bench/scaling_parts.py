@@ -26,6 +26,7 @@ from protocols.crypto.domain import SEED_BYTES
 from protocols.sums.masked import client
 from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
 from protocols.sums.masked.mechanism import own_plan
+from protocols.sums.masked.messages import share_bytes
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 from protocols.sums.masked.shares import split_secrets
@@ -124,7 +125,9 @@ def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
     names = tuple(entry.client_id for entry in roster.entries)
     survivors = tuple(name for place, name in enumerate(names) if place not in dropped)
     masks = len(survivors) + sum(peer not in dropped for place in dropped for peer in roster.neighbours_of(place))
-    return Masks(context, roster.body, names, survivors, replies), masks
+    # no share is wrong, so that the commitments beside the sealed shares are never read
+    shares = dict.fromkeys(names, bytes(share_bytes(roster.degree)))
+    return Masks(context, roster.body, shares, survivors, replies), masks
 
 
 def _replies(roster: Roster, states: dict[str, Any], dropped: set[int]) -> dict[str, bytes]:

@@ -11,7 +11,19 @@ from typing import Final, Literal
 from bench._report import Figure
 from bench.targets import TARGETS, Target
 
-__all__ = ["FidelityRow", "Outcome", "Section", "Verdict", "fidelity_rows", "in_order", "section_of", "shown_value"]
+__all__ = [
+    "FidelityRow",
+    "Outcome",
+    "Section",
+    "Verdict",
+    "by_question",
+    "fidelity_rows",
+    "fidelity_table",
+    "in_order",
+    "run_words",
+    "section_of",
+    "shown_value",
+]
 
 TITLES: Final = {
     "ckks": (
@@ -21,6 +33,10 @@ TITLES: Final = {
     "paillier": ("Paillier sums", "Packed sums, compared with phe at one value per ciphertext in the same run."),
     "masked": ("Masked sums", "Rounds with masks, compared with Flower's secure aggregation in the same run."),
     "masked_round": ("A masked round over HTTP", "1,000 clients, some of which drop out, through a real server."),
+    "oneshot": (
+        "One-shot sums",
+        "One message a client and a committee, compared with a masked client in the same run.",
+    ),
     "overhead": (
         "The cost of encryption",
         "The HE table of the CoLR paper for ML-1M: published figures, the usual way, and HushRec.",
@@ -28,6 +44,10 @@ TITLES: Final = {
     "privirec-service": (
         "PriviRec through the service",
         "Masked sums of all ML-100K users over HTTP, some of whom drop out, compared with the same data in one place.",
+    ),
+    "quality": (
+        "Recommendations",
+        "Recommended settings against popularity and central baselines; the held-out item among 99 negatives.",
     ),
     "training": (
         "Local training",
@@ -42,6 +62,28 @@ TITLES: Final = {
         "Folds and masks on several workers",
         "Processes of one machine and a Dask cluster; number of clients and vector length.",
     ),
+}
+QUESTIONS: Final = {
+    "What does encryption cost a client and the server?": ("overhead", "ckks", "paillier", "masked", "oneshot"),
+    "How many clients does one server serve?": ("service", "masked_round", "scaling", "memory"),
+    "Is the quality that of the papers?": ("fidelity-", "privirec-service", "training", "quality"),
+}
+"""Questions of a reader, and the results files that answer each; a name that ends with "-" is a prefix."""
+_OTHER: Final = "Other results"
+_WORDS: Final = {
+    "ml1m": "ML-1M",
+    "ml100k": "ML-100K",
+    "ckks": "CKKS",
+    "colr": "CoLR",
+    "scolr": "SCoLR",
+    "fedmf": "FedMF",
+    "svd": "SVD",
+    "topk": "Top-K",
+    "pfedclr": "PFedCLR",
+    "rfrec": "RFRec",
+    "rfrecf": "RFRecF",
+    "privirec": "PriviRec",
+    "fair": "FAIR",
 }
 _PRIVATE: Final = ("machine.", "version.")
 _CURVE_POINT: Final = re.compile(r"\.round\d+$")
@@ -141,11 +183,47 @@ def in_order(scripts: Iterable[str]) -> list[str]:
     return sorted(set(scripts), key=lambda s: (known.index(s) if s in TITLES else len(known), s))
 
 
+def by_question(sections: Iterable[Section]) -> dict[str, list[Section]]:
+    """The sections by the question that they answer, in the order of `QUESTIONS`; the rest under "Other results"."""
+    found: dict[str, list[Section]] = {question: [] for question in (*QUESTIONS, _OTHER)}
+    for section in sections:
+        script = section.script
+        matches = (
+            q
+            for q, names in QUESTIONS.items()
+            if any(script == n or (n.endswith("-") and script.startswith(n)) for n in names)
+        )
+        found[next(matches, _OTHER)].append(section)
+    return {question: members for question, members in found.items() if members}
+
+
+def run_words(run: str) -> str:
+    """The key of a run in words, such as "ML-1M, CoLR, rank 4, CKKS" for ml1m.colr.rank4.ckks."""
+    words = []
+    for part in run.split("."):
+        number = re.fullmatch(r"([a-z]+?)_?(\d+)", part)
+        if part in _WORDS or number is None:
+            words.append(_WORDS.get(part, part.replace("_", " ")))
+        else:
+            words.append(f"{number[1]} {number[2]}")
+    return ", ".join(words)
+
+
+def fidelity_table(rows: Iterable[FidelityRow]) -> tuple[list[str], list[tuple[str, list[FidelityRow | None]]]]:
+    """(metrics in words, (run in words, its row for each metric) in the order of `rows`): one line a run."""
+    rows = list(rows)
+    metrics = list(dict.fromkeys(row.metric_words for row in sorted(rows, key=lambda row: row.metric)))
+    runs: dict[str, dict[str, FidelityRow]] = {}
+    for row in rows:
+        runs.setdefault(row.run, {})[row.metric_words] = row
+    return metrics, [(run_words(run), [found.get(metric) for metric in metrics]) for run, found in runs.items()]
+
+
 def section_of(script: str, figures: Mapping[str, Figure], outcome: Outcome | None = None) -> Section:
     """The section of one results file. figures: empty if the script left no results."""
     title, description = TITLES.get(script, ("", ""))
     if script.startswith("fidelity-"):
-        title = f"Fidelity: {script.removeprefix('fidelity-')}"
+        title = f"Fidelity: {run_words(script.removeprefix('fidelity-'))}"
         description = "Trained on real data, compared with the published figures where there are any."
     verdicts = tuple(
         Verdict(target, _number(figures.get(target.key)))

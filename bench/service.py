@@ -1,6 +1,6 @@
-"""Measure the service under load: ingest, small control requests, and a whole round of 10,000 clients.
+"""Measure the service: ingest, small control requests, a round of 10,000 clients, and membership certificates.
 
-    .venv/bin/python -m bench.service [--quick] [--only ingest control round10k] [--json FILE]
+    .venv/bin/python -m bench.service [--quick] [--only ingest control round10k certificates] [--json FILE]
 
 A real `hushrec-server` with default settings (rate limits off) runs in one process. This process generates the load
 over 4 loopback connections, from requests that were made and signed beforehand. The peer is a bare FastAPI application
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bench._report import Figure, arguments, bars, show, write_figures
+from bench.service_parts.certificates import measure_certificates
 from bench.service_parts.control import measure_control
 from bench.service_parts.ingest import measure_ingest
 from bench.service_parts.round10k import measure_rounds
@@ -22,7 +23,12 @@ from bench.targets import verdicts
 __all__ = ["main", "measure"]
 
 Part = Callable[[bool, Callable[[], object]], dict[str, Figure]]
-PARTS: Final[dict[str, Part]] = {"ingest": measure_ingest, "control": measure_control, "round10k": measure_rounds}
+PARTS: Final[dict[str, Part]] = {
+    "ingest": measure_ingest,
+    "control": measure_control,
+    "round10k": measure_rounds,
+    "certificates": measure_certificates,
+}
 
 
 def measure(parts: list[str], quick: bool) -> dict[str, Figure]:

@@ -38,14 +38,14 @@ def microseconds(call: Callable[[], object]) -> float:
 def main() -> None:
     """Print a table of microseconds per call."""
     key = Ed25519PrivateKey.generate()
-    public, request = key.public_key(), SignedRequest("PUT", PATH, "", DIGEST)
+    public, request = key.public_key(), SignedRequest("PUT", "127.0.0.1:8000", PATH, "", DIGEST)
     now = datetime.datetime.now(datetime.UTC)
     fields = sign_request(key, CLIENT, request, int(now.timestamp()))
     raw, text = public.public_bytes_raw(), b"x" * 400
     keys = MappingKeyResolver(public_keys={CLIENT: public}, private_keys={CLIENT: key})
     signer = HTTPMessageSigner(signature_algorithm=algorithms.ED25519, key_resolver=keys)
     verifier = HTTPMessageVerifier(signature_algorithm=algorithms.ED25519, key_resolver=keys)
-    covered = ("@method", "@path", "content-digest")
+    covered = ("@method", "@authority", "@path", "content-digest")
     signed, signature = Message(headers=DIGEST | fields), key.sign(text)
 
     def library() -> None:

@@ -10,37 +10,44 @@ with Client(url, identity=Identity.load("me.key")) as client:
 
 from __future__ import annotations
 
-from client_sdk.agreement.policy import Policy
-from client_sdk.api.drivers import Timeouts
-from client_sdk.api.retry import RetryPolicy
-from client_sdk.client import AsyncClient, Client
-from client_sdk.errors import (
-    ApiError,
-    ClientFault,
-    ClientSDKError,
-    ConnectionFailed,
-    GaveUp,
-    NotEnrolled,
-    PolicyRefused,
-    ServerFault,
-)
-from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import DirectoryStore, Membership, MemoryStore
-from client_sdk.model.recommendation import Recommendations
-from client_sdk.operator import Operator, task_request
-from client_sdk.participation.certificates import CertificateSource, Issuer
-from client_sdk.participation.enroller import ClientOptions
-from client_sdk.participation.events import RoundMissed, RoundReport
-from client_sdk.participation.ledger import OwnLedger
-from client_sdk.participation.participant import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
-from client_sdk.simulation.fleet import Fleet
-from client_sdk.simulation.fleet_options import FleetOptions
-from client_sdk.simulation.fleet_rounds import FleetRound
-from client_sdk.training.mf import MFConfig
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from client_sdk.agreement.policy import Policy
+    from client_sdk.api.drivers import Timeouts
+    from client_sdk.api.retry import RetryPolicy
+    from client_sdk.client import AsyncClient, Client
+    from client_sdk.committee.member import AsyncCommitteeMember, CommitteeMember
+    from client_sdk.errors import (
+        ApiError,
+        ClientFault,
+        ClientSDKError,
+        ConnectionFailed,
+        Equivocation,
+        GaveUp,
+        NotEnrolled,
+        PolicyRefused,
+        ServerFault,
+    )
+    from client_sdk.local_state.identity import Identity
+    from client_sdk.local_state.store import DirectoryStore, Membership, MemoryStore
+    from client_sdk.model.recommendation import Recommendations
+    from client_sdk.operator import Operator, task_request
+    from client_sdk.participation.certificates import CertificateSource, Issuer
+    from client_sdk.participation.enroller import ClientOptions
+    from client_sdk.participation.events import RoundMissed, RoundReport
+    from client_sdk.participation.ledger import OwnLedger
+    from client_sdk.participation.participant import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
+    from client_sdk.simulation.fleet import Fleet
+    from client_sdk.simulation.fleet_options import FleetOptions
+    from client_sdk.simulation.fleet_rounds import FleetRound
+    from client_sdk.training.mf import MFConfig
 
 __all__ = [
     "ApiError",
     "AsyncClient",
+    "AsyncCommitteeMember",
     "AsyncKeyHolder",
     "AsyncParticipant",
     "CertificateSource",
@@ -48,8 +55,10 @@ __all__ = [
     "ClientFault",
     "ClientOptions",
     "ClientSDKError",
+    "CommitteeMember",
     "ConnectionFailed",
     "DirectoryStore",
+    "Equivocation",
     "Fleet",
     "FleetOptions",
     "FleetRound",
@@ -74,3 +83,57 @@ __all__ = [
     "Timeouts",
     "task_request",
 ]
+
+# A name is imported when it is first used, so that commands start quickly.
+_MODULES: Final = {
+    "ApiError": "client_sdk.errors",
+    "AsyncClient": "client_sdk.client",
+    "AsyncCommitteeMember": "client_sdk.committee.member",
+    "AsyncKeyHolder": "client_sdk.participation.participant",
+    "AsyncParticipant": "client_sdk.participation.participant",
+    "CertificateSource": "client_sdk.participation.certificates",
+    "Client": "client_sdk.client",
+    "ClientFault": "client_sdk.errors",
+    "ClientOptions": "client_sdk.participation.enroller",
+    "ClientSDKError": "client_sdk.errors",
+    "CommitteeMember": "client_sdk.committee.member",
+    "ConnectionFailed": "client_sdk.errors",
+    "DirectoryStore": "client_sdk.local_state.store",
+    "Equivocation": "client_sdk.errors",
+    "Fleet": "client_sdk.simulation.fleet",
+    "FleetOptions": "client_sdk.simulation.fleet_options",
+    "FleetRound": "client_sdk.simulation.fleet_rounds",
+    "GaveUp": "client_sdk.errors",
+    "Identity": "client_sdk.local_state.identity",
+    "Issuer": "client_sdk.participation.certificates",
+    "KeyHolder": "client_sdk.participation.participant",
+    "MFConfig": "client_sdk.training.mf",
+    "Membership": "client_sdk.local_state.store",
+    "MemoryStore": "client_sdk.local_state.store",
+    "NotEnrolled": "client_sdk.errors",
+    "Operator": "client_sdk.operator",
+    "OwnLedger": "client_sdk.participation.ledger",
+    "Participant": "client_sdk.participation.participant",
+    "Policy": "client_sdk.agreement.policy",
+    "PolicyRefused": "client_sdk.errors",
+    "Recommendations": "client_sdk.model.recommendation",
+    "RetryPolicy": "client_sdk.api.retry",
+    "RoundMissed": "client_sdk.participation.events",
+    "RoundReport": "client_sdk.participation.events",
+    "ServerFault": "client_sdk.errors",
+    "Timeouts": "client_sdk.api.drivers",
+    "task_request": "client_sdk.operator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(module), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from client_sdk.agreement.policy import Policy
+from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.drivers import AsyncDriver, SyncDriver
 from client_sdk.api.effects import Traffic
 from client_sdk.local_state.identity import Identity
@@ -65,7 +66,7 @@ class Client:
         training: training parameters; by default those of the recipe.
         seed: fixes the training draws; fresh randomness by default.
         graph_filter: name of the filter (`client_sdk.filters.FILTERS`) that recommends in tasks that aggregate a
-        spectrum; by default the one that fits the task.
+        spectrum, or `NAME/PRESET` for its published settings; by default the one that fits the task.
         device_group: group to enrol in permanently, where the recipe has several (FAIR: one per memory size).
 
         Raises `PolicyRefused`, `NotEnrolled` without invitation and stored membership, `Gone` or `Forbidden` for the
@@ -76,6 +77,13 @@ class Client:
             task, invitation, certificate, training, seed, graph_filter=graph_filter, device_group=device_group
         )
         return Participant(self._driver.run(program), self._driver)
+
+    def preview(self, invitation: str) -> TaskTerms:
+        """Return the terms of the task that `invitation` is for, checked against the policy, without enrolling.
+
+        Raises `PolicyRefused`, `Gone` and `Forbidden` as `join` does, and the invitation keeps its uses.
+        """
+        return self._driver.run(self._enroller.preview(invitation))
 
     def ledger(self, task: str | None = None) -> OwnLedger:
         """Return the released sums of `task` (name or id) with this client's data, and compare its own records."""
@@ -133,6 +141,10 @@ class AsyncClient:
             task, invitation, certificate, training, seed, graph_filter=graph_filter, device_group=device_group
         )
         return AsyncParticipant(await self._driver.run(program), self._driver)
+
+    async def preview(self, invitation: str) -> TaskTerms:
+        """See `Client.preview`."""
+        return await self._driver.run(self._enroller.preview(invitation))
 
     async def ledger(self, task: str | None = None) -> OwnLedger:
         """See `Client.ledger`."""

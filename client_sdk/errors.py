@@ -17,6 +17,7 @@
         │   │   ├── MethodNotAllowed    405 method-not-allowed
         │   │   ├── UploadTimeout       408 upload-timeout
         │   │   ├── Conflict            409 conflict
+        │   │   │   ├── AggregateMismatch       409 aggregate-mismatch
         │   │   │   ├── ContributionConflict    409 contribution-conflict
         │   │   │   ├── OffsetMismatch          409 offset-mismatch
         │   │   │   └── RoundClosed             409 round-closed
@@ -32,10 +33,13 @@
         │       └── ContractBroken      the answer is not allowed by the API
         │           └── DigestMismatch  the download does not match its digest
         ├── ConnectionFailed            no answer: refused, cut off or timed out
+        │   └── UntrustedServer         the server's TLS certificate is not valid for this client
         ├── GaveUp                      the last retry failed; `last` is its error
         ├── PolicyRefused               this client's policy does not allow the task or round
         ├── RoundLost                   a masked round continued without this client, or failed
         ├── ModelUnavailable            no snapshot of the model is published or kept
+        ├── NotAttested                 too few members have stated that they hold this client's aggregates
+        ├── Equivocation                the server gave members different aggregates; `proof` shows it
         ├── NotEnrolled                 no membership of that task is stored on this device
         └── LocalFileError              a key or state file is missing, damaged or readable by others
 
@@ -51,6 +55,7 @@ from protocols.messages import ProblemDocument
 
 __all__ = [
     "PROBLEM_ERRORS",
+    "AggregateMismatch",
     "ApiError",
     "BadContribution",
     "BadDigest",
@@ -65,6 +70,7 @@ __all__ = [
     "ContractBroken",
     "ContributionConflict",
     "DigestMismatch",
+    "Equivocation",
     "Forbidden",
     "GaveUp",
     "Gone",
@@ -74,6 +80,7 @@ __all__ = [
     "LocalFileError",
     "MethodNotAllowed",
     "ModelUnavailable",
+    "NotAttested",
     "NotEnrolled",
     "NotFound",
     "NotInCohort",
@@ -87,6 +94,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "UnsupportedMediaType",
+    "UntrustedServer",
     "UploadTimeout",
     "error_class",
 ]
@@ -168,6 +176,10 @@ class Conflict(ClientFault):
     """The state of the resource does not allow the request."""
 
 
+class AggregateMismatch(Conflict):
+    """This client has absorbed other aggregates than those that the server has released."""
+
+
 class ContributionConflict(Conflict):
     """Another contribution of this client is already stored."""
 
@@ -240,6 +252,10 @@ class ConnectionFailed(ClientSDKError):
         self.method, self.url, self.sent = method, url, sent
 
 
+class UntrustedServer(ConnectionFailed):
+    """The server's TLS certificate is not valid: unknown authority, other host name, or expired. It is not retried."""
+
+
 class GaveUp(ClientSDKError):
     """Every attempt failed. `attempts` is their number, `last` the error of the last one."""
 
@@ -264,6 +280,25 @@ class ModelUnavailable(ClientSDKError):
         self.round = round_number
 
 
+class NotAttested(ClientSDKError):
+    """Fewer members than the task's `min_clients` have stated that they hold the aggregates that this client holds."""
+
+
+class Equivocation(ClientSDKError):
+    """The server gave members different aggregates of one task. This client takes no part in the task any more.
+
+    proof: a JSON document with both members' signed statements; the client's store keeps it.
+    """
+
+    def __init__(self, task_id: str, proof: bytes) -> None:
+        super().__init__(
+            f"the server gave members of task {task_id} different aggregates: members have signed that they hold "
+            "others than this client does. This client takes no part in the task any more; the proof is stored with "
+            "its other files of this task, as equivocation.json"
+        )
+        self.proof = proof
+
+
 class NotEnrolled(ClientSDKError):
     """No membership of that task is stored on this device; join with an invitation first."""
 
@@ -285,6 +320,7 @@ PROBLEM_ERRORS: Final[dict[str, type[ApiError]]] = {
     "not-found": NotFound,
     "method-not-allowed": MethodNotAllowed,
     "upload-timeout": UploadTimeout,
+    "aggregate-mismatch": AggregateMismatch,
     "conflict": Conflict,
     "contribution-conflict": ContributionConflict,
     "offset-mismatch": OffsetMismatch,

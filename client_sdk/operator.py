@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import ValidationError
+
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.errors import NotFound
@@ -15,6 +17,7 @@ from client_sdk.participation.follow_rounds import RoundChange, RoundChanged, fo
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import (
+    Evaluation,
     Invitation,
     InvitationRequest,
     InvitationView,
@@ -29,6 +32,7 @@ from protocols.messages import (
     TaskRequest,
     TaskView,
 )
+from protocols.parameter_text.first_fault import first_fault
 from protocols.recipes.base import Recipe
 
 __all__ = ["Operator", "task_request"]
@@ -44,14 +48,44 @@ def task_request(
     seed: bytes | None = None,
     data_set: str | None = None,
     organiser: OrganiserPin | None = None,
+    evaluation: Evaluation | None = None,
 ) -> TaskRequest:
     """Return a `TaskRequest` from names and parameters.
 
     recipe: a name with `recipe_parameters`, or a recipe object, which has its own parameters. seed: 32 bytes; the same
     seed repeats the initial state and the rounds of another task; None lets the server draw it. data_set: label of the
-    data, for tasks that sum the same data. organiser: who certifies the members. Raises `ParameterError` for a
-    recipe object with `recipe_parameters`, and pydantic's `ValidationError` for values out of range.
+    data, for tasks that sum the same data. organiser: who certifies the members. evaluation: how the clients measure
+    the model. Raises `ParameterError` for a recipe object with `recipe_parameters`, and for values out of range.
     """
+    try:
+        return _task_request(
+            name,
+            recipe,
+            mechanism,
+            schedule,
+            recipe_parameters,
+            mechanism_parameters,
+            seed,
+            data_set,
+            organiser,
+            evaluation,
+        )
+    except ValidationError as error:
+        raise ParameterError(f"task: {first_fault(error, TaskRequest.model_fields)}") from None
+
+
+def _task_request(
+    name: str,
+    recipe: str | Recipe,
+    mechanism: str,
+    schedule: Schedule | None,
+    recipe_parameters: dict[str, Any] | None,
+    mechanism_parameters: dict[str, Any] | None,
+    seed: bytes | None,
+    data_set: str | None,
+    organiser: OrganiserPin | None,
+    evaluation: Evaluation | None,
+) -> TaskRequest:
     if isinstance(recipe, str):
         choice = RecipeChoice(name=recipe, parameters=recipe_parameters or {})
     elif recipe_parameters:
@@ -66,6 +100,7 @@ def task_request(
         seed=None if seed is None else b64encode(seed),
         data_set=data_set,
         organiser=organiser,
+        evaluation=evaluation,
     )
 
 

@@ -50,6 +50,11 @@ class Reader:
             raise CodecError(f"a chunk of {length} bytes is over the limit of {limit}")
         return self.fixed(length)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no bytes are left."""
+        return not len(self._rest)
+
     def finish(self) -> None:
         """Raise `CodecError` if bytes are left."""
         if len(self._rest):

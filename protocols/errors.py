@@ -3,15 +3,18 @@
     HushRecError
     ├── ParameterError           a parameter is invalid, or parameters are inconsistent
     │   ├── BudgetError          the numbers do not fit the ring, modulus or precision
-    │   └── CombinationError     this recipe and this mechanism cannot be combined
+    │   ├── CombinationError     this recipe and this mechanism cannot be combined
+    │   └── RoutingError         a route names blocks of the sum that it must not name
     ├── CodecError               bytes that do not have the exact form that their parameters imply
     │   ├── ContributionError    a contribution that must not enter a sum (the sender's fault)
+    │   ├── ImpossibleSumError   an opened sum that honest contributions cannot add up to
     │   └── SignatureError       a request's signature is malformed or does not match
     ├── KeyringError             a key is missing, belongs to another task, or does not decrypt the data
     │   ├── CertificateError     a membership certificate has expired, is revoked or was not signed by the organiser
-    │   └── EnvelopeError        a sealed envelope does not open or was not made by a member of the group
+    │   ├── EnvelopeError        a sealed envelope does not open or was not made by a member of the group
+    │   └── RoundKeyError        a round's public key was not signed by the task's key holder for this round
     ├── RefusalError             a client leaves a round: the server breaks a rule or the client's own policy
-    ├── RoutingError             a route names blocks of the sum that it must not name
+    ├── AtFaultError             clients sent what proves them at fault: the round fails, and they must leave
     └── ThresholdError           too few clients reached a stage of a round: nothing is opened
 
 The service maps them to problem documents (`aggregator_service.problems`); the SDK raises its own errors for the
@@ -21,6 +24,7 @@ server's answers (`client_sdk.errors`).
 from __future__ import annotations
 
 __all__ = [
+    "AtFaultError",
     "BudgetError",
     "CertificateError",
     "CodecError",
@@ -28,9 +32,11 @@ __all__ = [
     "ContributionError",
     "EnvelopeError",
     "HushRecError",
+    "ImpossibleSumError",
     "KeyringError",
     "ParameterError",
     "RefusalError",
+    "RoundKeyError",
     "RoutingError",
     "SignatureError",
     "ThresholdError",
@@ -61,6 +67,10 @@ class ContributionError(CodecError):
     """A contribution that must not enter a sum: wrong length, residues out of range. The sender's fault."""
 
 
+class ImpossibleSumError(CodecError):
+    """An opened sum that honest contributions cannot add up to: a client or the server sent something else."""
+
+
 class SignatureError(CodecError):
     """A request's signature is malformed, covers other components than required, or does not match the key."""
 
@@ -77,12 +87,21 @@ class EnvelopeError(KeyringError):
     """A sealed envelope does not open: wrong recipient, wrong signer, or altered on the way."""
 
 
+class RoundKeyError(KeyringError):
+    """A round's public key that the task's key holder did not sign for this task, round and mechanism."""
+
+
 class RoutingError(ParameterError):
     """A route names blocks of the sum that it must not name."""
 
 
 class RefusalError(HushRecError):
-    """A client leaves a round: the server's message breaks a rule of the protocol or the client's own policy."""
+    """A client leaves a round: the server's message breaks a rule of the protocol or the client's own policy.
+
+    stage: state of the round in which the client left it; "" while it is not known.
+    """
+
+    stage: str = ""
 
 
 class ThresholdError(HushRecError):
@@ -98,3 +117,17 @@ class ThresholdError(HushRecError):
     def __str__(self) -> str:
         around = "in the round" if self.whose is None else f"among the neighbours of {self.whose}"
         return f"{self.stage}: {self.needed} clients are needed {around}, {self.present} are present"
+
+
+class AtFaultError(HushRecError):
+    """Clients sent shares that do not match their commitments, so that the sum cannot be opened. clients: their ids.
+
+    Nobody else can have caused it (`protocols.sums.masked.reconstruction`).
+    """
+
+    def __init__(self, clients: tuple[str, ...]) -> None:
+        super().__init__(clients)  # all of it, so that the error passes between processes
+        self.clients = clients
+
+    def __str__(self) -> str:
+        return f"unmasking: wrong shares or commitments of {', '.join(self.clients)}"

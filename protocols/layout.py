@@ -104,11 +104,13 @@ class VectorLayout:
 
     chosen: 0 if routes are public. Otherwise the number of blocks, all of equal shape, that each contribution adds to
     and names itself, in the clear: this reveals the choice, so a recipe needs explicit consent. The route is then ()
-    (`protocols.sums.chosen` defines the wire form). Raises `ParameterError` without blocks, or for an invalid `chosen`.
+    (`protocols.sums.chosen` defines the wire form). repeated: whether all sums of a task are over the same data. Raises
+    `ParameterError` without blocks, or for an invalid `chosen`.
     """
 
     blocks: tuple[Block, ...]
     chosen: int = 0
+    repeated: bool = False
 
     def __post_init__(self) -> None:
         if not self.blocks:

@@ -90,6 +90,13 @@ belongs_here() {
     grep -qF "$(pwd -P)/$VENV/bin/python" $VENV/bin/pip 2>/dev/null && $VENV/bin/pip --version >/dev/null 2>&1
 }
 
+# uv installs the same files, hashes checked, in a fraction of pip's time. It is in the lock like everything else.
+install_uv() {
+    sed -n '/^uv==/,/^    # via/p' requirements.lock >$VENV/uv.lock
+    $VENV/bin/python -m pip install --disable-pip-version-check --no-input --only-binary :all: --require-hashes \
+        -r $VENV/uv.lock >>"$LOG" 2>&1
+}
+
 make_venv() {
     find_python
     say "making $VENV with $FOUND ($(version_of "$FOUND"))"
@@ -106,11 +113,15 @@ fi
 rm -f "$STAMP"
 : >"$LOG"
 started=$(date +%s)
-say "installing $(grep -c '^[a-z]' requirements.lock) locked packages (a minute or two the first time)"
-quietly $VENV/bin/python -m pip install --disable-pip-version-check --no-input --only-binary :all: \
-    --require-hashes -r requirements.lock
+say "installing $(grep -c '^[a-z]' requirements.lock) locked packages"
+if install_uv; then
+    install() { quietly $VENV/bin/uv pip install --python $VENV/bin/python --no-progress "$@"; }
+else
+    say "uv cannot be installed: pip takes a minute or two"
+    install() { quietly $VENV/bin/python -m pip install --disable-pip-version-check --no-input "$@"; }
+fi
+install --only-binary :all: --require-hashes -r requirements.lock
 say "installing the project"
-quietly $VENV/bin/python -m pip install --disable-pip-version-check --no-input --no-deps --no-build-isolation \
-    --editable .
+install --no-deps --no-build-isolation --editable .
 fingerprint >"$STAMP"
 say "ready in $(($(date +%s) - started)) s: $VENV/bin/hushrec, $VENV/bin/hushrec-server"

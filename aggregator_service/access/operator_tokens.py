@@ -36,7 +36,7 @@ def create_operator(session: Session, request: OperatorRequest, now: float) -> O
     return shown
 
 
-def create_admin(session: Session, now: float, *, only_first: bool = False) -> str | None:
+def create_admin(session: Session, now: float, *, only_first: bool = False) -> OperatorToken | None:
     """Create an admin's token under the next free name (admin, admin-2, ...) and return it.
 
     only_first: return None if there is any operator already. A lock makes servers that start at the same time create
@@ -48,7 +48,7 @@ def create_admin(session: Session, now: float, *, only_first: bool = False) -> s
         return None
     names = ("admin", *(f"admin-{number}" for number in range(2, len(taken) + 3)))
     name = next(name for name in names if name not in taken)
-    return create_operator(session, OperatorRequest(name=name, role="admin"), now).token
+    return create_operator(session, OperatorRequest(name=name, role="admin"), now)
 
 
 def list_operators(session: Session, now: float) -> OperatorPage:

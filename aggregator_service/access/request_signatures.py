@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from starlette.types import Scope
 
 from aggregator_service.problems import Problem
-from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SIGNED_FIELDS, SignedRequest, verify_request
+from protocols.crypto.http_signature import (
+    SIGNATURE,
+    SIGNATURE_INPUT,
+    SIGNED_FIELDS,
+    SignedRequest,
+    format_authority,
+    verify_request,
+)
 from protocols.errors import SignatureError
 
-__all__ = ["check_fresh", "check_signature"]
+__all__ = ["METHOD_SENT", "check_fresh", "check_signature", "own_authorities"]
 
-_FIELDS_READ: Final = {name.encode(): name for name in (SIGNATURE_INPUT, SIGNATURE, *SIGNED_FIELDS)}
+METHOD_SENT: Final = "hushrec.method"
+"""Scope key: the method that the client sent and signed, where the request is routed as another."""
+_FIELDS_READ: Final = {name.encode(): name for name in (SIGNATURE_INPUT, SIGNATURE, "host", *SIGNED_FIELDS)}
+_UNKNOWN_HOST: Final = (
+    "the address of the request is not one of this server's: if clients use it, the server's operator adds it to "
+    "HUSHREC_PUBLIC_ORIGINS"
+)
 
 
-def check_signature(scope: Scope, client_id: str, identity_key: bytes) -> int:
-    """Verify the signature of a request and return its time, in seconds since the epoch.
+def check_signature(
+    scope: Scope, client_id: str, identity_key: bytes, public: Sequence[str]
+) -> tuple[int, SignedRequest]:
+    """Verify the signature of a request; return its time, in seconds since the epoch, and what it covers.
 
-    identity_key: the client's Ed25519 public key, 32 bytes. Raises `Problem`: bad-signature if the signature is missing
-    or wrong, bad-digest if there is a body without Content-Digest. That the body matches its digest is checked when it
-    is received.
+    identity_key: the client's Ed25519 public key, 32 bytes. public: see `own_authorities`. Raises `Problem`:
+    bad-signature if the signature is missing, wrong or for another server, bad-digest if there is a body without
+    Content-Digest. That the body matches its digest is checked when it is received.
     """
     try:
         fields, has_body = _fields(scope)
@@ -32,10 +50,51 @@ def check_signature(scope: Scope, client_id: str, identity_key: bytes) -> int:
             raise Problem(
                 "bad-digest", "a request with a body needs the header Content-Digest, covered by the signature"
             )
-        signed = SignedRequest(scope["method"], _text(scope["raw_path"]), _text(scope["query_string"]), fields)
-        return verify_request(identity_key, client_id, signed, fields[SIGNATURE_INPUT], fields[SIGNATURE])
+        signed = SignedRequest(
+            scope.get(METHOD_SENT, scope["method"]), "", _text(scope["raw_path"]), _text(scope["query_string"]), fields
+        )
+        host = fields.get("host", "").lower()
+        return _verify(signed, client_id, identity_key, own_authorities(scope, public), host)
     except SignatureError as error:
         raise Problem("bad-signature", str(error)) from None
+
+
+def own_authorities(scope: Scope, public: Sequence[str]) -> Sequence[str]:
+    """Return the authorities (`host[:port]`) that requests to this server are signed for.
+
+    public: the authorities of the setting `public_origins`. Without them, the address and port at which this connection
+    arrived, and localhost if it is a loopback address. The header Host is not used: its sender chooses it.
+    """
+    if public:
+        return public
+    host, port = scope.get("server") or ("", None)
+    if port is None:  # a Unix socket
+        return ()
+    try:
+        address = ip_address(host)
+    except ValueError:  # not an address: an ASGI server without sockets
+        return (format_authority(scope["scheme"], host, port),)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    names = (str(address), "localhost") if address.is_loopback else (str(address),)
+    return tuple(format_authority(scope["scheme"], name, port) for name in names)
+
+
+def _verify(
+    request: SignedRequest, client_id: str, identity_key: bytes, own: Sequence[str], host: str
+) -> tuple[int, SignedRequest]:
+    """Verify a signature made for one of the authorities `own`. host: the header Host, which is tried first."""
+    failure = SignatureError("this server has no public address")
+    for authority in sorted(own, key=lambda name: name != host):
+        signed = replace(request, authority=authority)
+        try:
+            text, signature = request.fields[SIGNATURE_INPUT], request.fields[SIGNATURE]
+            return verify_request(identity_key, client_id, signed, text, signature), signed
+        except SignatureError as error:
+            failure = error
+    if host not in own:
+        raise SignatureError(f"{failure}; {_UNKNOWN_HOST}")
+    raise failure
 
 
 def check_fresh(created: int, now: float, window: int) -> None:

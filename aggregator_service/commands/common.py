@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
+from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.cleanup import delete_orphans
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.private import make_private
@@ -20,7 +21,7 @@ from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stores import open_store
 from aggregator_service.tasks.tasks import list_tasks
 
-__all__ = ["CommandError", "DataDir", "DatabaseUrl", "named_task", "show", "transaction"]
+__all__ = ["CommandError", "DataDir", "DatabaseUrl", "blob_store", "named_task", "show", "transaction"]
 
 DataDir = Annotated[
     Path | None,
@@ -45,13 +46,7 @@ def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Ses
 
     Commits on success, rolls back if the block raises. Raises: `CommandError` if the data directory has no database.
     """
-    settings = Settings.load(data_dir=data_dir, database_url=database_url)
-    if settings.database_url is None and not settings.data_dir.joinpath("hushrec.db").exists():
-        raise CommandError(
-            f"no database in {settings.data_dir}: set --data-dir to the server's data directory, or create a database "
-            f"with hushrec-server init"
-        )
-    make_private(settings)
+    settings = server_settings(data_dir, database_url)
     database = Database(settings.database, connections=1)
     blobs = open_store(settings.blob_location, settings.scratch_dir)
     database.listeners.append(lambda effects: delete_orphans(effects, blobs))
@@ -61,6 +56,24 @@ def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Ses
             yield session
     finally:
         database.close()
+
+
+def server_settings(data_dir: Path | None, database_url: str | None) -> Settings:
+    """Return the settings of a server that has a database. Raises: `CommandError` if the data directory has none."""
+    settings = Settings.load(data_dir=data_dir, database_url=database_url)
+    if settings.database_url is None and not settings.data_dir.joinpath("hushrec.db").exists():
+        raise CommandError(
+            f"no database in {settings.data_dir}: set --data-dir to the server's data directory, or create a database "
+            f"with hushrec-server init"
+        )
+    make_private(settings)
+    return settings
+
+
+def blob_store(data_dir: Path | None, database_url: str | None) -> BlobStore:
+    """Return the server's blob store. Raises as `server_settings` does."""
+    settings = server_settings(data_dir, database_url)
+    return open_store(settings.blob_location, settings.scratch_dir)
 
 
 def show(message: Any) -> None:

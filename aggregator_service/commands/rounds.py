@@ -1,4 +1,4 @@
-"""`hushrec-server round`: extend or abort an active round."""
+"""`hushrec-server round`: show a round, extend or abort an active one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,36 @@ from pydantic import ValidationError
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, transaction
 from aggregator_service.rounds.interventions import abort_round, extend_round
+from aggregator_service.storage.refusals import refusals_by_reason
+from aggregator_service.storage.rounds import find_round, received_count
 from protocols.messages import Extension
 from protocols.parameter_text.first_fault import first_fault
 
 __all__ = ["rounds"]
 
-rounds = typer.Typer(help="Extend or abort an active round.", no_args_is_help=True, rich_markup_mode=None)
+rounds = typer.Typer(help="Show a round, extend or abort an active one.", no_args_is_help=True, rich_markup_mode=None)
 
 Task = Annotated[str, typer.Argument(help="Name or id of the task.")]
 Number = Annotated[int, typer.Argument(help="Number of the round, counted from 1.")]
 _OPERATOR: Final = "(command line)"
+
+
+@rounds.command("show")
+def round_show(task: Task, number: Number, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Show a round's state, its contributions, and the clients that refused it, by reason.
+
+    Example: hushrec-server round show movies 7
+    """
+    with transaction(data_dir, database_url) as session:
+        row = named_task(session, task)
+        round_ = find_round(session, row.id, number)
+        if round_ is None:
+            raise CommandError(f"task {row.name!r} has no round {number}")
+        counts = f"{received_count(session, round_.id)} of {round_.cohort} contributions"
+        failure = f": {round_.failure}" if round_.failure else ""
+        typer.echo(f"{row.name}  round {number}  {round_.state}{failure}  {counts}")
+        for reason, clients in refusals_by_reason(session, [round_.id]).get(round_.id, {}).items():
+            typer.echo(f"refused because of {reason}: {clients}")
 
 
 @rounds.command("extend")

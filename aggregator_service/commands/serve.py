@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -11,7 +13,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 import uvicorn
@@ -22,8 +24,10 @@ from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.command_options import command_options
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir
+from aggregator_service.commands.startup_checks import check_tls_files, doubtful_settings
+from aggregator_service.commands.token_output import TokenFile, hand_over
 from aggregator_service.compute.open_workers import open_workers
-from aggregator_service.http.bounded_protocol import BoundedHttp
+from aggregator_service.http.bounded_protocol import bounded_http
 from aggregator_service.logs import configure_logging
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.services import Services
@@ -34,6 +38,10 @@ from aggregator_service.storage.private import make_private
 from aggregator_service.storage.stores import open_store
 
 __all__ = ["ServeOptions", "init", "serve"]
+
+_LOG = logging.getLogger(__name__)
+_OTHER_FILES: Final = 512
+"""Open files besides connections: database, blobs, uploads, workers."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,12 @@ class ServeOptions:
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 selects a free port [HUSHREC_PORT; 8000]")] = (
         None
     )
+    public_origins: Annotated[
+        str | None,
+        typer.Option(
+            help="Addresses that clients use, if not host and port: https://name,... [HUSHREC_PUBLIC_ORIGINS]"
+        ),
+    ] = None
     executor: Annotated[
         str | None, typer.Option(help="Where sums are computed: local, or dask://host:port [HUSHREC_EXECUTOR; local]")
     ] = None
@@ -70,6 +84,7 @@ class ServeOptions:
         Path | None,
         typer.Option(help="CA certificates, PEM file: clients must present a certificate [HUSHREC_CLIENT_CA]"),
     ] = None
+    token_file: TokenFile = None
 
 
 class _Server(uvicorn.Server):
@@ -86,8 +101,11 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def init(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file: TokenFile = None) -> None:
     """Create the data directory and the database, and print a new admin token. The token is shown only once.
+
+    If the output is not a terminal, the token is written to a file (mode 0600),
+    and the path is printed.
 
     Example: hushrec-server init --data-dir /var/lib/hushrec
     """
@@ -98,7 +116,9 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     try:
         migrate(database)
         with database.write() as session:
-            typer.echo(create_admin(session, SystemClock().now()))
+            made = create_admin(session, SystemClock().now())
+            text = "" if made is None else hand_over(made, settings, token_file)
+        typer.echo(text)
     finally:
         database.close()
 
@@ -107,22 +127,28 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
 def serve(options: ServeOptions) -> None:
     """Run the server until it receives SIGINT or SIGTERM. The first start prints an admin token, once.
 
+    If the output is not a terminal, the token is written to a file (mode 0600),
+    and the path is printed.
+
     Each option can also be set by the environment variable in brackets, which
     is followed by the default. An option overrides its variable.
 
     Example: hushrec-server serve --data-dir /var/lib/hushrec --host 0.0.0.0 --port 8000
     """
-    settings = Settings.load(**asdict(options))
-    _check_tls_files(settings)
+    settings = Settings.load(**{name: value for name, value in asdict(options).items() if name != "token_file"})
+    check_tls_files(settings)
     configure_logging(settings.log_format, settings.log_level)
+    for warning in doubtful_settings(settings, os.environ):
+        _LOG.warning("%s", warning)
     with own_data_directory(settings.data_dir):
         make_private(settings)
+        _raise_file_limit(settings)
         service = create_app(settings)
         config = _uvicorn_config(settings, service)
         listening = _listen(config, settings)
         _prepare_storage(settings)
         if settings.operator_token is None:
-            _print_first_token(settings)
+            _print_first_token(settings, options.token_file)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again after its shutdown: exit with status 0
         signal.signal(number, _exit)
     gc.collect()
@@ -134,11 +160,16 @@ def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
 
 
-def _check_tls_files(settings: Settings) -> None:
-    """Raise `CommandError` for a TLS file that cannot be read; the error of `ssl` does not name the file."""
-    for path in filter(None, (settings.tls_cert, settings.tls_key, settings.client_ca)):
-        if not os.access(path, os.R_OK):
-            raise CommandError(f"cannot read {path}")
+def _raise_file_limit(settings: Settings) -> None:
+    """Allow as many open files as the connections need; warn if the system permits fewer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = settings.max_connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < needed:
+        _LOG.warning("%d open files are permitted, and max_connections needs %d: raise ulimit -n", allowed, needed)
 
 
 def _listen(config: uvicorn.Config, settings: Settings) -> socket.socket:
@@ -158,7 +189,7 @@ def _uvicorn_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         root_path=settings.root_path,
-        http=BoundedHttp,
+        http=bounded_http(settings.max_connections, settings.max_connections_per_address),
         ws="none",
         log_config=None,
         access_log=False,
@@ -193,14 +224,15 @@ def _prepare_storage(settings: Settings) -> None:
         workers.close()
 
 
-def _print_first_token(settings: Settings) -> None:
+def _print_first_token(settings: Settings, token_file: Path | None) -> None:
     """Create and print an admin token if the database has no operator yet."""
     database = Database(settings.database, connections=1)
     try:
         with database.write() as session:
-            token = create_admin(session, SystemClock().now(), only_first=True)
+            made = create_admin(session, SystemClock().now(), only_first=True)
+            text = "" if made is None else hand_over(made, settings, token_file)
     finally:
         database.close()
-    if token is not None:
-        typer.echo(f"operator token (shown once, only its hash is kept): {token}")
+    if made is not None:
+        typer.echo(f"operator token (given once, only its hash is kept): {text}")
         sys.stdout.flush()

@@ -9,15 +9,36 @@ import typer
 from pydantic import ValidationError
 
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, show, transaction
+from aggregator_service.commands.common import (
+    CommandError,
+    DatabaseUrl,
+    DataDir,
+    blob_store,
+    named_task,
+    show,
+    transaction,
+)
+from aggregator_service.commands.evaluation_options import (
+    EvaluateEvery,
+    FinalRounds,
+    HoldOut,
+    Keep,
+    Negatives,
+    StopAfter,
+    evaluation_of,
+)
+from aggregator_service.commands.parameter_help import parameter_help
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
+from aggregator_service.tasks.measurements import measurements
 from aggregator_service.tasks.revocations import store_revocations
+from aggregator_service.tasks.starts import StartSource, check_start, check_start_alone, store_start, with_start
 from aggregator_service.tasks.tasks import create_invitation, create_task, list_tasks, plan_request, task_view
 from protocols.errors import CodecError
 from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
 from protocols.parameter_text.first_fault import first_fault
 from protocols.parameter_text.named_values import named_values
+from protocols.recipes.recommended import Variant, advise, parameters_for
 from protocols.recipes.registry import RECIPES
 from protocols.sums.registry import MECHANISMS
 
@@ -42,11 +63,28 @@ def _organiser(key: str | None, scope: str) -> OrganiserPin | None:
         raise CommandError("--organiser is not a public key: pass what hushrec organiser init printed") from None
 
 
+def _show_parameters(context: typer.Context, wanted: bool) -> None:
+    """Print the parameters of the recipe and the mechanism, which are eager options and therefore known, and exit."""
+    if wanted:
+        typer.echo(parameter_help(context.params["recipe"], context.params["mechanism"]))
+        raise typer.Exit
+
+
 @tasks.command("create")
 def task_create(
     name: Annotated[str, typer.Argument(help="Name of the task.")],
-    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(sorted(RECIPES))}.")],
-    mechanism: Annotated[str, typer.Option(help=f"How it is summed: {', '.join(sorted(MECHANISMS))}.")] = "ckks",
+    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(sorted(RECIPES))}.", is_eager=True)],
+    mechanism: Annotated[
+        str, typer.Option(help=f"How it is summed: {', '.join(sorted(MECHANISMS))}.", is_eager=True)
+    ] = "ckks",
+    help_parameters: Annotated[
+        bool,
+        typer.Option(
+            "--help-parameters",
+            callback=_show_parameters,
+            help="Print the parameters of the recipe, the mechanism and the schedule, and exit.",
+        ),
+    ] = False,
     recipe_parameter: Annotated[
         list[str] | None, typer.Option("-r", help="Recipe parameter, name=value; repeatable.")
     ] = None,
@@ -54,6 +92,9 @@ def task_create(
         list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
     ] = None,
     schedule: Annotated[list[str] | None, typer.Option("-s", help="Schedule entry, name=value; repeatable.")] = None,
+    variant: Annotated[
+        Variant, typer.Option(help="Parameters that are not named: recommended ones, or those of the paper.")
+    ] = "recommended",
     data_set: Annotated[
         str | None, typer.Option(help="Label of the data set; give tasks over the same data the same label.")
     ] = None,
@@ -64,6 +105,18 @@ def task_create(
         str | None,
         typer.Option(help="Scope of the organiser's certificates.", show_default="the task's name"),
     ] = None,
+    evaluate_every: EvaluateEvery = None,
+    holdout: HoldOut = None,
+    negatives: Negatives = None,
+    keep: Keep = None,
+    stop_after: StopAfter = None,
+    final_rounds: FinalRounds = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            help="Name or id of a complete privirec-k task, plain or masked; the new task starts from its factors."
+        ),
+    ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -71,21 +124,63 @@ def task_create(
 
     Example: hushrec-server task create movies --recipe colr -r items=3706 -r rank=4 -s cohort_size=20 -s rounds=100
     """
+    evaluation = evaluation_of(
+        evaluate_every,
+        holdout=holdout,
+        negatives=negatives,
+        keep=keep,
+        stop_after=stop_after,
+        final_rounds=final_rounds,
+    )
+    del help_parameters  # used by its callback
+    chosen = parameters_for(recipe, named_values(recipe_parameter or []), variant, started=start_from is not None)
     request = TaskRequest.model_validate(
         {
             "name": name,
-            "recipe": {"name": recipe, "parameters": named_values(recipe_parameter or [])},
+            "recipe": {"name": recipe, "parameters": chosen},
             "mechanism": {"name": mechanism, "parameters": named_values(mechanism_parameter or [])},
             "schedule": _schedule(schedule or []),
             "data_set": data_set,
             "organiser": _organiser(organiser, scope or name),
+            "evaluation": evaluation,
         }
     )
+    check_start(request)
+    start, blobs = None, blob_store(data_dir, database_url)
+    if start_from is not None:
+        check_start_alone(request)
+        with transaction(data_dir, database_url) as session:
+            source = StartSource.of(session, named_task(session, start_from))
+        request, start = with_start(request, source, blobs)
     plan = plan_request(request)
     with transaction(data_dir, database_url) as session:
         task = create_task(session, request, plan, SystemClock().now())
+        if start is not None:
+            store_start(session, blobs, task, start)
         view = task_view(session, task, Settings.load().signatures)
     show(view.model_dump(mode="json"))
+
+
+@tasks.command("advise")
+def task_advise(
+    items: Annotated[int, typer.Option(help="Number of items.")],
+    clients: Annotated[int, typer.Option(help="Number of clients that will take part.")],
+    interactions: Annotated[int, typer.Option(help="Interactions of all clients together; an estimate is enough.")],
+    recipe: Annotated[Literal["colr", "fedmf", "scolr"], typer.Option(help="Recipe of the task.")] = "colr",
+) -> None:
+    """Print sizes and settings for data of this size, and the command that creates the task.
+
+    Example: hushrec-server task advise --items 1682 --clients 943 --interactions 100000
+    """
+    advice = advise(items, clients, interactions)
+    chosen = parameters_for(recipe, {"items": items, "count_sums": advice.count_sums})
+    typer.echo(f"rounds {advice.rounds}, of which {advice.count_sums} count items; cohort {advice.cohort_size}")
+    for name, value in sorted(chosen.items()):
+        typer.echo(f"  {name} = {value}")
+    typer.echo(
+        f"hushrec-server task create NAME --recipe {recipe} -r items={items} -r count_sums={advice.count_sums} "
+        f"-s cohort_size={advice.cohort_size} -s rounds={advice.rounds} --organiser KEY"
+    )
 
 
 @tasks.command("list")
@@ -95,7 +190,7 @@ def task_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
     Example: hushrec-server task list --data-dir /var/lib/hushrec
     """
     with transaction(data_dir, database_url) as session:
-        views = [task_view(session, task) for task in list_tasks(session)]
+        views = [task_view(session, task, now=SystemClock().now()) for task in list_tasks(session)]
     for view in views:
         done = f"{view.completed_rounds}/{view.schedule.rounds} rounds"
         typer.echo(f"{view.name}  {view.task_id}  {view.state}  {done}  {_members(view)}")
@@ -114,13 +209,15 @@ def task_show(
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Print a task as JSON, with its plan, counts and warnings.
+    """Print a task as JSON, with its plan, counts and warnings, and its curve where the server can open the sums.
 
     Example: hushrec-server task show movies
     """
     with transaction(data_dir, database_url) as session:
-        view = task_view(session, named_task(session, task), Settings.load().signatures)
-    show(view.model_dump(mode="json"))
+        row = named_task(session, task)
+        view = task_view(session, row, Settings.load().signatures, SystemClock().now())
+        curve = measurements(session, row)
+    show(view.model_dump(mode="json") | ({"curve": curve} if view.evaluation else {}))
 
 
 @tasks.command("revocations")
@@ -159,7 +256,10 @@ def task_close(
 def invite(
     task: Annotated[str, typer.Argument(help="Name or id of the task.")],
     role: Annotated[
-        Literal["member", "holder"], typer.Option(help="holder: creates the task's keys; a task has one holder.")
+        Literal["member", "holder", "committee"],
+        typer.Option(
+            help="holder: creates the task's keys; a task has one holder. committee: takes masks off one-shot sums."
+        ),
     ] = "member",
     uses: Annotated[int, typer.Option(help="Number of clients that can use it.")] = 1,
     expires_seconds: Annotated[

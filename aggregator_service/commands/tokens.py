@@ -9,6 +9,8 @@ import typer
 from aggregator_service.access.operator_tokens import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import DatabaseUrl, DataDir, transaction
+from aggregator_service.commands.token_output import TokenFile, hand_over
+from aggregator_service.settings import Settings
 from protocols.messages import OperatorRequest, OperatorRole
 
 __all__ = ["tokens"]
@@ -28,8 +30,12 @@ def token_create(
     expires_days: Annotated[float | None, typer.Option(help="Days until it expires; default: never.")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Create a token and print it once; the server stores only its hash.
+
+    If the output is not a terminal, the token is written to a file (mode 0600),
+    and the path is printed.
 
     Example: hushrec-server token create grafana --role read-only --expires-days 90
     """
@@ -37,7 +43,8 @@ def token_create(
     request = OperatorRequest(name=name, role=role, expires_seconds=seconds)
     with transaction(data_dir, database_url) as session:
         made = create_operator(session, request, SystemClock().now())
-    typer.echo(made.token)
+        text = hand_over(made, Settings.load(data_dir=data_dir), token_file)
+    typer.echo(text)
 
 
 @tokens.command("list")
@@ -59,14 +66,20 @@ def _expiry(seconds: float | None) -> str:
 
 
 @tokens.command("rotate")
-def token_rotate(name: Name, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+def token_rotate(
+    name: Name, data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file: TokenFile = None
+) -> None:
     """Replace a token: print the new one, and make the old one invalid at once. The new one has the same lifetime.
+
+    If the output is not a terminal, the token is written to a file (mode 0600),
+    and the path is printed.
 
     Example: hushrec-server token rotate grafana
     """
     with transaction(data_dir, database_url) as session:
         made = rotate_operator(session, name, SystemClock().now())
-    typer.echo(made.token)
+        text = hand_over(made, Settings.load(data_dir=data_dir), token_file)
+    typer.echo(text)
 
 
 @tokens.command("revoke")

@@ -1,8 +1,12 @@
 """Run jobs on a Dask cluster, for more than one machine. The only module that imports Dask.
 
 The operator runs the scheduler and the workers. A worker reads and writes blobs, as a local worker process does.
-Whoever can connect to a scheduler without TLS can run any code on it: use it in a private network only, or with TLS
-from Dask's own configuration (DASK_DISTRIBUTED__COMM__TLS__...).
+Whoever can connect to a scheduler without TLS can run any code on it and on the workers: use TLS, from Dask's own
+configuration (DASK_DISTRIBUTED__COMM__TLS__...).
+
+The server unpickles nothing that a scheduler or a worker sends. Its connections decode plain values only
+(`compute.plain_comm`), and it never fetches the result of a Dask task. A job writes a report as a blob, which the
+server checks (`compute.outcomes`). Jobs go to the workers as pickles: the workers trust the server.
 """
 
 from __future__ import annotations
@@ -10,22 +14,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from importlib import metadata
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from uuid import uuid4
 
-from distributed import Client, KilledWorker, Security
+from distributed import Client, Security, get_worker
 from distributed import TimeoutError as DaskTimeoutError
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.compute import jobs
+from aggregator_service.compute.outcomes import Job as AnyJob
+from aggregator_service.compute.outcomes import (
+    OutcomeError,
+    blob_lengths,
+    longest_outcome,
+    read_outcome,
+    write_failure,
+    write_outcome,
+)
+from aggregator_service.compute.plain_comm import PLAIN_SCHEMES, register_plain_schemes
 from aggregator_service.compute.process_pool import ATTEMPTS, WorkersUnavailableError
-from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
+from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, BlobsUnavailableError, new_key
 
 __all__ = ["ClusterPool"]
 
@@ -36,9 +51,15 @@ _security: Final[Any] = Security
 
 _CONNECT_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 5.0
-"""Time limit for the answer of a scheduler or an idle worker."""
+_FIRST_ANSWER_SECONDS: Final = 30.0
+"""Time limits for the answer of a scheduler or an idle worker. At the first check workers import the project."""
 
 _PROTOCOLS: Final = {"dask": "tcp", "dask+tls": "tls"}
+
+_UNFIT_TOPIC: Final = "hushrec-unfit"
+_MOST_PROBES: Final = 10_000
+_MOST_LETTERS: Final = 400
+_NOT_PRINTABLE: Final = re.compile(r"[^ -~]")
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
@@ -57,8 +78,10 @@ class ClusterPool:
         self._lock = threading.Lock()
         self._client: Any = None
         self._threads: dict[str, int] = {}
+        self._checked = False
         self._fit_workers: set[str] = set()
         self._unfit: dict[str, str] = {}
+        self._said: dict[str, str] = {}
 
     @property
     def width(self) -> int:
@@ -78,34 +101,57 @@ class ClusterPool:
         The scheduler gives a job to another worker when one dies, and queues jobs while no worker is connected. A job
         is submitted again only when the scheduler gives it up or the connection to the scheduler is lost.
         """
-        reason = ""
+        reason, summed = "", cast("AnyJob", job)
         for attempt in range(1, ATTEMPTS + 1):
-            outcome = await run_in_threadpool(self._submit, work, job)
-            waiter = asyncio.wrap_future(outcome)
-            await asyncio.wait({waiter})  # awaiting it would not distinguish its cancellation from ours
-            if waiter.cancelled():
-                reason = "the connection to the Dask scheduler was lost"
-            elif isinstance(error := waiter.exception(), KilledWorker):
-                reason = "several workers died while they ran it"
-            elif isinstance(error, ImportError | _UnfitError):  # the worker has another version, or no hushrec
-                reason = f"the worker cannot run it: {error}"
+            report = new_key("outcomes", summed.task_id, summed.spec.number)
+            task = await asyncio.wrap_future(await run_in_threadpool(self._submit, work, summed, report))
+            if task.status == "finished":
+                try:
+                    return await run_in_threadpool(self._read, work, summed, report)
+                except OutcomeError as error:
+                    where = await run_in_threadpool(self._ran_on, task)
+                    reason = f"the report of the worker {where} is refused: {error}"
+            elif task.status == "error":
+                reason = "workers died while they ran it, or lack hushrec"
                 self._fit_workers.clear()
             else:
-                return waiter.result()
+                reason = "the connection to the Dask scheduler was lost"
             _LOG.warning("job failed (attempt %d of %d): %s", attempt, ATTEMPTS, reason)
         raise WorkersUnavailableError(f"a job failed {ATTEMPTS} times; last reason: {reason}")
 
-    def _submit(self, work: Callable[[Job], Outcome], job: Job) -> Future[Outcome]:
+    def _submit(self, work: Callable[..., Any], job: AnyJob, report: str) -> Future[Any]:
+        """Submit a job; return a future whose result is the Dask future, when that is done in one way or another."""
         with self._lock:
             client = self._connected()
             with suppress(DaskTimeoutError):  # a busy scheduler: use the workers that are known
                 self._check_workers(client)
-            executor = client.get_executor(pure=False, **self._placement())
             name = f"{work.__name__}-{uuid4().hex}"  # shown on the cluster's pages and in its logs
-            future: Future[Outcome] = executor.submit(
-                pickle.loads, _pickled_call(_run_job, _version(), work, job), key=name
-            )
-            return future
+            call = _pickled_call(_run_job, _version(), work, job, report)
+            return _done(client.submit(pickle.loads, call, key=name, pure=False, **self._placement()))
+
+    def _read(self, work: Callable[..., Outcome], job: AnyJob, report: str) -> Outcome:
+        """Return the outcome of a job; raises as `outcomes.read_outcome`, and `OutcomeError` for blobs that lack."""
+        try:
+            body = self._blobs.read(report, longest_outcome(job))
+        except BlobDamagedError:
+            raise OutcomeError("it is missing or too long") from None
+        finally:
+            self._blobs.delete(report)
+        outcome: Outcome = read_outcome(work, job, body)
+        for key, length in blob_lengths(job, outcome).items():
+            try:
+                found = self._blobs.length(key)
+            except BlobDamagedError:
+                found = -1
+            if found != length:
+                raise OutcomeError("a blob of its outcome is missing or has another length than the plan says")
+        return outcome
+
+    def _ran_on(self, task: Any) -> str:
+        """Return the address of the worker that ran a task, as the scheduler knows it."""
+        with self._lock, suppress(Exception):
+            return ", ".join(map(str, self._connected().who_has([task])[task.key]))
+        return "(unknown)"
 
     def _placement(self) -> dict[str, Any]:
         """Arguments that restrict a job to fit workers; none when no worker is unfit.
@@ -136,14 +182,18 @@ class ClusterPool:
             self._disconnect()
         if self._client is None:
             self._check_certificates()
+            register_plain_schemes()
+            scheme, _, place = self._address.partition("://")
             try:
                 self._client = _connect(
-                    self._address,
+                    f"{PLAIN_SCHEMES[scheme]}://{place}",
                     timeout=_CONNECT_SECONDS,
                     set_as_default=False,
                     asynchronous=False,
+                    direct_to_workers=False,
                     name="hushrec-server",
                 )
+                self._client.subscribe_topic(_UNFIT_TOPIC, self._note_unfit)
             except (OSError, DaskTimeoutError) as error:
                 raise self._unreachable(error) from None
             _LOG.info("connected to the Dask scheduler at %s", self._address)
@@ -175,27 +225,34 @@ class ClusterPool:
             raise self._unreachable(error) from None
         self._fit_workers &= self._threads.keys()
         before, self._unfit = self._unfit, {}
+        self._said.clear()
         probe = _pickled_call(_probe, _version(), self._blobs)
         answers = {
-            worker: client.submit(pickle.loads, probe, workers=[worker], pure=False, key=f"probe-{uuid4().hex}")
+            worker: _done(client.submit(pickle.loads, probe, workers=[worker], pure=False, key=f"probe-{uuid4().hex}"))
             for worker in self._threads.keys() - self._fit_workers
         }
-        deadline = monotonic() + _ANSWER_SECONDS
+        deadline = monotonic() + (_ANSWER_SECONDS if self._checked else _FIRST_ANSWER_SECONDS)
+        self._checked = True
         for worker, answer in answers.items():
             try:
-                unfit = answer.result(timeout=max(0.1, deadline - monotonic()))
-            except DaskTimeoutError:
+                task = answer.result(timeout=max(0.1, deadline - monotonic()))
+            except TimeoutError:
                 continue  # the worker is busy or about to stop: it is checked again the next time
-            except ImportError as error:
-                unfit = f"cannot import this version of hushrec ({error}): {_install()}"
-            except Exception as error:
-                unfit = f"failed to report its version ({type(error).__name__}): {_install()}"
-            if not unfit:
+            if task.status == "finished" and task.key not in self._said:
                 self._fit_workers.add(worker)
                 continue
+            if task.status not in ("finished", "error"):
+                continue  # the connection was lost
+            unfit = self._said.get(task.key, f"cannot import this version of hushrec: {_install()}")
             self._unfit[worker] = f"the Dask worker {worker} {unfit}"
             if worker not in before:
                 _LOG.error("%s", self._unfit[worker])
+
+    def _note_unfit(self, event: Any) -> None:
+        """Keep what a worker says about itself: the event of a probe, any plain value."""
+        match event:
+            case (_, {"probe": str() as probe, "text": str() as text}) if len(self._said) < _MOST_PROBES:
+                self._said[probe] = _NOT_PRINTABLE.sub("?", text[:_MOST_LETTERS])
 
     def _unreachable(self, error: Exception) -> WorkersUnavailableError:
         return WorkersUnavailableError(
@@ -235,10 +292,6 @@ def _pickled_call(function: Callable[..., Any], *arguments: Any) -> bytes:
     return pickle.dumps(_Call(function, *arguments), protocol=5)
 
 
-class _UnfitError(Exception):
-    """Raised on a worker whose version differs from the server's."""
-
-
 def _version() -> str:
     """Version of the package and of its jobs. Server and workers must have the same."""
     return f"{metadata.version('hushrec')} (jobs {jobs.JOBS_VERSION})"
@@ -248,8 +301,30 @@ def _install() -> str:
     return f"install the server's version there (pip install 'hushrec[cluster]=={metadata.version('hushrec')}')"
 
 
-def _probe(version: str, blobs: BlobStore) -> str:
-    """On a worker: return why it cannot run jobs of a server of `version`; empty when it can."""
+def _done(task: Any) -> Future[Any]:
+    """Return a future whose result is the Dask future itself, once that has finished, failed or been cancelled.
+
+    The result of the Dask future is never fetched: it would be unpickled.
+    """
+    done: Future[Any] = Future()
+
+    def finish(task: Any) -> None:
+        with suppress(InvalidStateError):  # nobody waits any more
+            done.set_result(task)
+
+    task.add_done_callback(finish)
+    return done
+
+
+def _probe(version: str, blobs: BlobStore) -> None:
+    """On a worker: report why it cannot run jobs of a server of `version`, if so, as an event of the probe's key."""
+    unfit = _why_unfit(version, blobs)
+    if unfit:
+        worker: Any = get_worker()
+        worker.log_event(_UNFIT_TOPIC, {"probe": worker.get_current_task(), "text": unfit})
+
+
+def _why_unfit(version: str, blobs: BlobStore) -> str:
     if _version() != version:
         return f"has hushrec {_version()}, and this server is {version}: install the same version on both"
     try:
@@ -261,8 +336,16 @@ def _probe(version: str, blobs: BlobStore) -> str:
     return ""
 
 
-def _run_job(version: str, work: Callable[[Job], Outcome], job: Job) -> Outcome:
-    """On a worker: run the job. Raises `_UnfitError` when the worker's version is not `version`."""
+def _run_job(version: str, work: Callable[[AnyJob], Any], job: AnyJob, report: str) -> None:
+    """On a worker: run the job and write its report as a blob.
+
+    Raises `ImportError` when the worker's version is not `version`; what it raises here is not sent to the server.
+    """
     if _version() != version:
-        raise _UnfitError(f"it has hushrec {_version()}, and the server is {version}")
-    return work(job)
+        raise ImportError(f"this worker has hushrec {_version()}, and the server is {version}")
+    try:
+        body = write_outcome(work, work(job))
+    except Exception as error:
+        _LOG.warning("a job failed: %s", type(error).__name__)
+        body = write_failure(error)
+    job.blobs.put(report, body)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
+from aggregator_service.compute.oneshot_unmasking import OneshotMasks
 from aggregator_service.compute.unmasking import Masks, SomeMasks
 from aggregator_service.crash_points import crash_point
 from aggregator_service.storage.blobs import BlobStore, new_key
@@ -38,9 +39,9 @@ __all__ = [
 ]
 
 
-JOBS_VERSION: Final = 2
+JOBS_VERSION: Final = 5
 """Raise it when a job's module, name, fields or meaning changes: jobs are pickled, so that server and Dask workers must
-agree on it. 2: the module moved from `rounds.folding` to `compute.jobs`."""
+agree on it. 4: releases of one-shot sums. 5: the terms of a task have an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class ReleaseJob:
     spec: RoundSpec
     partial: BlobRef
     survivors: int
-    masks: Masks | None
+    masks: Masks | OneshotMasks | None
     absorb: bool
     state: tuple[int, BlobRef] | None
     corrections: tuple[BlobRef, ...] = ()
@@ -122,6 +123,7 @@ class Released:
     aggregate_bytes: length of the aggregate. state: the new model state, where the server computes it. views: what each
     device group downloads of the state, by group; empty with one group. report: the recipe's metrics of the state.
     is_done: the recipe needs no further sum. bad_shares: secret shares that did not fit when the masks were removed.
+    wrong_members: of the committee of a one-shot sum, whose summed shares were wrong.
     """
 
     aggregate: BlobRef
@@ -131,6 +133,7 @@ class Released:
     report: dict[str, float]
     is_done: bool
     bad_shares: tuple[BadShare, ...]
+    wrong_members: tuple[str, ...] = ()
 
 
 def fold_batch(job: FoldJob) -> BlobRef:
@@ -146,7 +149,7 @@ def fold_batch(job: FoldJob) -> BlobRef:
 
 def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[tuple[Route, memoryview]]:
     for client_id, blob in job.contributions:
-        yield task.route(job.spec, client_id), job.blobs.view(blob.key, blob.digest)
+        yield task.route(job.spec, client_id), job.blobs.view(blob.key, blob.digest)[task.ticket_bytes :]
         crash_point("worker.folding")
 
 
@@ -160,7 +163,7 @@ def merge_partials(job: MergeJob) -> BlobRef:
 def unmask_some(job: UnmaskJob) -> tuple[BlobRef, tuple[BadShare, ...]]:
     """Return the correction and the wrong shares.
 
-    Raises `ThresholdError` when there are too few good shares to remove these masks.
+    Raises `ThresholdError` and `AtFaultError` as `protocols.sums.masked.server.unmask` does.
     """
     correction, bad_shares = job.masks.correction()
     crash_point("worker.unmasking")
@@ -175,18 +178,22 @@ def _write(job: FoldJob | MergeJob | UnmaskJob | ReleaseJob, kind: str, body: by
 def release_sum(job: ReleaseJob) -> Released:
     """Write the aggregate as clients download it and, with `absorb`, the new model state and its views.
 
-    Raises `ThresholdError` when there are too few good shares to remove the masks (nothing is written then),
-    `BlobDamagedError` as `fold_batch` does.
+    Raises `ThresholdError` and `AtFaultError` as `protocols.sums.masked.server.unmask` does, `SumUnopenedError` when
+    the masks of a one-shot sum do not come off (nothing is written then), `BlobDamagedError` as `fold_batch` does.
     """
     task = plan_task(job.terms, job.spec.sum_index)
     partial: Buffer = job.blobs.view(job.partial.key, job.partial.digest)
     bad_shares: tuple[BadShare, ...] = ()
-    if job.masks is not None:
-        partial, bad_shares = job.masks.remove_from(partial)
-    if job.corrections:
-        corrections = (job.blobs.view(blob.key, blob.digest) for blob in job.corrections)
-        partial = task.mechanism.merge(task.sum_plan, chain((partial,), corrections))
-    aggregate = task.mechanism.release(task.sum_plan, partial)
+    wrong_members: tuple[str, ...] = ()
+    if isinstance(job.masks, OneshotMasks):
+        aggregate, wrong_members = job.masks.unmask(partial, job.survivors)
+    else:
+        if job.masks is not None:
+            partial, bad_shares = job.masks.remove_from(partial)
+        if job.corrections:
+            corrections = (job.blobs.view(blob.key, blob.digest) for blob in job.corrections)
+            partial = task.mechanism.merge(task.sum_plan, chain((partial,), corrections))
+        aggregate = task.mechanism.release(task.sum_plan, partial)
     released = _write(job, "aggregates", aggregate)
     if not job.absorb:
         return Released(released, len(aggregate), None, (), {}, is_done=False, bad_shares=bad_shares)
@@ -210,6 +217,7 @@ def release_sum(job: ReleaseJob) -> Released:
         report=task.recipe.report(after),
         is_done=task.recipe.is_done(after),
         bad_shares=bad_shares,
+        wrong_members=wrong_members,
     )
 
 

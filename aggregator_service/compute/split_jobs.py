@@ -28,6 +28,7 @@ from aggregator_service.compute.jobs import (
     unmask_some,
 )
 from aggregator_service.compute.process_pool import Workers
+from aggregator_service.compute.unmasking import Masks
 from aggregator_service.crash_points import crash_point
 from aggregator_service.logs import fields
 from aggregator_service.settings import SPLIT_BYTES
@@ -74,8 +75,9 @@ class SplitJobs:
         """Run a release, removing masks first; raises as `jobs.release_sum` and `Workers.run` do."""
         parts = await self._split_masks(job)
         if len(parts) < 2:
-            masks = None if job.masks is None else replace(job.masks, threads=self.workers.threads(1))
-            return await self.workers.run(release_sum, replace(job, masks=masks))
+            if isinstance(job.masks, Masks):
+                job = replace(job, masks=replace(job.masks, threads=self.workers.threads(1)))
+            return await self.workers.run(release_sum, job)
         _LOG.debug("masks split", extra=fields(task=job.task_id, round=job.spec.number, parts=len(parts)))
         found: list[tuple[BlobRef, tuple[BadShare, ...]]] = []
         try:
@@ -89,7 +91,7 @@ class SplitJobs:
 
     async def _split_masks(self, job: ReleaseJob) -> tuple[UnmaskJob, ...]:
         width = self.workers.width
-        if job.masks is None or width == 1:
+        if not isinstance(job.masks, Masks) or width == 1:
             return ()
         parts = await run_in_threadpool(job.masks.split, width, self.split_bytes, self.workers.threads(width))
         return tuple(UnmaskJob(job.blobs, job.task_id, job.spec, part) for part in parts)

@@ -23,21 +23,26 @@ __all__ = ["Masks", "SomeMasks"]
 class Masks:
     """What is needed to remove the masks of a round.
 
-    roster: the encoded roster. sharers, survivors: client ids. replies: the unmask messages by client id. threads: how
-    many to use.
+    roster: the encoded roster. shares, replies: the messages by client id. survivors: client ids. threads: how many to
+    use.
     """
 
     context: RoundContext
     roster: bytes = field(repr=False)
-    sharers: tuple[str, ...] = field(repr=False)
+    shares: Mapping[str, bytes] = field(repr=False)
     survivors: tuple[str, ...] = field(repr=False)
     replies: Mapping[str, bytes] = field(repr=False)
     threads: int = 1
 
+    @property
+    def sharers(self) -> tuple[str, ...]:
+        """The ids of the clients that shared."""
+        return tuple(self.shares)
+
     def remove_from(self, partial: Buffer) -> tuple[bytes, tuple[BadShare, ...]]:
-        """Return the partial sum without masks, and the wrong shares; `ThresholdError` for too few good replies."""
+        """Return the partial sum without masks, and the wrong shares; raises as `server.unmask`."""
         roster = open_roster(self.context, self.roster)
-        found = server.unmask(roster, self.sharers, self.survivors, self.replies, self.threads)
+        found = server.unmask(roster, self.shares, self.survivors, self.replies, self.threads)
         return MASKED.correct(self.context.plan, partial, found.correction), found.bad_shares
 
     def split(self, workers: int, least_bytes: int, threads: int) -> tuple[SomeMasks, ...]:
@@ -47,7 +52,7 @@ class Masks:
         Raises `ThresholdError` when a secret has too few replies.
         """
         roster = open_roster(self.context, self.roster)
-        held = server.collect_shares(roster, self.sharers, self.survivors, self.replies)
+        held = server.collect_shares(roster, self.shares, self.survivors, self.replies)
         masks = server.count_masks(roster, self.survivors, held)
         parts = min(workers, masks * self.context.plan.partial_bytes // least_bytes)
         return tuple(

@@ -247,4 +247,4 @@ def not_found(request: Request, _visitor: VisitorOf, rest: str) -> Response:
     """Answer all other paths with 404."""
     if not rest:
         return redirect(request, "")
-    raise Problem("not-found", "No such page.")
+    raise Problem("not-found", "Check the address, or find the task in the list.")

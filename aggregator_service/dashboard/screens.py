@@ -124,7 +124,7 @@ def task_of(session: Session, task_id: str) -> TaskRow:
     """Return the task. Raises: `Problem` not-found."""
     task = session.get(TaskRow, task_id)
     if task is None:
-        raise Problem("not-found", "No such task.")
+        raise Problem("not-found", "There is no task with this id: it may be on another server.")
     return task
 
 
@@ -132,5 +132,5 @@ def tally_of(session: Session, task_id: str, number: int) -> Tally:
     """Return the round with its counts. Raises: `Problem` not-found."""
     row = find_round(session, task_id, number)
     if row is None:
-        raise Problem("not-found", "No such round.")
+        raise Problem("not-found", "The task has no round with this number yet.")
     return tallies(session, [row])[0]

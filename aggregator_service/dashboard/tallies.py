@@ -10,7 +10,15 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ACTIVE, ORDER
-from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow, RoundStateRow, StageMessageRow
+from aggregator_service.storage.refusals import refusals_by_reason
+from aggregator_service.storage.schema import (
+    ChunkRow,
+    ContributionRow,
+    RoundRow,
+    RoundStateRow,
+    StageMessageRow,
+    TaskRow,
+)
 from protocols.messages.stages import MESSAGE_IN, RoundState, prerequisite_of
 
 __all__ = ["StateFacts", "Step", "Tally", "tallies"]
@@ -61,12 +69,15 @@ class Tally:
     """A round and its counts.
 
     parts: message name to (clients, bytes). uploads: clients with an incomplete upload. entered: states in order.
+    opened_by_holder: whether only the key holder can open the sum. refusals: clients that refused the round, by reason.
     """
 
     round: RoundRow
     parts: dict[str, tuple[int, int]] = field(default_factory=dict)
     uploads: int = 0
     entered: list[RoundStateRow] = field(default_factory=list)
+    opened_by_holder: bool = False
+    refusals: dict[str, int] = field(default_factory=dict)
 
     @property
     def active(self) -> bool:
@@ -75,8 +86,8 @@ class Tally:
 
     @property
     def masked(self) -> bool:
-        """Whether the round is masked."""
-        return self.round.model_digest is not None
+        """Whether the round is one of masked sums, which begins with keys and shares."""
+        return self.round.model_digest is not None and not self.round.committee
 
     @property
     def received(self) -> int:
@@ -90,8 +101,9 @@ class Tally:
 
     @property
     def deadline(self) -> float | None:
-        """Deadline of the current state, if it waits for clients."""
-        return self.round.deadline if self.round.state in MESSAGE_IN else None
+        """Deadline of the current state, if it waits for clients or the key holder."""
+        waits = self.round.state in MESSAGE_IN or self.round.state == RoundState.DECRYPTING
+        return self.round.deadline if waits else None
 
     @property
     def stage_began(self) -> float:
@@ -141,9 +153,13 @@ class Tally:
         return facts
 
     def _path(self) -> Sequence[str]:
+        if self.round.committee:
+            return (RoundState.COLLECTING, RoundState.CONFIRMING, RoundState.UNMASKING, RoundState.COMPLETE)
         if not self.masked:
-            return (RoundState.COLLECTING, RoundState.FOLDING, RoundState.COMPLETE)
-        order = [state for state in ORDER if state not in (RoundState.FOLDING, RoundState.FAILED)]
+            last = (RoundState.DECRYPTING,) if self.opened_by_holder else ()
+            return (RoundState.COLLECTING, RoundState.FOLDING, *last, RoundState.COMPLETE)
+        others = (RoundState.FOLDING, RoundState.DECRYPTING, RoundState.FAILED)
+        order = [state for state in ORDER if state not in others]
         return [state for state in order if state != RoundState.CONFIRMING or self.round.confirms]
 
     def _entered(self, index: int, row: RoundStateRow) -> StateFacts:
@@ -164,16 +180,18 @@ class Tally:
         )
 
     def _expected_deliveries(self, state: str) -> int | None:
-        """Return how many clients a state waits for: those that delivered in the state before it."""
+        """Return how many clients a state waits for: those that delivered in the state before it, or the committee."""
         message = MESSAGE_IN.get(state)
         if message is None:
             return None
+        if self.round.committee and message != "contribute":
+            return self.round.committee if message == "confirm" else self.clients("confirm")
         before = prerequisite_of(message, confirms=self.round.confirms) if self.masked else None
         return self.round.cohort if before is None else self.clients(before)
 
 
 def tallies(session: Session, rounds: Iterable[RoundRow]) -> list[Tally]:
-    """Return the rounds with their counts, in the order given. Makes four queries."""
+    """Return the rounds with their counts, in the order given. Makes five queries."""
     found = {row.id: Tally(row) for row in rounds}
     if not found:
         return []
@@ -189,7 +207,12 @@ def tallies(session: Session, rounds: Iterable[RoundRow]) -> list[Tally]:
     begun = select(ChunkRow.round_id, func.count(ChunkRow.client_id.distinct())).where(ChunkRow.round_id.in_(ids))
     for round_id, clients in session.execute(begun.group_by(ChunkRow.round_id)):
         found[round_id].uploads = clients
-    entered = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id.in_(ids)))
-    for row_ in sorted(entered, key=lambda one: (one.entered_at, ORDER.index(one.state))):
-        found[row_.round_id].entered.append(row_)
+    entered = select(RoundStateRow, TaskRow.opened_by).join(RoundRow, RoundRow.id == RoundStateRow.round_id)
+    entered = entered.join(TaskRow, TaskRow.id == RoundRow.task_id).where(RoundStateRow.round_id.in_(ids))
+    states = sorted(session.execute(entered), key=lambda one: (one[0].entered_at, ORDER.index(one[0].state)))
+    for state, opened_by in states:
+        found[state.round_id].entered.append(state)
+        found[state.round_id].opened_by_holder = opened_by == "holder"
+    for round_id, reasons in refusals_by_reason(session, ids).items():
+        found[round_id].refusals = reasons
     return list(found.values())

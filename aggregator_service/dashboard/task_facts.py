@@ -13,8 +13,9 @@ from aggregator_service.dashboard.quality import Series, quality
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.settings import Signatures
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
+from aggregator_service.tasks.committee import committee_size, committee_view
 from aggregator_service.tasks.tasks import task_view
-from protocols.messages import TaskView
+from protocols.messages import CommitteeView, TaskView
 
 __all__ = ["Invited", "Membership", "TaskFacts", "task_facts"]
 
@@ -42,7 +43,10 @@ class Invited:
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """A task, its rounds (newest first), its member counts, and the metrics its recipe reports."""
+    """A task, its rounds (newest first), its member counts, and the metrics its recipe reports.
+
+    committee: None if the mechanism has none.
+    """
 
     row: TaskRow
     view: TaskView
@@ -53,6 +57,7 @@ class TaskFacts:
     members: Membership
     invited: Invited
     quality: Sequence[Series]
+    committee: CommitteeView | None = None
 
 
 def task_facts(
@@ -67,7 +72,7 @@ def task_facts(
     rows = session.scalars(wanted.limit(PAGE + 1)).all()
     return TaskFacts(
         row=task,
-        view=task_view(session, task, signatures),
+        view=task_view(session, task, signatures, now),
         rounds=tallies(session, rows[:PAGE]),
         strip=session.scalars(mine.limit(60)).all()[::-1],
         older=rows[PAGE - 1].number if len(rows) > PAGE else None,
@@ -75,6 +80,7 @@ def task_facts(
         members=_members(session, task),
         invited=_invited(session, task, now),
         quality=quality(session, task.id),
+        committee=committee_view(session, task) if committee_size(task) else None,
     )
 
 
@@ -82,9 +88,10 @@ def _members(session: Session, task: TaskRow) -> Membership:
     def of(condition: object) -> object:
         return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)  # type: ignore[arg-type]
 
-    active = ClientRow.revoked_at.is_(None)
+    revoked = ClientRow.revoked_at.is_not(None)
+    active = ClientRow.revoked_at.is_(None) & (ClientRow.role != "committee")
     unkeyed = active & ClientRow.envelope_key.is_(None) & (ClientRow.role == "member")
-    query = select(of(active), of(~active), of(active & ClientRow.retired_in.is_not(None)), of(unkeyed))  # type: ignore[call-overload]
+    query = select(of(active), of(revoked), of(active & ClientRow.retired_in.is_not(None)), of(unkeyed))  # type: ignore[call-overload]
     enrolled, revoked, retired, waiting = session.execute(query.where(ClientRow.task_id == task.id)).one()
     return Membership(enrolled, revoked, retired, waiting if task.needs_keyring else 0)
 

@@ -19,6 +19,10 @@ _SEEN_BY = {
 }
 
 
+_UNMASKED = ("masked", "oneshot")
+"""Mechanisms whose sums are readable only once the masks are off."""
+
+
 @dataclass(frozen=True)
 class Term:
     """One line: label, value, and what the value means."""
@@ -39,7 +43,7 @@ def security_terms(task: TaskView) -> list[Term]:
     plan, schedule = task.plan, task.schedule
     bits = plan.get("security_bits") or 0
     level = Term("Security level", f"{bits} bits") if bits else Term("Security level", "none", "sums are not encrypted")
-    opened = ("everyone", "after the release") if task.mechanism.name == "masked" else _SEEN_BY[task.opened_by]
+    opened = ("everyone", "after the release") if task.mechanism.name in _UNMASKED else _SEEN_BY[task.opened_by]
     floor = Term("Privacy floor", f"{schedule.min_clients} clients", "with fewer survivors nothing is released")
     return [level, Term("Sums can be opened by", *opened), floor, *_mechanism_terms(plan), *_noise_terms(task)]
 
@@ -51,6 +55,11 @@ def _mechanism_terms(plan: Mapping[str, Any]) -> Iterator[Term]:
         yield Term("Key length", f"{figure(plan['key_bits'])} bits")
     if "mode" in plan:
         yield Term("Mode", str(plan["mode"]))
+    if "committee" in plan:
+        yield Term(
+            "Committee", f"{plan['committee']} members", f"withstands {plan['corrupt']} that collude with the server"
+        )
+        yield Term("Threshold, t", figure(plan["threshold"]), "members needed to take the masks off a sum")
     around = plan.get("neighbourhood")
     if isinstance(around, Mapping):
         yield Term("Neighbours, k", figure(around.get("degree")), "clients that hold the shares of a client")
@@ -79,6 +88,7 @@ def all_parameters(task: TaskView) -> list[tuple[str, list[tuple[str, str]]]]:
         "Schedule": task.schedule.model_dump(),
         f"Recipe {task.recipe.name}": task.recipe.parameters,
         f"Mechanism {task.mechanism.name}": task.mechanism.parameters,
+        "Evaluation": {} if task.evaluation is None else task.evaluation.model_dump(),
         "Plan": task.plan,
     }
     return [(name, [(path, figure(value)) for path, value in _flat(held)]) for name, held in groups.items() if held]

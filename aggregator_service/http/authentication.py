@@ -21,11 +21,13 @@ from aggregator_service.access.tokens import hash_token, matches
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import ClientRow, OperatorRow, TaskRow
+from protocols.crypto.http_signature import SignedRequest
 from protocols.messages import OperatorRole, Role
 
 __all__ = [
     "AdminOnly",
     "Bearer",
+    "MemberIs",
     "OperatorIs",
     "OperatorOnly",
     "PrincipalOf",
@@ -35,6 +37,7 @@ __all__ = [
     "client_address",
     "member_of",
     "require_operator",
+    "signed_request",
     "task_of",
     "verify_request",
 ]
@@ -65,6 +68,7 @@ _bearer = HTTPBearer(
 
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 """The bearer token of a request; None if the request has none."""
+_SIGNED_REQUEST: Final = "hushrec.signed_request"
 REFUSAL: Final = "hushrec.refusal"
 """Scope key of the `Problem` that `http.fast_polls` was refused with; `authenticate` raises it again."""
 
@@ -102,7 +106,9 @@ def verify_request(services: Services, scope: Scope, principal: Principal, token
     created = None
     if isinstance(principal, Enrolled) and services.settings.signatures == "required":
         try:
-            created = check_signature(scope, principal.client_id, principal.identity_key)
+            public = services.settings.public_authorities
+            created, signed = check_signature(scope, principal.client_id, principal.identity_key, public)
+            scope[_SIGNED_REQUEST] = signed
         except Problem:
             services.limits.failure(client_address(scope))
             raise
@@ -112,6 +118,11 @@ def verify_request(services: Services, scope: Scope, principal: Principal, token
         services.limits.operator(token_hash)
     if created is not None:  # after the count: the client did sign this request, even if it is an old recording
         check_fresh(created, services.clock.now(), services.settings.signature_window)
+
+
+def signed_request(scope: Scope) -> SignedRequest | None:
+    """Return what the verified signature of a client's request covers; None where signatures are not required."""
+    return cast("SignedRequest | None", scope.get(_SIGNED_REQUEST))
 
 
 def client_address(scope: Scope) -> str:
@@ -145,7 +156,7 @@ def _find(services: Services, token_hash: str) -> tuple[Enrolled, int] | Operato
     with services.database.read() as session:
         found = session.execute(_CLIENT_WITH, {"token_hash": token_hash}).one_or_none()
         if found is not None and matches(token_hash, found.token_hash):
-            role: Role = "holder" if found.role == "holder" else "member"
+            role = cast(Role, found.role)
             return Enrolled(found.id, found.task_id, role, found.device_group, found.identity_key), found.version
         operator = session.scalars(select(OperatorRow).where(OperatorRow.token_hash == token_hash)).one_or_none()
         if operator is None or not matches(token_hash, operator.token_hash):
@@ -180,6 +191,34 @@ ReaderOnly, OperatorOnly, AdminOnly = _require_role("read-only"), _require_role(
 
 OperatorIs = Annotated[Operator, OperatorOnly]
 """The operator who acts, for routes that record the name."""
+
+
+def _require_member(principal: PrincipalOf, request: Request) -> Enrolled:
+    return member_of(principal, request.path_params["task"])
+
+
+MemberIs = Annotated[Enrolled, Depends(_require_member)]
+"""The caller, a client of the task that the path names: checked before the body."""
+
+
+def _require_holder(member: MemberIs) -> Enrolled:
+    if member.role != "holder":
+        raise Problem("forbidden", "only the key holder may do this")
+    return member
+
+
+HolderIs = Annotated[Enrolled, Depends(_require_holder)]
+"""The caller, the key holder of the task that the path names: checked before the body."""
+
+
+def _require_committee(member: MemberIs) -> Enrolled:
+    if member.role != "committee":
+        raise Problem("forbidden", "only members of the committee may do this")
+    return member
+
+
+CommitteeMemberIs = Annotated[Enrolled, Depends(_require_committee)]
+"""The caller, in the committee of the task that the path names: checked before the body."""
 
 
 def task_of(session: Session, principal: Principal, task_id: str) -> TaskRow:

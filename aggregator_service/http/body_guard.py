@@ -1,4 +1,4 @@
-"""Limits on request bodies: length, time and digest of JSON bodies, and the rest of bodies that no route has read.
+"""Checks of request bodies: length, time, digest and media type of JSON, and the rest that no route has read.
 
 `BodyGuard` is an ASGI middleware because FastAPI reads a JSON body, whatever its length and pace, before it calls the
 route.
@@ -22,9 +22,10 @@ __all__ = ["BodyGuard", "carries_raw_body"]
 _DRAIN_BYTES: Final = 64 * 1024 * 1024
 _DRAIN_SECONDS: Final = 5.0
 _DRAIN_PAUSE: Final = 1.0
-_RAW_COLLECTIONS: Final = ("contributions", "keyring", "snapshots")
+_RAW_COLLECTIONS: Final = ("contributions", "keyring", "keys", "snapshots")
+_FORMS: Final = "/dashboard/"
 _STAGES: Final = "stages"
-_RAW_RESOURCES: Final = ("public-key", "certificate", "revocations")
+_RAW_RESOURCES: Final = ("key", "public-key", "certificate", "revocations")
 
 
 def carries_raw_body(scope: Scope) -> bool:
@@ -54,14 +55,17 @@ class BodyGuard:
             return
         body = _Body(scope, receive)
         if body.expected and not carries_raw_body(scope):
-            refusal = await self._read_json(body)
+            refusal = await self._read_json(body, scope["path"].removeprefix(scope.get("root_path", "")))
             if refusal is not None:
                 await _send_problem(scope, refusal, body.sender(send))
                 return
         await self._app(scope, body.receive, body.sender(send))
 
-    async def _read_json(self, body: _Body) -> str | None:
-        """Read the whole body for the route. Return a problem slug if it is too long, slow, cut off or altered."""
+    async def _read_json(self, body: _Body, path: str) -> str | None:
+        """Read the whole body for the route.
+
+        Returns a problem slug if it is too long, slow, cut off, altered or not JSON; the dashboard's forms need not be.
+        """
         if body.declared is not None and body.declared > self._limit:
             return "body-too-long"
         read = bytearray()
@@ -78,6 +82,8 @@ class BodyGuard:
             return "upload-timeout"
         if body.digest is not None and not _is_digest_of(body.digest, bytes(read)):
             return "bad-digest"
+        if read and not (body.is_json or path.startswith(_FORMS)):
+            return "unsupported-media-type"
         body.replay(bytes(read))
         return None
 
@@ -98,6 +104,10 @@ class _Body:
         length = headers.get(b"content-length", b"")
         self.declared = int(length) if length.isdigit() else None
         self.digest = headers.get(b"content-digest")
+        media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        self.is_json = media_type == b"application/json" or (
+            media_type.startswith(b"application/") and media_type.endswith(b"+json")
+        )
         self.expected = bool(self.declared) or b"transfer-encoding" in headers
         self.finished = not self.expected
         self._receive = receive
@@ -145,6 +155,7 @@ async def _send_problem(scope: Scope, slug: str, send: Send) -> None:
         "body-too-long": "the JSON body is too long",
         "upload-timeout": "the body did not arrive in time",
         "bad-request": "the connection closed before the end of the body",
+        "unsupported-media-type": "the body of this request must be JSON: send Content-Type: application/json",
         "bad-digest": "the SHA-256 of the body does not match the header Content-Digest",
     }
     problem = document(slug, details[slug])

@@ -1,9 +1,11 @@
-"""HTTP/1.1 connections with limits on the size of request headers and the time to send them; llhttp has none."""
+"""HTTP/1.1 connections with limits on their number, the size of request headers and the time to send them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -15,10 +17,24 @@ from aggregator_service.http.security_headers import API_HEADERS
 from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
 from aggregator_service.request_ids import HEADER, choose
 
-__all__ = ["BoundedHttp"]
+__all__ = ["BoundedHttp", "bounded_http"]
 
 _MALFORMED: Final = "the request is not well-formed HTTP/1.1"
 _TOO_LONG: Final = "the request headers are too long"
+_TOO_MANY: Final = "the server has too many connections"
+_TOO_MANY_FROM_ADDRESS: Final = "this address has too many connections"
+_RETRY_SECONDS: Final = b"5"
+_MOST_REFUSED: Final = 64
+"""Refused connections that may be half open, to read their answers, at the same time; further ones are reset."""
+
+
+@dataclass
+class Census:
+    """Open connections: in `total`, by peer address, and those that are `turned_away` and still half open."""
+
+    total: int = 0
+    admitted: Counter[str] = field(default_factory=Counter)
+    turned_away: int = 0
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -26,8 +42,14 @@ class BoundedHttp(HttpToolsProtocol):
 
     head_bytes, head_seconds: largest size and longest time from the first byte of a request to the end of its headers.
     A new connection must send its first request within `head_seconds`; between requests uvicorn's keep-alive timeout
-    applies. linger_seconds: how long a connection stays half open after a refusal.
+    applies. linger_seconds: how long a connection stays half open after a refusal. max_connections: open connections of
+    this process, and max_connections_per_address: of one peer address; 0: no limit. A connection above a limit is
+    answered 503 and closed.
     """
+
+    max_connections = 0
+    max_connections_per_address = 0
+    census = Census()
 
     head_bytes = 64 * 1024
     head_seconds = 20.0
@@ -37,17 +59,57 @@ class BoundedHttp(HttpToolsProtocol):
     _head_taken = 0
     _head_timer: asyncio.TimerHandle | None = None
     _refused = False
+    _address = ""
+    _admitted = False
+    _turned_away = False
     _cycles: Sequence[Any] = ()
 
     def connection_made(self, transport: Any) -> None:
-        """Start the time limit of the first request (`asyncio.Protocol`)."""
+        """Count the connection and start the time limit of its first request (`asyncio.Protocol`)."""
         super().connection_made(transport)
         self._await_head()
+        self._enter(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the time limit (`asyncio.Protocol`)."""
+        """Stop the time limit and no longer count the connection (`asyncio.Protocol`)."""
         self._stop_timer()
+        self._leave()
         super().connection_lost(exc)
+
+    def _enter(self, transport: Any) -> None:
+        """Count the connection, or refuse it."""
+        peer = transport.get_extra_info("peername")
+        self._address = str(peer[0]) if isinstance(peer, tuple) else ""
+        admitted = self.census.admitted
+        if 0 < self.max_connections <= self.census.total:
+            self._refuse_connection(_TOO_MANY)
+        elif 0 < self.max_connections_per_address <= admitted[self._address]:
+            self._refuse_connection(_TOO_MANY_FROM_ADDRESS)
+        else:
+            self._admitted = True
+            self.census.total += 1
+            admitted[self._address] += 1
+
+    def _leave(self) -> None:
+        admitted = self.census.admitted
+        if self._admitted:
+            self.census.total -= 1
+            admitted[self._address] -= 1
+        elif self._turned_away:
+            self.census.turned_away -= 1
+        if not admitted[self._address]:
+            del admitted[self._address]
+        self._admitted = self._turned_away = False
+
+    def _refuse_connection(self, reason: str) -> None:
+        if self.census.turned_away >= _MOST_REFUSED:
+            self._refused = True
+            self._stop_timer()
+            self.transport.abort()
+            return
+        self._turned_away = True
+        self.census.turned_away += 1
+        self._refuse(b"503 Service Unavailable", "unavailable", reason, (b"retry-after", _RETRY_SECONDS))
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes; refuse the request when its headers exceed `head_bytes` (`asyncio.Protocol`)."""
@@ -72,7 +134,8 @@ class BoundedHttp(HttpToolsProtocol):
             if rest:
                 self._parse(rest)
         except HttpParserError:
-            self.send_400_response(_MALFORMED)
+            if not self._refused:  # the callbacks of the parser refuse headers that are too long themselves
+                self.send_400_response(_MALFORMED)
 
     def on_message_begin(self) -> None:
         """Start the limits of a request at its first byte (httptools callback)."""
@@ -80,7 +143,13 @@ class BoundedHttp(HttpToolsProtocol):
         self._await_head()
 
     def on_headers_complete(self) -> None:
-        """End the limits of the headers; bodies have limits of their own (httptools callback)."""
+        """End the limits of the headers; bodies have limits of their own (httptools callback).
+
+        Headers that arrive in one packet are measured here, because only the parser knows where they end.
+        """
+        if _head_length(self.url, self.headers) > self.head_bytes:
+            self.send_400_response(_TOO_LONG)
+            raise ValueError(_TOO_LONG)  # ends the parsing
         self._head_open = False
         self._stop_timer()
         super().on_headers_complete()
@@ -113,10 +182,16 @@ class BoundedHttp(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         self.pipeline.clear()
-        body = document("bad-request", msg).model_dump_json(exclude_none=True).encode()
-        headers = [*self.server_state.default_headers, (HEADER, choose(None).encode()), *API_HEADERS]
+        self._refuse(b"400 Bad Request", "bad-request", msg)
+
+    def _refuse(self, status: bytes, problem: str, reason: str, *more: tuple[bytes, bytes]) -> None:
+        """Answer with a problem document and close the connection, whatever the client sends."""
+        self._refused, self._head_open = True, False
+        self._stop_timer()
+        body = document(problem, reason).model_dump_json(exclude_none=True).encode()
+        headers = [*self.server_state.default_headers, (HEADER, choose(None).encode()), *API_HEADERS, *more]
         headers += [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
-        lines = [b"HTTP/1.1 400 Bad Request", *(b": ".join(header) for header in headers), b"connection: close"]
+        lines = [b"HTTP/1.1 " + status, *(b": ".join(header) for header in headers), b"connection: close"]
         self.transport.write(b"\r\n".join([*lines, b"", body]))
         if not self.transport.can_write_eof():  # TLS
             self.transport.close()
@@ -137,3 +212,14 @@ class BoundedHttp(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def _head_length(url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> int:
+    """Return the bytes of a request line and headers, without the method and the version."""
+    return len(url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in headers)
+
+
+def bounded_http(max_connections: int, max_connections_per_address: int) -> type[BoundedHttp]:
+    """Return `BoundedHttp` with these limits, for uvicorn, which makes the protocols itself."""
+    limits = {"max_connections": max_connections, "max_connections_per_address": max_connections_per_address}
+    return type("LimitedHttp", (BoundedHttp,), {**limits, "census": Census()})

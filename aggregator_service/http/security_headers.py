@@ -10,18 +10,11 @@ __all__ = ["API_HEADERS", "SecurityHeaders", "hsts_header"]
 
 _Headers = tuple[tuple[bytes, bytes], ...]
 
-_API: Final = "/v1/"
 _DASHBOARD: Final = "/dashboard"
-_API_VIEWERS: Final = frozenset({"/docs", "/redoc"})
+_PAGES: Final = frozenset((_DASHBOARD, "/"))
+"""Paths of HTML pages, besides those below the dashboard."""
 
 _API_POLICY: Final = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-# FastAPI's documentation pages load their viewer from a CDN and start it with an inline script.
-_VIEWER_POLICY: Final = (
-    b"default-src 'none'; connect-src 'self'; img-src 'self' data: https://fastapi.tiangolo.com; "
-    b"script-src 'unsafe-inline' https://cdn.jsdelivr.net; worker-src blob:; "
-    b"style-src 'unsafe-inline' https://cdn.jsdelivr.net https://fonts.googleapis.com; "
-    b"font-src https://fonts.gstatic.com; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-)
 # The dashboard uses its own style sheet, script and forms, and loads nothing from other hosts.
 _DASHBOARD_POLICY: Final = (
     b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -41,7 +34,6 @@ def _headers(policy: bytes, referrer: bytes = b"no-referrer") -> _Headers:
 
 API_HEADERS: Final = _headers(_API_POLICY)
 """Headers of responses that are not HTML pages, without Strict-Transport-Security."""
-_VIEWER_HEADERS: Final = _headers(_VIEWER_POLICY)
 # With "no-referrer" browsers send "Origin: null" with forms, and the dashboard compares the origin.
 _DASHBOARD_HEADERS: Final = _headers(_DASHBOARD_POLICY, b"same-origin")
 _HSTS: Final = b"strict-transport-security"
@@ -62,9 +54,7 @@ class SecurityHeaders:
     def __init__(self, app: ASGIApp, *, hsts_seconds: int) -> None:
         self._app = app
         hsts = hsts_header(hsts_seconds)
-        self._api, self._viewer, self._dashboard = (
-            (*headers, *hsts) for headers in (API_HEADERS, _VIEWER_HEADERS, _DASHBOARD_HEADERS)
-        )
+        self._api, self._dashboard = ((*headers, *hsts) for headers in (API_HEADERS, _DASHBOARD_HEADERS))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, and add the headers to the start of its response."""
@@ -84,8 +74,4 @@ class SecurityHeaders:
         await self._app(scope, receive, send_with_headers)
 
     def _headers_for(self, path: str) -> _Headers:
-        if path.startswith(_API):
-            return self._api
-        if path == _DASHBOARD or path.startswith(f"{_DASHBOARD}/"):
-            return self._dashboard
-        return self._viewer if path in _API_VIEWERS else self._api
+        return self._dashboard if path in _PAGES or path.startswith(f"{_DASHBOARD}/") else self._api

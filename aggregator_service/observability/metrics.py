@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -21,6 +21,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from aggregator_service.round_states import ACTIVE, TABLE, TERMINAL
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
+from protocols.messages import RefusalReason
 from protocols.messages.problem import PROBLEM_TYPES
 from protocols.messages.stages import RoundState
 
@@ -37,6 +38,7 @@ _KINDS: Final = {
     "/snapshots/{number}": "snapshot",
     "/keyring/{client}": "envelope",
     "/public-key": "public-key",
+    "/committee/{client}/keys/{number}": "committee-key",
 }
 """Kind of a raw body, by the end of the path of its route."""
 _FINAL_EVENTS: Final = {event for row in TABLE.values() for event, target in row.items() if target in TERMINAL}
@@ -82,6 +84,12 @@ class Metrics:
             ["phase"],
             registry=registry,
         )
+        self._refusals = Counter(
+            "hushrec_refusals_total",
+            "Rounds that clients left on their own decision, by reason.",
+            ["reason"],
+            registry=registry,
+        )
         self._fold_seconds = _jobs_histogram("hushrec_fold_seconds", "Folding one batch of contributions.", registry)
         self._release_seconds = _jobs_histogram(
             "hushrec_release_seconds", "Releasing a sum that has no masks.", registry
@@ -98,10 +106,16 @@ class Metrics:
         """Create series with value 0, so that Prometheus sees the change when the first event is counted."""
         for result in ("accepted", "repeated", "conflict"):
             self._contributions.labels(result, "")
+        for reason in get_args(RefusalReason):
+            self._refusals.labels(reason)
         for kind in _KINDS.values():
             self._upload_bytes.labels(kind)
         for event in _FINAL_EVENTS:
             self._outcomes.labels(event.name.lower())
+
+    def count_refusal(self, reason: RefusalReason) -> None:
+        """Count a client's notice that it leaves a round."""
+        self._refusals.labels(reason).inc()
 
     def watch(self, database: Database) -> None:
         """Report what `database` holds, and count outcomes and dropouts of its transactions."""

@@ -43,6 +43,7 @@ class ClientRoundStatus:
     """What a round view says about one client. Clients with equal status get the same answer."""
 
     in_cohort: bool
+    in_committee: bool
     expected: bool
     delivered: bool
     contributed: bool
@@ -94,6 +95,7 @@ class CachedRound:
         in_cohort = client_id in data.clients["asked"]
         return ClientRoundStatus(
             in_cohort=in_cohort,
+            in_committee=client_id in data.clients.get("committee", ()),
             expected=data.prerequisite is not None and client_id in data.clients[data.prerequisite],
             delivered=data.awaited is not None and client_id in data.clients[data.awaited],
             contributed=client_id in data.clients["contribute"],
@@ -121,7 +123,7 @@ class CachedRound:
         if found is None:
             route = data.plan.route(data.spec, client_id)
             if route not in self._route_lengths:
-                self._route_lengths[route] = data.plan.sum_plan.contribution_bytes(route)
+                self._route_lengths[route] = data.plan.upload_bytes(route)
             found = self._client_lengths[client_id] = self._route_lengths[route]
         return found
 
@@ -137,6 +139,8 @@ class CachedRound:
         data = self._require_round()
         update: dict[str, Any] = dict(vars(status))
         update["received"] = len(data.clients["contribute"])
+        if data.row.committee and data.awaited is not None and data.awaited != "contribute":
+            update["answered"] = len(data.clients[data.awaited])
         update["seconds_left"] = None if data.awaited is None else max(0.0, data.row.deadline - now)
         return data.view.model_copy(update=update)
 
@@ -158,6 +162,8 @@ def read_round(session: Session, task_id: str, now: float) -> CachedRound | None
 def _read_data(session: Session, task: TaskRow, round_: RoundRow, now: float) -> _RoundData:
     required, awaited = prerequisite(round_), awaited_message(round_)
     needed: set[Part] = {"asked", "contribute", *(part for part in (required, awaited) if part is not None)}
+    if round_.committee:
+        needed.add("committee")
     return _RoundData(
         row=round_,
         view=compact_round(session, round_, now),

@@ -9,7 +9,8 @@ is kept between two actions. The `RoundEngine` (`engine.py`) calls both for each
 | advertising, sharing, collecting, confirming | end the stage | all clients have sent, or at the deadline |
 | confirming, unmasking, folding | fold a batch | any contribution is not folded |
 | collecting | fold a batch | enough contributions for a whole batch are not folded |
-| folding | release the sum | every contribution is folded |
+| folding | release the sum, or hand it to the key holder | every contribution is folded |
+| decrypting | fail the round | the key holder has not answered by the deadline |
 | unmasking | remove the masks, release the sum | every contribution is folded; all replies, or at the deadline |
 """
 
@@ -25,18 +26,26 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
 from aggregator_service.compute.jobs import BlobRef, FoldJob, Released, ReleaseJob
+from aggregator_service.compute.oneshot_unmasking import OneshotMasks, SumUnopenedError
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
-from aggregator_service.rounds.masked_stages import end_stage, fail_stage, read_masks
+from aggregator_service.rounds.decrypting import end_decrypting
+from aggregator_service.rounds.masked_stages import end_stage, fail_at_fault, fail_stage, read_masks
+from aggregator_service.rounds.oneshot_stages import (
+    end_oneshot_stage,
+    fail_committee_absent,
+    fail_unopened,
+    read_oneshot_masks,
+)
 from aggregator_service.rounds.transactions import (
     LostRaceError,
+    awaited_clients,
     end_collecting,
     fail_round,
-    missing_clients,
     open_round,
     record_fold,
     record_release,
@@ -49,11 +58,12 @@ from aggregator_service.storage.rounds import (
     lock_task,
     newest_snapshot,
     unfolded,
+    unfolded_among,
     unfolded_count,
 )
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.tasks.plans import TaskTerms, round_spec, row_terms
-from protocols.errors import ThresholdError
+from protocols.errors import AtFaultError, ThresholdError
 from protocols.messages.stages import RoundState
 
 __all__ = ["ActiveRound", "RoundAdvancer"]
@@ -123,6 +133,8 @@ class RoundAdvancer:
                 return await self._fold(active) if active.batch else await self._release(active)
             if active.round.state == RoundState.UNMASKING:
                 return await self._unmask(active)
+            if active.round.state == RoundState.DECRYPTING:
+                return await self._wait_for_holder(active)
             return await self._wait_for_clients(active)
         except BlobDamagedError as error:
             await run_in_threadpool(self._fail_damaged, active, error)
@@ -149,7 +161,7 @@ class RoundAdvancer:
                     task_seed=task.seed,
                     opened_by_anyone=task.opened_by == "anyone",
                     round=newest,
-                    missing=missing_clients(session, newest),
+                    missing=awaited_clients(session, newest),
                     batch=tuple((client, BlobRef(key or "", digest)) for client, key, digest in batch),
                 )
             if task.state != "open":
@@ -183,8 +195,15 @@ class RoundAdvancer:
             return await self._fold(active)
         return left
 
+    async def _wait_for_holder(self, active: ActiveRound) -> float:
+        now = self._clock.now()
+        if active.round.deadline > now:
+            return active.round.deadline - now
+        await run_in_threadpool(self._database.transact, lambda session: end_decrypting(session, active.round.id, now))
+        return 0.0
+
     def _end_stage(self, active: ActiveRound) -> None:
-        end = end_stage if active.masked else end_collecting
+        end = end_oneshot_stage if active.round.committee else end_stage if active.masked else end_collecting
         self._database.transact(lambda session: end(session, active.round.id, self._clock.now()))
         if active.masked:
             crash_point(_AFTER_STAGE[active.round.state])
@@ -197,20 +216,36 @@ class RoundAdvancer:
         if active.missing and left > 0:
             return left
         try:
-            return await self._release(active, await run_in_threadpool(self._read_masks, active))
-        except ThresholdError as error:
-            await run_in_threadpool(self._fail_stage, active, str(error))
+            masks = await run_in_threadpool(self._read_masks, active)
+            if masks is None:
+                await run_in_threadpool(self._fail_stage, active, None)
+                return 0.0
+            return await self._release(active, masks)
+        except (ThresholdError, AtFaultError, SumUnopenedError) as error:
+            await run_in_threadpool(self._fail_stage, active, error)
             return 0.0
 
-    def _read_masks(self, active: ActiveRound) -> Masks:
+    def _read_masks(self, active: ActiveRound) -> Masks | OneshotMasks | None:
+        """Return what removes the masks; None if too few members of the committee answered."""
         with self._database.read() as session:
-            return read_masks(session, active.round)
+            return (read_oneshot_masks if active.round.committee else read_masks)(session, active.round)
 
-    def _fail_stage(self, active: ActiveRound, reason: str) -> None:
+    def _fail_stage(self, active: ActiveRound, error: ThresholdError | AtFaultError | SumUnopenedError | None) -> None:
+        """Fail a round that cannot be unmasked; error: None when too few members of the committee answered."""
+
         def write(session: Session) -> None:
             round_ = lock_round_exclusive(session, active.round.id)
-            if round_.state == RoundState.UNMASKING:
-                fail_stage(session, session.get_one(TaskRow, round_.task_id), round_, reason, self._clock.now())
+            if round_.state != RoundState.UNMASKING:
+                return
+            task, now = session.get_one(TaskRow, round_.task_id), self._clock.now()
+            if error is None:
+                fail_committee_absent(session, task, round_, now)
+            elif isinstance(error, SumUnopenedError):
+                fail_unopened(session, task, round_, now)
+            elif isinstance(error, AtFaultError):
+                fail_at_fault(session, task, round_, error, now)
+            else:
+                fail_stage(session, task, round_, str(error), now)
 
         self._database.transact(write)
 
@@ -237,7 +272,7 @@ class RoundAdvancer:
 
         self._commit_or_delete(commit, folded.key)
 
-    async def _release(self, active: ActiveRound, masks: Masks | None = None) -> float:
+    async def _release(self, active: ActiveRound, masks: Masks | OneshotMasks | None = None) -> float:
         task_id, number, partial = active.round.task_id, active.round.number, active.partial
         if partial is None:
             raise BlobDamagedError("the round has no partial sum")
@@ -291,6 +326,8 @@ class RoundAdvancer:
             round_ = lock_round_exclusive(session, active.round.id)
             if round_.state not in ACTIVE or round_.partial_key != active.round.partial_key:
                 return  # the blobs were deleted because the round ended meanwhile: no damage
+            if unfolded_among(session, round_.id, [client for client, _ in active.batch]) < len(active.batch):
+                return  # the committee took clients of this batch out meanwhile
             _LOG.error(
                 "a stored blob is damaged, the round fails: %s",
                 error,
@@ -317,6 +354,11 @@ def _log_release(round_: RoundRow, released: Released) -> None:
     )
     for share in released.bad_shares:
         _LOG.warning(
-            "a share was wrong: its owner or its holder sent false bytes",
+            "a share does not match its commitment: its holder sent false bytes",
             extra=fields(task=round_.task_id, round=round_.number, client=share.owner, holder=share.holder),
+        )
+    for member in released.wrong_members:
+        _LOG.warning(
+            "the summed share of a member of the committee is wrong, and was left out",
+            extra=fields(task=round_.task_id, round=round_.number, client=member),
         )

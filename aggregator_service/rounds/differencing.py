@@ -10,10 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import select, update
+from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.rounds import list_completed, list_judged, lock_data_set
+from aggregator_service.storage.rounds import last_that_collected, list_completed, list_judged, lock_data_set
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
 from aggregator_service.tasks.eligibility import able_members
@@ -21,8 +21,10 @@ from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.domain import SEED_BYTES
 from protocols.messages import Schedule
 from protocols.privacy.differencing import Allowed, Isolating, TooComplex, judge
+from protocols.sums.base import SumPlan
+from protocols.sums.masked.plan import MaskedPlan
 
-__all__ = ["TooSimilar", "remaining_cohort", "retire_if_too_similar"]
+__all__ = ["TooSimilar", "frozen_cohort", "least_cohort", "retire_if_too_similar"]
 
 _BATCH: Final = 500
 
@@ -63,9 +65,10 @@ def retire_if_too_similar(session: Session, task: TaskRow, round_: RoundRow) -> 
         return TooSimilar(reason, len(survivors), counts=True)
     staying = {client for key, client in survivors.items() if key not in verdict.leave_out}
     retired = set(session.scalars(clients_with(round_.id, "asked"))) - staying
-    _mark_retired(session, retired, round_.number)
+    mark_retired(session, retired, round_.number)
     # Before its first sum a task has no frozen cohort yet: the next one is drawn from all members that are left.
-    remaining = len(staying) if own else sum(able_members(session, task, 1))
+    frozen = bool(own) or _keeps_roster(plan_round(task, round_).sum_plan)
+    remaining = len(staying) if frozen else sum(able_members(session, task, 1))
     if isinstance(verdict, Isolating):
         fault = (
             f"this sum and earlier ones, added and subtracted, give a sum over {verdict.clients} clients, but sums "
@@ -109,17 +112,44 @@ def _survivors(session: Session, round_id: int) -> dict[str, str]:
     return {row[0].hex(): row[1] for row in session.execute(query)}
 
 
-def _mark_retired(session: Session, clients: Collection[str], number: int) -> None:
+def mark_retired(session: Session, clients: Collection[str], number: int) -> None:
+    """Keep clients out of every cohort after round `number`."""
     ordered = sorted(clients)
     for start in range(0, len(ordered), _BATCH):
         some = update(ClientRow).where(ClientRow.id.in_(ordered[start : start + _BATCH])).values(retired_in=number)
         session.execute(some, execution_options={"synchronize_session": False})
 
 
-def remaining_cohort(session: Session, completed: RoundRow) -> list[str]:
-    """Return the next cohort of a task with a frozen one: survivors of its last sum that have not left since."""
+def frozen_cohort(session: Session, task: TaskRow, completed: RoundRow | None) -> list[str] | None:
+    """Return the next cohort of a task with a frozen one; None if it is still to be drawn.
+
+    These are the survivors of its last sum that have not left since. Before the first sum of a masked task they are the
+    members of the last roster in which clients were asked to contribute: clients keep to that roster.
+    """
+    if completed is not None:
+        return _remaining(session, clients_with(completed.id, "contribute"))
+    collected = last_that_collected(session, task.id)
+    if collected is None or not _keeps_roster(plan_round(task, collected).sum_plan):
+        return None
+    return _remaining(session, clients_with(collected.id, "advertise"))
+
+
+def least_cohort(task: TaskRow, round_: RoundRow) -> int:
+    """Return the smallest cohort with which a task can continue."""
+    schedule, plan = Schedule.model_validate(task.schedule), plan_round(task, round_).sum_plan
+    if isinstance(plan, MaskedPlan) and plan.repeated:
+        return max(schedule.min_clients, plan.quorum(schedule.cohort_size))
+    return schedule.min_clients
+
+
+def _keeps_roster(plan: SumPlan) -> bool:
+    return isinstance(plan, MaskedPlan) and plan.repeated
+
+
+def _remaining(session: Session, clients: Select[str]) -> list[str]:
+    """Return the clients among these that have not left the task, in the order of their enrolment."""
     remaining = select(ClientRow.id).where(
-        ClientRow.id.in_(clients_with(completed.id, "contribute")),
+        ClientRow.id.in_(clients),
         ClientRow.retired_in.is_(None),
         ClientRow.revoked_at.is_(None),
     )

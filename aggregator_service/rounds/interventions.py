@@ -16,6 +16,7 @@ from aggregator_service.storage.rounds import find_round, lock_round_exclusive
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import awaited_message
 from protocols.messages.rounds import LONGEST_STAGE
+from protocols.messages.stages import RoundState
 
 __all__ = ["ABORTED", "abort_round", "extend_round", "refuse_abort", "refuse_extension"]
 
@@ -79,7 +80,7 @@ def refuse_extension(round_: RoundRow, now: float) -> None:
     """
     if round_.state not in ACTIVE:
         raise Problem("conflict", f"the round is {round_.state}: it has no deadline")
-    if awaited_message(round_) is None:
+    if awaited_message(round_) is None and round_.state != RoundState.DECRYPTING:
         raise Problem("conflict", f"the round is {round_.state}: it does not wait for clients, so it has no deadline")
     if now >= round_.deadline:
         raise Problem("conflict", "the stage's deadline is over")

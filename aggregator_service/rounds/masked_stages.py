@@ -19,8 +19,10 @@ from sqlalchemy.orm import Session
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.logs import fields
 from aggregator_service.round_states import RoundEvent
+from aggregator_service.rounds.differencing import mark_retired
 from aggregator_service.rounds.transactions import (
     LostRaceError,
+    awaited_clients,
     enforce_min_difference,
     fail_round,
     missing_clients,
@@ -34,7 +36,6 @@ from aggregator_service.storage.stages import (
     add_handouts,
     awaited_message,
     clients_with,
-    count_of,
     find_handout,
     handed_out_bytes,
     message_bodies,
@@ -43,7 +44,7 @@ from aggregator_service.storage.stages import (
 from aggregator_service.tasks.certification import holds_certificate
 from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.errors import ParameterError, ThresholdError
+from protocols.errors import AtFaultError, ParameterError, ThresholdError
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.masked import server
@@ -52,7 +53,16 @@ from protocols.sums.masked.mechanism import own_plan
 from protocols.sums.masked.messages import KEY_BYTES
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
 
-__all__ = ["end_stage", "read_masks", "fail_stage", "roster_of", "round_context", "survivors_of"]
+__all__ = [
+    "end_stage",
+    "read_masks",
+    "fail_at_fault",
+    "fail_stage",
+    "roster_of",
+    "round_context",
+    "stage_is_over",
+    "survivors_of",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -107,7 +117,7 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
     """
     round_ = lock_round_exclusive(session, round_id)
     stage_end = _STAGE_ENDS.get(round_.state)
-    if stage_end is None or not _is_over(session, round_, now):
+    if stage_end is None or not stage_is_over(session, round_, now):
         return round_
     count_dropouts(session, round_.state, missing_clients(session, round_))
     task = session.get_one(TaskRow, round_.task_id)
@@ -134,17 +144,40 @@ def fail_stage(session: Session, task: TaskRow, round_: RoundRow, reason: str, n
     fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now)
 
 
-def _is_over(session: Session, round_: RoundRow, now: float) -> bool:
+def fail_at_fault(session: Session, task: TaskRow, round_: RoundRow, error: AtFaultError, now: float) -> None:
+    """Fail a masked round that clients made fail, and retire them: later cohorts do without them.
+
+    The failure does not count towards `max_failed_rounds`: each one leaves fewer clients that can cause another.
+    """
+    mark_retired(session, error.clients, round_.number)
+    for client in error.clients:
+        _LOG.warning("client at fault, retired", extra=fields(task=task.id, round=round_.number, client=client))
+    fail_round(session, task, round_, RoundEvent.STAGE_MISSED, str(error), now, counts=False)
+    announce(session, task.id, "members")
+
+
+def stage_is_over(session: Session, round_: RoundRow, now: float) -> bool:
+    """Return whether all clients that the stage waits for have sent their message, or its deadline is over."""
     awaited, required = awaited_message(round_), prerequisite(round_)
     if awaited is None or required is None:
         return False
-    return now >= round_.deadline or count_of(session, round_.id, awaited) == count_of(session, round_.id, required)
+    return now >= round_.deadline or awaited_clients(session, round_) == 0
 
 
 def _check_min_clients(stage: str, present: int, floor: int) -> None:
     """Check the task's `min_clients`, besides the thresholds of the masked sum."""
     if present < floor:
         raise ThresholdError(stage, floor, present)
+
+
+def _check_confirmers(roster: Roster, survivors: int) -> None:
+    """Raise `ParameterError` if the same data are summed again, and clients would not confirm so few survivors."""
+    plan = roster.context.plan
+    quorum = plan.quorum(len(roster))
+    if plan.repeated and survivors < quorum:
+        raise ParameterError(
+            f"all sums are over the same data, and clients confirm none over {survivors} clients: {quorum} are needed"
+        )
 
 
 def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int, now: float) -> RoundEvent:
@@ -166,6 +199,7 @@ def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int,
         for client in clients
     ]
     roster = make_roster(round_context(task, round_), entries)
+    _check_confirmers(roster, len(roster))
     add_handouts(session, round_.id, "roster", {"": roster.body})
     return RoundEvent.ROSTER_CLOSED
 
@@ -200,6 +234,7 @@ def _fix_survivors(session: Session, task: TaskRow, round_: RoundRow, floor: int
     roster = _roster(session, task, round_)
     _check_min_clients("collecting", len(survivors), floor)
     server.check_survivors(roster, sharers, survivors)
+    _check_confirmers(roster, len(survivors))
     if not enforce_min_difference(session, task, round_, now):
         return None
     add_handouts(session, round_.id, "survivors", {"": roster.encode_set(survivors)})
@@ -212,7 +247,7 @@ def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, _
     confirmed = message_bodies(session, round_.id, "confirm")
     roster = _roster(session, task, round_)
     server.check_confirmed(roster, sharers, survivors, confirmed.keys())
-    add_handouts(session, round_.id, "confirmations", server.confirmations(roster, confirmed))
+    add_handouts(session, round_.id, "confirmations", {"": server.confirmations(roster, confirmed)})
     return RoundEvent.CONFIRMED
 
 
@@ -241,7 +276,7 @@ def read_masks(session: Session, round_: RoundRow) -> Masks:
     return Masks(
         context=round_context(task, round_),
         roster=handout.body,
-        sharers=tuple(session.scalars(clients_with(round_.id, "share"))),
+        shares=message_bodies(session, round_.id, "share"),
         survivors=tuple(session.scalars(clients_with(round_.id, "contribute"))),
         replies=message_bodies(session, round_.id, "unmask"),
     )

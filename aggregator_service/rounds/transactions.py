@@ -12,9 +12,11 @@ from sqlalchemy.orm import Session
 from aggregator_service.compute.jobs import BlobRef, Released, StoredState
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE, RoundEvent, next_state
+from aggregator_service.rounds.attestations import chain_to_state, drop_attestations, drop_old_attestations
 from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
-from aggregator_service.rounds.differencing import remaining_cohort, retire_if_too_similar
+from aggregator_service.rounds.differencing import frozen_cohort, least_cohort, retire_if_too_similar
 from aggregator_service.storage.chunks import drop_chunks
+from aggregator_service.storage.committee import delete_keys_before
 from aggregator_service.storage.database import (
     announce,
     changed_rows,
@@ -22,6 +24,7 @@ from aggregator_service.storage.database import (
     count_outcome,
     discard,
 )
+from aggregator_service.storage.refusals import refused_now
 from aggregator_service.storage.rounds import (
     last_completed,
     last_round,
@@ -37,21 +40,26 @@ from aggregator_service.storage.schema import (
     TaskRow,
     ViewRow,
 )
-from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot, find_snapshot
+from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot
 from aggregator_service.storage.stages import awaited_message, count_of, prerequisite, scrub_stages
+from aggregator_service.tasks.committee import choose_committee
 from aggregator_service.tasks.eligibility import able_members
 from aggregator_service.tasks.ledger import survivors_digest
-from aggregator_service.tasks.plans import plan_task, row_terms
+from aggregator_service.tasks.plans import keeps_best, plan_task, row_terms
+from aggregator_service.tasks.round_keys import find_round_key, needs_round_keys
 from aggregator_service.tasks.tasks import agreed_digest
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
 from protocols.recipes.base import Recipe
+from protocols.recipes.evaluation_curve import BEST_ROUND
 from protocols.sums.masked.plan import MaskedPlan
 
 __all__ = [
     "LostRaceError",
+    "awaited_clients",
     "enforce_min_difference",
     "close_task",
+    "complete_round",
     "end_collecting",
     "fail_round",
     "missing_clients",
@@ -74,8 +82,8 @@ class LostRaceError(Exception):
 def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     """Open the next round of a task and draw its cohort.
 
-    Returns None when a round is active, the task is over, too few members can contribute, or the holder has not
-    uploaded the snapshot of the last sum.
+    Returns None when a round is active, the task is over, too few members can contribute, or the round's keys, which
+    the key holder or the committee publishes, are not there.
     """
     previous = last_round(session, task.id)
     if task.state != "open" or (previous is not None and previous.state in ACTIVE):
@@ -84,21 +92,31 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     number, sum_index = 1 if previous is None else previous.number + 1, task.completed_rounds + 1
     plan = plan_task(row_terms(task), sum_index)
     completed = last_completed(session, task.id)
-    clients = _choose_cohort(session, task, plan.recipe, sum_index, completed, first=previous is None)
-    if clients is None or (task.opened_by == "holder" and not _has_holder_snapshot(session, task, completed)):
+    key = find_round_key(session, task.id, number)
+    if key is None and needs_round_keys(task):
         return None
-    interactive = plan.mechanism.interactive
+    committee = choose_committee(session, task, number, now) if plan.committee else []
+    if committee is None:
+        return None
+    clients = _choose_cohort(session, task, plan.recipe, sum_index, completed, first=previous is None)
+    if clients is None:
+        return None
+    interactive, state = plan.mechanism.interactive, opening_state(task.mechanism_name)
+    collects = state == RoundState.COLLECTING
     round_ = RoundRow(
         task_id=task.id,
         number=number,
-        state=opening_state(interactive).value,
+        state=state.value,
         sum_index=sum_index,
         seed=plan.recipe.round_spec(task.seed, number, sum_index).seed,
         model_digest=agreed_digest(session, task, sum_index, completed) if interactive else None,
+        key_digest=None if key is None else key.digest,
+        aggregate_chain=chain_to_state(task, completed),
         confirms=isinstance(plan.sum_plan, MaskedPlan) and plan.sum_plan.mode == "semi-malicious",
         opened_at=now,
-        deadline=now + (schedule.stage_seconds if interactive else schedule.collect_seconds),
+        deadline=now + (schedule.collect_seconds if collects else schedule.stage_seconds),
         cohort=len(clients),
+        committee=len(committee),
         folded=0,
         survivors=0,
     )
@@ -106,6 +124,10 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     session.flush()
     session.add(RoundStateRow(round_id=round_.id, state=round_.state, entered_at=now))
     write_cohort(session, round_, clients)
+    for member in committee:
+        member.round_id = round_.id
+    if committee:
+        delete_keys_before(session, task.id, number - 1)
     announce(session, task.id, "round")
     _LOG.info("round opened", extra=fields(task=task.id, round=number, cohort=len(clients)))
     return round_
@@ -115,17 +137,13 @@ def _choose_cohort(
     session: Session, task: TaskRow, recipe: Recipe, sum_index: int, completed: RoundRow | None, *, first: bool
 ) -> list[str] | None:
     """Return the client ids of the next cohort; None when too few members can contribute."""
-    if recipe.frozen_cohort and completed is not None:
-        return remaining_cohort(session, completed)
+    frozen = frozen_cohort(session, task, completed) if recipe.frozen_cohort else None
+    if frozen is not None:
+        return frozen
     schedule, device_group = Schedule.model_validate(task.schedule), recipe.device_group_of(sum_index)
     if not enough_members(schedule, able_members(session, task, recipe.device_groups), device_group, first):
         return None
     return draw_cohort(session, task, schedule, device_group)
-
-
-def _has_holder_snapshot(session: Session, task: TaskRow, completed: RoundRow | None) -> bool:
-    """Whether the holder uploaded the last sum's snapshot: members cannot open the sum, and need it to train."""
-    return completed is None or find_snapshot(session, task.id, completed.number) is not None
 
 
 def end_collecting(session: Session, round_id: int, now: float) -> RoundRow:
@@ -135,7 +153,7 @@ def end_collecting(session: Session, round_id: int, now: float) -> RoundRow:
     """
     round_ = lock_round_exclusive(session, round_id)
     received = received_count(session, round_id)
-    if round_.state != RoundState.COLLECTING or (received < round_.cohort and now < round_.deadline):
+    if round_.state != RoundState.COLLECTING or (awaited_clients(session, round_) and now < round_.deadline):
         return round_
     count_dropouts(session, round_.state, round_.cohort - received)
     task = session.get_one(TaskRow, round_.task_id)
@@ -152,14 +170,14 @@ def end_collecting(session: Session, round_id: int, now: float) -> RoundRow:
 def enforce_min_difference(session: Session, task: TaskRow, round_: RoundRow, now: float) -> bool:
     """Return whether a round's sum may be released beside the earlier ones; otherwise fail the round.
 
-    The task then continues over fewer clients, or fails when fewer than `min_clients` remain. Such a failure does not
+    The task then continues over fewer clients, or fails when fewer than `least_cohort` remain. Such a failure does not
     count towards `max_failed_rounds`: no client caused it, and the cohort gets smaller each time. A sum that is too
     complex to judge counts, since nobody leaves.
     """
     similar = retire_if_too_similar(session, task, round_)
     if similar is None:
         return True
-    reason, floor = similar.reason, Schedule.model_validate(task.schedule).min_clients
+    reason, floor = similar.reason, least_cohort(task, round_)
     if similar.remaining < floor:
         reason += f"; the task fails, since it needs at least {floor}"
         task.state = "failed"
@@ -197,6 +215,9 @@ def record_fold(
 def record_release(session: Session, round_id: int, partial: BlobRef, released: Released, now: float) -> RoundRow:
     """Publish the aggregate, which never changes afterwards, and the model state where the server computes it.
 
+    Where only the key holder can open the sum, the round is complete when it has published the model. Its deadline for
+    that is `collect_seconds`.
+
     Raises `LostRaceError` when the round changed since the release began.
     """
     round_ = lock_round_exclusive(session, round_id)
@@ -207,33 +228,57 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     if round_.folded < schedule.min_clients or round_.folded != received_count(session, round_id):
         raise LostRaceError  # never publish a sum over too few clients, or without an acknowledged contribution
     count_dropouts(session, round_.state, missing_clients(session, round_))
-    count_outcome(session, RoundEvent.RELEASED.name.lower())
-    move(session, round_, RoundEvent.RELEASED, now)
     round_.survivors = round_.folded
     round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
     round_.aggregate_bytes = released.aggregate_bytes
-    round_.released_at, round_.survivors_digest = now, survivors_digest(session, round_.id)
+    round_.survivors_digest = survivors_digest(session, round_.id)
+    best = released.report.get(BEST_ROUND)
+    if best is not None and task.evaluation is not None and 0 <= best < round_.number:
+        task.best_round = int(best)
     if released.state is not None:
-        _add_snapshot(session, round_, released.state, released.views)
+        _add_snapshot(session, task, round_, released.state, released.views)
     _delete_messages(session, round_)
-    task.completed_rounds += 1
-    task.failures_in_a_row = 0
     round_.report = released.report
-    if released.is_done or task.completed_rounds >= schedule.rounds:
-        task.state = "complete"
-    session.flush()
-    announce(session, task.id, "round", "snapshot")
+    if task.opened_by == "holder":
+        move(session, round_, RoundEvent.HANDED_OVER, now)
+        round_.deadline = now + schedule.collect_seconds
+        session.flush()
+        announce(session, task.id, "round")
+    else:
+        complete_round(session, task, round_, RoundEvent.RELEASED, now, is_done=released.is_done)
     return round_
 
 
-def _add_snapshot(session: Session, round_: RoundRow, state: StoredState, views: Sequence[StoredState]) -> None:
-    """Add the server's snapshot and, with several device groups, the view that each group downloads."""
+def complete_round(
+    session: Session, task: TaskRow, round_: RoundRow, event: RoundEvent, now: float, *, is_done: bool = False
+) -> None:
+    """End a round as complete, and the task with the last round of its schedule, or when `is_done`."""
+    count_outcome(session, event.name.lower())
+    move(session, round_, event, now)
+    round_.released_at = now
+    drop_old_attestations(session, round_)
+    task.completed_rounds += 1
+    task.failures_in_a_row = 0
+    if is_done or task.completed_rounds >= Schedule.model_validate(task.schedule).rounds:
+        task.state = "complete"
+    session.flush()
+    announce(session, task.id, "round", "snapshot")
+
+
+def _add_snapshot(
+    session: Session, task: TaskRow, round_: RoundRow, state: StoredState, views: Sequence[StoredState]
+) -> None:
+    """Add the server's snapshot and, with several device groups, the view that each group downloads.
+
+    The snapshot of the best measured model is kept where the task ends with that one.
+    """
     key = {"task_id": round_.task_id, "round_number": round_.number}
     snapshot = SnapshotRow(author=SERVER_AUTHOR, **key, **vars(state))
     add_snapshot(
         session,
         snapshot,
         [ViewRow(device_group=device_group, **key, **vars(view)) for device_group, view in enumerate(views)],
+        best=task.best_round if keeps_best(task) else None,
     )
 
 
@@ -255,6 +300,8 @@ def fail_round(
     count_outcome(session, event.name.lower())
     round_.failure = reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 4]} ..."
     _delete_messages(session, round_)
+    _withdraw_sum(session, round_)
+    drop_attestations(session, round_.id)
     task.failed_rounds += 1
     task.failures_in_a_row += counts
     if task.state == "open" and task.failures_in_a_row >= Schedule.model_validate(task.schedule).max_failed_rounds:
@@ -262,6 +309,13 @@ def fail_round(
     session.flush()
     announce(session, task.id, "round")
     _LOG.warning("round failed", extra=fields(task=task.id, round=round_.number, event=event.value))
+
+
+def _withdraw_sum(session: Session, round_: RoundRow) -> None:
+    """Delete a sum that the key holder did not open."""
+    discard(session, round_.aggregate_key)
+    round_.aggregate_key = round_.aggregate_digest = round_.aggregate_bytes = round_.survivors_digest = None
+    round_.survivors = 0
 
 
 def close_task(session: Session, task: TaskRow, now: float) -> None:
@@ -286,6 +340,12 @@ def missing_clients(session: Session, round_: RoundRow) -> int:
     if awaited is None or required is None:
         return 0
     return count_of(session, round_.id, required) - count_of(session, round_.id, awaited)
+
+
+def awaited_clients(session: Session, round_: RoundRow) -> int:
+    """Number of clients whose message the round's state waits for: those that refused the round will send none."""
+    missing = missing_clients(session, round_)
+    return missing - refused_now(session, round_) if missing else 0
 
 
 def move(session: Session, round_: RoundRow, event: RoundEvent, now: float) -> RoundStateRow:

@@ -23,14 +23,11 @@ from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.certification import renew_certificate
 from aggregator_service.tasks.revocations import store_revocations
 from aggregator_service.uploads.receive import receive_small_body
-from protocols.crypto.certificates import CERTIFICATE_BYTES
+from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_REVOCATIONS
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/tasks/{task}", tags=["certificates"])
-
-_MOST_BYTES = 256 * 1024
-"""Maximum size of a revocation list: 32,000 serials."""
 
 
 @router.put(
@@ -67,7 +64,7 @@ async def renew(services: ServicesOf, principal: PrincipalOf, request: Request, 
 )
 async def publish(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
     """Store the organiser's revocation list and revoke the members on it."""
-    length, digest = content_length(request, most=_MOST_BYTES), content_digest(request)
+    length, digest = content_length(request, most=LONGEST_REVOCATIONS), content_digest(request)
     body = await receive_small_body(services, request, length, digest)
 
     def store() -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "ClientId",
     "IfNoneMatch",
     "RoundNumber",
+    "SnapshotNumber",
     "TaskId",
     "Wait",
     "binary_request",
@@ -33,6 +34,15 @@ _LARGEST_NUMBER: Final = 2**31 - 1
 TaskId = Annotated[str, Path(description="Task id.", max_length=40, examples=["t_0f3a9c5b7d1e2f4a6b8c"])]
 ClientId = Annotated[str, Path(description="Client id.", max_length=40, examples=["c_9b1d3f5a7c2e4f6a8b0d"])]
 RoundNumber = Annotated[int, Path(description="Round number, from 1.", ge=1, le=_LARGEST_NUMBER, examples=[1])]
+SnapshotNumber = Annotated[
+    int,
+    Path(
+        description="Round number; 0 for the initial model of a task that starts from another task's.",
+        ge=0,
+        le=_LARGEST_NUMBER,
+        examples=[1],
+    ),
+]
 Wait = Annotated[float, Query(description="Long poll: seconds to wait at most.", ge=0, le=30, examples=[20])]
 IfNoneMatch = Annotated[str | None, Header(description="ETag of the version that the client has.")]
 

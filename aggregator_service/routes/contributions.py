@@ -19,6 +19,7 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ContributionRow, RoundRow
 from aggregator_service.uploads.admission import Admission, admit, admit_cached
+from aggregator_service.uploads.attestations import with_attestation
 from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk
 from aggregator_service.uploads.contributions import receive_contribution
 from aggregator_service.uploads.insert_contribution import same_or_conflict
@@ -34,6 +35,7 @@ PARTIAL_UPLOAD: Final = "application/partial-upload"
 _BODIES_AT_ONCE: Final = 8
 """Concurrent uploads of one client: a retry need not wait until the server drops the broken connection."""
 _REFUSALS: Final = (
+    "aggregate-mismatch",
     "bad-contribution",
     "bad-digest",
     "bad-request",
@@ -74,6 +76,8 @@ async def put(
 ) -> Response:
     """Upload a contribution in one request. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
     admission = await admit_cached(services, principal, task, number, client)
+    admission.check_round_key(request.headers.get("round-key"))
+    admission = with_attestation(admission, request)
     content_length(request)
     digest = content_digest(request)
     if admission.stored is not None:
@@ -156,6 +160,8 @@ async def patch(
     whole = repr_digest(request) if last else ""
     digest = content_digest(request)
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
+    admission.check_round_key(request.headers.get("round-key"))
+    admission = with_attestation(admission, request)
     if admission.stored is not None:
         return _acknowledge(AlreadyStored(_answer_complete(admission.round, admission.stored, last, whole)))
     admission.refuse_late(services.clock.now())

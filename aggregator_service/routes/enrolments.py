@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request, Response
 
 from aggregator_service.http.authentication import client_address
 from aggregator_service.problems import Problem, responses
 from aggregator_service.services import ServicesOf
-from aggregator_service.tasks.members import enrol
-from protocols.messages import Enrolment, EnrolmentRequest
+from aggregator_service.tasks.members import enrol, invited_task
+from aggregator_service.tasks.tasks import task_view
+from protocols.messages import Enrolment, EnrolmentRequest, TaskView
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/enrolments", tags=["enrolment"])
+
+
+@router.get(
+    "/task",
+    summary="Show the task of an invitation",
+    responses=responses(
+        "forbidden", "gone", "invalid-parameters", "too-many-requests", "internal-error", "unavailable"
+    ),
+)
+def preview(
+    services: ServicesOf,
+    http: Request,
+    authorization: Annotated[
+        str, Header(description="`Bearer` and the invitation.", max_length=100, pattern=r"^Bearer hri_\S+$")
+    ],
+) -> TaskView:
+    """Return the task that an invitation is for, so that a client can judge it before it uses the invitation."""
+    address = client_address(http.scope)
+    services.limits.attempt(address)
+    try:
+        with services.database.read() as session:
+            task = invited_task(session, authorization.removeprefix("Bearer "), services.clock.now())
+            return task_view(session, task, services.settings.signatures)
+    except Problem:
+        services.limits.failure(address)
+        raise
 
 
 @router.post(

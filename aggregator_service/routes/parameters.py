@@ -76,7 +76,7 @@ async def masked(
                 "roster": 4 + _ENTRY_BYTES * clients,
                 "inbox": messages.inbox_bytes(clients, degree),
                 "survivors": messages.set_bytes(clients),
-                **({"confirmations": messages.confirmations_bytes(degree)} if confirms else {}),
+                **({"confirmations": messages.confirmations_bytes(clients)} if confirms else {}),
             },
         }
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -11,9 +12,10 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Operator, Principal
-from aggregator_service.http.authentication import OperatorIs, PrincipalOf, member_of, task_of
+from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, member_of, task_of
 from aggregator_service.http.etags import not_modified
 from aggregator_service.http.fast_polls import reliable_status
+from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import compact_round, round_etag, round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
@@ -28,12 +30,16 @@ from aggregator_service.routes.common import (
     wait_seconds,
 )
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.rounds import cohort_clients, find_round, last_round, list_rounds
+from aggregator_service.storage.database import announce
+from aggregator_service.storage.refusals import add_refusal
+from aggregator_service.storage.rounds import cohort_clients, find_round, in_cohort, last_round, list_rounds
 from aggregator_service.storage.schema import RoundRow
-from protocols.messages import CohortView, Extension, RoundPage, RoundView
+from protocols.messages import CohortView, Extension, RefusalNotice, RoundPage, RoundView
 from protocols.messages.stages import RoundState
 
 __all__ = ["CURRENT_ROUND", "router"]
+
+_LOG = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/v1/tasks/{task}/rounds", tags=["rounds"])
 
@@ -155,6 +161,39 @@ def cohort(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: R
         task_of(session, principal, task)
         row = _round(session, task, number)
         return CohortView(round=row.number, clients=cohort_clients(session, row.id))
+
+
+@router.post(
+    "/{number}/refusals",
+    summary="Report that a client leaves a round",
+    responses=guarded("bad-request", "not-in-cohort", "body-too-long", "upload-timeout"),
+)
+def refuse(
+    services: ServicesOf, client: MemberIs, task: TaskId, number: RoundNumber, notice: RefusalNotice
+) -> RoundView:
+    """Store, log and count that the calling client leaves the round because of what the server sent. Idempotent.
+
+    The client counts as a dropout: the round no longer waits for it. 403 for clients outside the cohort.
+    """
+
+    def write(session: Session) -> tuple[RoundView, bool]:
+        now = services.clock.now()
+        task_row, row = task_of(session, client, task), _round(session, task, number)
+        if not in_cohort(session, row.id, client.client_id):
+            raise Problem("not-in-cohort", "this client is not in the cohort of this round")
+        is_new = add_refusal(session, row.id, client.client_id, notice.reason, now)
+        if is_new:
+            announce(session, task, "round")
+        return round_view(session, task_row, row, client, now), is_new
+
+    view, is_new = services.database.transact(write)
+    if is_new:
+        services.metrics.count_refusal(notice.reason)
+        _LOG.warning(
+            "client refused the round",
+            extra=fields(task=task, round=number, client=client.client_id, reason=notice.reason),
+        )
+    return view
 
 
 @router.post(

@@ -7,7 +7,9 @@ from typing import Final
 from fastapi import APIRouter
 
 from aggregator_service.routes import (
+    attestations,
     certificates,
+    committee,
     contributions,
     enrolments,
     health,
@@ -17,6 +19,7 @@ from aggregator_service.routes import (
     metrics,
     operators,
     parameters,
+    round_keys,
     rounds,
     snapshots,
     stages,
@@ -29,7 +32,11 @@ API_ROUTERS: Final[tuple[APIRouter, ...]] = (
     # the most frequent requests first
     contributions.router,
     rounds.router,
+    attestations.router,
+    round_keys.router,
     stages.router,
+    committee.router,
+    committee.rounds_router,
     snapshots.router,
     members.router,
     certificates.router,

@@ -18,9 +18,11 @@ from aggregator_service.http.digests import content_digest, content_length
 from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import snapshot_view
 from aggregator_service.problems import Problem
+from aggregator_service.rounds.decrypting import record_decrypted
 from aggregator_service.routes.common import (
     IfNoneMatch,
     RoundNumber,
+    SnapshotNumber,
     TaskId,
     Wait,
     binary_request,
@@ -36,7 +38,7 @@ from aggregator_service.storage.rounds import find_round, newest_snapshot
 from aggregator_service.storage.schema import ClientRow, SnapshotRow, TaskRow
 from aggregator_service.storage.snapshots import KEPT_SNAPSHOTS, add_snapshot, find_snapshot, seen_by
 from aggregator_service.tasks.members import is_keyed
-from aggregator_service.tasks.plans import plan_task, row_terms
+from aggregator_service.tasks.plans import keeps_best, plan_task, row_terms
 from aggregator_service.uploads.receive import receive_body
 from protocols.crypto.envelope import sealed_bytes
 from protocols.messages import SnapshotView
@@ -45,7 +47,7 @@ __all__ = ["router"]
 
 Group = Annotated[
     int | None,
-    Query(description="Operators: the state as this device group sees it; by default all of it.", ge=0, le=1_000_000),
+    Query(description="Operators, committee: the state as this device group sees it.", ge=0, le=1_000_000),
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -75,6 +77,18 @@ async def latest(
     return found
 
 
+@router.get("/best", summary="Find the snapshot of the best model", responses=guarded())
+def best(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> SnapshotView:
+    """Return the snapshot of the best measured model, in tasks that end with it and whose sums the server can open."""
+    with services.database.read() as session:
+        device_group = _device_group(session, principal, task, None)
+        row = session.get_one(TaskRow, task)
+        kept = find_snapshot(session, task, row.best_round) if keeps_best(row) and row.best_round else None
+        if kept is None or kept.blob_key is None:
+            raise Problem("not-found", "the server keeps no best model of this task")
+        return snapshot_view(kept, seen_by(session, kept, device_group))
+
+
 @router.get(
     "/{number}",
     summary="Fetch a snapshot",
@@ -90,7 +104,7 @@ def fetch(
     principal: PrincipalOf,
     request: Request,
     task: TaskId,
-    number: RoundNumber,
+    number: SnapshotNumber,
     group: Group = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
@@ -107,10 +121,10 @@ def fetch(
 def _device_group(session: Session, principal: Principal, task_id: str, asked: int | None) -> int | None:
     """Return the device group whose view to show, None for the whole state.
 
-    Members see the view of their own group; operators choose with `asked`.
+    Members see the view of their own group; operators and the committee, who are in none, choose with `asked`.
     """
     task = task_of(session, principal, task_id)
-    if isinstance(principal, Enrolled):
+    if isinstance(principal, Enrolled) and principal.role != "committee":
         if asked not in (None, principal.device_group):
             raise Problem("forbidden", "a member may read the snapshots of its own device group only")
         return principal.device_group
@@ -140,7 +154,10 @@ async def put(
     task: TaskId,
     number: RoundNumber,
 ) -> SnapshotView:
-    """Store a snapshot made by a member, or by the key holder if only it can open sums. The first one stands."""
+    """Store a snapshot made by a member, or by the key holder if only it can open sums. The first one stands.
+
+    The key holder's snapshot completes a round in the state decrypting.
+    """
     content_length(request)
     digest = content_digest(request)
     known, expected = await run_in_threadpool(_admit, services, principal, task, number, digest)
@@ -164,8 +181,8 @@ def _admit(
         round_ = find_round(session, task_id, number)
         if round_ is None:
             raise Problem("not-found", "there is no such round")
-        if round_.state != "complete":
-            raise Problem("conflict", "the round is not complete")
+        if round_.state not in ("complete", "decrypting"):
+            raise Problem("conflict", f"the round is {round_.state}: it has no sum to make a model from")
         known = find_snapshot(session, task_id, number)
         if known is not None:
             return _same_or_conflict(known, digest), 0
@@ -192,6 +209,15 @@ def _same_or_conflict(known: SnapshotRow, digest: str) -> SnapshotView:
     return snapshot_view(known)
 
 
+def _add_snapshot(services: Services, session: Session, row: SnapshotRow) -> None:
+    """Add a snapshot; where the round waits for the key holder, the holder's snapshot completes it."""
+    round_ = find_round(session, row.task_id, row.round_number)
+    if round_ is not None and session.get_one(TaskRow, row.task_id).opened_by == "holder":
+        record_decrypted(session, round_.id, services.clock.now())
+    add_snapshot(session, row)
+    announce(session, row.task_id, "snapshot", "round")
+
+
 def _store(
     services: Services, principal: Principal, task_id: str, number: int, path: Path, digest: str, length: int
 ) -> SnapshotView:
@@ -203,8 +229,10 @@ def _store(
     services.blobs.adopt(path, key)
     try:
         with services.database.write() as session:
-            add_snapshot(session, row)
-            announce(session, task_id, "snapshot", "round")
+            _add_snapshot(services, session, row)
+    except Problem:  # the round failed meanwhile
+        services.blobs.delete(key)
+        raise
     except IntegrityError:  # another client stored one first
         services.blobs.delete(key)
         with services.database.read() as session:

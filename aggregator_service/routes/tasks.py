@@ -13,6 +13,7 @@ from aggregator_service.rounds.transactions import close_task
 from aggregator_service.routes.common import TaskId, guarded
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.starts import check_start
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, task_view
 from protocols.messages import TaskPage, TaskRequest, TaskView
 
@@ -30,10 +31,11 @@ router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
 )
 def create(services: ServicesOf, request: TaskRequest) -> TaskView:
     """Create a task with a recipe, a mechanism and a schedule; 422 with the reason if they cannot work together."""
+    check_start(request)
     plan = plan_request(request)
     with services.database.write() as session:
         task = create_task(session, request, plan, services.clock.now())
-        return task_view(session, task, services.settings.signatures)
+        return task_view(session, task, services.settings.signatures, services.clock.now())
 
 
 @router.get("", summary="List tasks", dependencies=[ReaderOnly], responses=guarded())
@@ -42,16 +44,16 @@ def list_all(
     name: Annotated[str | None, Query(description="Return only the task with this name.", max_length=63)] = None,
 ) -> TaskPage:
     """Return all tasks, newest first."""
-    signatures = services.settings.signatures
+    signatures, now = services.settings.signatures, services.clock.now()
     with services.database.read() as session:
-        return TaskPage(tasks=[task_view(session, task, signatures) for task in list_tasks(session, name)])
+        return TaskPage(tasks=[task_view(session, task, signatures, now) for task in list_tasks(session, name)])
 
 
 @router.get("/{task}", summary="Show a task", responses=guarded())
 def show(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> TaskView:
     """Return a task as operators and its members see it."""
     with services.database.read() as session:
-        return task_view(session, task_of(session, principal, task), services.settings.signatures)
+        return task_view(session, task_of(session, principal, task), services.settings.signatures, services.clock.now())
 
 
 @router.post("/{task}/close", summary="Close a task", dependencies=[OperatorOnly], responses=guarded())
@@ -63,6 +65,6 @@ def close(services: ServicesOf, task: TaskId) -> TaskView:
         if row is None:
             raise Problem("not-found", "there is no such task")
         close_task(session, row, services.clock.now())
-        return task_view(session, row, services.settings.signatures)
+        return task_view(session, row, services.settings.signatures, services.clock.now())
 
     return services.database.transact(write)

@@ -86,6 +86,27 @@ class DirectoryBlobs:
             while chunk := file.read(CHUNK):
                 yield chunk
 
+    def length(self, key: str) -> int:
+        """See `BlobStore.length`."""
+        with self._open_blob(key) as file:
+            return os.fstat(file.fileno()).st_size
+
+    def read(self, key: str, limit: int) -> bytes:
+        """See `BlobStore.read`."""
+        with self._open_blob(key) as file:
+            body = file.read(limit + 1)
+        if len(body) > limit:
+            raise BlobDamagedError(f"the blob {key} has more than {limit} bytes")
+        return body
+
+    def piece(self, key: str, start: int, length: int) -> bytes:
+        """See `BlobStore.piece`."""
+        with self._open_blob(key) as file:
+            body = os.pread(file.fileno(), length, start)
+        if len(body) < length:
+            raise BlobDamagedError(f"the blob {key} has fewer than {start + length} bytes")
+        return body
+
     def delete(self, *keys: str) -> None:
         """See `BlobStore.delete`."""
         with self._reporting_errors():

@@ -11,12 +11,12 @@ from sqlalchemy import make_url
 
 from aggregator_service.settings import Settings
 
-__all__ = ["UMASK", "make_private"]
+__all__ = ["make_private"]
 
 _LOG = logging.getLogger(__name__)
 
-UMASK: Final = 0o077
-"""For every command: what it creates is for the user that runs it."""
+_PUBLIC: Final = 0o077
+"""Permissions of group and others."""
 
 
 def make_private(settings: Settings) -> None:
@@ -42,12 +42,12 @@ def _narrow(path: Path) -> None:
         mode = path.stat().st_mode & 0o7777
     except FileNotFoundError:
         return
-    if not mode & UMASK:
+    if not mode & _PUBLIC:
         return
     try:
-        path.chmod(mode & ~UMASK)
+        path.chmod(mode & ~_PUBLIC)
     except PermissionError:
         raise PermissionError(
-            f"{path} is open to other users (mode {mode:o}) and cannot be changed: chmod it to {mode & ~UMASK:o}"
+            f"{path} is open to other users (mode {mode:o}) and cannot be changed: chmod it to {mode & ~_PUBLIC:o}"
         ) from None
-    _LOG.warning("%s was open to other users; its mode is now %o", path, mode & ~UMASK)
+    _LOG.warning("%s was open to other users; its mode is now %o", path, mode & ~_PUBLIC)

@@ -22,6 +22,7 @@ __all__ = [
     "in_cohort",
     "last_completed",
     "last_round",
+    "last_that_collected",
     "list_completed",
     "list_judged",
     "list_rounds",
@@ -31,6 +32,7 @@ __all__ = [
     "entered_states",
     "received_count",
     "unfolded",
+    "unfolded_among",
     "unfolded_count",
 ]
 
@@ -106,6 +108,13 @@ def last_completed(session: Session, task_id: str) -> RoundRow | None:
     return session.scalars(query.order_by(RoundRow.number.desc()).limit(1)).one_or_none()
 
 
+def last_that_collected(session: Session, task_id: str) -> RoundRow | None:
+    """Return the newest round in which clients were asked to contribute; None when there is none."""
+    collected = select(RoundStateRow.round_id).where(RoundStateRow.state == RoundState.COLLECTING)
+    query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.id.in_(collected))
+    return session.scalars(query.order_by(RoundRow.number.desc()).limit(1)).one_or_none()
+
+
 def list_completed(session: Session, task_id: str) -> Sequence[RoundRow]:
     """Return all rounds that released an aggregate, by number."""
     query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
@@ -117,7 +126,8 @@ def list_judged(session: Session, task_id: str) -> Sequence[RoundRow]:
 
     For tasks with a frozen cohort: their sets of survivors only shrink, so sets of equal size are equal.
     """
-    settled = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING, RoundState.COMPLETE)
+    before_release = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING, RoundState.DECRYPTING)
+    settled = (*before_release, RoundState.COMPLETE)
     query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state.in_(settled)).order_by(RoundRow.number)
     rows = session.scalars(query).all()
     return list({row.survivors if row.state == RoundState.COMPLETE else -row.id: row for row in rows}.values())
@@ -172,6 +182,13 @@ def unfolded(session: Session, round_id: int, limit: int) -> Sequence[tuple[str,
 def unfolded_count(session: Session, round_id: int) -> int:
     """Number of contributions that are not folded."""
     return session.execute(_UNFOLDED_COUNT, {"round": round_id}).scalar_one()
+
+
+def unfolded_among(session: Session, round_id: int, clients: Sequence[str]) -> int:
+    """Number of these clients' contributions that are stored and not folded."""
+    query = select(func.count()).select_from(ContributionRow).where(*_IS_UNFOLDED)
+    some = query.where(ContributionRow.client_id.in_(clients))
+    return session.execute(some, {"round": round_id}).scalar_one()
 
 
 def newest_snapshot(session: Session, task_id: str, at_least: int = 0) -> SnapshotRow | None:

@@ -111,6 +111,36 @@ class S3Blobs:
             raise BlobDamagedError(f"the blob {key} does not exist") from None
         yield from found.stream(min_chunk_size=CHUNK)
 
+    def length(self, key: str) -> int:
+        """See `BlobStore.length`."""
+        with _reporting_errors():
+            try:
+                return int(obstore.head(self._store(), check_key(key))["size"])
+            except FileNotFoundError:
+                raise BlobDamagedError(f"the blob {key} does not exist") from None
+
+    def read(self, key: str, limit: int) -> bytes:
+        """See `BlobStore.read`."""
+        body = b""
+        with _reporting_errors():
+            for chunk in self._body(key):
+                body += chunk
+                if len(body) > limit:
+                    raise BlobDamagedError(f"the blob {key} has more than {limit} bytes")
+        return body
+
+    def piece(self, key: str, start: int, length: int) -> bytes:
+        """See `BlobStore.piece`."""
+        with _reporting_errors():
+            try:
+                body = bytes(obstore.get_range(self._store(), check_key(key), start=start, length=length))
+            except FileNotFoundError:
+                obstore.head(self._store(), _MARKER)  # without the marker the store is missing, not only this blob
+                raise BlobDamagedError(f"the blob {key} does not exist") from None
+        if len(body) < length:
+            raise BlobDamagedError(f"the blob {key} has fewer than {start + length} bytes")
+        return body
+
     def delete(self, *keys: str) -> None:
         """See `BlobStore.delete`. One request deletes up to 1,000 objects."""
         with _reporting_errors():

@@ -19,6 +19,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     String,
+    Text,
     UniqueConstraint,
     text,
 )
@@ -29,10 +30,13 @@ __all__ = [
     "ChunkRow",
     "ClientRow",
     "CohortRow",
+    "CommitteeKeyRow",
     "ContributionRow",
     "HandoutRow",
     "InvitationRow",
     "OperatorRow",
+    "RefusalRow",
+    "RoundKeyRow",
     "RoundStateRow",
     "RoundRow",
     "SignInRow",
@@ -41,6 +45,10 @@ __all__ = [
     "TaskRow",
     "ViewRow",
 ]
+
+
+Octets = bytes
+"""For classes with a column called `bytes`."""
 
 
 class Base(DeclarativeBase):
@@ -89,8 +97,9 @@ class TaskRow(Base):
     """A task.
 
     public_key: published by the holder, for mechanisms that need one. organiser_key, organiser_scope: who certifies the
-    members; null for nobody. revocations: the organiser's newest signed list. version: raised by each change that long
-    polls wait for, in any process.
+    members; null for nobody. revocations: the organiser's newest signed list. evaluation: the evaluation block; null
+    for none. best_round: round of the best measured model, whose snapshot is kept. version: raised by each change that
+    long polls wait for, in any process.
     """
 
     __tablename__ = "tasks"
@@ -111,6 +120,8 @@ class TaskRow(Base):
     organiser_key: Mapped[bytes | None] = mapped_column(LargeBinary(32))
     organiser_scope: Mapped[str | None] = mapped_column(String(100))
     revocations: Mapped[bytes | None] = mapped_column(LargeBinary)
+    evaluation: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    best_round: Mapped[int | None]
     repeatable: Mapped[bool] = mapped_column(Boolean)
     created_at: Mapped[float] = mapped_column(Float)
     completed_rounds: Mapped[int] = mapped_column(default=0)
@@ -139,8 +150,8 @@ class ClientRow(Base):
     """An enrolled client.
 
     sequence: order of enrolment. turn: place in the round-robin order. retired_in: number of the round after which it
-    left a task with a frozen cohort for good. device_group: its group in the recipe (column `group_number`).
-    revoked_at: when an operator revoked its membership.
+    left the task's cohorts for good: of a frozen cohort, or because it was at fault for the failure of a masked round.
+    device_group: its group in the recipe (column `group_number`). revoked_at: when an operator revoked its membership.
     """
 
     __tablename__ = "clients"
@@ -184,7 +195,10 @@ class RoundRow(Base):
     sum_index: index of the sum among the task's sums (column `step`). partial_key, partial_digest: the partial sum,
     which each fold replaces. folded: number of contributions in it. unfinished: uploads that were incomplete when the
     round ended. deadline: of the current stage. model_digest: what the keys of a masked round are bound to; null for
-    other rounds. confirms: whether survivors sign the set of survivors.
+    other rounds. confirms: whether survivors sign the set of survivors. key_digest: SHA-256 of the document of the
+    round's key; null where one keyring serves the whole task. committee: members of the committee of a one-shot round;
+    0 for other rounds. aggregate_chain: what contributions state about the aggregates before this round
+    (`protocols.crypto.aggregate_chain`), hex; null where anyone can open the sums.
     """
 
     __tablename__ = "rounds"
@@ -198,6 +212,9 @@ class RoundRow(Base):
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     model_digest: Mapped[bytes | None] = mapped_column(LargeBinary(32))
     confirms: Mapped[bool] = mapped_column(Boolean, default=False)
+    key_digest: Mapped[str | None] = mapped_column(String(64))
+    committee: Mapped[int] = mapped_column(default=0, server_default="0")
+    aggregate_chain: Mapped[str | None] = mapped_column(String(64))
     opened_at: Mapped[float] = mapped_column(Float)
     deadline: Mapped[float] = mapped_column(Float)
     cohort: Mapped[int]
@@ -213,6 +230,37 @@ class RoundRow(Base):
     survivors_digest: Mapped[str | None] = mapped_column(String(64))
     failure: Mapped[str | None] = mapped_column(String(400))
     report: Mapped[dict[str, float]] = mapped_column(JSON, default=dict)
+
+
+class RoundKeyRow(Base):
+    """The public key of one round, signed by the key holder (`protocols.crypto.round_key`).
+
+    It is stored before the round opens, and deleted when the key of a later round is stored.
+    """
+
+    __tablename__ = "round_keys"
+
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    digest: Mapped[str] = mapped_column(String(64))
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class CommitteeKeyRow(Base):
+    """A key that a member of the committee published for one round (`protocols.sums.oneshot.messages.CommitteeKey`).
+
+    round_id: set when the round opens with this member in its committee. body: the encoded key. Rows are deleted when a
+    round after the next one opens; those of later rounds also when their member does not answer and a round fails.
+    """
+
+    __tablename__ = "committee_keys"
+
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
+    round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"), index=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    body: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class RoundStateRow(Base):
@@ -239,7 +287,13 @@ class CohortRow(Base):
 
 
 class ContributionRow(Base):
-    """A durable contribution. Its primary key is (round, client), so that none is counted twice."""
+    """A durable contribution. Its primary key is (round, client), so that none is counted twice.
+
+    statement: what the client of a one-shot round signed, for the committee; null in other rounds, and once the round
+    is over.
+    attestation: the signed components of its request in JSON, for other members; kept for the last two completed
+    rounds, and null where anyone can open the sums.
+    """
 
     __tablename__ = "contributions"
     __table_args__ = (Index("ix_contributions_unfolded", "round_id", "folded", "stored_at", "client_id"),)
@@ -251,6 +305,19 @@ class ContributionRow(Base):
     stored_at: Mapped[float] = mapped_column(Float)
     blob_key: Mapped[str | None] = mapped_column(String(200))
     folded: Mapped[bool] = mapped_column(Boolean, default=False)
+    statement: Mapped[Octets | None] = mapped_column(LargeBinary)
+    attestation: Mapped[str | None] = mapped_column(Text)
+
+
+class RefusalRow(Base):
+    """A client of a round's cohort that left the round because of what the server sent, and its `RefusalNotice`."""
+
+    __tablename__ = "refusals"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
+    reason: Mapped[str] = mapped_column(String(16))
+    refused_at: Mapped[float] = mapped_column(Float)
 
 
 class StageMessageRow(Base):

@@ -35,10 +35,12 @@ def seen_by(session: Session, snapshot: SnapshotRow, device_group: int | None) -
     return snapshot if view is None else view
 
 
-def add_snapshot(session: Session, snapshot: SnapshotRow, views: Sequence[ViewRow] = ()) -> None:
+def add_snapshot(
+    session: Session, snapshot: SnapshotRow, views: Sequence[ViewRow] = (), best: int | None = None
+) -> None:
     """Add a snapshot with the views of the device groups; after the commit, delete the bytes of older ones.
 
-    The newest `KEPT_SNAPSHOTS` are kept.
+    The newest `KEPT_SNAPSHOTS` are kept, that of round `best`, and that of round 0, from which clients replay.
     """
     session.add(snapshot)
     session.flush()
@@ -46,6 +48,8 @@ def add_snapshot(session: Session, snapshot: SnapshotRow, views: Sequence[ViewRo
     session.flush()
     kept = select(SnapshotRow).where(SnapshotRow.task_id == snapshot.task_id, SnapshotRow.blob_key.is_not(None))
     for old in session.scalars(kept.order_by(SnapshotRow.round_number.desc()).offset(KEPT_SNAPSHOTS)).all():
+        if old.round_number in (0, best):
+            continue
         its_views = ViewRow.task_id == old.task_id, ViewRow.round_number == old.round_number
         for row in (old, *session.scalars(select(ViewRow).where(*its_views))):
             discard(session, row.blob_key)

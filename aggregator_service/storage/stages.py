@@ -1,8 +1,9 @@
 """Messages that clients send in the stages of a round, who may send them, and what the server hands out.
 
 A stage takes messages from the clients that took part in the one before: the cohort advertises, the roster shares,
-sharers contribute, survivors confirm and unmask. Rows are added only while the round is in the stage, so the set of
-clients is final when its stage is over.
+sharers contribute, survivors confirm and unmask. In one-shot rounds the cohort contributes, the committee confirms, and
+the members that confirmed unmask. Rows are added only while the round is in the stage, so the set of clients is final
+when its stage is over.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Final, Literal, get_args
 from sqlalchemy import BindParameter, Select, bindparam, delete, func, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.schema import CohortRow, ContributionRow, HandoutRow, RoundRow, StageMessageRow
+from aggregator_service.storage.schema import (
+    CohortRow,
+    CommitteeKeyRow,
+    ContributionRow,
+    HandoutRow,
+    RoundRow,
+    StageMessageRow,
+)
 from protocols.messages.stages import MESSAGE_IN, MaskedMessage, StageMessage, prerequisite_of
 
 __all__ = [
@@ -33,8 +41,13 @@ __all__ = [
     "clients_with",
 ]
 
-Part = Literal["asked", "advertise", "share", "contribute", "confirm", "unmask"]
-"""What a client did in a round: it was asked (is in the cohort), or sent one of the messages."""
+Part = Literal["asked", "committee", "advertise", "share", "contribute", "confirm", "unmask"]
+"""What a client did in a round: it was asked (is in the cohort), is in the committee, or sent one of the messages."""
+_ONESHOT_PREREQUISITES: Final[Mapping[MaskedMessage, Part]] = {
+    "contribute": "asked",
+    "confirm": "committee",
+    "unmask": "confirm",
+}
 Handout = Literal["roster", "inbox", "survivors", "confirmations"]
 """What the server hands out after a stage."""
 
@@ -49,6 +62,8 @@ def prerequisite(round_: RoundRow) -> Part | None:
     message = awaited_message(round_)
     if message is None:
         return None
+    if round_.committee:
+        return _ONESHOT_PREREQUISITES[message]
     if round_.model_digest is None:  # not a masked round: it has only one stage
         return "asked"
     return prerequisite_of(message, confirms=round_.confirms) or "asked"
@@ -58,6 +73,8 @@ def _clients_with(part: Part) -> Select[str]:
     round_id: BindParameter[int] = bindparam("round")
     if part == "asked":
         return select(CohortRow.client_id).where(CohortRow.round_id == round_id)
+    if part == "committee":
+        return select(CommitteeKeyRow.client_id).where(CommitteeKeyRow.round_id == round_id)
     if part == "contribute":
         return select(ContributionRow.client_id).where(ContributionRow.round_id == round_id)
     row = StageMessageRow
@@ -82,6 +99,9 @@ def takes_part(session: Session, round_id: int, part: Part, client_id: str) -> b
     """Whether a client did `part`."""
     if part == "asked":
         return session.get(CohortRow, (round_id, client_id)) is not None
+    if part == "committee":
+        member = CommitteeKeyRow.round_id == round_id, CommitteeKeyRow.client_id == client_id
+        return session.execute(select(CommitteeKeyRow.digest).where(*member)).first() is not None
     if part == "contribute":
         return session.get(ContributionRow, (round_id, client_id)) is not None
     row = StageMessageRow
@@ -134,8 +154,11 @@ def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:
 
 
 def scrub_stages(session: Session, round_id: int) -> None:
-    """Delete the message bodies and handouts of a round. Lengths and digests stay, so that retries get receipts."""
+    """Delete the message bodies, statements and handouts of a round. Digests stay, so that retries get receipts."""
     unsynchronised = {"synchronize_session": False}
     clear_bodies = update(StageMessageRow).where(StageMessageRow.round_id == round_id).values(body=None)
     session.execute(clear_bodies, execution_options=unsynchronised)
+    stated = ContributionRow.round_id == round_id, ContributionRow.statement.is_not(None)
+    clear_statements = update(ContributionRow).where(*stated).values(statement=None)
+    session.execute(clear_statements, execution_options=unsynchronised)
     session.execute(delete(HandoutRow).where(HandoutRow.round_id == round_id), execution_options=unsynchronised)

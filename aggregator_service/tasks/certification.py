@@ -15,7 +15,7 @@ from protocols.crypto.certificates import (
 from protocols.errors import CertificateError, CodecError
 from protocols.messages import EnrolmentRequest
 
-__all__ = ["certified", "holds_certificate", "renew_certificate"]
+__all__ = ["certified", "holds_certificate", "is_certified", "renew_certificate"]
 
 
 def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -> bytes | None:
@@ -60,10 +60,15 @@ def renew_certificate(session: Session, task_id: str, client_id: str, body: byte
 
 def holds_certificate(task: TaskRow, client: ClientRow, now: float) -> bool:
     """Return whether a client may be in a roster now: its certificate has not expired and is not revoked."""
+    return is_certified(task, client, client.certificate or b"", now)
+
+
+def is_certified(task: TaskRow, client: ClientRow, certificate: bytes, now: float) -> bool:
+    """Return whether `certificate` is valid now for a client's keys and role; True in a task without an organiser."""
     if task.organiser_key is None:
         return True
     try:
-        _check(task, client.identity_key, client.mailbox_key, client.certificate or b"", client.role, now)
+        _check(task, client.identity_key, client.mailbox_key, certificate, client.role, now)
     except (CertificateError, CodecError):
         return False
     return True

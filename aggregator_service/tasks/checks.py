@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from aggregator_service.settings import Signatures
 from aggregator_service.tasks.plans import TaskPlan
 from protocols.errors import ParameterError
-from protocols.messages import Schedule
+from protocols.messages import Evaluation, Schedule
+from protocols.sums.base import KeyedByRound, SumPlan
 from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.oneshot.parameters import MIN_CLIENTS
+from protocols.sums.oneshot.plan import OneshotPlan
 
-__all__ = ["check_sums", "task_warnings"]
+__all__ = ["check_evaluation", "check_sums", "task_warnings"]
 
 
 def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
-    """Check that the sums of all device groups can be made; plans: one for each group.
+    """Check that all sums of a task can be made; plans: one for each device group, and that of the main sum.
 
-    Raises `ParameterError` when a masked round over `cohort_size` or `min_clients` cannot work, when the groups' sums
-    need different encryption keys, or when a recipe has several groups and a frozen cohort.
+    Raises `ParameterError` when a masked or one-shot round over `cohort_size` or `min_clients` cannot work, when the
+    sums need different encryption keys, or when a recipe has several groups and a frozen cohort.
     """
-    if len(plans) > 1 and plans[0].recipe.frozen_cohort:
+    if plans[0].recipe.device_groups > 1 and plans[0].recipe.frozen_cohort:
         raise ParameterError("this recipe has several device groups and a frozen cohort: a task cannot have both")
     for plan in plans:
         _check_cohort_sizes(plan, schedule)
@@ -27,12 +30,23 @@ def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
     if len(keys) > 1:
         degrees = ", ".join(str(plan.sum_plan.describe().get("ring_degree")) for plan in plans)
         raise ParameterError(
-            f"the sums of the device groups need different ring degrees ({degrees}), but the task has one set of keys: "
+            f"the sums of the task need different ring degrees ({degrees}), but the task has one set of keys: "
             "set the mechanism's parameter 'degree'"
         )
 
 
+def check_evaluation(plan: TaskPlan, evaluation: Evaluation) -> None:
+    """Raise `ParameterError` where the task shall stop by a curve that the server cannot see."""
+    if evaluation.stop_after is not None and plan.sum_plan.opened_by != "anyone":
+        raise ParameterError(
+            f"the server cannot open the sums of {plan.mechanism.name!r}, so it does not see the curve by which it "
+            "shall stop: leave out stop_after, and close the task when its members see no improvement"
+        )
+
+
 def _check_cohort_sizes(plan: TaskPlan, schedule: Schedule) -> None:
+    if isinstance(plan.sum_plan, OneshotPlan) and schedule.min_clients < MIN_CLIENTS:
+        raise ParameterError(f"a one-shot round needs at least {MIN_CLIENTS} clients: set min_clients to {MIN_CLIENTS}")
     if not isinstance(plan.sum_plan, MaskedPlan):
         return
     for name, clients in (("cohort_size", schedule.cohort_size), ("min_clients", schedule.min_clients)):
@@ -40,6 +54,22 @@ def _check_cohort_sizes(plan: TaskPlan, schedule: Schedule) -> None:
             plan.sum_plan.neighbourhood(clients)
         except ParameterError as error:
             raise ParameterError(f"a masked round of {name} clients cannot work: {error}") from error
+    if plan.sum_plan.repeated:
+        _check_repeated(plan.sum_plan, schedule)
+
+
+def _check_repeated(plan: MaskedPlan, schedule: Schedule) -> None:
+    """Raise `ParameterError` if the task could begin with so few clients that none would confirm a sum.
+
+    What a full cohort's own dropouts leave is always enough, because the threshold of a neighbourhood is higher.
+    """
+    cohort = schedule.cohort_size
+    fewest = plan.quorum(cohort)
+    if 0 < schedule.start_clients < fewest:
+        raise ParameterError(
+            f"all sums are over the same data, and clients confirm sums of a cohort_size of {cohort} over "
+            f"{fewest} clients or more: start_clients must be at least {fewest}, or 0, or cohort_size smaller"
+        )
 
 
 def task_warnings(
@@ -47,7 +77,9 @@ def task_warnings(
 ) -> list[str]:
     """Return the warnings of a task: what its choices reveal to whom, and what else its members should know."""
     summed = plan.sum_plan
-    warnings = _masked_warnings(summed, schedule) if isinstance(summed, MaskedPlan) else [_OPENED_BY[summed.opened_by]]
+    warnings = _trust_warnings(summed, schedule)
+    if isinstance(plan.mechanism, KeyedByRound) and plan.mechanism.round_key_bytes(summed) is not None:
+        warnings.append(_ROUND_KEYS)
     if repeatable:
         warnings.append(
             "The order of round-robin sampling follows from public values, so clients could choose who is in a cohort "
@@ -72,17 +104,57 @@ _OPENED_BY = {
 }
 
 
+_ROUND_KEYS = (
+    "A member that uploads false ciphertexts may learn the secret key of that round; together with the server it can "
+    "open that round's contributions. The keys of other rounds stay secret. Use masked or one-shot sums if members may "
+    "do this."
+)
+
+
+def _trust_warnings(summed: SumPlan, schedule: Schedule) -> list[str]:
+    """Return who can open a contribution or a sum."""
+    if isinstance(summed, MaskedPlan):
+        return _masked_warnings(summed, schedule)
+    if isinstance(summed, OneshotPlan):
+        return _oneshot_warnings(summed)
+    return [_OPENED_BY[summed.opened_by]]
+
+
+def _oneshot_warnings(plan: OneshotPlan) -> list[str]:
+    c, t, corrupt = plan.committee, plan.threshold, plan.parameters.corrupt
+    return [
+        f"The server is not trusted about survivors, keys and the model, as long as at most {corrupt} of the {c} "
+        f"members of the committee collude with it: different parties should run them. {t} members together with the "
+        "server can open every contribution. Sums are in the clear once they are released.",
+        f"If more than {c - t} members of the committee are absent, no round completes, and the task waits for them. "
+        "A client that lies about its mask makes a round fail. A member can take clients out of the task by claiming "
+        "that their shares do not open.",
+    ]
+
+
+_FEWEST = (
+    "All sums are over the same data: clients confirm none over fewer than {} of {} clients, so that the server "
+    "cannot compute anything over few clients from several sums. When fewer are left, the task fails."
+)
+
+
 def _masked_warnings(plan: MaskedPlan, schedule: Schedule) -> list[str]:
-    found = plan.neighbourhood(schedule.cohort_size)
+    try:
+        found = plan.neighbourhood(schedule.cohort_size)
+    except ParameterError as error:  # the task was created by a version that allowed this
+        return [f"No round of this task can complete: {error}. Close it and create another."]
     k, t = found.degree, found.threshold
     trust = (
         "The server is trusted to follow the protocol: one that lies about who dropped out can open contributions."
         if plan.mode == "curious"
         else "The server is not trusted about dropouts, keys and the model: clients check them, and leave the round."
     )
+    cohort = schedule.cohort_size
+    again = [_FEWEST.format(plan.quorum(cohort), cohort)] if plan.repeated else []
     return [
         f"{trust} Sums are in the clear once they are released.",
         f"In a full cohort of {schedule.cohort_size} each client shares its secrets among {k} neighbours. {t} of them "
         f"can open its contribution together with the server. A round fails when fewer than {t} neighbours of a client "
         f"stay; about {plan.parameters.dropout:.0%} of the clients may drop out.",
+        *again,
     ]

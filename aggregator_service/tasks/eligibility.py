@@ -16,9 +16,11 @@ __all__ = [
 def eligible_clause(task: TaskRow) -> ColumnElement[bool]:
     """Return the condition for members that can contribute: not revoked, not retired, and keyed where that is needed.
 
-    A holder that takes part stores an envelope for itself; one that only gives out keys has none, and is not asked.
+    Members of a committee never contribute. A holder that takes part stores an envelope for itself; one that only gives
+    out keys has none, and is not asked.
     """
-    member = and_(ClientRow.revoked_at.is_(None), ClientRow.retired_in.is_(None))
+    present = and_(ClientRow.revoked_at.is_(None), ClientRow.retired_in.is_(None))
+    member = and_(present, ClientRow.role != "committee")
     return and_(member, ClientRow.envelope_key.is_not(None)) if task.needs_keyring else member
 
 

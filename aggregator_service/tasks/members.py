@@ -51,11 +51,7 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
     gone for an invitation that is revoked, expired or used up, 422 invalid-parameters for a wrong group.
     """
     identity_key, mailbox_key = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
-    token_hash = hash_token(request.invitation)
-    query = select(InvitationRow).where(InvitationRow.token_hash == token_hash).with_for_update()
-    invitation = session.scalars(query).one_or_none()
-    if invitation is None or not matches(token_hash, invitation.token_hash):
-        raise Problem("forbidden", "the invitation is unknown")
+    invitation = _invitation(session, request.invitation, lock=True)
     _check_signature(request, identity_key, mailbox_key)
     task = lock_task(session, invitation.task_id)
     known = session.scalars(
@@ -67,14 +63,40 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
         return _enrol_again(session, task, known, request, mailbox_key, now), False
     if task.state != "open":
         raise Problem("conflict", "the task is over: no client can enrol any more")
-    if invitation.revoked_at is not None:
-        raise Problem("gone", "the invitation was revoked; ask the operator for another")
-    if invitation.expires_at <= now or invitation.used >= invitation.uses:
-        raise Problem("gone", "the invitation is used up or expired; ask the operator for another")
+    _check_open(invitation, now)
+    if invitation.used >= invitation.uses:
+        raise Problem("gone", "the invitation is used up; ask the operator for another")
     certificate = certified(task, request, invitation.role, now)
-    device_group = _group(task, request)
+    device_group = 0 if invitation.role == "committee" else _group(task, request)
     invitation.used += 1
     return _enrol_first(session, task, invitation, request, certificate, device_group, now), True
+
+
+def invited_task(session: Session, token: str, now: float) -> TaskRow:
+    """Return the task that an invitation is for, without using it.
+
+    An invitation that is used up is accepted, because the identities that used it may enrol again. Raises `Problem`:
+    403 for an unknown invitation, 410 gone for one that is revoked or expired.
+    """
+    invitation = _invitation(session, token)
+    _check_open(invitation, now)
+    return session.get_one(TaskRow, invitation.task_id)
+
+
+def _invitation(session: Session, token: str, *, lock: bool = False) -> InvitationRow:
+    token_hash = hash_token(token)
+    query = select(InvitationRow).where(InvitationRow.token_hash == token_hash)
+    invitation = session.scalars(query.with_for_update() if lock else query).one_or_none()
+    if invitation is None or not matches(token_hash, invitation.token_hash):
+        raise Problem("forbidden", "the invitation is unknown")
+    return invitation
+
+
+def _check_open(invitation: InvitationRow, now: float) -> None:
+    if invitation.revoked_at is not None:
+        raise Problem("gone", "the invitation was revoked; ask the operator for another")
+    if invitation.expires_at <= now:
+        raise Problem("gone", "the invitation is expired; ask the operator for another")
 
 
 def _check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key: bytes) -> None:
@@ -153,7 +175,11 @@ def _enrol_first(
 ) -> Enrolment:
     newest = select(func.coalesce(func.max(ClientRow.sequence), 0)).where(ClientRow.task_id == task.id)
     # A new client starts with the lowest count of its group: it does not catch up on the rounds before.
-    same_group = ClientRow.task_id == task.id, ClientRow.device_group == device_group
+    same_group = (
+        ClientRow.task_id == task.id,
+        ClientRow.device_group == device_group,
+        ClientRow.role != "committee",  # never asked, so its count stays 0
+    )
     turns = select(func.coalesce(func.min(ClientRow.times_asked), 0)).where(*same_group)
     token = new_token("hrc")
     client = ClientRow(

@@ -13,24 +13,40 @@ from typing import Any
 
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from protocols.layout import Route, VectorLayout
-from protocols.messages import Schedule
-from protocols.recipes.base import Recipe, RoundSpec
+from protocols.messages import Evaluation, Schedule
+from protocols.recipes.base import Recipe, RoundSpec, main_layout
+from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import check_combination, recipe
-from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan
+from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan, plan_sum
+from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.registry import mechanism
 
-__all__ = ["TaskPlan", "TaskTerms", "plan_round", "plan_task", "round_spec", "row_terms", "task_terms"]
+__all__ = [
+    "TaskPlan",
+    "TaskTerms",
+    "keeps_best",
+    "plan_round",
+    "plan_task",
+    "round_spec",
+    "row_evaluation",
+    "row_terms",
+    "task_terms",
+]
 
 
 @dataclass(frozen=True)
 class TaskTerms:
-    """The values that determine a plan, picklable for worker processes. Parameters are canonical JSON."""
+    """The values that determine a plan, picklable for worker processes. Parameters are canonical JSON.
+
+    evaluation: the evaluation block as JSON and the rounds of the schedule; None without one.
+    """
 
     recipe_name: str
     recipe_parameters: str
     mechanism_name: str
     mechanism_parameters: str
     cohort_size: int
+    evaluation: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,9 +61,23 @@ class TaskPlan:
         """Return the blocks to which this client contributes in a round."""
         return self.recipe.route(spec, client_id)
 
+    @property
+    def ticket_bytes(self) -> int:
+        """Bytes before the contribution in an upload, which are not summed: the ticket of a one-shot sum, else 0."""
+        return self.sum_plan.ticket_bytes if isinstance(self.sum_plan, OneshotPlan) else 0
+
+    @property
+    def committee(self) -> int:
+        """Members of the committee of each round; 0 if the mechanism has none."""
+        return self.sum_plan.committee if isinstance(self.sum_plan, OneshotPlan) else 0
+
+    def upload_bytes(self, route: Route) -> int:
+        """Return the exact length in bytes of an upload along `route`: of the ticket, if any, and the contribution."""
+        return self.ticket_bytes + self.sum_plan.contribution_bytes(route)
+
     def contribution_bytes(self, spec: RoundSpec, client_id: str) -> int:
-        """Return the exact length in bytes of this client's contribution in a round."""
-        return self.sum_plan.contribution_bytes(self.route(spec, client_id))
+        """Return the exact length in bytes of this client's upload in a round."""
+        return self.upload_bytes(self.route(spec, client_id))
 
 
 def _canonical(parameters: Mapping[str, Any]) -> str:
@@ -60,6 +90,7 @@ def task_terms(
     mechanism_name: str,
     mechanism_parameters: Mapping[str, Any],
     schedule: Schedule,
+    evaluation: Evaluation | None = None,
 ) -> TaskTerms:
     """Return the terms of a task. Equal terms share one cached plan."""
     return TaskTerms(
@@ -68,6 +99,7 @@ def task_terms(
         mechanism_name,
         _canonical(mechanism_parameters),
         schedule.cohort_size,
+        None if evaluation is None else (evaluation.model_dump_json(), schedule.rounds),
     )
 
 
@@ -78,15 +110,30 @@ def row_terms(task: TaskRow) -> TaskTerms:
     how = mechanism(task.mechanism_name)
     if task.public_key is not None and isinstance(how, NamesPublicKey):
         parameters = how.name_public_key(parameters, task.public_key)
-    return task_terms(task.recipe_name, task.recipe_parameters, task.mechanism_name, parameters, schedule)
+    evaluation = row_evaluation(task)
+    return task_terms(task.recipe_name, task.recipe_parameters, task.mechanism_name, parameters, schedule, evaluation)
 
 
-def plan_task(terms: TaskTerms, sum_index: int = 1) -> TaskPlan:
-    """Return the plan of sum `sum_index` of a task. Sums with equal layouts share one cached plan.
+def row_evaluation(task: TaskRow) -> Evaluation | None:
+    """Return the evaluation block of a stored task; None without one."""
+    return None if task.evaluation is None else Evaluation.model_validate(task.evaluation)
+
+
+def keeps_best(task: TaskRow) -> bool:
+    """Return whether a task ends with the best measured model instead of the newest."""
+    evaluation = row_evaluation(task)
+    return evaluation is not None and evaluation.keep == "best"
+
+
+def plan_task(terms: TaskTerms, sum_index: int | None = None) -> TaskPlan:
+    """Return the plan of sum `sum_index` of a task, or of the recipe's main sum if None.
+
+    Sums with equal layouts share one cached plan.
 
     Raises `ParameterError`, `BudgetError` or `CombinationError` when the terms cannot work.
     """
-    return _plan(terms, _recipe(terms.recipe_name, terms.recipe_parameters).layout(sum_index))
+    summed = _recipe(terms.recipe_name, terms.recipe_parameters, terms.evaluation)
+    return _plan(terms, summed.layout(summed.main_sum if sum_index is None else sum_index))
 
 
 def plan_round(task: TaskRow, round_: RoundRow) -> TaskPlan:
@@ -95,15 +142,18 @@ def plan_round(task: TaskRow, round_: RoundRow) -> TaskPlan:
 
 
 @lru_cache(maxsize=64)
-def _recipe(name: str, parameters: str) -> Recipe:
-    return recipe(name, json.loads(parameters))
+def _recipe(name: str, parameters: str, evaluation: tuple[str, int] | None) -> Recipe:
+    block, rounds = (None, 0) if evaluation is None else (Evaluation.model_validate_json(evaluation[0]), evaluation[1])
+    return with_evaluation(recipe(name, json.loads(parameters)), block, rounds)
 
 
 @lru_cache(maxsize=64)
 def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
-    summed, how = _recipe(terms.recipe_name, terms.recipe_parameters), mechanism(terms.mechanism_name)
+    summed = _recipe(terms.recipe_name, terms.recipe_parameters, terms.evaluation)
+    how = mechanism(terms.mechanism_name)
     check_combination(summed, how.name)
-    return TaskPlan(summed, how, how.plan(json.loads(terms.mechanism_parameters), layout, terms.cohort_size))
+    parameters = json.loads(terms.mechanism_parameters)
+    return TaskPlan(summed, how, plan_sum(how, parameters, layout, terms.cohort_size, main_layout(summed)))
 
 
 def round_spec(round_: RoundRow) -> RoundSpec:

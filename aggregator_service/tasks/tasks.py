@@ -16,9 +16,11 @@ from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
 from aggregator_service.storage.snapshots import find_snapshot, seen_by
-from aggregator_service.tasks.checks import check_sums, task_warnings
+from aggregator_service.tasks.checks import check_evaluation, check_sums, task_warnings
+from aggregator_service.tasks.committee import awaited_committee, committee_size
 from aggregator_service.tasks.eligibility import able_members
-from aggregator_service.tasks.plans import TaskPlan, plan_task, row_terms, task_terms
+from aggregator_service.tasks.plans import TaskPlan, plan_task, row_evaluation, row_terms, task_terms
+from aggregator_service.tasks.round_keys import awaited_round_key
 from protocols.codec import b64decode, b64encode
 from protocols.messages import (
     Invitation,
@@ -38,15 +40,22 @@ _LOG = logging.getLogger(__name__)
 
 
 def plan_request(request: TaskRequest) -> TaskPlan:
-    """Check a request and return the plan of its first sum.
+    """Check a request and return the plan of its main sum.
 
     Raises `ParameterError`, `BudgetError` or `CombinationError` when recipe, mechanism and schedule do not fit
     together. Call it before the transaction: it may take a second, during which a SQLite database could not be written.
     """
     recipe, mechanism = request.recipe, request.mechanism
-    terms = task_terms(recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule)
+    terms = task_terms(
+        recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule, request.evaluation
+    )
     plan = plan_task(terms)
-    check_sums([plan_task(terms, sum_index) for sum_index in range(1, plan.recipe.device_groups + 1)], request.schedule)
+    sums = [*range(1, plan.recipe.device_groups + 1)]
+    if request.evaluation is not None:
+        check_evaluation(plan, request.evaluation)
+        sums.append(plan.recipe.main_sum + 1)
+    others = [plan_task(terms, sum_index) for sum_index in sums]
+    check_sums(others if plan in others else [*others, plan], request.schedule)
     return plan
 
 
@@ -69,6 +78,7 @@ def create_task(session: Session, request: TaskRequest, plan: TaskPlan, now: flo
         data_set=request.data_set,
         organiser_key=None if request.organiser is None else b64decode(request.organiser.key, 32),
         organiser_scope=None if request.organiser is None else request.organiser.scope,
+        evaluation=None if request.evaluation is None else request.evaluation.model_dump(mode="json"),
         created_at=now,
         completed_rounds=0,
         failed_rounds=0,
@@ -90,16 +100,16 @@ def list_tasks(session: Session, name: str | None = None) -> Sequence[TaskRow]:
     return session.scalars(query if name is None else query.where(TaskRow.name == name)).all()
 
 
-def task_view(session: Session, task: TaskRow, signatures: Signatures = "required") -> TaskView:
+def task_view(session: Session, task: TaskRow, signatures: Signatures = "required", now: float = 0.0) -> TaskView:
     """Return a task as operators and members see it, with its plan, counts and warnings.
 
-    signatures: whether this server requires signed requests; "off" adds a warning.
+    signatures: whether this server requires signed requests; "off" adds a warning. now: seconds since the epoch; the
+    committee's certificates that expired before do not count.
     """
     schedule = Schedule.model_validate(task.schedule)
     plan = plan_task(row_terms(task))
-    counted = (
-        select(func.count()).select_from(ClientRow).where(ClientRow.task_id == task.id, ClientRow.revoked_at.is_(None))
-    )
+    present = ClientRow.task_id == task.id, ClientRow.revoked_at.is_(None), ClientRow.role != "committee"
+    counted = select(func.count()).select_from(ClientRow).where(*present)
     members = session.execute(counted).scalar_one()
     able = able_members(session, task, plan.recipe.device_groups)
     return TaskView.model_validate(
@@ -113,6 +123,8 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "seed": b64encode(task.seed),
             "data_set": task.data_set,
             "organiser": _organiser(task),
+            "evaluation": row_evaluation(task),
+            "best_round": task.best_round,
             "plan": plan.sum_plan.describe(),
             "opened_by": task.opened_by,
             "members": members,
@@ -120,9 +132,17 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "able_members": able,
             "completed_rounds": task.completed_rounds,
             "failed_rounds": task.failed_rounds,
+            "waiting_for": _waiting_for(session, task, now),
             "warnings": task_warnings(plan, schedule, task.repeatable, signatures),
         }
     )
+
+
+def _waiting_for(session: Session, task: TaskRow, now: float) -> str | None:
+    awaited = awaited_round_key(session, task)
+    if awaited is not None:
+        return f"the key holder's public key of round {awaited}"
+    return awaited_committee(session, task, now)
 
 
 def _organiser(task: TaskRow) -> OrganiserPin | None:
@@ -150,6 +170,8 @@ def create_invitation(session: Session, task: TaskRow, request: InvitationReques
     """
     if task.state != "open":
         raise Problem("conflict", "the task is over: no client can enrol any more")
+    if request.role == "committee" and not committee_size(task):
+        raise Problem("invalid-parameters", "this task's mechanism has no committee: only oneshot tasks have one")
     token = new_token("hri")
     invitation_id = new_id("i")
     session.add(

@@ -24,8 +24,8 @@ __all__ = ["Admission", "admit", "admit_cached"]
 class Admission:
     """A client that may contribute to a round.
 
-    length: exact bytes of its contribution. stored: the contribution that is stored already, if any. status: bytes
-    stored of an upload in chunks, and the number of chunks.
+    length: exact bytes of its upload. stored: the contribution that is stored already, if any. status: bytes
+    stored of an upload in chunks, and the number of chunks. attestation: see `ContributionRow`.
     """
 
     round: RoundRow
@@ -35,10 +35,20 @@ class Admission:
     length: int
     stored: ContributionRow | None
     status: tuple[int, int] = (0, 0)
+    attestation: str | None = None
 
     def check(self, body: memoryview) -> None:
-        """Raise `ContributionError` when the bytes must not enter the sum."""
-        self.plan.mechanism.check(self.plan.sum_plan, self.route, body)
+        """Raise `ContributionError` when the bytes must not enter the sum; body: the whole upload."""
+        self.plan.mechanism.check(self.plan.sum_plan, self.route, body[self.plan.ticket_bytes :])
+
+    def check_round_key(self, digest: str | None) -> None:
+        """Raise `Problem` bad-contribution (400) unless `digest` (hex) is that of the round's key document.
+
+        None in a round without a key of its own. A contribution under another key would make the sum unreadable.
+        """
+        if digest != self.round.key_digest:
+            wanted = "the digest of the round's key document" if self.round.key_digest else "no value"
+            raise Problem("bad-contribution", f"the header Round-Key must have {wanted}: encrypt with the round's key")
 
     def refuse_late(self, now: float) -> None:
         """Raise `Problem` round-closed (409) unless the round takes contributions at `now`."""
@@ -74,7 +84,7 @@ def admit(
             client=client,
             plan=plan,
             route=route,
-            length=plan.sum_plan.contribution_bytes(route),
+            length=plan.upload_bytes(route),
             stored=find_contribution(session, round_.id, client.client_id),
             status=upload_progress(session, round_.id, client.client_id) if resumable else (0, 0),
         )

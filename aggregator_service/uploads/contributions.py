@@ -20,6 +20,7 @@ from aggregator_service.uploads.insert_contribution import insert_contribution
 from aggregator_service.uploads.outcomes import AlreadyStored, UploadOutcome
 from aggregator_service.uploads.receive import stream_body
 from aggregator_service.uploads.received_body import ReceivedBody
+from aggregator_service.uploads.tickets import check_ticket
 
 __all__ = ["receive_contribution", "store_contribution_file"]
 
@@ -37,9 +38,9 @@ async def receive_contribution(
     path = services.settings.upload_dir / new_key("body", "contribution").replace("/", "-")
 
     def check_and_store(body: ReceivedBody) -> UploadOutcome:
-        admission.check(body.verified())
+        statement = _check(services, admission, body.verified())
         body.persist()
-        return _store(services, admission, path, digest)
+        return _store(services, admission, path, digest, statement)
 
     async with stream_body(services, request, path, admission.length, digest) as body:
         return await run_in_threadpool(check_and_store, body)
@@ -53,14 +54,19 @@ async def store_contribution_file(services: Services, admission: Admission, path
     """
     async with services.checking:
         try:
-            await run_in_threadpool(lambda: admission.check(map_file(path)))
+            statement = await run_in_threadpool(lambda: _check(services, admission, map_file(path)))
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-    return await run_in_threadpool(_store, services, admission, path, digest)
+    return await run_in_threadpool(_store, services, admission, path, digest, statement)
 
 
-def _store(services: Services, admission: Admission, path: Path, digest: str) -> UploadOutcome:
+def _check(services: Services, admission: Admission, body: memoryview) -> bytes | None:
+    admission.check(body)
+    return check_ticket(services, admission, body)
+
+
+def _store(services: Services, admission: Admission, path: Path, digest: str, statement: bytes | None) -> UploadOutcome:
     """Move the file into the blob store, then insert the row that names it."""
     key = new_key("contributions", admission.round.task_id, admission.round.number, admission.client.client_id)
     try:
@@ -70,7 +76,7 @@ def _store(services: Services, admission: Admission, path: Path, digest: str) ->
         raise
     crash_point("upload.stored-before-row")
     try:
-        outcome = insert_contribution(services.database, admission, key, digest, services.clock.now())
+        outcome = insert_contribution(services.database, admission, key, digest, services.clock.now(), statement)
     except BaseException:
         _delete_unless_named(services, admission, key)
         raise

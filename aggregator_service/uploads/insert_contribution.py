@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from sqlalchemy import BigInteger, ColumnElement, Float, Insert, String, Table, bindparam, false, insert, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Float,
+    Insert,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    bindparam,
+    false,
+    insert,
+    select,
+)
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -38,10 +51,22 @@ def _insert_where(*conditions: ColumnElement[bool]) -> Insert:
         bindparam("now", type_=Float),
         bindparam("key", type_=String),
         false(),
+        bindparam("statement_", type_=LargeBinary),
+        bindparam("attestation_", type_=Text),
     )
     locked = values.where(RoundRow.id == bindparam("round"), *conditions).with_for_update(read=True, of=RoundRow)
     table = cast(Table, ContributionRow.__table__)  # an ORM insert takes twice the time
-    columns = ["round_id", "client_id", "digest", "bytes", "stored_at", "blob_key", "folded"]
+    columns = [
+        "round_id",
+        "client_id",
+        "digest",
+        "bytes",
+        "stored_at",
+        "blob_key",
+        "folded",
+        "statement",
+        "attestation",
+    ]
     return insert(table).from_select(columns, locked)
 
 
@@ -49,15 +74,17 @@ _INSERT: Final = _insert_where(*_IS_COLLECTING, *_HAS_NOTHING_STORED)
 """Inserts a contribution if its round is collecting and its client has stored neither a contribution nor chunks."""
 
 
-def insert_contribution(database: Database, admission: Admission, key: str, digest: str, now: float) -> UploadOutcome:
+def insert_contribution(
+    database: Database, admission: Admission, key: str, digest: str, now: float, statement: bytes | None = None
+) -> UploadOutcome:
     """Insert the contribution whose bytes are in the blob `key`, in one transaction.
 
-    Raises `Problem` contribution-conflict (409) when other bytes of the client are stored, round-closed (409) when the
-    round no longer takes contributions.
+    statement: what the client of a one-shot round signed, encoded. Raises `Problem` contribution-conflict (409) when
+    other bytes of the client are stored, round-closed (409) when the round no longer takes contributions.
     """
 
     def work(session: Session) -> UploadOutcome:
-        return _insert(session, admission, key, digest, now)
+        return _insert(session, admission, key, digest, now, statement)
 
     try:
         return database.transact(work)
@@ -65,7 +92,9 @@ def insert_contribution(database: Database, admission: Admission, key: str, dige
         return database.transact(work)
 
 
-def _insert(session: Session, admission: Admission, key: str, digest: str, now: float) -> UploadOutcome:
+def _insert(
+    session: Session, admission: Admission, key: str, digest: str, now: float, statement: bytes | None
+) -> UploadOutcome:
     """Insert with one statement; only when it inserts nothing, find out why.
 
     The statement locks the round in share mode until the commit: a contribution is stored before collecting ends, or
@@ -79,6 +108,8 @@ def _insert(session: Session, admission: Admission, key: str, digest: str, now: 
         "bytes_": admission.length,
         "now": now,
         "key": key,
+        "statement_": statement,
+        "attestation_": admission.attestation,
     }
     if changed_rows(session, _INSERT, row) == 0:
         stored = _find_obstacle(session, admission, digest, now)

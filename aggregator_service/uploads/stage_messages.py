@@ -1,4 +1,4 @@
-"""Messages of the stages of masked rounds: admit, check, store and acknowledge them; read what the server hands out."""
+"""Messages of the stages of masked and one-shot rounds: admit, check, store and acknowledge them; read handouts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from aggregator_service.http.authentication import member_of, task_of
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked_stages import roster_of, round_context, survivors_of
+from aggregator_service.rounds.oneshot_stages import committee_of, oneshot_context, proposed_survivors
 from aggregator_service.services import Services
 from aggregator_service.storage.database import Delivery, progress
 from aggregator_service.storage.rounds import find_round, in_cohort, lock_round_shared
@@ -28,10 +29,12 @@ from aggregator_service.storage.stages import (
 )
 from aggregator_service.tasks.plans import plan_round
 from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
+from protocols.errors import ContributionError
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import STATE_FOR, StageMessage
 from protocols.sums.masked import messages, server
 from protocols.sums.masked.mechanism import own_plan
+from protocols.sums.oneshot import server as oneshot
 
 __all__ = ["StageAdmission", "admit_to_stage", "handed_out", "same_or_conflict", "store_message"]
 
@@ -42,7 +45,8 @@ _LOG = logging.getLogger(__name__)
 class StageAdmission:
     """A client that may send the message of a stage.
 
-    length: exact bytes of the message. stored: the message that is stored already, if any.
+    length: exact bytes of the message. stored: the message that is stored already, if any. survivors: in a one-shot
+    round, the digest of the set that the committee is asked to confirm.
     """
 
     task: TaskRow
@@ -51,6 +55,7 @@ class StageAdmission:
     stage: StageMessage
     length: int
     stored: StageMessageRow | None
+    survivors: bytes | None = None
 
     def receipt(self, stored: StageMessageRow) -> UploadReceipt:
         """Return the receipt of a stored message."""
@@ -64,8 +69,8 @@ def admit_to_stage(
 ) -> StageAdmission:
     """Admit a client to a stage of round `number`. A client whose message is stored is admitted in any state.
 
-    Raises `Problem`: 404 for a round that is not masked, 409 round-closed when the round is not in this stage, 403
-    not-in-cohort for a client that did not take part in the stage before.
+    Raises `Problem`: 404 for a round without stages, 409 round-closed when the round is not in this stage, 403
+    not-in-cohort for a client that did not take part in the stage before, or is not in the committee.
     """
     client = member_of(principal, task_id, client_id)
     with services.database.read() as session:
@@ -75,18 +80,21 @@ def admit_to_stage(
         if stored is None:
             _check_may_send(session, round_, stage, client_id, services.clock.now())
         length = stored.length if stored is not None else _length(session, task, round_, stage)
-        return StageAdmission(task, round_, client, stage, length, stored)
+        survivors = proposed_survivors(session, round_.id) if round_.committee else None
+        return StageAdmission(task, round_, client, stage, length, stored, survivors)
 
 
 def _masked_round(session: Session, task_id: str, number: int) -> RoundRow:
     round_ = find_round(session, task_id, number)
     if round_ is None or round_.model_digest is None:
-        raise Problem("not-found", "there is no such round, or it is not a masked round")
+        raise Problem("not-found", "there is no such round, or its clients send nothing but contributions")
     return round_
 
 
 def _check_may_send(session: Session, round_: RoundRow, stage: StageMessage, client_id: str, now: float) -> None:
-    if not in_cohort(session, round_.id, client_id):
+    if round_.committee and not takes_part(session, round_.id, "committee", client_id):
+        raise Problem("not-in-cohort", "this client is not in the committee of this round")
+    if not round_.committee and not in_cohort(session, round_.id, client_id):
         raise Problem("not-in-cohort", "this client is not in the cohort of this round")
     if round_.state != STATE_FOR[stage] or now >= round_.deadline:
         raise Problem("round-closed", f"the round is {round_.state}: it takes no messages of this stage now")
@@ -100,6 +108,8 @@ def _length(session: Session, task: TaskRow, round_: RoundRow, stage: StageMessa
         return messages.ADVERTISEMENT_BYTES
     if stage == "confirm":
         return messages.CONFIRMATION_BYTES
+    if round_.committee:
+        return oneshot_context(task, round_).plan.summed_share_bytes
     members = count_of(session, round_.id, "advertise")
     degree = own_plan(plan_round(task, round_).sum_plan).neighbourhood(members).degree
     return messages.share_bytes(degree) if stage == "share" else messages.reply_bytes(degree)
@@ -143,6 +153,9 @@ def store_message(services: Services, admission: StageAdmission, body: bytes, di
 
 def _check(services: Services, admission: StageAdmission, body: bytes) -> None:
     task, round_, client_id = admission.task, admission.round, admission.client.client_id
+    if round_.committee:
+        _check_of_committee(services, admission, body)
+        return
     if admission.stage == "advertise":
         with services.database.read() as session:
             identity_key = session.get_one(ClientRow, client_id).identity_key
@@ -161,6 +174,20 @@ def _check(services: Services, admission: StageAdmission, body: bytes) -> None:
         server.check_confirmation(roster, sharers, survivors, client_id, body)
 
 
+def _check_of_committee(services: Services, admission: StageAdmission, body: bytes) -> None:
+    task_id, member_id, survivors = admission.task.id, admission.client.client_id, admission.survivors
+    try:
+        committee = committee_of(services.database, task_id, admission.round.number)
+    except LookupError:
+        raise Problem("round-closed", "the round is over and takes no more messages") from None
+    if survivors is None:
+        raise Problem("round-closed", "the round is over and takes no more messages")
+    if admission.stage == "confirm":
+        oneshot.check_confirmation(committee, member_id, survivors, body)
+    else:
+        oneshot.check_summed_share(committee, member_id, survivors, body)
+
+
 def _insert(session: Session, now: float, admission: StageAdmission, body: bytes, digest: str) -> UploadOutcome:
     # The round is locked until the commit: a message is stored before the stage ends, or refused.
     client_id = admission.client.client_id
@@ -169,6 +196,8 @@ def _insert(session: Session, now: float, admission: StageAdmission, body: bytes
     if stored is not None:
         return AlreadyStored(same_or_conflict(admission, stored, digest))
     _check_may_send(session, round_, admission.stage, client_id, now)
+    if round_.committee and proposed_survivors(session, round_.id) != admission.survivors:
+        raise ContributionError("another set of survivors was proposed meanwhile: fetch the statements again")
     row = StageMessageRow(
         round_id=round_.id,
         stage=admission.stage,
@@ -188,16 +217,16 @@ def _insert(session: Session, now: float, admission: StageAdmission, body: bytes
 
 
 def handed_out(services: Services, principal: Principal, task_id: str, number: int, kind: Handout) -> HandoutRow:
-    """Return what the server hands out to a client of the roster.
+    """Return what the server hands out to a client of the roster, or to a member of the committee.
 
     Raises `Problem`: 404 before it exists and once the round is over, 403 not-in-cohort for other clients.
     """
     client = member_of(principal, task_id)
     with services.database.read() as session:
         round_ = _masked_round(session, task_id, number)
-        if not takes_part(session, round_.id, "advertise", client.client_id):
+        if not takes_part(session, round_.id, "committee" if round_.committee else "advertise", client.client_id):
             raise Problem("not-in-cohort", "this client does not take part in this round")
-        recipient = client.client_id if kind in ("inbox", "confirmations") else ""
+        recipient = client.client_id if kind == "inbox" else ""
         found = find_handout(session, round_.id, kind, recipient)
     if found is None:
         raise Problem("not-found", "the round has nothing of this kind for the client, not yet or no longer")

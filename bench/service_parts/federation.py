@@ -23,9 +23,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from bench._server import OPERATOR_TOKEN, Server
-from bench.service_parts.wire import Answer, Call, Run, closed_loop, request_bytes
+from bench.service_parts.wire import AUTHORITY, Answer, Call, Run, closed_loop, request_bytes
 from protocols.codec import b64encode
-from protocols.crypto.certificates import CertifiedRole, certify
+from protocols.crypto.aggregate_chain import first_chain
+from protocols.crypto.certificates import NO_CERTIFICATE, CertifiedRole, certify
 from protocols.crypto.digest_fields import format_digest
 from protocols.crypto.envelope import EnvelopeSender, enrolment_message, seal_envelope
 from protocols.crypto.http_signature import SignedRequest, sign_request
@@ -56,15 +57,14 @@ def cpu_seconds(pid: int) -> float:
 class _NewClient:
     """The keys and the membership certificate of a client that is not enrolled yet."""
 
-    def __init__(self, organiser: Ed25519PrivateKey, role: CertifiedRole, serial: int) -> None:
+    def __init__(self, organiser: Ed25519PrivateKey | None, role: CertifiedRole, serial: int) -> None:
         self.identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
         self.identity_key, self.mailbox_key = (
             key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw) for key in (self.identity, mailbox)
         )
-        made = certify(
-            organiser, _SCOPE, self.identity_key, self.mailbox_key, role=role, serial=serial, not_after=2**40
-        )
-        self.certificate = made.encode()
+        keys = self.identity_key, self.mailbox_key
+        made = organiser and certify(organiser, _SCOPE, *keys, role=role, serial=serial, not_after=2**40)
+        self.certificate = made and made.encode()
 
     def request(self, invitation: str) -> Call:
         """The request that enrols the client with `invitation`."""
@@ -74,7 +74,7 @@ class _NewClient:
             "identity_key": b64encode(self.identity_key),
             "mailbox_key": b64encode(self.mailbox_key),
             "signature": b64encode(self.identity.sign(message)),
-            "certificate": b64encode(self.certificate),
+            **({} if self.certificate is None else {"certificate": b64encode(self.certificate)}),
         }
         return request_bytes("POST", "/v1/enrolments", _JSON, json.dumps(body).encode())
 
@@ -87,46 +87,58 @@ class Member:
     token: str
     identity: Ed25519PrivateKey
     mailbox_key: bytes
-    certificate: bytes
+    certificate: bytes | None
 
     def call(self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Call:
         """A request of this client, signed now; the server accepts it for a minute."""
         path, _, query = target.partition("?")
         own = {"authorization": f"Bearer {self.token}", **(headers or {})}
         signature = sign_request(
-            self.identity, self.client_id, SignedRequest(method, path, query, own), created=round(time.time())
+            self.identity,
+            self.client_id,
+            SignedRequest(method, AUTHORITY, path, query, own),
+            created=round(time.time()),
         )
         return request_bytes(method, target, own | signature, body)
 
-    def put(self, target: str, body: bytes, digest: str = "") -> Call:
-        """An upload of `body` to `target`. digest: the body's Content-Digest, if it is known already."""
-        return self.call("PUT", target, {"content-digest": digest or digest_of(body)}, body)
+    def put(self, target: str, body: bytes, digest: str = "", stated: dict[str, str] | None = None) -> Call:
+        """An upload of `body` to `target`.
+
+        digest: the body's Content-Digest, if it is known already. stated: further header fields that are signed.
+        """
+        return self.call("PUT", target, {"content-digest": digest or digest_of(body), **(stated or {})}, body)
 
 
 class Federation:
     """A server without rate limits, and one CKKS task (FedMF, shared secret) of one round over `cohort` members.
 
-    settings: further environment variables of the server.
+    organised: whether the task has an organiser, which certifies the members. settings: further environment variables
+    of the server.
     """
 
-    def __init__(self, root: Path, *, items: int, dim: int, cohort: int, **settings: str) -> None:
-        rates = {f"HUSHREC_{who}_RATE": "0" for who in ("CLIENT", "OPERATOR", "FAILURE")}
+    def __init__(
+        self, root: Path, *, items: int, dim: int, cohort: int, organised: bool = True, **settings: str
+    ) -> None:
+        fixed = {f"HUSHREC_{who}_RATE": "0" for who in ("CLIENT", "OPERATOR", "FAILURE")}
+        fixed["HUSHREC_PUBLIC_ORIGINS"] = f"http://{AUTHORITY}"
         self.cohort = cohort
-        self.server = Server(root, **rates, **settings)
+        self.server = Server(root, **fixed, **settings)
         self.port = int(urlsplit(self.server.url).port or 0)
         self._http = httpx.Client(base_url=self.server.url, timeout=120, headers=_OPERATOR)
         parameters = {"items": items, "dim": dim, "clip": 0.1}
         plan = CKKS.plan({"set": "standard"}, recipe("fedmf", parameters).layout(), cohort)
         assert isinstance(plan, CkksPlan)
         self.plan, self.keyring = plan, CKKS.generate_keyring(plan)
-        self._organiser = Ed25519PrivateKey.generate()
+        self._organiser = Ed25519PrivateKey.generate() if organised else None
         request = {
             "name": "service",
             "recipe": {"name": "fedmf", "parameters": parameters},
             "mechanism": {"name": "ckks", "parameters": {"set": "standard"}},
             "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, "collect_seconds": 3600},
-            "organiser": {"key": b64encode(self._organiser.public_key().public_bytes_raw()), "scope": _SCOPE},
         }
+        if self._organiser is not None:
+            key = b64encode(self._organiser.public_key().public_bytes_raw())
+            request["organiser"] = {"key": key, "scope": _SCOPE}
         self.task = self.operator("POST", "/v1/tasks", request)["task_id"]
         self.members: list[Member] = []
 
@@ -162,7 +174,11 @@ class Federation:
         Keys and signatures are made before the measurement.
         """
         self._enrol("holder", 1)
-        return self._enrol("member", wanted - 1)
+        return self.enrol_members(wanted - 1)
+
+    def enrol_members(self, count: int) -> Run:
+        """Enrol `count` more members; the load of the members."""
+        return self._enrol("member", count)
 
     def _enrol(self, role: CertifiedRole, count: int) -> Run:
         wanted = {"role": role, "uses": count}
@@ -181,7 +197,7 @@ class Federation:
     def upload_envelopes(self) -> Run:
         """Upload one envelope with the keyring per member, the holder included."""
         keyring, holder = encode_keyring(self.keyring), self.members[0]
-        sender = EnvelopeSender(holder.identity, holder.mailbox_key, holder.certificate)
+        sender = EnvelopeSender(holder.identity, holder.mailbox_key, holder.certificate or NO_CERTIFICATE)
         sealed = [seal_envelope(keyring, member.mailbox_key, self.task, sender) for member in self.members]
         calls = (
             holder.put(f"{self.path}/keyring/{member.client_id}", envelope)
@@ -200,9 +216,10 @@ class Federation:
     def uploads(self, members: Sequence[Member], bodies: Sequence[bytes]) -> Iterator[Call]:
         """One contribution per member; `bodies` are used in turn, which the server does not detect."""
         digests = [digest_of(body) for body in bodies]
+        stated = {"aggregate-chain": first_chain(self.task).hex()}
         for index, member in enumerate(members):
             target, turn = f"{self.path}/rounds/1/contributions/{member.client_id}", index % len(bodies)
-            yield member.put(target, bodies[turn], digests[turn])
+            yield member.put(target, bodies[turn], digests[turn], stated)
 
     def aggregate(self) -> bytes:
         """The released aggregate of round 1."""

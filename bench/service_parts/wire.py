@@ -15,8 +15,10 @@ from typing import Final, Self, cast
 
 import uvloop
 
-__all__ = ["Answer", "Call", "Run", "at_rate", "closed_loop", "request_bytes"]
+__all__ = ["AUTHORITY", "Answer", "Call", "Run", "at_rate", "closed_loop", "request_bytes"]
 
+AUTHORITY: Final = "127.0.0.1"
+"""Host of every request, whatever the port; the server is told that it is its address."""
 _END: Final = b"\r\n\r\n"
 _NO_BODY: Final = (204, 304)
 _TIMEOUT_SECONDS: Final = 900.0
@@ -72,7 +74,11 @@ class Run:
 
 def request_bytes(method: str, target: str, headers: dict[str, str], body: bytes = b"") -> Call:
     """The bytes of a request to a server on the loopback address."""
-    lines = [f"{method} {target} HTTP/1.1", "host: 127.0.0.1", *(f"{name}: {text}" for name, text in headers.items())]
+    lines = [
+        f"{method} {target} HTTP/1.1",
+        f"host: {AUTHORITY}",
+        *(f"{name}: {text}" for name, text in headers.items()),
+    ]
     if body or method in ("POST", "PUT"):
         lines.append(f"content-length: {len(body)}")
     return Call("\r\n".join(lines).encode() + _END, body)

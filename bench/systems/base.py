@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ import numpy as np
 from rich.table import Table
 
 from bench.systems.controls import Measure, leave_one_out_controls
+from client_sdk.data.columns import Columns
 from client_sdk.data.interactions import LeaveOneOut
 from client_sdk.data.loaders import load_dataset
 from client_sdk.evaluation.leave_one_out import candidates_of, evaluate
@@ -20,7 +21,7 @@ from client_sdk.evaluation.paper_protocol import paper_protocol
 from client_sdk.simulation.federation import Federation, SimulatedRound
 from client_sdk.training.base import TrainingConfig
 
-__all__ = ["Job", "JobResult", "Run", "System", "exclusions", "flat", "keep", "path_of", "table"]
+__all__ = ["Job", "JobResult", "Run", "System", "exclusions", "flat", "keep", "path_of", "prefix_of", "table"]
 
 Ticks = MutableMapping[str, int]
 """Number of finished rounds by the run's key, for the progress bars."""
@@ -88,11 +89,18 @@ class Run:
     seed: int = 0
     evaluate_every: int = 100
     published: Mapping[str, float] = field(default_factory=dict)
+    columns: Columns | None = None
+    """Which columns of a file to read, if `dataset` is a path."""
+
+    def on(self, dataset: str, columns: Columns | None) -> Run:
+        """The same run on another data set, without published figures."""
+        key = f"{prefix_of(dataset)}.{self.key.partition('.')[2]}"
+        return replace(self, key=key, dataset=dataset, columns=columns, published={})
 
     def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
         """Train, evaluate every `evaluate_every` rounds and at the end, and write the figures of the last round."""
         started = perf_counter()
-        data = load_dataset(self.dataset, data_dir)
+        data = load_dataset(self.dataset, data_dir, columns=self.columns)
         candidates, replaced = candidates_of(data, np.random.default_rng(self.seed))
         federation = Federation(
             data.train, self.recipe, {**self.recipe_parameters, "items": data.train.n_items}, self.mechanism,
@@ -116,6 +124,11 @@ class Run:
             "protocol": self.protocol,
         }
         keep(path_of(self, folder), figures)
+
+
+def prefix_of(dataset: str) -> str:
+    """The beginning of a run's key: the data set's name, or a file's without its suffixes, letters and digits only."""
+    return "".join(filter(str.isalnum, Path(dataset).name.partition(".")[0])).lower()
 
 
 def path_of(job: Job, folder: Path) -> Path:

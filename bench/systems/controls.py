@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from client_sdk.data.columns import Columns
 from client_sdk.data.holdout import hold_out_share, split_rows
 from client_sdk.data.interactions import LeaveOneOut
 from client_sdk.data.loaders import LIGHTGCN_SETS, load_dataset, load_interactions, load_train_test
@@ -26,13 +27,13 @@ __all__ = [
     "split_controls",
 ]
 
-Measure = Callable[[str, Path], ControlTable]
+Measure = Callable[..., ControlTable]
 """measure(dataset, data_dir): a system's controls on the split that its runs use with seed 0."""
 
 
-def leave_one_out_controls(dataset: str, data_dir: Path) -> ControlTable:
+def leave_one_out_controls(dataset: str, data_dir: Path, columns: Columns | None = None) -> ControlTable:
     """HR@10 and NDCG@10 on `load_dataset`'s split, against the candidates of seed 0 and against all items."""
-    return split_controls(load_dataset(dataset, data_dir))
+    return split_controls(load_dataset(dataset, data_dir, columns=columns))
 
 
 def split_controls(data: LeaveOneOut) -> ControlTable:
@@ -49,9 +50,9 @@ def full_ranking_controls(dataset: str, data_dir: Path) -> ControlTable:
     return ranking_controls(train, test, np.random.default_rng(0))
 
 
-def rating_mean_controls(dataset: str, data_dir: Path) -> ControlTable:
+def rating_mean_controls(dataset: str, data_dir: Path, columns: Columns | None = None) -> ControlTable:
     """MAE and RMSE of means (global, item, user and item) on a random fifth of the rows."""
-    return rating_controls(*split_rows(load_interactions(dataset, data_dir), 0.2, 0))
+    return rating_controls(*split_rows(load_interactions(dataset, data_dir, columns), 0.2, 0))
 
 
 def measured(measure: Measure, datasets: Iterable[str], data_dir: Path, folder: Path) -> dict[str, ControlTable]:

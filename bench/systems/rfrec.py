@@ -14,7 +14,7 @@ RFRecF's "squared" uses the paper's penalty on |u|^2 instead of the released cod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -22,10 +22,12 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
-from bench.systems.base import JobResult, Ticks, keep, path_of
+from bench.systems.base import JobResult, Ticks, keep, path_of, prefix_of
 from bench.systems.rfrec_devices import Devices
+from client_sdk.data.columns import Columns
 from client_sdk.data.holdout import split_rows
-from client_sdk.data.loaders import load_interactions
+from client_sdk.data.interactions import Interactions
+from client_sdk.data.loaders import DATASETS, load_interactions
 from client_sdk.evaluation.ratings import rating_errors
 from protocols.errors import ParameterError
 from protocols.privacy.accountant import laplace_cost
@@ -78,11 +80,16 @@ class RFRecRun:
     all_receive: bool = False
     seed: int = 0
     published: Mapping[str, float] = field(default_factory=dict)
+    columns: Columns | None = None
+
+    def on(self, dataset: str, columns: Columns | None) -> RFRecRun:
+        """The same run on another data set, with the range of its ratings and without published figures."""
+        return replace(self, dataset=dataset, columns=columns, published={})
 
     @property
     def key(self) -> str:
         """The name, such as ml1m.rfrec.released.blocks200.dropped20; .unheard20 if only contributions are lost."""
-        prefix, seed = self.dataset.replace("-", ""), f".seed{self.seed}" if self.seed else ""
+        prefix, seed = prefix_of(self.dataset), f".seed{self.seed}" if self.seed else ""
         devices = "users" if self.blocks is None else f"blocks{self.blocks}"
         lost = f".{'unheard' if self.all_receive else 'dropped'}{self.dropped}" if self.dropped else ""
         return f"{prefix}.{self.system}.{self.name}.{devices}{lost}{seed}"
@@ -90,8 +97,9 @@ class RFRecRun:
     def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
         """Train and write the errors after every tenth sum and at the end, or the sum in which training diverged."""
         started = perf_counter()
-        train, test = split_rows(load_interactions(self.dataset, data_dir), rng=self.seed)
-        made = recipe(self.system, {"items": train.n_items, **self.parameters})
+        whole = load_interactions(self.dataset, data_dir, self.columns)
+        train, test = split_rows(whole, rng=self.seed)
+        made = recipe(self.system, {"items": train.n_items, **self.parameters, **self._range(whole)})
         assert isinstance(made, RFRec)
         assert test.ratings is not None
         devices = Devices(train, made, self.seed, self.blocks)
@@ -124,6 +132,14 @@ class RFRecRun:
         if made.parameters.ldp is not None:
             figures |= privacy(made, devices.state.sum_index)
         keep(path_of(self, folder), figures)
+
+    def _range(self, whole: Interactions) -> dict[str, float]:
+        """The range of the ratings of a file; the sets of the paper have the recipe's default, 1 to 5."""
+        if self.dataset in DATASETS:
+            return {}
+        if whole.ratings is None:
+            raise ParameterError(f"{self.dataset} has no ratings, which {self.system} learns from")
+        return {"rating_min": float(whole.ratings.min()), "rating_max": float(whole.ratings.max())}
 
 
 def errors(devices: Devices, test: Any) -> Figures:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Final, get_args
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import PolicyRefused
-from protocols.errors import ParameterError
+from protocols.errors import ParameterError, RefusalError
 from protocols.messages import RoundView, Schedule
 from protocols.sums.masked.parameters import Mode
 from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.sums.oneshot.policy import OneshotPolicy
+from protocols.sums.registry import MECHANISMS
 
 __all__ = ["Policy"]
+
+_BOUNDS: Final = {
+    "min_cohort": (2, 1_000_000),
+    "min_neighbours": (0, 1_000_000),
+    "min_threshold": (0, 1_000_000),
+    "min_ring_bits": (0, 64),
+    "min_sigma": (1, 80),
+    "max_model_bytes": (1, 1 << 63),
+    "max_epochs": (1, 1000),
+    "snapshot_every": (0, 1_000_000),
+}
+"""Smallest and largest value of each number: no task satisfies a requirement above its largest value."""
 
 
 @dataclass(frozen=True)
@@ -23,27 +40,37 @@ class Policy:
     allowed explicitly: `Policy(mechanisms=frozenset({"ckks", "plain"}))`.
     masked_modes: modes of masked sums that the client accepts. `curious` trusts the server to follow the protocol, so
     it must be allowed explicitly.
-    min_neighbours, min_threshold, min_ring_bits: smallest parameters of a masked round that the client accepts.
+    min_neighbours, min_threshold, min_ring_bits: smallest parameters of a masked round that the client accepts; the
+    last one holds for the sums of a one-shot round, too.
     min_corrupt: smallest share of a cohort, 0 to 1, whose collusion with the server a masked task must tolerate.
     min_sigma: a masked round must reveal a vector with probability at most 2^-min_sigma.
-    trust_roster: whether to accept masked and encrypted tasks without an organiser. Only the server then says who the
-    other clients are, and it could invent all of them.
+    min_committee, min_corrupt_members: smallest committee of a one-shot task that the client accepts, and fewest of its
+    members whose collusion with the server the task must withstand.
+    trust_roster: whether to accept masked, one-shot and encrypted tasks without an organiser. Only the server then says
+    who the other clients and the committee are, and it could invent all of them.
     reveal_indices: whether to accept Top-K with own support in tasks that hide the values. The server then learns which
     entries this client sends, and so which items it touched.
+    max_model_bytes: largest model that the client accepts, in bytes of memory: twice the state, as downloaded and in
+    use, and 8 bytes for each value of a sum. It is checked before anything of that size is allocated.
+    max_epochs: largest number of passes over its data in a round that a task may ask of this client.
     max_clip_share: share of an update's values, 0 to 1, that may be clipped before `ClipWarning` is reported.
     snapshot_every: this client publishes a sealed snapshot when the newest is at least so many rounds old; 0: never.
     """
 
     min_cohort: int = 3
-    mechanisms: frozenset[str] = field(default_factory=lambda: frozenset({"ckks", "masked", "paillier"}))
+    mechanisms: frozenset[str] = field(default_factory=lambda: frozenset({"ckks", "masked", "oneshot", "paillier"}))
     masked_modes: frozenset[Mode] = field(default_factory=lambda: frozenset[Mode]({"semi-malicious"}))
     min_neighbours: int = 2
     min_threshold: int = 2
     min_ring_bits: int = 16
     min_corrupt: float = 0.05
-    min_sigma: int = 40
+    min_sigma: int = 64
+    min_committee: int = 3
+    min_corrupt_members: int = 1
     trust_roster: bool = False
     reveal_indices: bool = False
+    max_model_bytes: int = 1 << 30
+    max_epochs: int = 20
     max_clip_share: float = 0.01
     snapshot_every: int = 10
 
@@ -52,29 +79,47 @@ class Policy:
             raise ParameterError(
                 f"min_cohort must be at least 2, got {self.min_cohort}: a sum of one client reveals its data"
             )
-        if self.snapshot_every < 0 or not 0 <= self.max_clip_share <= 1:
-            raise ParameterError("snapshot_every must not be negative, and max_clip_share must be in 0..1")
-        if not 0 <= self.min_corrupt < 1 or self.min_sigma < 1:
-            raise ParameterError("min_corrupt must be at least 0 and below 1, and min_sigma at least 1")
+        for name, (least, most) in _BOUNDS.items():
+            if not least <= getattr(self, name) <= most:
+                raise ParameterError(f"{name} must be in {least}..{most}, got {getattr(self, name)}")
+        if not 0 <= self.max_clip_share <= 1:
+            raise ParameterError(f"max_clip_share must be in 0..1, got {self.max_clip_share}")
+        if not 0 <= self.min_corrupt < 1:
+            raise ParameterError(f"min_corrupt must be at least 0 and below 1, got {self.min_corrupt}")
+        _check_names("mechanisms", self.mechanisms, MECHANISMS)
+        _check_names("masked_modes", self.masked_modes, get_args(Mode))
 
     def check_task(self, terms: TaskTerms) -> None:
         """Raise `PolicyRefused` unless the policy allows the task."""
         if terms.mechanism.name not in self.mechanisms:
             allowed = ", ".join(sorted(self.mechanisms)) or "nothing"
+            option = "--allow-plain, or " if terms.mechanism.name == "plain" else ""
             raise PolicyRefused(
                 f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}; this client's policy allows "
-                f"{allowed} (change it with Policy(mechanisms=...))"
+                f"{allowed} (change it with {option}Policy(mechanisms=...))"
             )
         if terms.sum_plan.layout.chosen and terms.mechanism.name != "plain" and not self.reveal_indices:
             raise PolicyRefused(
                 f"in task {terms.name!r} the server learns which entries a client sends, and so which items it "
-                "touched; this client's policy forbids that (allow it with Policy(reveal_indices=True))"
+                "touched; this client's policy forbids that (allow it with --reveal-indices, or "
+                "Policy(reveal_indices=True))"
+            )
+        epochs = getattr(terms.recipe.parameters, "epochs", None)
+        if epochs is not None and epochs > self.max_epochs:
+            raise PolicyRefused(
+                f"task {terms.name!r} trains {epochs} epochs in a round; this client's policy allows "
+                f"{self.max_epochs} (change it with Policy(max_epochs=...))"
             )
         if terms.schedule.min_clients < self.min_cohort:
             raise PolicyRefused(
                 f"task {terms.name!r} releases sums of {terms.schedule.min_clients} clients; "
                 f"this client's policy requires at least {self.min_cohort}"
             )
+        if isinstance(terms.sum_plan, OneshotPlan):
+            try:
+                self.for_oneshot_rounds(terms.schedule).check_parameters(terms.sum_plan.parameters)
+            except RefusalError as error:
+                raise PolicyRefused(f"task {terms.name!r}: {error}") from error
 
     def check_round(self, view: RoundView) -> None:
         """Raise `PolicyRefused` unless the policy allows the round."""
@@ -100,6 +145,14 @@ class Policy:
             self.min_sigma,
         )
 
+    def for_oneshot_rounds(self, schedule: Schedule) -> OneshotPolicy:
+        """Return the requirements of a task with this schedule that clients and committee check in a one-shot round.
+
+        No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
+        """
+        floor = max(self.min_cohort, schedule.min_clients)
+        return OneshotPolicy(floor, self.min_committee, self.min_corrupt_members, self.min_ring_bits)
+
     def min_difference(self, schedule: Schedule) -> int:
         """Return the smallest number of clients by which two sums over the same data may differ, unless by none.
 
@@ -110,3 +163,12 @@ class Policy:
     def too_much_clipped(self, clipped: int, values: int) -> bool:
         """Return whether `clipped` of `values` uploaded values exceed `max_clip_share`."""
         return clipped > self.max_clip_share * values
+
+
+def _check_names(what: str, given: Collection[str], known: Iterable[str]) -> None:
+    """Raise `ParameterError` for a name that does not exist, and for text where a set of names belongs."""
+    unknown = [given] if isinstance(given, str) else sorted(set(given) - set(known))
+    if unknown:
+        raise ParameterError(
+            f"{what} must be a set of names from: {', '.join(sorted(known))}; unknown: {', '.join(map(repr, unknown))}"
+        )

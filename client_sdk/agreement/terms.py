@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
-from client_sdk.errors import ContractBroken
+from client_sdk.errors import ContractBroken, PolicyRefused
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.envelope import sealed_bytes
 from protocols.layout import VectorLayout
 from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, RoundView, Schedule, TaskView
 from protocols.messages.base import Key32, Message
-from protocols.recipes.base import Recipe, RoundSpec
+from protocols.messages.evaluation import Evaluation
+from protocols.recipes.base import Recipe, RoundSpec, main_layout
+from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import check_combination
 from protocols.recipes.registry import recipe as make_recipe
-from protocols.sums.base import Mechanism, OpenedBy, SumPlan
+from protocols.sums.base import KeyedByRound, Mechanism, OpenedBy, SumPlan, plan_sum
 from protocols.sums.registry import mechanism as find_mechanism
 
-__all__ = ["AgreedTerms", "TaskTerms"]
+__all__ = ["AgreedTerms", "TaskTerms", "model_bytes"]
+
+_VALUE_BYTES: Final = 8
+"""A value of a sum is a float64."""
+
+
+def model_bytes(recipe: Recipe) -> int:
+    """Return the bytes that a client of this recipe holds at once: a state, its snapshot and the values of one sum.
+
+    It is computed from the task's parameters and allocates nothing of that size.
+    """
+    return 2 * recipe.longest_state_bytes() + _VALUE_BYTES * recipe.longest_vector()
 
 
 class AgreedTerms(Message):
@@ -27,6 +41,7 @@ class AgreedTerms(Message):
     schedule: Schedule
     seed: Key32
     organiser: OrganiserPin | None = None
+    evaluation: Evaluation | None = None
 
     @classmethod
     def of(cls, view: TaskView) -> AgreedTerms:
@@ -37,6 +52,7 @@ class AgreedTerms(Message):
             schedule=view.schedule,
             seed=view.seed,
             organiser=view.organiser,
+            evaluation=view.evaluation,
         )
 
     def require(self, view: TaskView) -> None:
@@ -52,8 +68,8 @@ class AgreedTerms(Message):
 class TaskTerms:
     """The terms of one task.
 
-    seed: 32 public bytes that determine the initial state and the seed of every round. sum_plan: the plan of the first
-    sum. view: the task as the server stated it when this client joined.
+    seed: 32 public bytes that determine the initial state and the seed of every round. sum_plan: the plan of the
+    recipe's main sum. view: the task as the server stated it when this client joined.
     """
 
     task_id: str
@@ -67,16 +83,23 @@ class TaskTerms:
     _plans: dict[VectorLayout, SumPlan] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, view: TaskView) -> TaskTerms:
+    def of(cls, view: TaskView, max_bytes: int | None = None) -> TaskTerms:
         """Return the terms of the task that `view` states.
 
+        max_bytes: largest `model_bytes`, checked before anything of that size is allocated; `PolicyRefused` beyond.
         Raises `ParameterError` for an unknown recipe or mechanism and for two that do not fit each other, and
         `ContractBroken` when the server states another `opened_by` than the parameters imply.
         """
-        recipe = make_recipe(view.recipe.name, view.recipe.parameters)
+        made = make_recipe(view.recipe.name, view.recipe.parameters)
+        recipe = with_evaluation(made, view.evaluation, view.schedule.rounds)
+        if max_bytes is not None and (needed := model_bytes(recipe)) > max_bytes:
+            raise PolicyRefused(
+                f"task {view.name!r} needs {needed:,} bytes of memory for its model; this client's policy allows "
+                f"{max_bytes:,} (change it with --max-model-bytes, or Policy(max_model_bytes=...))"
+            )
         check_combination(recipe, view.mechanism.name)
         mechanism = find_mechanism(view.mechanism.name)
-        plan = mechanism.plan(view.mechanism.parameters, recipe.layout(), view.schedule.cohort_size)
+        plan = mechanism.plan(view.mechanism.parameters, recipe.layout(recipe.main_sum), view.schedule.cohort_size)
         if plan.opened_by != view.opened_by:
             detail = (
                 f"the server says that {view.opened_by} can open the sum, but the parameters imply {plan.opened_by}"
@@ -92,8 +115,13 @@ class TaskTerms:
             return self.sum_plan
         if layout not in self._plans:
             parameters, cohort = self.view.mechanism.parameters, self.schedule.cohort_size
-            self._plans[layout] = self.mechanism.plan(parameters, layout, cohort)
+            self._plans[layout] = plan_sum(self.mechanism, parameters, layout, cohort, main_layout(self.recipe))
         return self._plans[layout]
+
+    @property
+    def round_key_bytes(self) -> int | None:
+        """Length in bytes of the public key of one round; None where one keyring serves the whole task."""
+        return self.mechanism.round_key_bytes(self.sum_plan) if isinstance(self.mechanism, KeyedByRound) else None
 
     @property
     def by_snapshot(self) -> bool:
@@ -115,6 +143,11 @@ class TaskTerms:
     def opened_by(self) -> OpenedBy:
         """Who can open the aggregates: "anyone", "members" or "holder"."""
         return self.sum_plan.opened_by
+
+    @property
+    def chained(self) -> bool:
+        """Whether members state the chain of the aggregates that they absorbed: unless anyone can open the sums."""
+        return self.opened_by != "anyone"
 
     @property
     def snapshot_bytes(self) -> int:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from client_sdk.api.address import base_url, require_encryption
 from client_sdk.api.answers import checked_bytes, parse_answer
-from client_sdk.api.effects import LONGEST_JSON, Method, Program, Request, Response, content_digest
+from client_sdk.api.effects import LONGEST_JSON, Method, Program, Request, Response, Sink, content_digest
 from client_sdk.api.retry import RetryPolicy, send
 from client_sdk.api.signing import ServerTime, Signer
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES, upload
@@ -20,6 +20,7 @@ from client_sdk.errors import NotFound
 from protocols.crypto.certificates import LONGEST_REVOCATIONS
 from protocols.errors import ParameterError
 from protocols.messages import (
+    AttestationPage,
     CertificateRequest,
     CohortView,
     Enrolment,
@@ -33,19 +34,23 @@ from protocols.messages import (
     LedgerPage,
     Member,
     MemberPage,
+    RefusalNotice,
+    RefusalReason,
     RoundPage,
     RoundView,
     SnapshotView,
+    SumRefusal,
     TaskPage,
     TaskRequest,
     TaskView,
     UploadReceipt,
 )
+from protocols.messages.attestations import LARGEST_ATTESTATION_PAGE, LONGEST_ATTESTATION
 from protocols.messages.stages import StageMessage
 
 __all__ = ["LONGEST_WAIT", "ApiCalls", "CurrentRound", "Handout"]
 
-Handout = Literal["roster", "inbox", "survivors", "confirmations"]
+Handout = Literal["roster", "inbox", "survivors", "committee", "confirmations"]
 M = TypeVar("M", bound=BaseModel)
 LONGEST_WAIT: Final = 30.0
 """Longest `wait` of a long poll that the API accepts, in seconds."""
@@ -144,6 +149,12 @@ class ApiCalls:
         response = yield from send(request, self.retry)
         return parse_answer(request, response, InvitationView)
 
+    def invited_task(self, invitation: str) -> Program[TaskView]:
+        """Return the task that an invitation is for, without using it; `Gone` when it is revoked or expired."""
+        request = self._request("GET", "/v1/enrolments/task", {"authorization": f"Bearer {invitation}"})
+        response = yield from send(request, self.retry)
+        return parse_answer(request, response, TaskView)
+
     def enrol(self, request: EnrolmentRequest) -> Program[Enrolment]:
         """Enrol a client. Enrolling again with the same identity key returns the same client id and a new token."""
         return self._post("/v1/enrolments", request, Enrolment, idempotent=True)
@@ -222,10 +233,37 @@ class ApiCalls:
         path = _task(task_id, "rounds", number, "cohort")
         return self._get(path, CohortView, max_bytes=max(LONGEST_JSON, cohort_size * _LONGEST_ID))
 
-    def contribute(self, task_id: str, number: int, client_id: str, body: bytes) -> Program[UploadReceipt]:
-        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.upload.upload`."""
+    def contribute(
+        self, task_id: str, number: int, client_id: str, body: bytes, statements: Mapping[str, str] | None = None
+    ) -> Program[UploadReceipt]:
+        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.upload.upload`.
+
+        statements: header fields by lower-case name that are signed: "round-key", the SHA-256 (hex) of the document of
+        the round's key, and "aggregate-chain" (`protocols.crypto.aggregate_chain`), where the round needs them.
+        """
         url = self.url + _task(task_id, "rounds", number, "contributions", client_id)
-        return upload(url, self._authorization(), body, self.retry, self.chunk_bytes, self.signer)
+        headers = self._authorization() | dict(statements or {})
+        return upload(url, headers, body, self.retry, self.chunk_bytes, self.signer)
+
+    def attestations(self, task_id: str, number: int, after: str, limit: int) -> Program[AttestationPage]:
+        """Return at most `limit` (up to 100) attestations of a completed round, of clients with ids after `after`."""
+        path = _path(_task(task_id, "rounds", number, "attestations"), after=after, limit=limit)
+        return self._get(path, AttestationPage, max_bytes=LARGEST_ATTESTATION_PAGE * LONGEST_ATTESTATION)
+
+    def put_round_key(self, task_id: str, number: int, document: bytes) -> Program[None]:
+        """Publish the signed public key of a round that has not opened (key holder); `Conflict` when it has another."""
+        yield from self._put(_task(task_id, "rounds", number, "key"), document)
+
+    def round_key(self, task_id: str, number: int, length: int, digest: str | None) -> Program[bytes]:
+        """Download the signed public key of a round, of `length` bytes, checked against `digest` (hex)."""
+        request = self._request("GET", _task(task_id, "rounds", number, "key"), max_bytes=length)
+        response = yield from send(request, self.retry)
+        return checked_bytes(request, response, length, digest)
+
+    def refuse_sum(self, task_id: str, number: int, reason: str) -> Program[RoundView]:
+        """Refuse to publish what was opened, so that the round fails (key holder). Refusing again changes nothing."""
+        path = _task(task_id, "rounds", number, "sum-refusal")
+        return self._post(path, SumRefusal(reason=reason), RoundView, idempotent=True)
 
     def ledger(self, task_id: str, after: int = 0) -> Program[LedgerPage]:
         """Return a page of a task's released sums after round `after` (operators)."""
@@ -252,6 +290,11 @@ class ApiCalls:
         response = yield from send(request, self.retry)
         return checked_bytes(request, response, length, None)
 
+    def refuse(self, task_id: str, number: int, reason: RefusalReason) -> Program[RoundView]:
+        """Tell the server that this client leaves a round on its own decision."""
+        path = _task(task_id, "rounds", number, "refusals")
+        return self._post(path, RefusalNotice(reason=reason), RoundView, idempotent=True)
+
     def aggregate(self, task_id: str, number: int, length: int, digest: str | None) -> Program[bytes]:
         """Download a released aggregate of `length` bytes, checked against its Content-Digest and `digest` (hex)."""
         request = self._request("GET", _task(task_id, "rounds", number, "aggregate"), max_bytes=length)
@@ -260,10 +303,24 @@ class ApiCalls:
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
-    def latest_snapshot(self, task_id: str, at_least: int = 0, wait: float = 0.0) -> Program[SnapshotView | None]:
-        """Return the newest snapshot of round `at_least` or later; None if there is none within `wait` seconds."""
-        path = _path(_task(task_id, "snapshots", "latest"), at_least=at_least or None, wait=_wait(wait))
+    def latest_snapshot(
+        self, task_id: str, at_least: int = 0, wait: float = 0.0, group: int | None = None
+    ) -> Program[SnapshotView | None]:
+        """Return the newest snapshot of round `at_least` or later; None if there is none within `wait` seconds.
+
+        group: the device group whose view of it is meant, where the caller is in none (operators, the committee).
+        """
+        path = _path(_task(task_id, "snapshots", "latest"), at_least=at_least or None, group=group, wait=_wait(wait))
         request = self._request("GET", path, wait=wait)
+        try:
+            response = yield from send(request, self.retry)
+        except NotFound:
+            return None
+        return parse_answer(request, response, SnapshotView)
+
+    def best_snapshot(self, task_id: str) -> Program[SnapshotView | None]:
+        """Return the snapshot of the best measured model; None if the server keeps none."""
+        request = self._request("GET", _task(task_id, "snapshots", "best"))
         try:
             response = yield from send(request, self.retry)
         except NotFound:
@@ -285,6 +342,10 @@ class ApiCalls:
 
     # --- helpers -------------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def _at(task_id: str, *rest: str | int) -> str:
+        return _task(task_id, *rest)
+
     def _authorization(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.token}"} if self.token else {}
 
@@ -296,9 +357,10 @@ class ApiCalls:
         body: bytes = b"",
         wait: float = 0.0,
         max_bytes: int = LONGEST_JSON,
+        sink: Sink | None = None,
     ) -> Request:
         all_headers = {**self._authorization(), **(headers or {})}
-        return Request(method, self.url + path, all_headers, body, wait, self.signer, max_bytes)
+        return Request(method, self.url + path, all_headers, body, wait, self.signer, max_bytes, sink)
 
     def _get(self, path: str, model: type[M], wait: float = 0.0, max_bytes: int = LONGEST_JSON) -> Program[M]:
         request = self._request("GET", path, wait=wait, max_bytes=max_bytes)

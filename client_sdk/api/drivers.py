@@ -20,7 +20,8 @@ from typing import Final, Self, TypeVar, cast
 import httpx
 
 from client_sdk.api.effects import LONGEST_JSON, Effect, Pause, Program, Request, Response, Traffic, Work
-from client_sdk.errors import ConnectionFailed, ContractBroken
+from client_sdk.errors import ConnectionFailed, ContractBroken, UntrustedServer
+from protocols.crypto.http_signature import format_authority
 
 __all__ = ["AsyncDriver", "SyncDriver", "Timeouts", "download"]
 
@@ -70,8 +71,19 @@ def _translate_errors(request: Request) -> Iterator[None]:
     try:
         yield
     except (httpx.TransportError, httpx.StreamError, httpx.InvalidURL, httpx.DecodingError) as error:
+        untrusted = _certificate_error(error)
+        if untrusted is not None:
+            reason = f"the server's certificate is not trusted: {untrusted.verify_message}"
+            raise UntrustedServer(request.method, request.url, reason, sent=False) from error
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise ConnectionFailed(request.method, request.url, reason, not isinstance(error, _UNSENT)) from error
+
+
+def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """The certificate error among the causes of `error`, None without one."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _body(request: Request) -> bytes | None:
@@ -88,29 +100,39 @@ def _build_request(http: httpx.Client | httpx.AsyncClient, request: Request, tim
         timeout=timeouts.of(request),
     )
     if request.signer is not None:
-        target = built.url.raw_path.decode("ascii")
-        built.headers.update(request.signer.fields(request.method, target, request.headers, time.time()))
+        url = built.url
+        authority = format_authority(url.scheme, url.raw_host.decode("ascii"), url.port)
+        target = url.raw_path.decode("ascii")
+        built.headers.update(request.signer.fields(request.method, authority, target, request.headers, time.time()))
     return built
 
 
 class _Body:
-    """Collects the body of an answer as it arrives. Raises `ContractBroken` when it is compressed or too long.
+    """Collects the body of an answer as it arrives, or passes it to the request's sink.
 
+    Raises `ContractBroken` when it is compressed or too long.
     A compressed body could expand to a thousand times its length, and a server could send one that never ends.
     """
 
     def __init__(self, request: Request, answer: httpx.Response) -> None:
         self._request, self._answer = request, answer
         self._limit = request.max_bytes if answer.status_code < 400 else LONGEST_JSON
-        self._body = bytearray()
+        self._body, self._length = bytearray(), 0
+        self._sink = request.sink if answer.status_code < 400 else None
+        if self._sink is not None:
+            self._sink.begin()
         encoding = answer.headers.get("content-encoding")
         if encoding is not None:
             raise self._broken(f"the answer has the Content-Encoding {encoding[:40]!r}, which was not accepted")
 
     def add(self, piece: bytes) -> None:
-        if len(self._body) + len(piece) > self._limit:
+        self._length += len(piece)
+        if self._length > self._limit:
             raise self._broken(f"the answer is longer than {self._limit:,} bytes, the most that it may have")
-        self._body += piece
+        if self._sink is None:
+            self._body += piece
+        else:
+            self._sink.add(piece)
 
     def response(self) -> Response:
         return Response(self._answer.status_code, _headers(self._answer.headers), bytes(self._body))
@@ -268,14 +290,18 @@ class AsyncDriver:
 def download(url: str, timeouts: Timeouts | None = None) -> Iterator[bytes]:
     """Yield the body of a public `url` in pieces of at most 64 KiB, following redirects. For data sets.
 
-    Raises `ConnectionFailed` when the connection fails or the final status is not 200. The caller checks the digest.
+    Raises `ConnectionFailed` when the connection fails, the final status is not 200 or the body is compressed: 64 KiB
+    could expand to 64 MiB. The caller limits the length and checks the digest.
     """
     request = Request("GET", url)
+    limits = (timeouts or Timeouts()).of(request)
     with (
         _translate_errors(request),
-        httpx.Client(verify=_tls(), follow_redirects=True, timeout=(timeouts or Timeouts()).of(request)) as http,
+        httpx.Client(verify=_tls(), follow_redirects=True, timeout=limits, headers=_ENCODING) as http,
         http.stream("GET", url) as answer,
     ):
         if answer.status_code != httpx.codes.OK:
             raise ConnectionFailed("GET", url, f"the server answered {answer.status_code}", sent=True)
+        if "content-encoding" in answer.headers:
+            raise ConnectionFailed("GET", url, "the body is compressed, which was not accepted", sent=True)
         yield from answer.iter_bytes(_CHUNK)

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 from client_sdk.api.signing import Signer
 from protocols.crypto.digest_fields import format_digest
@@ -24,6 +24,7 @@ __all__ = [
     "Program",
     "Request",
     "Response",
+    "Sink",
     "Traffic",
     "Work",
     "content_digest",
@@ -39,6 +40,16 @@ LONGEST_JSON: Final = 1 << 20
 Method = Literal["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
 
 
+class Sink(Protocol):
+    """Receives the body of a long answer piece by piece, so that the driver need not hold all of it."""
+
+    def begin(self) -> None:
+        """Forget what was added: an answer begins. A repeated request has several."""
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece of the body."""
+
+
 @dataclass(frozen=True, repr=False)
 class Request:
     """One HTTP request. Its repr omits the headers, which may hold a token.
@@ -46,6 +57,7 @@ class Request:
     read_seconds: seconds to wait for the answer in addition to the driver's read timeout (long polls). signer: signs
     the request each time it is sent, so that every attempt has its own time; None for no signature. max_bytes: largest
     body that a successful answer may have; the driver stops reading beyond it and raises `ContractBroken`.
+    sink: receives the body of a successful answer, whose own body is then empty; None keeps it in the answer.
     """
 
     method: Method
@@ -55,6 +67,7 @@ class Request:
     read_seconds: float = 0.0
     signer: Signer | None = None
     max_bytes: int = LONGEST_JSON
+    sink: Sink | None = None
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.url} {len(self.body)} bytes>"

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from client_sdk.api.effects import Pause, Program, Request, Response
-from client_sdk.errors import ApiError, ConnectionFailed, GaveUp, OffsetMismatch, error_class
+from client_sdk.errors import ApiError, ConnectionFailed, GaveUp, OffsetMismatch, UntrustedServer, error_class
 from protocols.errors import ParameterError
 from protocols.messages import ProblemDocument
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
@@ -112,6 +112,8 @@ def raise_problem(request: Request, response: Response) -> None:
 
 def is_transient(error: ConnectionFailed | ApiError, idempotent: bool) -> bool:
     """Return whether repeating the request may succeed and is safe."""
+    if isinstance(error, UntrustedServer):
+        return False
     if isinstance(error, ConnectionFailed):
         return idempotent or not error.sent
     return error.status in (RETRIED_STATUSES if idempotent else _NOT_PROCESSED)

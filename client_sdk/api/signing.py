@@ -52,13 +52,16 @@ class Signer:
     def __repr__(self) -> str:
         return f"<Signer {self.client_id}>"
 
-    def fields(self, method: str, target: str, headers: Mapping[str, str], now: float) -> dict[str, str]:
+    def fields(
+        self, method: str, authority: str, target: str, headers: Mapping[str, str], now: float
+    ) -> dict[str, str]:
         """Return the headers to add to a request.
 
-        target: path and query as sent. headers: the request's headers by lower-case name. now: local time in seconds
+        authority: host and port of the server, as `format_authority` writes them. target: path and query as sent.
+        headers: the request's headers by lower-case name. now: local time in seconds
         since the epoch.
         """
         path, _, query = target.partition("?")
         covered = {name: headers[name] for name in SIGNED_FIELDS if name in headers}
-        request = SignedRequest(method, path, query, covered)
+        request = SignedRequest(method, authority, path, query, covered)
         return sign_request(self.key, self.client_id, request, self.time.at(now))

@@ -21,9 +21,10 @@ __all__ = ["CostOptions", "cost"]
 _NOTE = (
     "The paper counts the float32 values of one update up and the same number down (Top-K: each entry twice, for its "
     "index). The messages of this version also contain the number of clients that touched each item (one value an "
-    "item, needed for the mean), the overhead of the encryption and the handshake of a masked round. The client takes "
-    "part in every round; a client that takes part in fewer rounds sends less, but still downloads every sum or a "
-    "snapshot of the model. Control messages (about 1 kB a round) and computing time are not counted."
+    "item, needed for the mean), the overhead of the encryption, the handshake of a masked round and the sealed shares "
+    "of a one-shot round. The client takes part in every round; a client that takes part in fewer rounds sends less, "
+    "but still downloads every sum or a snapshot of the model. Control messages (about 1 kB a round) and computing "
+    "time are not counted."
 )
 _HEADINGS = {"paper": "paper's counting"}
 
@@ -36,7 +37,7 @@ class CostOptions:
     rank: Annotated[int | None, typer.Option(min=1, help="Rank of the update, for recipes that have one.")] = None
     items: Annotated[int, typer.Option(min=1, help="Number of items; the default is MovieLens-1M's.")] = 3706
     dim: Annotated[int | None, typer.Option(min=1, help="Length of an item's factor.", show_default="64")] = None
-    mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, paillier, masked or plain.")] = "ckks"
+    mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, masked, oneshot, paillier or plain.")] = "ckks"
     clients: Annotated[int, typer.Option(min=1, help="Clients in each round.")] = 60
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the task.")] = 1000
     device_group: Annotated[

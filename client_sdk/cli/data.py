@@ -11,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from client_sdk.api.drivers import download
 from client_sdk.cli.console import console, table
+from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
 from client_sdk.data.fetch import DOWNLOADS, describe, fetch
 from client_sdk.data.loaders import load_dataset
 
@@ -52,16 +53,17 @@ def fetch_set(
 
 @data.command("show")
 def show_set(
-    name: Annotated[str, typer.Argument(help="Name of a data set, or path of a CSV file.")],
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder that contains the data set.", show_default="data")
-    ] = None,
+    name: Annotated[str, typer.Argument(help="Name of a data set, or path of a file or folder.")],
+    data_dir: DataDir = None,
+    columns: ColumnsText = None,
 ) -> None:
-    """Load a data set or a CSV file and print the number of users, items and interactions.
+    """Load a data set or a file and print what was found: columns, users, items and interactions.
 
     Example: hushrec data show ml-100k --data-dir data
+
+    Example: hushrec data show ratings.csv --columns user=0,item=1,time=3
     """
-    loaded = load_dataset(name, data_dir)
+    loaded = load_dataset(name, data_dir, columns=chosen_columns(columns), report=say)
     train = loaded.train
     degrees = train.item_degrees()
     rows = {

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from client_sdk.cli.command_options import command_options
-from client_sdk.cli.console import console, fail
+from client_sdk.cli.console import console, fail, stderr
+from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
 
 if TYPE_CHECKING:
     from client_sdk.demo.privirec.setup import PriviRecRequest
@@ -28,13 +29,21 @@ _INSTALL_PLOTS = "pip install 'hushrec[plots]'"
 class DemoOptions:
     """Options of `hushrec demo`."""
 
-    dataset: Annotated[str, typer.Option(help="Data set: synthetic (offline), ml-100k or ml-1m.")] = "synthetic"
-    data_dir: Annotated[Path | None, typer.Option(help="Folder that contains the data set.", show_default="data")] = (
-        None
-    )
+    dataset: Annotated[
+        str, typer.Option(help="Data set: synthetic (offline), ml-100k, ml-1m, or the path of a file.")
+    ] = "synthetic"
+    data_dir: DataDir = None
+    columns: ColumnsText = None
     recipe: Annotated[
         str, typer.Option(help="Recipe: colr, scolr (clients of different ranks), privirec-k or privirec.")
     ] = "colr"
+    mechanism: Annotated[
+        Literal["ckks", "masked", "oneshot"] | None,
+        typer.Option(
+            help="How contributions are hidden: ckks or oneshot; with privirec, masked or oneshot.",
+            show_default="ckks; masked with privirec",
+        ),
+    ] = None
     rounds: Annotated[
         int | None,
         typer.Option(min=1, help="Rounds of each run; with privirec, power iterations.", show_default="by data set"),
@@ -62,11 +71,14 @@ class DemoOptions:
 def demo(options: DemoOptions) -> None:
     """Train a recommender from encrypted sums: start a server, run many clients, write a report.
 
-    Compares four runs: encrypted training, the same in plain, full FedMF in
-    ciphertexts, and popularity. With privirec-k it runs masked sums, shows the
-    spectrum as it converges and compares a graph filter with central data.
+        Compares four runs: encrypted training, the same in plain, full FedMF in
+        ciphertexts, and popularity. With privirec-k it runs masked sums, shows the
+        spectrum as it converges and compares a graph filter with central data. With
+    --mechanism oneshot a committee opens the sums, and each client sends one message.
 
-    Example: hushrec demo --dataset ml-100k --data-dir data
+        Example: hushrec demo --dataset ml-100k --data-dir data
+
+        Example: hushrec demo --dataset ratings.csv
     """
     server_dir = options.output / f"server-{secrets.token_hex(4)}"
     if options.recipe in _PRIVIREC:
@@ -83,11 +95,13 @@ def _privirec_request(options: DemoOptions, server_dir: Path) -> PriviRecRequest
     return PriviRecRequest(
         dataset=options.dataset,
         data_dir=options.data_dir,
+        columns=chosen_columns(options.columns),
         recipe=options.recipe,
         iterations=options.rounds,
         components=options.rank,
         dropout=options.dropout,
         seed=options.seed,
+        mechanism=options.mechanism or "masked",
         server_dir=server_dir,
     )
 
@@ -98,10 +112,12 @@ def _factors_request(options: DemoOptions, server_dir: Path) -> DemoRequest:
     return DemoRequest(
         dataset=options.dataset,
         data_dir=options.data_dir,
+        columns=chosen_columns(options.columns),
         recipe=options.recipe,
         rounds=options.rounds,
         cohort=options.cohort,
         rank=options.rank,
+        mechanism=options.mechanism or "ckks",
         parameter_set=options.parameter_set,
         dropout=options.dropout,
         seed=options.seed,
@@ -112,51 +128,57 @@ def _factors_request(options: DemoOptions, server_dir: Path) -> DemoRequest:
 def _run_factors(request: DemoRequest, options: DemoOptions) -> None:
     """Train item factors in several ways, print the comparison and write the report."""
     from client_sdk.demo.display import result_table
+    from client_sdk.demo.report import write_report
     from client_sdk.demo.run import run_demo
 
+    _tell_missing_plots("the report will have no curves")
+
     def on_start(url: str) -> None:
-        console.print(
-            f"Training on [bold]{request.dataset}[/]; contributions to an encrypted sum are CKKS ciphertexts."
-        )
+        hidden = "CKKS ciphertexts" if request.mechanism == "ckks" else "masked; a committee of 5 unmasks the sums only"
+        console.print(f"Training on [bold]{request.dataset}[/]; contributions are {hidden}.")
         console.print(f"Aggregator at {url}, data in {request.server_dir}", soft_wrap=True)
 
-    result = run_demo(request, console, on_start)
+    result = run_demo(request, console, on_start, say)
     console.print(result_table(result))
     _delete_older_runs(options.output, request.server_dir)
-    try:
-        from client_sdk.demo.report import write_report
-
-        path = write_report(result, options.output / f"report-{request.dataset}-{request.recipe}.html")
-    except ImportError as error:
-        fail(f"cannot write the report: {error.name} is not installed", _INSTALL_PLOTS)
+    path = write_report(result, options.output / f"report-{Path(request.dataset).name}-{request.recipe}.html")
     console.print(f"Report: [bold]{path}[/]", soft_wrap=True)
     if options.browse:
         webbrowser.open(path.as_uri())
 
 
 def _run_privirec(request: PriviRecRequest, options: DemoOptions) -> None:
-    """Run PriviRec with masked sums, print the ranking and write figures and plot."""
+    """Run PriviRec with masked or one-shot sums, print the ranking and write figures and report."""
+    from client_sdk.demo.privirec.files import write_results
     from client_sdk.demo.privirec.run import run_privirec_demo
     from client_sdk.demo.privirec.table import ranking_table
 
+    _tell_missing_plots("the report will have no curves")
+
     def on_start(url: str) -> None:
         console.print(
-            f"{request.recipe} on [bold]{request.dataset}[/]: every client is in every masked sum; nothing is trained."
+            f"{request.recipe} on [bold]{request.dataset}[/]: every client is in every {request.mechanism} sum; "
+            "nothing is trained."
         )
         console.print(f"Aggregator at {url}, data in {request.server_dir}", soft_wrap=True)
 
-    result = run_privirec_demo(request, console, on_start)
+    result = run_privirec_demo(request, console, on_start, say)
     console.print(ranking_table(result))
     for warning in result.warnings:
         console.print(f"[yellow]Warning:[/] {warning}")
     _delete_older_runs(options.output, request.server_dir)
-    try:
-        from client_sdk.demo.privirec.files import write_results
+    figures, report = write_results(result, options.output)
+    console.print(f"Figures: [bold]{figures}[/]", soft_wrap=True)
+    console.print(f"Report: [bold]{report}[/]", soft_wrap=True)
+    if options.browse:
+        webbrowser.open(report.as_uri())
 
-        figures, plot = write_results(result, options.output)
-    except ImportError as error:
-        fail(f"cannot write the plot: {error.name} is not installed", _INSTALL_PLOTS)
-    console.print(f"Figures: [bold]{figures}[/]\nPlot: [bold]{plot}[/]", soft_wrap=True)
+
+def _tell_missing_plots(consequence: str) -> None:
+    from client_sdk.demo.plots import plots_available
+
+    if not plots_available():
+        stderr.print(f"matplotlib is not installed: {consequence}; to change that: {_INSTALL_PLOTS}", markup=False)
 
 
 def _delete_older_runs(output: Path, server_dir: Path) -> None:

@@ -21,22 +21,26 @@ from client_sdk.api.address import base_url
 from client_sdk.api.drivers import download
 from client_sdk.cli.console import console, fail, table
 from client_sdk.errors import ConnectionFailed
+from protocols.errors import ParameterError
 
 __all__ = ["Finding", "doctor", "examine"]
 
 _PACKAGES: Final = (
-    ("numpy", True, "arithmetic of all sums", "pip install hushrec"),
-    ("scipy", True, "sparse matrices", "pip install hushrec"),
-    ("tenseal", True, "CKKS sums (Microsoft SEAL)", "pip install hushrec"),
-    ("cryptography", True, "keys and encryption", "pip install hushrec"),
-    ("httpx", True, "HTTP client", "pip install hushrec"),
-    ("fastapi", True, "HTTP server", "pip install hushrec"),
-    ("matplotlib", False, "plots of the demo and the benchmarks", "pip install 'hushrec[plots]'"),
-    ("phe", False, "Paillier keys (GPL)", "pip install 'hushrec[paillier]'"),
-    ("psycopg", False, "PostgreSQL", "pip install 'hushrec[postgres]'"),
-    ("obstore", False, "S3-compatible blob stores", "pip install 'hushrec[s3]'"),
-    ("distributed", False, "a Dask cluster", "pip install 'hushrec[cluster]'"),
+    ("numpy", "", "arithmetic of all sums"),
+    ("cryptography", "", "keys and encryption"),
+    ("httpx", "", "HTTP client"),
+    ("tenseal", "ckks", "CKKS sums (Microsoft SEAL)"),
+    ("scipy", "filters", "recommendations of PriviRec tasks"),
+    ("fastapi", "server", "hushrec-server, the demo, and an organiser's endpoint"),
+    ("matplotlib", "plots", "curves in reports"),
+    ("phe", "paillier", "Paillier keys (GPL)"),
+    ("pyarrow", "parquet", "parquet files"),
+    ("psycopg", "postgres", "PostgreSQL"),
+    ("obstore", "s3", "S3-compatible blob stores"),
+    ("distributed", "cluster", "a Dask cluster"),
+    ("opentelemetry.sdk", "otel", "traces"),
 )
+"""Package, the extra that brings it ("" for what every installation has), and what it is for."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +86,15 @@ def _memory_files() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    for name, needed, purpose, remedy in _PACKAGES:
+    for name, extra, purpose in _PACKAGES:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            yield Finding(name, False, needed, f"missing ({purpose}): {type(error).__name__}", remedy)
+            remedy = f"pip install 'hushrec[{extra}]'" if extra else "pip install hushrec"
+            yield Finding(name, False, not extra, f"missing ({purpose}): {type(error).__name__}", remedy)
         else:
-            yield Finding(name, True, needed, f"{metadata.version(name)} ({purpose})")
+            version = metadata.version(name.replace(".", "-"))
+            yield Finding(name, True, not extra, f"{version} ({purpose})")
 
 
 def _ckks() -> Finding:
@@ -107,8 +113,8 @@ def _ckks() -> Finding:
         bodies = [ckks.seal(plan, route, [np.linspace(-1, 1, 8)], keyring) for _ in range(2)]
         partial = ckks.fold(plan, None, [(route, body) for body in bodies])
         total = ckks.open(plan, ckks.release(plan, partial), 2, keyring)
-    except ImportError as error:
-        return Finding("CKKS sum", False, True, f"cannot run: {error.name} is not installed", "pip install hushrec")
+    except (ImportError, ParameterError) as error:  # not installed, or the wheel does not fit this machine
+        return Finding("CKKS sum", False, False, f"cannot run: {error}", "pip install 'hushrec[ckks]'")
     error_size = float(np.abs(total - 2 * np.linspace(-1, 1, 8)).max())
     return Finding(
         "CKKS sum", error_size <= plan.predicted_error, True, f"sum of two ciphertexts, error {error_size:.1e}"

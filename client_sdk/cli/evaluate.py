@@ -10,6 +10,7 @@ import typer
 from numpy.typing import NDArray
 
 from client_sdk.cli.console import console, table
+from client_sdk.cli.data_options import ColumnsText, DataDir, Splitting, TestFile, chosen_columns, say
 from client_sdk.cli.item_files import read_history
 from client_sdk.cli.membership import (
     READ_ONLY,
@@ -23,13 +24,14 @@ from client_sdk.cli.membership import (
 from client_sdk.client import Client
 from client_sdk.data.errors import DataError
 from client_sdk.data.interactions import Interactions, LeaveOneOut
-from client_sdk.data.loaders import load_dataset
+from client_sdk.data.splits import Split, load_split
 from client_sdk.evaluation import (
     LEAK_WARNING,
     candidates_of,
     controls,
     evaluate_full_scores,
     evaluate_scores,
+    ranking_controls,
 )
 from client_sdk.evaluation.leave_one_out import NEGATIVES, EvaluationResult
 from client_sdk.participation.enroller import ClientOptions
@@ -46,11 +48,12 @@ def evaluate(
         typer.Option("--held-out", help="Number of an item you like that was not trained on; repeatable."),
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Evaluate controls on this data set or CSV file instead of your items.")
+        str | None, typer.Option(help="Evaluate controls on this data set, file or folder instead of your items.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder that contains the data set.", show_default="data")
-    ] = None,
+    data_dir: DataDir = None,
+    columns: ColumnsText = None,
+    test: TestFile = None,
+    split: Splitting = None,
     task: TaskName = None,
     interactions: Annotated[
         Path | None, typer.Option(help="File of your items.", show_default="the file passed to join")
@@ -67,12 +70,15 @@ def evaluate(
 
     Example: hushrec evaluate --task movies --held-out 17 --held-out 256
 
-    Example: hushrec evaluate --dataset ml-100k --data-dir data
+    Example: hushrec evaluate --dataset ratings.csv --columns user=0,item=1
     """
     if (dataset is None) == (not held_out):
         raise typer.BadParameter("pass either --held-out items or --dataset", param_hint="'--held-out' / '--dataset'")
     if dataset is not None:
-        _evaluate_controls(dataset, data_dir, k)
+        found = load_split(
+            dataset, data_dir, columns=chosen_columns(columns), test=test, kind=split, seed=_SEED, report=say
+        )
+        _evaluate_controls(dataset, found, k)
     else:
         _evaluate_own_items(held_out or [], task, interactions, k, identity, ClientOptions(allow_http=allow_http))
 
@@ -133,9 +139,14 @@ def measure(scores: NDArray[np.float32], split: LeaveOneOut, k: int) -> list[Eva
     return [full, evaluate_scores(lambda _, items: scores[items], split, negatives, k)]
 
 
-def _evaluate_controls(dataset: str, data_dir: Path | None, k: int) -> None:
-    data = load_dataset(dataset, data_dir)
+def _evaluate_controls(dataset: str, split: Split, k: int) -> None:
+    """Print the controls on one held-out item of each user, or on several test items."""
     rng = np.random.default_rng(_SEED)
+    data = split.one_each
+    if data is None:
+        several = ranking_controls(split.train, split.test, rng, k)
+        console.print(table(f"controls on {dataset}: {split.words}", several.headings, several.cells))
+        return
     candidates = candidates_of(data, rng)
     found = controls(data, candidates.negatives, rng, k)
     console.print(table(f"controls on {dataset}", found.headings, found.cells))

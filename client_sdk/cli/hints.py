@@ -17,6 +17,7 @@ from client_sdk.errors import (
     ServerFault,
     StaleSignature,
     Unauthenticated,
+    UntrustedServer,
 )
 from protocols.errors import CertificateError, EnvelopeError, KeyringError
 
@@ -28,7 +29,8 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (Unauthenticated, "The server does not know this client any more: join again with an invitation."),
     (
         BadSignature,
-        "Check that --identity is the file this client enrolled with. A proxy that rewrites paths breaks signatures.",
+        "Check that --identity is the file this client enrolled with, and that the server knows this address as "
+        "its own (HUSHREC_PUBLIC_ORIGINS). A proxy that rewrites paths breaks signatures.",
     ),
     (StaleSignature, "Set this machine's clock: it differs too much from the server's."),
     (
@@ -36,8 +38,13 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
         "Check that the invitation is copied in full and is for this server, and that the membership certificate is "
         "from the task's organiser (--issuer with --scope and --code, or --certificate).",
     ),
-    (PolicyRefused, "To accept such a task, pass --min-cohort, --allow-plain or --trust-roster."),
+    (PolicyRefused, "To accept such a task, pass --min-cohort, --allow-plain, --trust-roster or --max-model-bytes."),
     (ModelUnavailable, "Try again when the next round has ended."),
+    (
+        UntrustedServer,
+        "Set SSL_CERT_FILE to the PEM file of the authority that issued the server's certificate, and use the host "
+        "name that the certificate names. If you did not expect this, do not go on: another server may be answering.",
+    ),
     (ConnectionFailed, "Check the address and that the server is running: hushrec doctor --url URL"),
     (EnvelopeError, "Ask the key holder to run hushrec keyring serve; check that this is the identity that enrolled."),
     (

@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from client_sdk.data.columns import NUMBER
 from client_sdk.data.errors import DataError
-from client_sdk.data.files import INTEGER, NUMBER, read_text
+from client_sdk.data.files import INTEGER, read_text
 from client_sdk.history import History
 
 __all__ = ["read_history", "read_titles"]
@@ -23,11 +24,12 @@ _MAX_ITEM: Final = 2**31 - 1
 _MAX_RATING: Final = 1e6
 
 
-def read_history(path: Path) -> History:
+def read_history(path: Path, n_items: int | None = None) -> History:
     """Return the items in the file, each listed once, and their ratings if the file has a column for them.
 
     The file has one item number a line, or is a CSV file with a header that has the column `item` and, optionally, the
-    column `rating`. Raises `DataError` with the line number for any other content, including a repeated item.
+    column `rating`. n_items: number of items of the task, if it is known. Raises `DataError` with the line number for
+    any other content, including a repeated item and one outside 0..n_items-1.
     """
     rows, first = _rows(path, (_ITEM,), _RATING)
     items: dict[int, int] = {}
@@ -36,6 +38,9 @@ def read_history(path: Path) -> History:
         item = _item(path, line, text)
         if item in items:
             raise DataError(f"item {item} is already on line {items[item]}: list each item once", path, line)
+        if n_items is not None and item >= n_items:
+            fault = f"item {item} is outside 0..{n_items - 1}, the items of the task"
+            raise DataError(f"{fault}: correct the file and run the command again", path, line)
         items[item] = line
         ratings += [_rating(path, line, text) for text in rating]
     numbers = np.fromiter(items, dtype=np.int32, count=len(items))

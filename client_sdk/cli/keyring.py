@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -10,7 +9,6 @@ from rich.markup import escape
 
 from client_sdk.cli.console import console
 from client_sdk.cli.membership import (
-    LONG_RUNNING,
     READ_ONLY,
     AllowHttp,
     CertificateFile,
@@ -19,6 +17,7 @@ from client_sdk.cli.membership import (
     IssuerCode,
     IssuerScope,
     IssuerUrl,
+    Patience,
     TaskName,
     certificate_choice,
     kept_membership,
@@ -69,7 +68,12 @@ def create(
 
 
 @keyring.command("serve")
-def serve(task: TaskName = None, identity: IdentityFile = None, allow_http: AllowHttp = False) -> None:
+def serve(
+    task: TaskName = None,
+    identity: IdentityFile = None,
+    allow_http: AllowHttp = False,
+    patience: Patience = None,
+) -> None:
     """Seal the keys for each new member until the task ends; with mode=public, also open each sum.
 
     Keep it running while members join, and with mode=public for the whole task.
@@ -80,8 +84,7 @@ def serve(task: TaskName = None, identity: IdentityFile = None, allow_http: Allo
     """
     who = load_identity(identity)
     membership = kept_membership(who, task)
-    options = replace(LONG_RUNNING, allow_http=allow_http)
-    with Client(membership.url, who, policy=READ_ONLY, options=options) as client:
+    with Client(membership.url, who, policy=READ_ONLY, options=ClientOptions(allow_http=allow_http)) as client:
         holder = client.join(membership.task_id).key_holder()
         monitor = Monitor(f"keyring of task {membership.task_name}")
         try:
@@ -89,7 +92,7 @@ def serve(task: TaskName = None, identity: IdentityFile = None, allow_http: Allo
                 f"serving the keyring of task {escape(membership.task_name)}; press Ctrl-C to stop", soft_wrap=True
             )
             with monitor:
-                holder.serve(monitor)
+                holder.serve(monitor, patience=patience)
         finally:
             console.print(monitor.summary())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,20 +11,17 @@ import platformdirs
 import typer
 
 from client_sdk.agreement.policy import Policy
-from client_sdk.api.retry import RetryPolicy
 from client_sdk.cli.console import stderr
 from client_sdk.errors import LocalFileError, NotEnrolled
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership, default_store
 from client_sdk.participation.certificates import CertificateChoice, Issuer
-from client_sdk.participation.enroller import ClientOptions
 from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import IssuedCertificate
 from protocols.sums.registry import MECHANISMS
 
 __all__ = [
-    "LONG_RUNNING",
     "READ_ONLY",
     "AllowHttp",
     "CertificateFile",
@@ -32,6 +30,7 @@ __all__ = [
     "IssuerCode",
     "IssuerScope",
     "IssuerUrl",
+    "Patience",
     "certificate_choice",
     "TaskName",
     "interactions_file",
@@ -41,11 +40,14 @@ __all__ = [
     "remember_interactions",
 ]
 
-LONG_RUNNING: Final = ClientOptions(retry=RetryPolicy(attempts=40))
-"""For commands that run for days: retries for minutes, so that the server can be restarted or upgraded."""
-
-READ_ONLY: Final = Policy(min_cohort=2, mechanisms=frozenset(MECHANISMS), reveal_indices=True)
-"""For commands that send no contribution: every task is accepted, because nothing is revealed."""
+READ_ONLY: Final = Policy(
+    min_cohort=2,
+    mechanisms=frozenset(MECHANISMS),
+    min_corrupt_members=0,
+    reveal_indices=True,
+    max_model_bytes=sys.maxsize,
+)
+"""For commands that send no contribution: every task that was joined is accepted, because nothing is revealed."""
 
 _INTERACTIONS: Final = "interactions.path"
 
@@ -71,6 +73,14 @@ IssuerUrl = Annotated[
 IssuerScope = Annotated[str | None, typer.Option("--scope", help="Scope of the certificate, with --issuer.")]
 IssuerCode = Annotated[
     str | None, typer.Option("--code", envvar="HUSHREC_CODE", help="Code from the organiser, with --issuer.")
+]
+Patience = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        help="Seconds for which an unreachable server is waited for, each time.",
+        show_default="as long as it takes",
+    ),
 ]
 AllowHttp = Annotated[
     bool,

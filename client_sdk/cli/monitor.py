@@ -17,15 +17,25 @@ from rich.text import Text
 
 from client_sdk.cli.console import console, table
 from client_sdk.participation.events import (
+    AggregateRejected,
+    ClientsNamed,
     ClipWarning,
+    CommitteeRefused,
     Event,
     KeyringDelivered,
     KeyringRefused,
     ModelBehind,
+    ModelMeasured,
     RoundMissed,
     RoundReport,
+    ServerBack,
+    ServerUnreachable,
+    ShareSent,
     SnapshotPublished,
+    SumRefused,
+    SurvivorsConfirmed,
     TaskEnded,
+    TrainingFailed,
     Waiting,
 )
 
@@ -35,6 +45,12 @@ __all__ = ["Monitor", "line_of"]
 def _trained(report: RoundReport) -> str:
     """Return the loss, or "" for recipes that do not train."""
     return "" if isnan(report.loss) else f"loss {report.loss:.4f}, "
+
+
+def _metrics(event: ModelMeasured) -> str:
+    """Return the metrics of a measurement, and how many clients it is of."""
+    values = ", ".join(f"{name} {value:.4f}" for name, value in event.metrics.items())
+    return f"{values} ({event.clients:,} clients)"
 
 
 def line_of(event: Event) -> str:
@@ -48,6 +64,10 @@ def line_of(event: Event) -> str:
             )
         case RoundMissed():
             return f"round {event.round}: missed, {event.reason}"
+        case AggregateRejected():
+            return f"round {event.round}: its sum cannot be right and is left out of the model: {event.reason}"
+        case TrainingFailed():
+            return f"round {event.round}: sent zeros, training failed: {event.reason}"
         case ClipWarning():
             return (
                 f"round {event.round}: {event.clipped} of {event.values} values were clipped; the clip may be too small"
@@ -60,8 +80,24 @@ def line_of(event: Event) -> str:
             return f"refused {event.client_id}: the organiser has not certified it"
         case SnapshotPublished():
             return f"published the sealed model of round {event.round}"
+        case SumRefused():
+            return f"round {event.round}: refused to publish its sum, {event.reason}"
+        case SurvivorsConfirmed():
+            return f"round {event.round}: confirmed the set of {event.survivors} clients"
+        case ClientsNamed():
+            return f"round {event.round}: no valid share from {', '.join(event.clients)}"
+        case ShareSent():
+            return f"round {event.round}: sent the sum of the shares, deleted the key of the round"
+        case CommitteeRefused():
+            return f"round {event.round}: refused: {event.reason}"
         case ModelBehind():
             return f"cannot get the newest model: {event.reason}"
+        case ModelMeasured():
+            return f"model after round {event.model_round}: {_metrics(event)}; best so far: round {event.best_round}"
+        case ServerUnreachable():
+            return f"server unreachable for {event.seconds:.0f} s, still trying: {event.reason}"
+        case ServerBack():
+            return f"the server answers again after {event.seconds:.0f} s"
         case TaskEnded():
             return f"the task ended: {event.state}"
 
@@ -79,7 +115,12 @@ class Monitor:
     keyed: int = 0
     refused: int = 0
     published: int = 0
+    sums_refused: int = 0
+    summed: int = 0
+    named: int = 0
+    rounds_refused: int = 0
     ended: str = ""
+    measured: list[ModelMeasured] = field(default_factory=list)
     _recent: deque[str] = field(default_factory=lambda: deque(maxlen=5))
     _live: Live | None = None
 
@@ -96,6 +137,16 @@ class Monitor:
                 self.refused += 1
             case SnapshotPublished():
                 self.published += 1
+            case SumRefused():
+                self.sums_refused += 1
+            case ShareSent():
+                self.summed += 1
+            case ClientsNamed():
+                self.named += len(event.clients)
+            case CommitteeRefused():
+                self.rounds_refused += 1
+            case ModelMeasured():
+                self.measured.append(event)
             case TaskEnded():
                 self.ended = event.state
         self._recent.append(line_of(event))
@@ -118,12 +169,15 @@ class Monitor:
         return Group(self.summary(), *recent)
 
     def summary(self) -> Table:
-        """Return a table of the counts so far: rounds, bytes and seconds, and the key holder's counts."""
-        return table(self.title, ("", ""), [*self._rounds(), *self._keys()])
+        """Return a table of the counts so far: rounds, bytes and seconds, and what a key holder or a member did."""
+        return table(self.title, ("", ""), [*self._rounds(), *self._curve(), *self._keys()])
+
+    def _curve(self) -> list[tuple[str, str]]:
+        return [(f"model after round {event.model_round}", _metrics(event)) for event in self.measured[-5:]]
 
     def _rounds(self) -> list[tuple[str, str]]:
         reports = self.reports
-        if not reports and (self.keyed or self.refused):
+        if not reports and (self.keyed or self.refused or self.summed or self.rounds_refused):
             return []
         rows = [("rounds completed", str(len(reports))), ("rounds missed", str(self.missed))]
         if reports:
@@ -141,5 +195,13 @@ class Monitor:
         return rows
 
     def _keys(self) -> list[tuple[str, str]]:
-        counts = {"members given keys": self.keyed, "members refused": self.refused, "models published": self.published}
+        counts = {
+            "members given keys": self.keyed,
+            "members refused": self.refused,
+            "models published": self.published,
+            "sums refused": self.sums_refused,
+            "shares of sums sent": self.summed,
+            "clients without a valid share": self.named,
+            "rounds refused": self.rounds_refused,
+        }
         return [(name, str(count)) for name, count in counts.items() if count]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,6 @@ from client_sdk.cli.command_options import command_options
 from client_sdk.cli.console import console, fail, table
 from client_sdk.cli.item_files import read_history, read_titles
 from client_sdk.cli.membership import (
-    LONG_RUNNING,
     READ_ONLY,
     AllowHttp,
     CertificateFile,
@@ -23,6 +22,7 @@ from client_sdk.cli.membership import (
     IssuerCode,
     IssuerScope,
     IssuerUrl,
+    Patience,
     TaskName,
     certificate_choice,
     interactions_file,
@@ -79,7 +79,11 @@ class JoinOptions:
         bool,
         typer.Option("--reveal-indices", help="Accept that the server sees which entries of the model you change."),
     ] = False
+    patience: Patience = None
     min_cohort: Annotated[int, typer.Option(help="Refuse sums of fewer clients than this.")] = Policy.min_cohort
+    max_model_bytes: Annotated[int, typer.Option(help="Refuse models that need more bytes of memory than this.")] = (
+        Policy.max_model_bytes
+    )
 
     def policy(self) -> Policy:
         """Return the conditions under which this client takes part."""
@@ -89,6 +93,7 @@ class JoinOptions:
             masked_modes=Policy().masked_modes | ({"curious"} if self.allow_curious else set()),
             trust_roster=self.trust_roster,
             reveal_indices=self.reveal_indices,
+            max_model_bytes=self.max_model_bytes,
         )
 
 
@@ -101,28 +106,26 @@ def join(options: JoinOptions) -> None:
 
     Example: hushrec join https://recs.example.org --invitation hri_... --interactions items.txt
     """
-    history = read_history(options.interactions)  # read before anything is sent, so that an error costs nothing
+    read_history(options.interactions)  # read before anything is sent, so that an error costs nothing
     policy = options.policy()
     who = open_identity(options.identity)
-    # Enrolment retries only a few times, so that a wrong address is reported soon.
-    enrolment = ClientOptions(allow_http=options.allow_http)
-    with Client(options.url, who, policy=policy, options=enrolment) as client:
-        task_id = client.join(
+    with Client(options.url, who, policy=policy, options=ClientOptions(allow_http=options.allow_http)) as client:
+        if options.invitation is not None and not client.memberships():
+            # A file that does not fit the task must not use up the invitation.
+            read_history(options.interactions, client.preview(options.invitation).n_items)
+        part = client.join(
             options.task,
             invitation=options.invitation,
             certificate=certificate_choice(options.certificate, options.issuer, options.scope, options.code),
             device_group=options.device_group,
-        ).terms.task_id
-    with Client(
-        options.url, who, policy=policy, options=replace(LONG_RUNNING, allow_http=options.allow_http)
-    ) as client:
-        part = client.join(task_id)
+        )
+        history = read_history(options.interactions, part.terms.n_items)
         remember_interactions(who, part.membership, options.interactions)
         monitor = Monitor(f"task {part.terms.name}")
         try:
             console.print(escape(_describe_task(part, len(history))), highlight=False, soft_wrap=True)
             with monitor:
-                part.take_part(history, monitor)
+                part.take_part(history, monitor, patience=options.patience)
         finally:
             console.print(monitor.summary())
     if monitor.ended == "failed":
@@ -155,6 +158,10 @@ def recommend(
         str | None,
         typer.Option("--filter", help="Graph filter, in PriviRec tasks: gf-cf, bspm-em, bspm-lm or turbo-cf."),
     ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Published settings of the filter for a data set: amazon-book, gowalla or yelp2018."),
+    ] = None,
     identity: IdentityFile = None,
     allow_http: AllowHttp = False,
 ) -> None:
@@ -162,6 +169,8 @@ def recommend(
 
     Example: hushrec recommend --task movies -k 10 --titles titles.csv
     """
+    if preset is not None:
+        graph_filter = f"{graph_filter or 'gf-cf'}/{preset}"
     who = load_identity(identity)
     membership = kept_membership(who, task)
     seen = read_history(interactions_file(who, membership, interactions))

@@ -7,33 +7,40 @@ for wrong usage and 130 for an interrupt. `hushrec --debug ...` prints the trace
 from __future__ import annotations
 
 import signal
-from importlib import metadata
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, ClassVar, Final, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
-from client_sdk.cli.certificate import certificate
 from client_sdk.cli.console import console, fail, stderr
-from client_sdk.cli.cost import cost
-from client_sdk.cli.data import data
-from client_sdk.cli.demo import demo
-from client_sdk.cli.doctor import doctor
-from client_sdk.cli.evaluate import evaluate
-from client_sdk.cli.hints import hint
-from client_sdk.cli.keyring import keyring
-from client_sdk.cli.ledger import ledger
-from client_sdk.cli.organiser import organiser
-from client_sdk.cli.participate import join, recommend
-from client_sdk.cli.privacy import privacy
+from client_sdk.cli.lazy_commands import LazyCommand, LazyGroup
 from protocols.errors import HushRecError
 
 __all__ = ["app", "main"]
 
 
-class _ClearErrors(TyperGroup):
+_HERE: Final = "client_sdk.cli"
+
+
+class _Commands(LazyGroup):
     """The root group. Prints the errors of all commands."""
+
+    lazy: ClassVar = {
+        "demo": LazyCommand(f"{_HERE}.demo", "demo", "Train a recommender from encrypted sums on this machine."),
+        "join": LazyCommand(f"{_HERE}.participate", "join", "Enrol in a task and take part in its rounds."),
+        "recommend": LazyCommand(f"{_HERE}.participate", "recommend", "Recommend items with the newest model."),
+        "evaluate": LazyCommand(f"{_HERE}.evaluate", "evaluate", "Rank your held-out items, or evaluate controls."),
+        "simulate": LazyCommand(f"{_HERE}.simulate", "simulate", "Train any recipe on any data set in one process."),
+        "ledger": LazyCommand(f"{_HERE}.ledger", "ledger", "List the released sums that contain your data."),
+        "cost": LazyCommand(f"{_HERE}.cost", "cost", "Estimate the network traffic of one client."),
+        "privacy": LazyCommand(f"{_HERE}.privacy", "privacy", "Compute the privacy cost (epsilon) of Laplace noise."),
+        "doctor": LazyCommand(f"{_HERE}.doctor", "doctor", "Check this installation, and say what is missing."),
+        "data": LazyCommand(f"{_HERE}.data", "data", "List, download and inspect data sets."),
+        "keyring": LazyCommand(f"{_HERE}.keyring", "keyring", "Create and hand out the keys of an encrypted task."),
+        "committee": LazyCommand(f"{_HERE}.committee", "committee", "Take the masks off one-shot sums."),
+        "certificate": LazyCommand(f"{_HERE}.certificate", "certificate", "Request a membership certificate."),
+        "organiser": LazyCommand(f"{_HERE}.organiser", "organiser", "Certify the members of an app's tasks."),
+    }
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; print an expected error as one sentence."""
@@ -47,11 +54,20 @@ class _ClearErrors(TyperGroup):
         except (HushRecError, OSError) as error:
             if ctx.params.get("debug"):
                 raise
+            from client_sdk.cli.hints import hint
+
             fail(str(error), hint(error))
+        except ModuleNotFoundError as error:
+            from client_sdk.cli.missing_packages import install_command
+
+            install = install_command(error)
+            if install is None or ctx.params.get("debug"):
+                raise
+            fail(f"this command needs {error.name}, which is not installed", install)
 
 
 app = typer.Typer(
-    cls=_ClearErrors,
+    cls=_Commands,
     help="Take part in a federated recommender whose server learns only sums.\n\nExample: hushrec demo",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # locals hold keys and interactions
@@ -61,6 +77,8 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata
+
         console.print(f"hushrec {metadata.version('hushrec')}", highlight=False)
         raise typer.Exit
 
@@ -77,20 +95,6 @@ def options(
     Example: hushrec demo
     """
     del debug, version  # used by the group above and by the callback
-
-
-app.command()(demo)
-app.command()(join)
-app.command()(recommend)
-app.command()(evaluate)
-app.command()(ledger)
-app.command()(cost)
-app.command()(privacy)
-app.add_typer(data, name="data")
-app.command()(doctor)
-app.add_typer(keyring, name="keyring")
-app.add_typer(certificate, name="certificate")
-app.add_typer(organiser, name="organiser")
 
 
 def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from client_sdk.data.errors import DataError
 from client_sdk.history import History
 
-__all__ = ["Duplicates", "HoldOut", "Interactions", "LeaveOneOut", "leave_one_out"]
+__all__ = ["Duplicates", "HoldOut", "Interactions", "LeaveOneOut", "held_out_rows", "leave_one_out"]
 
 MAX_COUNT: Final = 2**31 - 1
 """Largest number of users or items: they are numbered in int32."""
@@ -137,7 +137,7 @@ class Interactions:
         n_users, n_items: the largest number + 1 by default. duplicates: what to do with repeated pairs. Raises
         `DataError` if a number is out of range, the arrays do not match, or, by default, a pair is repeated.
         """
-        user, item = np.asarray(users, dtype=np.int64), np.asarray(items, dtype=np.int64)
+        user, item = _numbers(users), _numbers(items)
         if user.ndim != 1 or user.shape != item.shape:
             raise DataError(f"users and items must be arrays of one length, got {user.shape} and {item.shape}")
         n_users = int(user.max(initial=-1)) + 1 if n_users is None else n_users
@@ -147,17 +147,17 @@ class Interactions:
                 raise DataError(f"{name} numbers up to {count - 1} do not fit in 32 bits; number them from 0 on")
             if values.size and not (values.min() >= 0 and values.max() < count):
                 raise DataError(f"{name} numbers must lie in 0..{count - 1}, got {values.min()}..{values.max()}")
-        kept = _distinct_positions(user * n_items + item, duplicates, n_items)
-        order = kept[np.argsort(user[kept], kind="stable")]
+        kept = _distinct_positions(user, item, n_items, duplicates)
+        order = np.argsort(user, kind="stable") if kept is None else kept[np.argsort(user[kept], kind="stable")]
         indptr = np.zeros(n_users + 1, dtype=np.int64)
         np.cumsum(np.bincount(user[order], minlength=n_users), out=indptr[1:])
         return cls(
             n_users,
             n_items,
             indptr,
-            item[order].astype(np.int32),
-            None if ratings is None else _column("ratings", ratings, user.size).astype(np.float32)[order],
-            None if timestamps is None else _column("timestamps", timestamps, user.size).astype(np.int64)[order],
+            item[order].astype(np.int32, copy=False),
+            None if ratings is None else _column("ratings", ratings, user.size, np.float32)[order],
+            None if timestamps is None else _column("timestamps", timestamps, user.size, np.int64)[order],
             user_ids,
             item_ids,
             user.size - order.size,
@@ -240,15 +240,25 @@ def leave_one_out(
       in order of first appearance; the released code of FedEM, by PFedCLR's authors, uses this order as the time.
     - None: "time" if there are timestamps, otherwise "random", because files without them are often sorted by item.
     """
+    tested, held_out = held_out_rows(interactions, rng, order)
+    test_items = np.full(interactions.n_users, -1, dtype=np.int32)
+    test_items[tested] = interactions.items[held_out]
+    return LeaveOneOut(interactions.where(~held_out), test_items)
+
+
+def held_out_rows(
+    interactions: Interactions, rng: np.random.Generator | int = 0, order: HoldOut | None = None
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Return the users with a held-out interaction, ascending, and which interactions `leave_one_out` holds out.
+
+    The second is bool (interactions,), and true once for each of the first.
+    """
     chosen: HoldOut = order or ("time" if interactions.timestamps is not None else "random")
     counts = interactions.user_degrees()
-    position = _held_out(interactions, counts, chosen, rng)
     tested = np.flatnonzero(counts >= 2)
-    test_items = np.full(interactions.n_users, -1, dtype=np.int32)
-    test_items[tested] = interactions.items[position[tested]]
-    keep = np.ones(interactions.size, dtype=bool)
-    keep[position[tested]] = False
-    return LeaveOneOut(interactions.where(keep), test_items)
+    held_out = np.zeros(interactions.size, dtype=bool)
+    held_out[_held_out(interactions, counts, chosen, rng)[tested]] = True
+    return tested, held_out
 
 
 def _held_out(
@@ -273,21 +283,38 @@ def _last_positions(interactions: Interactions, keys: NDArray[Any]) -> NDArray[n
     return ordered[last] if ordered.size else np.zeros(last.size, np.int64)
 
 
-def _distinct_positions(keys: NDArray[np.int64], duplicates: Duplicates, n_items: int) -> NDArray[np.int64]:
-    """Return the positions of the last occurrence of each key, ascending.
+def _distinct_positions(
+    users: NDArray[np.integer[Any]], items: NDArray[np.integer[Any]], n_items: int, duplicates: Duplicates
+) -> NDArray[np.int64] | None:
+    """Return the positions of the last occurrence of each pair, ascending; None if no pair is repeated.
 
     Raises `DataError` for a repeat on "error".
     """
-    _, from_the_end = np.unique(keys[::-1], return_index=True)
-    if from_the_end.size < keys.size and duplicates == "error":
-        known, counts = np.unique(keys, return_counts=True)
-        user, item = divmod(int(known[np.argmax(counts > 1)]), n_items)
+    keys = users.astype(np.int64)
+    keys *= n_items
+    keys += items
+    ordered = np.sort(keys)
+    repeated = ordered[:-1][ordered[1:] == ordered[:-1]]
+    del ordered  # 8 bytes an interaction
+    if not repeated.size:
+        return None
+    if duplicates == "error":
+        user, item = divmod(int(repeated[0]), n_items)
         raise DataError(f"user {user} has item {item} more than once")
-    return np.sort(keys.size - 1 - from_the_end)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    last = np.append(ordered[1:] != ordered[:-1], True)
+    return np.sort(order[last])
 
 
-def _column(name: str, values: ArrayLike, length: int) -> NDArray[Any]:
+def _numbers(values: ArrayLike) -> NDArray[np.integer[Any]]:
+    """Return an array of integers: int32 and int64 as they are, others as int64."""
+    array = np.asarray(values)
+    return array if array.dtype in (np.int32, np.int64) else array.astype(np.int64)
+
+
+def _column(name: str, values: ArrayLike, length: int, dtype: type[np.generic]) -> NDArray[Any]:
     column = np.asarray(values)
     if column.shape != (length,):
         raise DataError(f"{name} needs {length} entries, got shape {column.shape}")
-    return column
+    return column.astype(dtype, copy=False)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.data.errors import DataError
-from client_sdk.data.files import read_id_lists
+from client_sdk.data.id_lists import read_id_lists
 from client_sdk.data.interactions import Interactions
 
 __all__ = ["read_lightgcn"]

@@ -1,4 +1,4 @@
-"""Loading data sets by name, with the split on which each is evaluated.
+"""Loading data sets by name or by path, with the split on which each is evaluated.
 
 `load_dataset(name, data_dir)` looks for plain and .gz files in data_dir/name/ and in data_dir, in the layout of the
 provider's archive. No data set is part of the project: `hushrec data fetch` downloads some, the others are available
@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from client_sdk.data.csv_file import CsvColumns, read_csv
+from client_sdk.data.columns import Columns
+from client_sdk.data.data_file import read_data_file
 from client_sdk.data.errors import DataError
 from client_sdk.data.fetch import DOWNLOADS
 from client_sdk.data.files import first_existing
 from client_sdk.data.interactions import Interactions, LeaveOneOut, leave_one_out
 from client_sdk.data.lightgcn import read_lightgcn
-from client_sdk.data.movielens import read_movielens, read_ratings_table
 from client_sdk.data.ncf import read_ncf
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.data.train_test import Report, read_folder, require_disjoint
 
 __all__ = ["DATASETS", "load_dataset", "load_interactions", "load_train_test"]
 
@@ -32,10 +33,13 @@ DATASETS: Final = ("synthetic", "ml-100k", "ml-1m", "filmtrust", *LIGHTGCN_SETS)
 NCF_FILES: Final = ("ml-1m.train.rating", "ml-1m.test.rating", "ml-1m.test.negative")
 
 
-def load_dataset(name: str, data_dir: Path | None = None, seed: int = 0) -> LeaveOneOut:
-    """Return the leave-one-out split of a data set, or of a CSV file if `name` is a path ending in .csv or .csv.gz.
+def load_dataset(
+    name: str, data_dir: Path | None = None, seed: int = 0, columns: Columns | None = None, report: Report | None = None
+) -> LeaveOneOut:
+    """Return the leave-one-out split of a data set, or of a file or folder if `name` is a path.
 
     data_dir: the folder `data` in the working directory by default. seed: of the split, and of the synthetic data.
+    columns: which columns of a file to read; see `read_data_file`. report: called with what was found in a file.
 
     ml-1m: the published NCF files with their 99 negatives if all three exist, otherwise `ratings.dat` or `ratings.csv`.
     All others: `leave_one_out` of all interactions. It holds out each user's latest interaction or, without timestamps
@@ -50,27 +54,41 @@ def load_dataset(name: str, data_dir: Path | None = None, seed: int = 0) -> Leav
         train, test, negatives = found
         if train and test and negatives:
             return read_ncf(train, test, negatives)
-    return leave_one_out(load_interactions(name, data_dir), seed)
+    return leave_one_out(load_interactions(name, data_dir, columns, report), seed)
 
 
-def load_interactions(name: str, data_dir: Path | None = None, columns: CsvColumns | None = None) -> Interactions:
-    """Return all interactions of a data set on disk. For gowalla and goodreads-100, train and test are joined.
+def load_interactions(
+    name: str, data_dir: Path | None = None, columns: Columns | None = None, report: Report | None = None
+) -> Interactions:
+    """Return all interactions of a data set on disk, or of the file or folder if `name` is a path.
 
-    columns: column headings if `name` is the path of a CSV file; common headings are recognised by default. Raises
-    `DataError` for an unknown name or a missing or malformed file.
+    For gowalla, goodreads-100 and folders, train and test are joined. columns, report: as for `load_dataset`. Raises
+    `DataError` for an unknown name, a missing or malformed file, and `columns` for a data set by name.
     """
-    if name.endswith((".csv", ".csv.gz")):
-        return read_csv(Path(name), columns)
+    if name not in DATASETS and _is_path(name):
+        path = Path(name)
+        if path.is_dir():
+            return _joined(read_folder(path, columns, report))
+        read = read_data_file(path, columns)
+        if report is not None:
+            report(str(read))
+        return read.interactions
+    if columns is not None:
+        raise DataError(f"columns are those of a file, but {name!r} is the name of a data set")
     if name in LIGHTGCN_SETS:
         return _joined(load_train_test(name, data_dir))
     if name not in _READERS:
         known = ", ".join(sorted(DATASETS))
-        raise DataError(f"unknown data set {name!r}: choose one of {known}, or the path of a .csv file")
-    for file, read in _READERS[name].items():
-        path = first_existing(_folders(name, data_dir), file)
-        if path is not None:
-            return read(path)
+        raise DataError(f"unknown data set {name!r}: choose one of {known}, or the path of a file or folder")
+    for file, read_file in _READERS[name].items():
+        path_found = first_existing(_folders(name, data_dir), file)
+        if path_found is not None:
+            return read_file(path_found)
     raise _missing(name, data_dir, tuple(_READERS[name]))
+
+
+def _is_path(name: str) -> bool:
+    return bool(Path(name).suffix) or len(Path(name).parts) > 1 or Path(name).exists()
 
 
 def load_train_test(name: str, data_dir: Path | None = None) -> tuple[Interactions, Interactions]:
@@ -84,32 +102,37 @@ def load_train_test(name: str, data_dir: Path | None = None) -> tuple[Interactio
     if paths[0] is None or paths[1] is None:
         raise _missing(name, data_dir, ("train.txt", "test.txt"))
     train, test = read_lightgcn(paths[0], paths[1])
-    trained, tested = (side.users.astype(np.int64) * side.n_items + side.items for side in (train, test))
-    shared = np.intersect1d(trained, tested, assume_unique=True)
-    if shared.size:
-        user, item = divmod(int(shared[0]), train.n_items)
-        problem = f"{shared.size} pairs are also in {paths[0]}; the first is user {user}, item {item}"
-        raise DataError(problem, paths[1])
+    require_disjoint(train, test, paths[0], paths[1])
     return train, test
+
+
+def _movielens(path: Path) -> Interactions:
+    return read_data_file(path, duplicates="error", integer_ids=True).interactions
 
 
 def _filmtrust(path: Path) -> Interactions:
     # Three pairs of the public file have two ratings. The later one is used; `merged` counts such pairs.
-    return read_ratings_table(path, " ", duplicates="last")
+    return read_data_file(path, Columns(0, 1, 2), integer_ids=True).interactions
 
 
 _READERS: Final[dict[str, dict[str, Callable[[Path], Interactions]]]] = {
-    "ml-100k": {"u.data": read_movielens, "ratings.csv": read_movielens},
-    "ml-1m": {"ratings.dat": read_movielens, "ratings.csv": read_movielens},
+    "ml-100k": {"u.data": _movielens, "ratings.csv": _movielens},
+    "ml-1m": {"ratings.dat": _movielens, "ratings.csv": _movielens},
     "filmtrust": {"ratings.txt": _filmtrust},
 }
 
 
 def _joined(sides: tuple[Interactions, Interactions]) -> Interactions:
-    users, items = (
-        np.concatenate(arrays) for arrays in zip(*((side.users, side.items) for side in sides), strict=True)
-    )
-    return Interactions.from_pairs(users, items, n_users=sides[0].n_users, n_items=sides[0].n_items)
+    train, test = sides
+
+    def both(name: str) -> Any:
+        parts = [getattr(side, name) for side in sides]
+        return None if any(part is None for part in parts) else np.concatenate(parts)
+
+    return Interactions.from_pairs(
+        both("users"), both("items"), n_users=train.n_users, n_items=train.n_items, ratings=both("ratings"),
+        timestamps=both("timestamps"), user_ids=train.user_ids, item_ids=train.item_ids,
+    )  # fmt: skip
 
 
 def _folders(name: str, data_dir: Path | None) -> list[Path]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.data.data_file import read_rows
 from client_sdk.data.errors import DataError
-from client_sdk.data.files import read_id_lists, read_table, require_ids
+from client_sdk.data.id_lists import read_id_lists
 from client_sdk.data.interactions import Interactions, LeaveOneOut
 
 __all__ = ["read_ncf", "read_ncf_negatives"]
-
-COLUMNS: Final = ("user", "item", "rating", "timestamp")
 
 
 def read_ncf(train: Path, test: Path, negatives: Path | None = None) -> LeaveOneOut:
@@ -59,10 +57,12 @@ def read_ncf_negatives(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 def _read_ratings(
     path: Path,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64] | None]:
-    table = read_table(path, "\t", COLUMNS, optional=1)
-    times = require_ids(path, "timestamp", table[:, 3]) if table.shape[1] == 4 else None
-    return require_ids(path, "user", table[:, 0]), require_ids(path, "item", table[:, 1]), table[:, 2], times
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64] | None]:
+    rows, _ = read_rows(path, integer_ids=True)
+    ratings = rows.numbers("rating")
+    if ratings is None:
+        raise DataError("expected user, item, rating and, optionally, a time on each line", path)
+    return rows.ids("user"), rows.ids("item"), ratings, rows.numbers("time")
 
 
 def _held_out_items(path: Path, users: NDArray[np.int64], items: NDArray[np.int64], n_users: int) -> NDArray[np.int32]:

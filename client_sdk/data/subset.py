@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from client_sdk.data.errors import DataError
 from client_sdk.data.interactions import Interactions
 
-__all__ = ["users_with_at_least"]
+__all__ = ["sample_users", "users_with_at_least"]
+
+
+def sample_users(interactions: Interactions, count: int, rng: np.random.Generator | int = 0) -> Interactions:
+    """Return the interactions of `count` random users who have any, and only the items of these users.
+
+    Users and items are renumbered as by `users_with_at_least`. rng: a generator or a seed. The result is `interactions`
+    itself if no more than `count` users have any.
+    """
+    active = np.flatnonzero(interactions.user_degrees())
+    if active.size <= count:
+        return interactions
+    return _only(interactions, np.sort(np.random.default_rng(rng).choice(active, count, replace=False)))
 
 
 def users_with_at_least(interactions: Interactions, count: int) -> Interactions:
@@ -19,6 +32,11 @@ def users_with_at_least(interactions: Interactions, count: int) -> Interactions:
     active = np.flatnonzero(interactions.user_degrees() >= count)
     if not active.size:
         raise DataError(f"no user has {count} interactions or more")
+    return _only(interactions, active)
+
+
+def _only(interactions: Interactions, active: NDArray[np.intp]) -> Interactions:
+    """Return the interactions of the users `active`, ascending."""
     kept = interactions.where(np.isin(interactions.users, active))
     items = np.flatnonzero(kept.item_degrees())
     return Interactions(

@@ -28,10 +28,12 @@ from client_sdk.simulation.fleet_rounds import FleetRound
 from client_sdk.training.mf import MFConfig
 from protocols.crypto.domain import derive_seed
 from protocols.messages import Schedule, TaskView
+from protocols.sums.oneshot.parameters import OneshotParameters
 
 __all__ = ["Arm", "ArmProgress", "SharedSetup", "run_arm"]
 
-_POLICY: Final = Policy(mechanisms=frozenset({"ckks", "plain"}), snapshot_every=1)
+_COMMITTEE: Final = OneshotParameters().committee
+_POLICY: Final = Policy(mechanisms=frozenset({"ckks", "oneshot", "plain"}), snapshot_every=1)
 """Allows plain sums, for comparison. A snapshot in every round keeps downloads short: most clients of a demo were last
 in a cohort many rounds ago."""
 
@@ -106,7 +108,8 @@ def run_arm(
     users = shared.trainable
     with Operator(server.url, server.operator_token) as operator:
         task = operator.create_task(_request(arm, shared))
-        keyed = arm.mechanism != "plain"
+        keyed = arm.mechanism == "ckks"
+        certificates = None if arm.mechanism == "plain" else shared.organiser.source
         members = operator.invite(task.task_id, users.size).invitation
         holder = operator.invite(task.task_id, 1, "holder").invitation if keyed else None
         with Fleet(
@@ -127,7 +130,9 @@ def run_arm(
             def report_stage(stage: str) -> Callable[[int], None]:
                 return lambda done: on_progress(ArmProgress(arm, f"{stage} {done} of {users.size} clients"))
 
-            fleet.enrol(members, holder, shared.organiser.source if keyed else None, report_stage("enrolling"))
+            fleet.enrol(members, holder, certificates, report_stage("enrolling"))
+            if arm.mechanism == "oneshot":
+                fleet.enrol_committee(operator.invite(task.task_id, _COMMITTEE, "committee").invitation, certificates)
             if keyed:
                 fleet.give_keys(report_stage("sealing the keys to"))
             result = _train(arm, shared, fleet, users, on_progress)

@@ -1,4 +1,4 @@
-"""Live display of the demo: a progress bar for each arm, and the table of results."""
+"""Display of the demo: a progress bar for each arm, off a terminal one line per event, and the table of results."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from client_sdk.demo.arms import Arm, ArmProgress
+from client_sdk.demo.event_lines import EventLines
 from client_sdk.demo.results import ArmResult, DemoResult
 
 __all__ = ["Display", "result_table"]
 
 
 class Display:
-    """A progress bar for each arm, with survivors, traffic and the newest HR@10.
+    """A progress bar for each arm, with survivors, traffic and the newest HR@10; off a terminal one line per event.
 
     rounds: rounds of each arm. cohort: clients in each round.
     """
 
     def __init__(self, console: Console, arms: Sequence[Arm], rounds: int, cohort: int) -> None:
-        self._cohort = cohort
+        self._rounds, self._cohort = rounds, cohort
+        self._lines = None if console.is_terminal else EventLines(console)
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=10),
@@ -35,14 +37,18 @@ class Display:
         self._started: set[str] = set()
 
     def __enter__(self) -> Display:
-        self._progress.start()
+        if self._lines is None:
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def show(self, progress: ArmProgress) -> None:
-        """Update the bar of the arm; print the reason if the round failed."""
+        """Update the bar of the arm, or print a line; print the reason if the round failed."""
+        if self._lines is not None:
+            self._print_line(self._lines, progress)
+            return
         bar = self._bars[progress.arm.name]
         if progress.arm.name not in self._started:
             self._started.add(progress.arm.name)
@@ -54,6 +60,13 @@ class Display:
         if progress.report.failure:
             self._progress.console.print(f"  round {progress.report.number} failed: {progress.report.failure}")
 
+    def _print_line(self, lines: EventLines, progress: ArmProgress) -> None:
+        if progress.report is None:
+            lines.stage(progress.arm.name, progress.stage)
+            return
+        outcome = f"failed: {progress.report.failure}" if progress.report.failure else self._facts(progress)
+        lines.event(progress.arm.name, f"round {progress.report.number} of {self._rounds}: {outcome}")
+
     def _facts(self, progress: ArmProgress) -> str:
         up, down = (f"{amount / 2**20:.1f}" for amount in progress.traffic)
         quality = f"HR@10 {progress.point.hr:.3f}" if progress.point else "HR@10 ..."
@@ -63,7 +76,8 @@ class Display:
 def result_table(result: DemoResult) -> Table:
     """Return a table with one row for each arm: HR@10, NDCG@10, traffic per client and round, and seconds."""
     made = Table(title=f"{result.dataset}: {result.rounds} rounds of {result.cohort} clients", title_justify="left")
-    made.caption, made.caption_justify = "KiB per client and round", "left"
+    remark = f"; {result.unfinished}" if result.unfinished else ""
+    made.caption, made.caption_justify = f"KiB per client and round{remark}", "left"
     for heading in ("training", "HR@10", "NDCG@10", "KiB up", "KiB down", "seconds"):
         made.add_column(heading, justify="left" if heading == "training" else "right")
     for arm in result.arms:

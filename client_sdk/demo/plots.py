@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from client_sdk.demo.results import ArmResult
@@ -11,12 +12,17 @@ from client_sdk.demo.results import ArmResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["COLOURS", "bytes_plot", "inline_svg", "phases_plot", "quality_plot"]
+__all__ = ["COLOURS", "bytes_plot", "inline_svg", "phases_plot", "plots_available", "quality_plot", "whole_numbers"]
 
 COLOURS: Final = ("#3b82f6", "#0d9488", "#d97706", "#a855f7", "#6b7280")
 _INK: Final = "#64748b"  # placeholder that is replaced by the page's text colour
 _PHASES: Final = {"catch_up": "catch up", "train": "train", "seal": "seal", "upload": "upload"}
 """Phases of a client's round in order, and their labels."""
+
+
+def plots_available() -> bool:
+    """Return whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
 
 
 def quality_plot(arms: Sequence[ArmResult], metric: str) -> str:
@@ -35,6 +41,7 @@ def quality_plot(arms: Sequence[ArmResult], metric: str) -> str:
                 axes.plot(rounds, points, label=arm.name, color=colour, lw=width, alpha=alpha)
             else:
                 axes.axhline(getattr(arm, metric), label=arm.name, color=colour, ls="--", lw=1.2)
+        whole_numbers(axes)
         axes.set_xlabel("round")
         axes.set_ylabel(name)
         axes.set_ylim(bottom=0)
@@ -78,6 +85,13 @@ def phases_plot(arms: Sequence[ArmResult]) -> str:
         axes.set_xlabel("milliseconds per client and round")
 
     return inline_svg(draw, "Milliseconds a client spends in a round, by phase")
+
+
+def whole_numbers(axes: Axes) -> None:
+    """Put the ticks of the horizontal axis at whole numbers: there is no round 2.5."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def inline_svg(draw: Callable[[Axes], None], title: str, columns: int = 4) -> str:

@@ -7,32 +7,44 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from client_sdk.demo.plots import bytes_plot, phases_plot, quality_plot
+from client_sdk.demo.plots import bytes_plot, phases_plot, plots_available, quality_plot
 from client_sdk.demo.results import DemoResult
 
-__all__ = ["render_report", "write_report"]
+__all__ = ["named_facts", "render_page", "render_report", "write_report"]
 
 
 def render_report(result: DemoResult) -> str:
-    """Return the report as HTML text. Raises `ImportError` without matplotlib (the extra `plots`)."""
+    """Return the report as HTML text; without plots if matplotlib (the extra `plots`) is not installed."""
+    trained = [arm for arm in result.arms if arm.curve]
+    plain = next((arm for arm in trained[1:] if "plain" in arm.name), None)
+    facts = named_facts(result.plan)
+    return render_page(
+        "report.html.j2", result=result, plots=_plots(result), first=trained[0], plain=plain, facts=facts
+    )
+
+
+def render_page(template: str, **values: object) -> str:
+    """Return a template of this folder as HTML text; a value that is missing is an error."""
     environment = Environment(
         loader=PackageLoader("client_sdk.demo", "."),
         autoescape=select_autoescape(["html", "j2"]),
         undefined=StrictUndefined,
     )
-    plots = {
+    return environment.get_template(template).render(**values)
+
+
+def _plots(result: DemoResult) -> dict[str, str] | None:
+    if not plots_available():
+        return None
+    return {
         "hr": quality_plot(result.arms, "hr"),
         "ndcg": quality_plot(result.arms, "ndcg"),
         "bytes": bytes_plot(result.arms),
         "phases": phases_plot(result.arms),
     }
-    trained = [arm for arm in result.arms if arm.curve]
-    plain = next((arm for arm in trained[1:] if "plain" in arm.name), None)
-    page = environment.get_template("report.html.j2")
-    return page.render(result=result, plots=plots, first=trained[0], plain=plain, facts=_facts(result.plan))
 
 
-def _facts(plan: Mapping[str, object]) -> list[tuple[str, str]]:
+def named_facts(plan: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return labels and values of the sum plan's entries. Leaves out None and rounds floats to four digits."""
     shown = []
     for name, value in plan.items():

@@ -44,7 +44,8 @@ class ArmResult:
 class DemoResult:
     """Results of a complete demo: data set, schedule, sum plan, all arms, and the machine it ran on.
 
-    evaluation: the protocol of the figures, in words. warnings: what the first task reveals.
+    evaluation: the protocol of the figures, in words. warnings: what the first task reveals. usual_rounds: rounds after
+    which training on this data set is finished.
     """
 
     dataset: str
@@ -59,3 +60,18 @@ class DemoResult:
     evaluation: str
     machine: dict[str, object]
     warnings: Sequence[str] = ()
+    usual_rounds: int = 0
+
+    @property
+    def unfinished(self) -> str:
+        """Why the figures are not those of a finished training; "" if they are.
+
+        Compares the first arm with the arms that were not trained, such as popularity.
+        """
+        first, controls = self.arms[0], [arm for arm in self.arms if not arm.curve]
+        ahead = max(controls, key=lambda arm: arm.hr, default=None)
+        behind = ahead is not None and first.hr <= ahead.hr
+        if self.rounds >= self.usual_rounds:
+            return f"after {self.rounds} rounds {ahead.name} is still ahead" if ahead is not None and behind else ""
+        state = f"{ahead.name} is still ahead" if ahead is not None and behind else "training is not finished"
+        return f"round {self.rounds} of {self.usual_rounds}: {state}"

@@ -12,17 +12,28 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from client_sdk.data.loaders import load_dataset
+from client_sdk.data.columns import Columns
+from client_sdk.data.interactions import LeaveOneOut, leave_one_out
+from client_sdk.data.loaders import load_dataset, load_interactions
+from client_sdk.data.train_test import Report
 from client_sdk.demo.arms import Arm, SharedSetup, run_arm
 from client_sdk.demo.display import Display
 from client_sdk.demo.results import ArmResult, DemoResult
 from client_sdk.demo.server import run_server
-from client_sdk.demo.settings import DEMO_RECIPES, DemoSettings, settings_for
+from client_sdk.demo.settings import (
+    DEMO_MECHANISMS,
+    DEMO_RECIPES,
+    DemoSettings,
+    has_settings,
+    sampled_users,
+    settings_for,
+)
 from client_sdk.evaluation.controls import popularity_control
 from client_sdk.evaluation.leave_one_out import candidates_of
 from client_sdk.local_state.identity import Identity
 from protocols.errors import ParameterError
 from protocols.messages import TaskView
+from protocols.recipes.recommended import parameters_for
 
 __all__ = ["DemoRequest", "arms_of", "chosen_settings", "run_demo", "shared_setup"]
 
@@ -33,26 +44,35 @@ class DemoRequest:
 
     dataset: str = "synthetic"
     data_dir: Path | None = None
+    columns: Columns | None = None
     recipe: str = "colr"
     rounds: int | None = None
     cohort: int | None = None
     rank: int | None = None
+    mechanism: str = "ckks"
     parameter_set: str = "standard"
     dropout: float = 0.0
     seed: int = 0
     server_dir: Path = Path("hushrec-demo/server")
 
 
-def run_demo(request: DemoRequest, console: Console, on_start: Callable[[str], None] | None = None) -> DemoResult:
+def run_demo(
+    request: DemoRequest,
+    console: Console,
+    on_start: Callable[[str], None] | None = None,
+    report: Report | None = None,
+) -> DemoResult:
     """Run every arm through one server process and return the results.
 
-    on_start: called with the server's URL when it is ready. Raises `ParameterError` for an unknown recipe or data set
-    and `DataError` for missing files, before anything is written.
+    on_start: called with the server's URL when it is ready. report: called with what was found in a file. Raises
+    `ParameterError` for an unknown recipe and `DataError` for an unknown data set or missing files, before anything is
+    written.
     """
     if request.recipe not in DEMO_RECIPES:
         raise ParameterError(f"the demo runs {' or '.join(DEMO_RECIPES)}, not {request.recipe!r}")
     settings = chosen_settings(request)
-    shared, replaced = shared_setup(request, settings)
+    shared, replaced = shared_setup(request, settings, report)
+    settings = replace(settings, cohort=shared.cohort)
     arms = arms_of(request, settings)
     with run_server(request.server_dir) as server, Display(console, arms, settings.rounds, settings.cohort) as display:
         if on_start:
@@ -75,23 +95,24 @@ def chosen_settings(request: DemoRequest) -> DemoSettings:
     )
 
 
-def shared_setup(request: DemoRequest, settings: DemoSettings) -> tuple[SharedSetup, int]:
+def shared_setup(request: DemoRequest, settings: DemoSettings, report: Report | None = None) -> tuple[SharedSetup, int]:
     """Return the data and clients that all arms share, and how many invalid published negatives were replaced.
 
-    Raises `ParameterError` if the cohort is larger than the number of users with interactions.
+    Without a cohort in the request it is at most all users. Raises `ParameterError` if the request's is larger.
     """
-    data = load_dataset(request.dataset, request.data_dir, request.seed)
+    data = _data(request, report)
     negatives, replaced = candidates_of(data, np.random.default_rng(request.seed))
     clients = int(np.count_nonzero(np.diff(data.train.indptr) > 0))
-    if settings.cohort > clients:
-        raise ParameterError(f"a cohort of {settings.cohort} is greater than the {clients} users with interactions")
+    cohort = settings.cohort if request.cohort else min(settings.cohort, clients)
+    if cohort > clients:
+        raise ParameterError(f"a cohort of {cohort} is greater than the {clients} users with interactions")
     shared = SharedSetup(
         data=data,
         candidates=negatives,
         identities=[Identity.generate() for _ in range(clients)],
         training=settings.training,
         rounds=settings.rounds,
-        cohort=settings.cohort,
+        cohort=cohort,
         # With dropouts every round waits for its deadline, so the deadline is near the time that a round takes.
         collect_seconds=120.0 if request.dropout == 0 else 5.0,
         dropout=request.dropout,
@@ -101,16 +122,31 @@ def shared_setup(request: DemoRequest, settings: DemoSettings) -> tuple[SharedSe
     return shared, replaced
 
 
+def _data(request: DemoRequest, report: Report | None) -> LeaveOneOut:
+    if has_settings(request.dataset):
+        return load_dataset(request.dataset, request.data_dir, request.seed, request.columns, report)
+    whole = load_interactions(request.dataset, request.data_dir, request.columns, report)
+    return leave_one_out(sampled_users(whole, request.seed, report), request.seed)
+
+
 def arms_of(request: DemoRequest, settings: DemoSettings) -> list[Arm]:
-    """Return the arms: the recipe encrypted, the same in plain, and full FedMF encrypted."""
-    low = {"dim": settings.dim, "rank": settings.rank, "clip": settings.clip}
-    full = {"dim": settings.dim, "clip": settings.clip}
+    """Return the arms: the recipe over sums that hide contributions, the same in plain, and full FedMF over the former.
+
+    All count items first. Raises `ParameterError` for a mechanism other than ckks and oneshot.
+    """
+    if request.mechanism not in DEMO_MECHANISMS:
+        raise ParameterError(f"this demo runs {' or '.join(DEMO_MECHANISMS)}, not {request.mechanism!r}")
+    hidden, how = request.mechanism, "encrypted" if request.mechanism == "ckks" else "one-shot"
+    counting = max(1, min(5, settings.rounds // 10))
+    shape = {"dim": settings.dim, "clip": settings.clip, "count_sums": counting}
+    low = parameters_for(request.recipe, {**shape, "rank": settings.rank})
+    full = parameters_for("fedmf", shape)
     name = {"colr": "CoLR", "scolr": "SCoLR"}[request.recipe]
-    encrypted = {"set": request.parameter_set}
+    parameters = {"set": request.parameter_set} if hidden == "ckks" else {}
     return [
-        Arm(f"{name}-{settings.rank} encrypted", request.recipe, low, "ckks", encrypted),
+        Arm(f"{name}-{settings.rank} {how}", request.recipe, low, hidden, parameters),
         Arm(f"{name}-{settings.rank} plain", request.recipe, low, "plain", {}),
-        Arm("FedMF encrypted", "fedmf", full, "ckks", encrypted),
+        Arm(f"FedMF {how}", "fedmf", full, hidden, parameters),
     ]
 
 
@@ -132,6 +168,7 @@ def _result(
         items=train.n_items,
         interactions=int(train.items.size) + int((shared.data.test_items >= 0).sum()),
         rounds=settings.rounds,
+        usual_rounds=settings_for(request.dataset).rounds,
         cohort=settings.cohort,
         recipe=request.recipe,
         plan=task.plan,

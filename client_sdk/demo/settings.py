@@ -1,16 +1,27 @@
-"""The demo's settings for each data set: sizes that suit it, and the papers' settings where a paper has some."""
+"""The demo's settings for each data set: sizes that suit it, and the recommended settings of training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
+from client_sdk.data.interactions import Interactions
+from client_sdk.data.subset import sample_users
+from client_sdk.data.train_test import Report
 from client_sdk.training.mf import MFConfig
-from protocols.errors import ParameterError
 
-__all__ = ["DEMO_RECIPES", "DemoSettings", "settings_for"]
+__all__ = [
+    "DEMO_MECHANISMS",
+    "DEMO_RECIPES",
+    "MOST_USERS",
+    "DemoSettings",
+    "has_settings",
+    "sampled_users",
+    "settings_for",
+]
 
 DEMO_RECIPES: Final = ("colr", "scolr")
+DEMO_MECHANISMS: Final = ("ckks", "oneshot")
 
 
 @dataclass(frozen=True)
@@ -32,13 +43,28 @@ class DemoSettings:
 
 _SETTINGS: Final = {
     "synthetic": DemoSettings(16, 4, 4.0, 60, 40, 4, MFConfig(learning_rate=1.0, batch_size=64)),
-    "ml-100k": DemoSettings(32, 4, 4.0, 200, 60, 10, MFConfig()),
-    "ml-1m": DemoSettings(64, 4, 4.0, 300, 60, 20, MFConfig()),
+    "ml-100k": DemoSettings(32, 4, 4.0, 150, 60, 10, MFConfig(batch_size=32, weight_decay=5e-3)),
+    "ml-1m": DemoSettings(64, 4, 4.0, 300, 60, 20, MFConfig(batch_size=32, weight_decay=5e-3)),
 }
 
 
+MOST_USERS: Final = 1000
+"""Users of a data set without settings of its own that the demo runs as clients: each is a client over HTTP."""
+
+
+def has_settings(dataset: str) -> bool:
+    """Return whether a data set has settings of its own."""
+    return dataset in _SETTINGS
+
+
 def settings_for(dataset: str) -> DemoSettings:
-    """Return the settings of a data set. Raises `ParameterError` for an unknown name."""
-    if dataset not in _SETTINGS:
-        raise ParameterError(f"unknown data set {dataset!r}; the demo has {', '.join(sorted(_SETTINGS))}")
-    return _SETTINGS[dataset]
+    """Return the settings of a data set; those of ml-100k for any other."""
+    return _SETTINGS.get(dataset, _SETTINGS["ml-100k"])
+
+
+def sampled_users(whole: Interactions, seed: int, report: Report | None) -> Interactions:
+    """Return the interactions of at most `MOST_USERS` users, drawn with `seed`; report if users are left out."""
+    found = sample_users(whole, MOST_USERS, seed)
+    if found is not whole and report is not None:
+        report(f"{MOST_USERS:,} of {whole.n_users:,} users, drawn with seed {seed}, are clients of the demo")
+    return found

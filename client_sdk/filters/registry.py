@@ -15,7 +15,7 @@ from client_sdk.filters.gf_cf import GF_CF_PRESETS, GFCF
 from client_sdk.filters.turbo_cf import TURBO_CF_PRESETS, TurboCF
 from protocols.errors import ParameterError
 
-__all__ = ["FILTERS", "Filter", "preset"]
+__all__ = ["FILTERS", "PRESETS", "Filter", "preset"]
 
 
 class Filter(Protocol):
@@ -53,6 +53,10 @@ _PRESETS: Final[Mapping[str, Mapping[str, Filter]]] = {
     "gf-cf": GF_CF_PRESETS,
     "turbo-cf": TURBO_CF_PRESETS,
 }
+
+
+PRESETS: Final = ("amazon-book", "gowalla", "yelp2018")
+"""Data sets for which there are published settings."""
 
 
 def preset(name: str, dataset: str) -> Filter:

@@ -1,19 +1,34 @@
-"""The survivor sets that a client signed for the newest sum of a task, so that it signs no two that are nearly equal.
+"""The survivor set that a client signed last in a task, so that the same data are not summed over other sets.
 
 The difference of two sums over the same data is a sum over the members in which their survivor sets differ. A server
 that reports a round as failed after it opened the sum, and repeats it without one client, would learn that client's
-vector. Members are compared by their identity keys, which the organiser certified; the server chooses the client ids.
-Sets are compared by the index of the sum, whatever the model was: the server publishes the model, and an irrelevant
-change of it must not make the data count as new.
+vector. It is not enough that two sets differ by many: the sums over P, Q and P + Q + {u} give the vector of u, and no
+client sees all three sets. So a client signs one set for the same data, as often as it is asked.
 
-Only the sets of the newest sum are kept, at most `MOST_SETS`. An earlier sum is refused, so nothing is forgotten that
-could be asked for again.
+*Why one set is enough.* A sum is opened only if the signers of its set X, more than half of X, agree. A client signs
+one set, so the signers of different sets are different. In a combination of sums with coefficients c_X, each signer of
+X that cancels is in other sets with coefficients of at least |c_X| together. Added up over all signers this would be
+more than all other members of the sets can give, unless two or more signers of some X do not cancel. (Signers are
+honest here; the threshold makes up for members that help the server.)
+
+*Recipes with a frozen cohort* sum the same data in every sum of the task, over a cohort that shrinks. For these a
+client also signs a set that is contained in its last one and smaller by at least `min_difference`, as the server's rule
+demands (`protocols.privacy.differencing`). It remembers the set across all sums: the server publishes the model, and
+could repeat a sum under the next index. This is enough if any two sums with a member in common were signed by one
+honest client: all sums of a member's data then form a chain, whose steps are `min_difference` members or more. So the
+client also stores the first roster in which it contributed (`universe`), takes part in rosters of these members only,
+and signs a set only if more than half of the largest possible cohort had to sign it
+(`protocols.sums.masked.parameters.quorum`). Two sums with a member in common are then over parts of that
+member's `universe`, and more than half of it signed each.
+
+Members are compared by their identity keys, which the organiser certified; the server chooses the client ids. Sets are
+compared whatever the model was: an irrelevant change of it must not make the data count as new.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -21,48 +36,65 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.domain import digest
 from protocols.errors import RefusalError
 
-__all__ = ["MOST_SETS", "SignedSets", "member_tag", "member_tags"]
-
-MOST_SETS: Final = 16
-"""Most survivor sets that a client signs for one sum."""
+__all__ = ["SignedSets", "member_tag", "member_tags"]
 
 _TAG_BYTES: Final = 16
 
 
 @dataclass(frozen=True)
 class SignedSets:
-    """The survivor sets that a client signed for sum `sum_index`; each is a set of `member_tag`. 0: none yet."""
+    """The survivor set that a client signed last, as a set of `member_tag`, for sum `sum_index`; empty: none yet.
+
+    universe: if all sums of the task are over the same data, the first roster in which this client contributed.
+    """
 
     sum_index: int = 0
-    sets: tuple[frozenset[bytes], ...] = ()
+    members: frozenset[bytes] = frozenset()
+    universe: frozenset[bytes] = frozenset()
 
-    def with_set(self, sum_index: int, members: frozenset[bytes], min_difference: int) -> SignedSets:
-        """Return the record with one more set.
+    def with_roster(self, roster: frozenset[bytes]) -> SignedSets:
+        """Return the record after this client contributes within `roster` to a task that sums the same data again.
 
-        Raises `RefusalError` for a set that differs from an earlier one of the same sum by fewer than `min_difference`
-        members, unless the two are equal, for a sum before the newest one, and for too many sets of one sum.
+        Raises `RefusalError` for a member that is not in the first such roster.
+        """
+        if not self.universe:
+            return replace(self, universe=roster)
+        strangers = len(roster - self.universe)
+        if strangers:
+            raise RefusalError(
+                f"the server sums the same data again with {strangers} members that were not in the first roster: the "
+                "sums together could reveal one client's data"
+            )
+        return self
+
+    def with_set(
+        self, sum_index: int, members: frozenset[bytes], min_difference: int, same_data: bool = False
+    ) -> SignedSets:
+        """Return the record after `members` is signed for sum `sum_index`.
+
+        same_data: whether all sums of the task are over the same data. Raises `RefusalError` for a sum before the
+        newest one, and for another set for the same data; with `same_data`, unless it is contained in the last one and
+        smaller by at least `min_difference`.
         """
         if sum_index < self.sum_index:
             raise RefusalError(
                 f"the server repeats sum {sum_index} after this client took part in sum {self.sum_index}: the "
                 "difference of the two results could reveal one client's data"
             )
-        if sum_index > self.sum_index:
-            return SignedSets(sum_index, (members,))
-        if members in self.sets:
-            return self
-        difference = min((len(members ^ earlier) for earlier in self.sets), default=min_difference)
-        if difference < min_difference:
-            raise RefusalError(
-                f"the server repeats sum {sum_index} over survivors that differ by {difference} from those that this "
-                f"client confirmed before; this client requires at least {min_difference}, or the same survivors: the "
-                "difference of the two sums would reveal the data of the clients in which they differ"
-            )
-        if len(self.sets) >= MOST_SETS:
-            raise RefusalError(
-                f"this client confirmed {MOST_SETS} sets of survivors for sum {sum_index}, and confirms no further one"
-            )
-        return SignedSets(sum_index, (*self.sets, members))
+        if members != self.members and self.members and (sum_index == self.sum_index or same_data):
+            self._check_another(sum_index, members, min_difference, same_data)
+        return replace(self, sum_index=sum_index, members=members)
+
+    def _check_another(self, sum_index: int, members: frozenset[bytes], min_difference: int, same_data: bool) -> None:
+        difference = len(self.members ^ members)
+        if same_data and members < self.members and difference >= min_difference:
+            return
+        rule = f"the same survivors{f', or at least {min_difference} fewer of them' if same_data else ''}"
+        raise RefusalError(
+            f"the server sums the same data again, in sum {sum_index}, over survivors that differ by {difference} from "
+            f"those that this client confirmed before; this client requires {rule}: the sums together could reveal one "
+            "client's data"
+        )
 
     def encode(self) -> bytes:
         """Return the record as JSON."""
@@ -90,14 +122,15 @@ def member_tags(identity_keys: tuple[bytes, ...], survivors: frozenset[int]) -> 
 
 @lru_cache(maxsize=8)
 def _encode(record: SignedSets) -> bytes:
-    sets = [b64encode(b"".join(sorted(members))) for members in record.sets]
-    return json.dumps({"sum_index": record.sum_index, "sets": sets}).encode()
+    members, universe = (b64encode(b"".join(sorted(tags))) for tags in (record.members, record.universe))
+    return json.dumps({"sum_index": record.sum_index, "members": members, "universe": universe}).encode()
 
 
 @lru_cache(maxsize=8)
 def _decode(body: bytes) -> SignedSets:
     content = json.loads(body)
-    return SignedSets(int(content["sum_index"]), tuple(_split(b64decode(text)) for text in content["sets"]))
+    members, universe = (_split(b64decode(str(content[name]))) for name in ("members", "universe"))
+    return SignedSets(int(content["sum_index"]), members, universe)
 
 
 def _split(body: bytes) -> frozenset[bytes]:

@@ -23,15 +23,18 @@ from numpy.typing import NDArray
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.errors import LocalFileError
 from client_sdk.local_state.client_state import ClientState
+from client_sdk.local_state.followed_state import FollowedState
 from client_sdk.local_state.private_files import ensure_private_directory, read_private, write_private
+from client_sdk.local_state.round_keys import RoundKeys
 from client_sdk.local_state.signed_sets import SignedSets
 from protocols.codec import b64decode, b64encode
+from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.domain import digest
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import OrganiserPin, Role
-from protocols.recipes.base import ModelState, Recipe
+from protocols.recipes.base import Recipe
 
 __all__ = ["ClientStore", "DirectoryStore", "Membership", "MemoryStore", "OwnContribution", "Store", "default_store"]
 
@@ -45,8 +48,13 @@ _TERMS: Final = "terms.json"
 _KEYRING: Final = "keyring.bin"
 _CLIENT_STATE: Final = "memory.npz"
 _ITEM_STATE: Final = "item_state.bin"
+_CHAINED_STATE: Final = "chained_state.bin"
+_EQUIVOCATION: Final = "equivocation.json"
 _CONTRIBUTIONS: Final = "contributions.json"
 _SIGNED_SETS: Final = "signed_sets.json"
+_HOLDER: Final = "holder.bin"
+_HOLDER_BYTES: Final = 32
+_ROUND_KEYS: Final = "round_keys.bin"
 
 
 @dataclass(frozen=True, repr=False)
@@ -251,6 +259,29 @@ class ClientStore:
         """Store the keyring of one task."""
         self.write(task_id, _KEYRING, encode_keyring(keyring))
 
+    def holder_key(self, task_id: str) -> bytes | None:
+        """Return the identity key (32 bytes) of the key holder that gave this client its keyring, None if unknown."""
+        body = self.read(task_id, _HOLDER)
+        if body is not None and len(body) != _HOLDER_BYTES:
+            raise LocalFileError(f"the stored identity of the key holder of task {task_id} is damaged")
+        return body
+
+    def keep_holder_key(self, task_id: str, identity_key: bytes) -> None:
+        """Store the identity key of the key holder of one task."""
+        self.write(task_id, _HOLDER, identity_key)
+
+    def round_keys(self, task_id: str) -> RoundKeys:
+        """Return the key pairs that this key holder keeps for rounds of one task; none if none are stored."""
+        body = self.read(task_id, _ROUND_KEYS)
+        try:
+            return RoundKeys() if body is None else RoundKeys.decode(body)
+        except CodecError as error:
+            raise LocalFileError(f"the stored round keys of task {task_id} are damaged") from error
+
+    def keep_round_keys(self, task_id: str, keys: RoundKeys) -> None:
+        """Store the key pairs for rounds of one task, replacing those stored before."""
+        self.write(task_id, _ROUND_KEYS, keys.encode())
+
     def contributions(self, task_id: str) -> dict[int, OwnContribution]:
         """Return this client's records of its contributions to one task, by round number."""
         body = self.read(task_id, _CONTRIBUTIONS)
@@ -301,32 +332,54 @@ class ClientStore:
         np.savez(body, allow_pickle=False, **client_state)
         self.write(task_id, _CLIENT_STATE, body.getvalue())
 
-    def item_state(self, task_id: str, recipe: Recipe, device_group: int | None = None) -> ModelState | None:
+    def item_state(
+        self, task_id: str, recipe: Recipe, device_group: int | None = None, chained: bool = False
+    ) -> FollowedState | None:
         """Return the stored model state of one task, None if there is none.
 
-        device_group: the group whose view of the state was stored; None for the whole state.
+        device_group: the group whose view of the state was stored; None for the whole state. chained: whether it was
+        stored with a chain of aggregates. One that an earlier version stored without it is not returned.
         """
-        body = self.read(task_id, _ITEM_STATE)
+        body = self.read(task_id, _CHAINED_STATE if chained else _ITEM_STATE)
         if body is None:
             return None
         try:
             (number,) = _ROUND.unpack_from(body)
-            state = body[_ROUND.size :]
-            return (
+            start = _ROUND.size + (CHAIN_BYTES + 1) * chained
+            chain = AggregateChain.decode(body[_ROUND.size : start - 1]) if chained else None
+            state = body[start:]
+            return FollowedState(
                 recipe.decode_state(number, state)
                 if device_group is None
-                else recipe.decode_view(number, state, device_group)
+                else recipe.decode_view(number, state, device_group),
+                chain,
+                chained and body[start - 1] == 1,
             )
         except (struct.error, CodecError) as error:
             raise LocalFileError(f"the stored model state of task {task_id} is damaged") from error
 
-    def keep_item_state(self, task_id: str, recipe: Recipe, state: ModelState, device_group: int | None = None) -> None:
-        """Store a model state of one task: its round number (8 bytes, little-endian), then its encoding.
+    def keep_item_state(
+        self, task_id: str, recipe: Recipe, followed: FollowedState, device_group: int | None = None
+    ) -> None:
+        """Store a model state: its round number (8 bytes, little-endian) and its encoding.
 
-        device_group: the group whose view of the state `state` is; None for the whole state.
+        Between them, if it has a chain: the chain, and whether it is from a snapshot (1 byte).
+
+        device_group: the group whose view of the state it is; None for the whole state.
         """
+        state, chain = followed.state, followed.chain
         body = recipe.encode_state(state) if device_group is None else recipe.encode_view(state, device_group)
-        self.write(task_id, _ITEM_STATE, _ROUND.pack(state.round_number) + body)
+        head = _ROUND.pack(state.round_number)
+        head += b"" if chain is None else chain.encode() + bytes([followed.from_snapshot])
+        self.write(task_id, _ITEM_STATE if chain is None else _CHAINED_STATE, head + body)
+
+    def equivocation(self, task_id: str) -> bytes | None:
+        """Return the stored proof that the server of one task gave members different aggregates; None without one."""
+        return self.read(task_id, _EQUIVOCATION)
+
+    def keep_equivocation(self, task_id: str, proof: bytes) -> None:
+        """Store the proof, a JSON document, that the server of one task gave members different aggregates."""
+        self.write(task_id, _EQUIVOCATION, proof)
 
 
 def _server_key(url: str) -> str:

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal
 
+from client_sdk.local_state.followed_state import FollowedState
 from client_sdk.model.catalogue import Catalogue
-from protocols.recipes.base import ModelState
 
 __all__ = ["ModelCache"]
 
@@ -30,22 +30,30 @@ class ModelCache:
 
     downloads: Literal["each", "once"] = "each"
     keep: int = 4
-    _states: dict[_Followed, OrderedDict[int, ModelState]] = field(default_factory=dict, repr=False)
+    _states: dict[_Followed, OrderedDict[int, FollowedState]] = field(default_factory=dict, repr=False)
     _catalogues: dict[_Followed, Catalogue] = field(default_factory=dict, repr=False)
+    _checked: set[tuple[str, int]] = field(default_factory=set, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def state(self, task_id: str, device_group: int | None, number: int) -> ModelState | None:
+    def claim_check(self, task_id: str, number: int) -> bool:
+        """Whether the caller is to check the attestations of a round: each follower, or with "once" the first one."""
+        with self._lock:
+            is_first = (task_id, number) not in self._checked
+            self._checked.add((task_id, number))
+        return is_first or self.downloads == "each"
+
+    def state(self, task_id: str, device_group: int | None, number: int) -> FollowedState | None:
         """Return the state after round `number`; None when it is not kept."""
         with self._lock:
             kept = self._states.get((task_id, device_group))
             return None if kept is None else kept.get(number)
 
-    def put(self, task_id: str, device_group: int | None, state: ModelState) -> None:
-        """Keep `state`, made read-only, and drop the oldest beyond `keep` states."""
-        state.freeze()
+    def put(self, task_id: str, device_group: int | None, followed: FollowedState) -> None:
+        """Keep the state `followed`, made read-only, and drop the oldest beyond `keep` states."""
+        followed.state.freeze()
         with self._lock:
             kept = self._states.setdefault((task_id, device_group), OrderedDict())
-            kept[state.round_number] = state
+            kept[followed.state.round_number] = followed
             while len(kept) > self.keep:
                 kept.popitem(last=False)
 

@@ -35,15 +35,15 @@ def replay_bytes(rounds: tuple[RoundView, ...] | list[RoundView]) -> int:
 
 
 def fetch_catalogue(
-    calls: ApiCalls, terms: TaskTerms, known: int, upto: int, snapshots_only: bool = False
+    calls: ApiCalls, terms: TaskTerms, known: int, upto: int, snapshots_only: bool = False, snapshots: bool = True
 ) -> Program[Catalogue]:
     """Request the completed rounds after `known` and up to `upto`, and the newest snapshot where it may be cheaper.
 
-    Pages of rounds that the snapshot covers are skipped once it is clear that the snapshot is cheaper. Raises
-    `ContractBroken` when the list contradicts the task's terms.
+    snapshots: False to ask for none. Pages of rounds that the snapshot covers are skipped once it is clear that the
+    snapshot is cheaper. Raises `ContractBroken` when the list contradicts the task's terms.
     """
     snapshot = None
-    if snapshots_only or (upto - known) * terms.sum_plan.aggregate_bytes > terms.snapshot_bytes:
+    if snapshots_only or (snapshots and (upto - known) * terms.sum_plan.aggregate_bytes > terms.snapshot_bytes):
         snapshot = yield from calls.latest_snapshot(terms.task_id)
         if snapshot is not None and not known < snapshot.round <= upto:
             snapshot = None

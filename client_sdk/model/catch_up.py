@@ -15,15 +15,21 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import LONGEST_WAIT, ApiCalls
 from client_sdk.api.effects import Program, work
 from client_sdk.errors import ModelUnavailable
+from client_sdk.local_state.followed_state import FollowedState
 from client_sdk.local_state.store import ClientStore
+from client_sdk.model.absorb import RejectedAggregate, absorb_aggregate
+from client_sdk.model.best import best_model, ends_with_best, keep_if_best
 from client_sdk.model.cache import ModelCache
 from client_sdk.model.catalogue import fetch_catalogue
 from client_sdk.model.snapshots import publish_snapshot, publish_snapshot_when_due, read_snapshot
 from client_sdk.model.state_source import OwnSource, SharedSource, StateSource
 from client_sdk.model.sync_plan import SyncPlan, plan_sync
+from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.keyring import Keyring
+from protocols.errors import CodecError, EnvelopeError
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
+from protocols.recipes.spectral_start import start_of
 
 __all__ = ["CaughtUp", "ModelFollower"]
 
@@ -32,11 +38,20 @@ _TRIES: Final = 4
 
 @dataclass(frozen=True)
 class CaughtUp:
-    """A model state, the plan that led to it, and the bytes that a shared `ModelCache` saved."""
+    """A model state, the plan that led to it, and the bytes that a shared `ModelCache` saved.
 
-    state: ModelState
+    rejected: the aggregates of encrypted sums that the state lacks, because they did not open.
+    """
+
+    followed: FollowedState
     plan: SyncPlan
     bytes_spared: int = 0
+    rejected: tuple[RejectedAggregate, ...] = ()
+
+    @property
+    def state(self) -> ModelState:
+        """The model state."""
+        return self.followed.state
 
 
 @dataclass
@@ -44,9 +59,9 @@ class ModelFollower:
     """One client's copy of the model, brought up to date by `follow`.
 
     client_store: where the state is kept on the device. shared: a cache that keeps the states of several followers
-    instead. device_group: the group of the recipe that the client is in. opens: whether the client opens aggregates of
-    a public-key task itself. Only the key holder's service does: opening adds fresh noise, and all members, the
-    holder's own training included, must use the one state that the holder published.
+    instead. device_group: the group of the recipe that the client is in.
+
+    In a public-key task all members, the holder included, use the one state that the holder published.
     """
 
     calls: ApiCalls
@@ -54,8 +69,8 @@ class ModelFollower:
     client_store: ClientStore | None = None
     keyring: Keyring | None = None
     shared: ModelCache | None = None
-    opens: bool = False
     device_group: int = 0
+    replays_all: bool = field(default=False, init=False)
     _source: StateSource = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +87,7 @@ class ModelFollower:
     @property
     def snapshots_only(self) -> bool:
         """Whether this client cannot replay aggregates and uses published snapshots only."""
-        return self.terms.by_snapshot or (self.terms.opened_by == "holder" and not self.opens)
+        return self.terms.by_snapshot or self.terms.opened_by == "holder"
 
     @property
     def known(self) -> int:
@@ -85,13 +100,14 @@ class ModelFollower:
 
     def at_hand(self) -> ModelState:
         """Return the newest known state without a request; `ModelUnavailable` when there is none."""
-        state = self._source.current()
-        if state is None:
+        followed = self._source.current()
+        if followed is None:
             raise ModelUnavailable(0, "no model of this task is kept on this device yet; fetch it with refresh=True")
-        return state
+        return followed.state
 
-    def forget(self) -> None:
-        """Drop the state that this client has reached."""
+    def replay_all(self) -> None:
+        """Go back to the initial state, and from now on use no snapshots of other members."""
+        self.replays_all = True
         self._source.forget()
 
     # --- catching up ---------------------------------------------------------------------------------------------
@@ -100,7 +116,8 @@ class ModelFollower:
         """Return the state after the last completed round up to number `upto`.
 
         snapshot_wait: seconds to wait for a snapshot that has not been published yet, where this client has no other
-        way. Raises `ModelUnavailable`, `ContractBroken`, and the errors of opening (`KeyringError`, `CodecError`).
+        way. Raises `ModelUnavailable`, `ContractBroken`, and unless members open the sums the errors of opening
+        (`KeyringError`, `CodecError`); members go on without an aggregate that does not open.
         """
         left = snapshot_wait
         while True:
@@ -118,7 +135,9 @@ class ModelFollower:
         catalogue = source.catalogue(upto)
         for _ in range(_TRIES):
             if catalogue is None:
-                catalogue = yield from fetch_catalogue(self.calls, self.terms, source.known, upto, self.snapshots_only)
+                catalogue = yield from fetch_catalogue(
+                    self.calls, self.terms, source.known, upto, self.snapshots_only, not self.replays_all
+                )
             plan = plan_sync(source.known, catalogue, self.snapshots_only)
             start, made = source.current(), source.made_by_others(source.known if plan.target is None else plan.target)
             catalogue = None  # if this attempt fails, the next one fetches a new catalogue
@@ -128,31 +147,54 @@ class ModelFollower:
             if made is not None and source.skips_downloads:
                 source.keep(made)
                 return CaughtUp(made, plan, bytes_spared=plan.bytes)
-            state = (yield from self._replay(plan, start)) if made is None else (yield from self._verify(plan, made))
-            if state is not None:
-                source.keep(state)
-                return CaughtUp(state, plan)
+            rejected: list[RejectedAggregate] = []
+            if made is None:
+                followed = yield from self._replay(plan, start, rejected)
+            else:
+                followed = yield from self._verify(plan, made)
+            if followed is not None:
+                if plan.snapshot is not None:
+                    before = None if start is None else start.state
+                    keep_if_best(self.terms, self.client_store, before, followed.state)
+                source.keep(followed)
+                return CaughtUp(followed, plan, rejected=tuple(rejected))
         raise ModelUnavailable(
             upto, f"the snapshots up to round {upto} were replaced faster than they could be downloaded"
         )
 
-    def _replay(self, plan: SyncPlan, start: ModelState | None) -> Program[ModelState | None]:
+    def _replay(
+        self, plan: SyncPlan, start: FollowedState | None, rejected: list[RejectedAggregate]
+    ) -> Program[FollowedState | None]:
         """Download the bodies of `plan`, and absorb them into `start` (the initial state when None).
 
-        Returns None when the snapshot is no longer kept.
+        Aggregates that members cannot open are added to `rejected`; they are in the chain like any other, so that
+        nobody sees the difference. Returns None when the snapshot is no longer kept.
         """
-        state = start or self._initial_state()
+        followed = start or (yield from self._initial_state())
         if plan.snapshot is not None:
             body = yield from self._download_snapshot(plan.snapshot)
             if body is None:
                 return None
-            state = read_snapshot(self.terms, self.keyring, self.view_group, plan.snapshot, body)
+            followed = self._read_snapshot(plan.snapshot, body)
+        state, chain = followed.state, followed.chain
         for view in plan.rounds:
             body = yield from self._download_aggregate(view)
-            state = yield from self._absorb(state, view, body)
-        return state
+            before = state
+            state, wrong = yield from self._absorb(state, view, body)
+            keep_if_best(self.terms, self.client_store, before, state)
+            rejected += [] if wrong is None else [wrong]
+            chain = None if chain is None else chain.extended(view.number, body)
+        return FollowedState(state, chain, followed.from_snapshot)
 
-    def _verify(self, plan: SyncPlan, made: ModelState) -> Program[ModelState | None]:
+    def _read_snapshot(self, view: SnapshotView, body: bytes) -> FollowedState:
+        try:
+            return read_snapshot(self.terms, self.keyring, self.view_group, view, body)
+        except (EnvelopeError, CodecError) as error:
+            if not self.terms.chained:
+                raise
+            raise ModelUnavailable(view.round, f"the snapshot of round {view.round} cannot be used: {error}") from None
+
+    def _verify(self, plan: SyncPlan, made: FollowedState) -> Program[FollowedState | None]:
         """Download the bodies of `plan` and check their digests only; return `made`, which another follower made.
 
         Returns None when the snapshot is no longer kept.
@@ -163,9 +205,20 @@ class ModelFollower:
             yield from self._download_aggregate(view)
         return made
 
-    def _initial_state(self) -> ModelState:
+    def _initial_state(self) -> Program[FollowedState]:
+        """Return the state of round 0: from the task's seed, or downloaded, where the terms have its digest."""
         recipe, seed = self.terms.recipe, self.terms.seed
-        return recipe.initial_state(seed) if self.view_group is None else recipe.initial_view(seed, self.view_group)
+        chain = AggregateChain.first(self.terms.task_id) if self.terms.chained else None
+        start = start_of(recipe.parameters)
+        if start is not None:
+            length = recipe.state_bytes(1)
+            view = SnapshotView(round=0, bytes=length, digest=start.digest, author="server")
+            body = yield from self.calls.snapshot(self.terms.task_id, view, length)
+            if body is None:
+                raise ModelUnavailable(0, "the server does not have the model that this task starts from")
+            return FollowedState(recipe.decode_state(0, body), chain)
+        state = recipe.initial_state(seed) if self.view_group is None else recipe.initial_view(seed, self.view_group)
+        return FollowedState(state, chain)
 
     def _download_snapshot(self, view: SnapshotView) -> Program[bytes | None]:
         return self.calls.snapshot(self.terms.task_id, view, self.terms.longest_snapshot)
@@ -174,22 +227,26 @@ class ModelFollower:
         length = self.terms.sum_plan_at(view.step).aggregate_bytes
         return self.calls.aggregate(self.terms.task_id, view.number, length, view.aggregate_digest)
 
-    def _absorb(self, state: ModelState, view: RoundView, body: bytes) -> Program[ModelState]:
-        terms, keyring = self.terms, self.keyring
-        spec = terms.round_spec(view)
+    def _absorb(
+        self, state: ModelState, view: RoundView, body: bytes
+    ) -> Program[tuple[ModelState, RejectedAggregate | None]]:
+        return work(lambda: absorb_aggregate(self.terms, self.keyring, state, view, body))
 
-        def open_and_absorb() -> ModelState:
-            total = terms.mechanism.open(terms.sum_plan_at(view.step), body, view.survivors, keyring)
-            return terms.recipe.absorb(state, spec, total, view.survivors)
+    def final(self, newest: ModelState) -> Program[ModelState]:
+        """Return the model that the task ended with; newest: the followed state after its last round.
 
-        return work(open_and_absorb)
+        This is the best measured model where the task says so; see `best_model` for the errors.
+        """
+        if not ends_with_best(self.terms.recipe):
+            return newest
+        return (yield from best_model(self.calls, self.terms, self.client_store, newest, self.view_group))
 
     # --- publishing ----------------------------------------------------------------------------------------------
 
-    def publish(self, state: ModelState) -> Program[bool]:
-        """Publish `state` as a sealed snapshot; see `publish_snapshot`."""
-        return publish_snapshot(self.calls, self.terms, self.keyring, state)
+    def publish(self, followed: FollowedState) -> Program[bool]:
+        """Publish a state and its chain as a sealed snapshot; see `publish_snapshot`."""
+        return publish_snapshot(self.calls, self.terms, self.keyring, followed)
 
-    def publish_when_due(self, state: ModelState, every: int) -> Program[bool]:
-        """Publish `state` if a snapshot is due after `every` rounds; see `publish_snapshot_when_due`."""
-        return publish_snapshot_when_due(self.calls, self.terms, self.keyring, state, every)
+    def publish_when_due(self, followed: FollowedState, every: int) -> Program[bool]:
+        """Publish a state if a snapshot is due after `every` rounds; see `publish_snapshot_when_due`."""
+        return publish_snapshot_when_due(self.calls, self.terms, self.keyring, followed, every)

@@ -6,41 +6,47 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program
 from client_sdk.errors import Conflict
+from client_sdk.local_state.followed_state import FollowedState
 from protocols.crypto.envelope import open_snapshot, seal_snapshot
 from protocols.crypto.keyring import Keyring
 from protocols.errors import KeyringError, ParameterError
 from protocols.messages import SnapshotView
-from protocols.recipes.base import ModelState
 
 __all__ = ["publish_snapshot", "publish_snapshot_when_due", "read_snapshot"]
 
 
 def read_snapshot(
     terms: TaskTerms, keyring: Keyring | None, view_group: int | None, view: SnapshotView, body: bytes
-) -> ModelState:
-    """Decode a snapshot, opened with the keyring unless anyone can open the task's sums.
+) -> FollowedState:
+    """Decode a snapshot, opened with the keyring unless anyone can open the task's sums; then it contains the chain.
 
     view_group: the device group whose view of the state the snapshot holds; None for the whole state. Raises
     `KeyringError` without the keyring, `EnvelopeError` when the snapshot does not open, `CodecError` when it is
     malformed.
     """
-    if terms.opened_by != "anyone":
+    chain = None
+    if terms.chained:
         if keyring is None:
             raise KeyringError("a snapshot of this task can only be opened with the task's keyring")
-        body = open_snapshot(body, keyring.state_key, terms.task_id, view.round)
+        body, chain = open_snapshot(body, keyring.state_key, terms.task_id, view.round)
     if view_group is not None:
-        return terms.recipe.decode_view(view.round, body, view_group)
-    return terms.recipe.decode_state(view.round, body)
+        return FollowedState(terms.recipe.decode_view(view.round, body, view_group), chain, True)
+    return FollowedState(terms.recipe.decode_state(view.round, body), chain, True)
 
 
-def publish_snapshot(calls: ApiCalls, terms: TaskTerms, keyring: Keyring | None, state: ModelState) -> Program[bool]:
-    """Seal `state` and upload it as the snapshot of its round; False when another member published that one first.
+def publish_snapshot(
+    calls: ApiCalls, terms: TaskTerms, keyring: Keyring | None, followed: FollowedState
+) -> Program[bool]:
+    """Seal the state `followed` and its chain, and upload them as the snapshot of its round.
 
-    Raises `ParameterError` without the keyring and in tasks that anyone can open: there the server makes the snapshots.
+    Returns False when another member published that snapshot first. Raises `ParameterError` without the keyring and in
+    tasks that anyone can open: there the server makes the snapshots.
     """
-    if terms.opened_by == "anyone" or keyring is None:
+    state, chain = followed.state, followed.chain
+    if chain is None or keyring is None:
         raise ParameterError("the server makes the snapshots of a task whose sums anyone can open")
-    sealed = seal_snapshot(terms.recipe.encode_state(state), keyring.state_key, terms.task_id, state.round_number)
+    body = terms.recipe.encode_state(state)
+    sealed = seal_snapshot(body, chain, keyring.state_key, terms.task_id, state.round_number)
     try:
         yield from calls.put_snapshot(terms.task_id, state.round_number, sealed)
     except Conflict:
@@ -49,15 +55,16 @@ def publish_snapshot(calls: ApiCalls, terms: TaskTerms, keyring: Keyring | None,
 
 
 def publish_snapshot_when_due(
-    calls: ApiCalls, terms: TaskTerms, keyring: Keyring | None, state: ModelState, every: int
+    calls: ApiCalls, terms: TaskTerms, keyring: Keyring | None, followed: FollowedState, every: int
 ) -> Program[bool]:
-    """Publish `state` if members open the sums and the newest snapshot is at least `every` rounds older.
+    """Publish the state `followed` if members open the sums and the newest snapshot is at least `every` rounds older.
 
     Returns whether it was published. every: 0 for never.
     """
+    state = followed.state
     if not every or state.round_number < every or terms.opened_by != "members":
         return False
     latest = yield from calls.latest_snapshot(terms.task_id)
     if latest is not None and state.round_number - latest.round < every:
         return False
-    return (yield from publish_snapshot(calls, terms, keyring, state))
+    return (yield from publish_snapshot(calls, terms, keyring, followed))

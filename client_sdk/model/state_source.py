@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from client_sdk.agreement.terms import TaskTerms
+from client_sdk.local_state.followed_state import FollowedState
 from client_sdk.local_state.store import ClientStore
 from client_sdk.model.cache import ModelCache
 from client_sdk.model.catalogue import Catalogue
-from protocols.recipes.base import ModelState
 
 __all__ = ["OwnSource", "SharedSource", "StateSource"]
 
@@ -25,17 +25,17 @@ class StateSource(Protocol):
     def skips_downloads(self) -> bool:
         """Whether a state that another follower has made replaces the downloads that lead to it."""
 
-    def current(self) -> ModelState | None:
+    def current(self) -> FollowedState | None:
         """Return the state of round `known`; None when it is not kept."""
 
-    def made_by_others(self, number: int) -> ModelState | None:
+    def made_by_others(self, number: int) -> FollowedState | None:
         """Return the state after round `number` if another follower has made it."""
 
     def catalogue(self, upto: int) -> Catalogue | None:
         """Return a catalogue that reaches to round `upto` if another follower has fetched one."""
 
-    def keep(self, state: ModelState) -> None:
-        """Keep `state` as the one that the follower has reached."""
+    def keep(self, followed: FollowedState) -> None:
+        """Keep `followed` as the one that the follower has reached."""
 
     def forget(self) -> None:
         """Go back to the beginning."""
@@ -52,19 +52,22 @@ class OwnSource:
     view_group: int | None
     client_store: ClientStore | None = None
     skips_downloads: bool = field(default=False, init=False)
-    _state: ModelState | None = field(default=None, init=False, repr=False)
+    _forgotten: bool = field(default=False, init=False)
+    _followed: FollowedState | None = field(default=None, init=False, repr=False)
 
     @property
     def known(self) -> int:
         """Round number of the state that the follower has reached; 0 at first."""
-        state = self.current()
-        return 0 if state is None else state.round_number
+        followed = self.current()
+        return 0 if followed is None else followed.state.round_number
 
-    def current(self) -> ModelState | None:
+    def current(self) -> FollowedState | None:
         """Return the newest state, read from the store the first time; `LocalFileError` when it is damaged there."""
-        if self._state is None and self.client_store is not None:
-            self._state = self.client_store.item_state(self.terms.task_id, self.terms.recipe, self.view_group)
-        return self._state
+        if self._followed is None and self.client_store is not None and not self._forgotten:
+            self._followed = self.client_store.item_state(
+                self.terms.task_id, self.terms.recipe, self.view_group, self.terms.chained
+            )
+        return self._followed
 
     def made_by_others(self, number: int) -> None:
         """Return None: nothing is shared."""
@@ -72,16 +75,16 @@ class OwnSource:
     def catalogue(self, upto: int) -> None:
         """Return None: nothing is shared."""
 
-    def keep(self, state: ModelState) -> None:
-        """Keep `state`, and write it to the store if it is of another round than the one before."""
-        is_new = self._state is None or state.round_number != self._state.round_number
-        self._state = state
-        if is_new and self.client_store is not None:
-            self.client_store.keep_item_state(self.terms.task_id, self.terms.recipe, state, self.view_group)
+    def keep(self, followed: FollowedState) -> None:
+        """Keep `followed`, and write it to the store if it is of another round than the one before."""
+        last = self._followed
+        self._followed = followed
+        if self.client_store is not None and (last is None or last.state.round_number != followed.state.round_number):
+            self.client_store.keep_item_state(self.terms.task_id, self.terms.recipe, followed, self.view_group)
 
     def forget(self) -> None:
-        """Drop the state in memory."""
-        self._state = None
+        """Drop the state in memory, and ignore the one in the store."""
+        self._followed, self._forgotten = None, True
 
 
 @dataclass
@@ -98,11 +101,11 @@ class SharedSource:
         """Whether a state that another follower has made replaces the downloads that lead to it."""
         return self.cache.downloads == "once"
 
-    def current(self) -> ModelState | None:
+    def current(self) -> FollowedState | None:
         """Return the state of round `known`; None when the cache no longer keeps it."""
         return self.cache.state(self.task_id, self.view_group, self.known)
 
-    def made_by_others(self, number: int) -> ModelState | None:
+    def made_by_others(self, number: int) -> FollowedState | None:
         """Return the state after round `number` if the cache keeps it."""
         return self.cache.state(self.task_id, self.view_group, number)
 
@@ -110,10 +113,10 @@ class SharedSource:
         """Return the cache's catalogue if it reaches to round `upto`."""
         return self.cache.catalogue(self.task_id, self.view_group, upto)
 
-    def keep(self, state: ModelState) -> None:
-        """Put `state` into the cache."""
-        self.known = state.round_number
-        self.cache.put(self.task_id, self.view_group, state)
+    def keep(self, followed: FollowedState) -> None:
+        """Put `followed` into the cache."""
+        self.known = followed.state.round_number
+        self.cache.put(self.task_id, self.view_group, followed)
 
     def forget(self) -> None:
         """Go back to round 0."""

@@ -141,6 +141,22 @@ class MembershipCheck:
         check_certificate(self._key, self.pin.scope, identity_key, mailbox_key, decoded, now)
         self._verified[checked] = decoded.not_after
 
+    def require_at(
+        self, at: float, identity_key: bytes, mailbox_key: bytes, certificate: bytes, roles: tuple[CertifiedRole, ...]
+    ) -> None:
+        """Raise `CertificateError` or `CodecError` unless these keys were certified for one of `roles` at a past time.
+
+        at: seconds since the epoch. Members that left since, or were revoked, count: they were members then.
+        """
+        if self.pin is None:
+            return
+        decoded, checked = Certificate.decode(certificate), (identity_key, mailbox_key, certificate)
+        if decoded.role not in roles:
+            raise CertificateError(f"the membership certificate is for the role {decoded.role}")
+        if self._verified.get(checked, -1) < at:
+            check_certificate(self._key, self.pin.scope, identity_key, mailbox_key, decoded, at)
+            self._verified[checked] = decoded.not_after
+
     def refresh(self, calls: ApiCalls, task_id: str) -> Program[None]:
         """Fetch the newest revocation list.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from client_sdk.agreement.policy import Policy
+from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import Timeouts
 from client_sdk.api.effects import Program
@@ -65,6 +66,13 @@ class Enroller:
         calls = own_calls(self.calls, self.identity, membership)
         return read_ledger(calls, self.client_store, membership.task_id, membership.task_name)
 
+    def preview(self, invitation: str) -> Program[TaskTerms]:
+        """Return the terms of the task that an invitation is for, without using it. See `Client.preview`."""
+        view = yield from self.calls.invited_task(invitation)
+        terms = TaskTerms.of(view, self.policy.max_model_bytes)
+        self.policy.check_task(terms)
+        return terms
+
     def participation(
         self,
         task: str | None,
@@ -85,7 +93,14 @@ class Enroller:
             retry, allow_http = self.options.retry, self.options.allow_http
             issued = yield from obtain_certificate(certificate, self.identity, retry, allow_http)
         membership, terms = yield from join(
-            self.calls, self.identity, self.client_store, task, invitation, issued, device_group
+            self.calls,
+            self.identity,
+            self.client_store,
+            task,
+            invitation,
+            issued,
+            device_group,
+            self.policy.max_model_bytes,
         )
         self.policy.check_task(terms)
         calls = own_calls(self.calls, self.identity, membership)

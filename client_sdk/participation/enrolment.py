@@ -84,10 +84,12 @@ def join(
     invitation: str | None,
     issued: IssuedCertificate | None,
     device_group: int | None = None,
+    max_bytes: int | None = None,
 ) -> Program[tuple[Membership, TaskTerms]]:
     """Return the membership, from `invitation` or from the store, and the terms of the task.
 
-    task: name or id. issued: the organiser's certificate, to enrol with or to renew the stored one. Raises
+    task: name or id. issued: the organiser's certificate, to enrol with or to renew the stored one. max_bytes: see
+    `TaskTerms.of`. Raises
     `PolicyRefused` when the server names another organiser than the certificate's, `ParameterError` when the invitation
     is for a task other than `task` (the enrolment is stored nevertheless) and when `device_group` is not the group
     enrolled in, and `ContractBroken` when the terms differ from those that this client agreed to first.
@@ -111,7 +113,7 @@ def join(
             raise ParameterError(
                 f"the invitation is for task {membership.task_name!r}, not for {task!r}; the enrolment is stored"
             )
-    terms = TaskTerms.of(view)
+    terms = TaskTerms.of(view, max_bytes)
     if membership.device_group >= terms.recipe.device_groups:
         detail = (
             f"this client is enrolled in group {membership.device_group}; the recipe has {terms.recipe.device_groups}"

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from protocols.messages import TaskView
 
 __all__ = [
+    "AggregateRejected",
+    "ClientsNamed",
     "ClipWarning",
+    "CommitteeRefused",
     "Event",
     "KeyringDelivered",
     "KeyringRefused",
     "ModelBehind",
+    "ModelMeasured",
     "Progress",
     "RoundMissed",
     "RoundReport",
+    "ServerBack",
+    "ServerUnreachable",
+    "ShareSent",
     "SnapshotPublished",
+    "SumRefused",
+    "SurvivorsConfirmed",
     "TaskEnded",
+    "TrainingFailed",
     "Waiting",
     "waiting_to_start",
 ]
@@ -31,7 +41,8 @@ class RoundReport:
     loss: mean training loss. samples: training samples. values: uploaded values. clipped: values that were clipped to
     their bound. contribution_bytes: size of the contribution. bytes_up, bytes_down: bytes of bodies sent and received
     for it, retries included, headers not. bytes_spared: bytes that a shared `ModelCache` saved. The seconds are wall
-    clock. caught_up: how the model was brought up to date; see `SyncPlan.kind`.
+    clock; in masked rounds sealing is all work on shares and masks, and upload includes the requests of every stage.
+    caught_up: how the model was brought up to date; see `SyncPlan.kind`.
     """
 
     round: int
@@ -54,6 +65,25 @@ class RoundReport:
 @dataclass(frozen=True)
 class RoundMissed:
     """This client was in the cohort of a round and did not contribute, for `reason`."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class AggregateRejected:
+    """The aggregate of a round did not open, or is no possible sum, for `reason`; this client goes on without it.
+
+    The server is not told, and sees the same requests as ever. It, or a member, may have altered the aggregate.
+    """
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class TrainingFailed:
+    """Training for a round of an encrypted task failed, for `reason`, and zeros were sent, so that nobody sees it."""
 
     round: int
     reason: str
@@ -97,10 +127,64 @@ class SnapshotPublished:
 
 
 @dataclass(frozen=True)
+class SumRefused:
+    """The key holder opened the sum of a round and refused to publish it, for `reason`. The round fails."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class SurvivorsConfirmed:
+    """This member of the committee has signed the set of `survivors` clients whose sum a round is to open."""
+
+    round: int
+    survivors: int
+
+
+@dataclass(frozen=True)
+class ClientsNamed:
+    """This member of the committee named clients whose sealed share does not open. They are taken out of the round."""
+
+    round: int
+    clients: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ShareSent:
+    """This member of the committee has sent its summed share of a round, and deleted its key of the round."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class CommitteeRefused:
+    """This member of the committee refused its part in a round, for `reason`. It sent nothing."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class ModelBehind:
     """The task ended, and its last model is not available, for `reason`."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class ServerUnreachable:
+    """No server has answered for `seconds`, for `reason`; this client keeps trying."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class ServerBack:
+    """The server answers again after an outage of `seconds`."""
+
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -111,10 +195,12 @@ class TaskEnded:
 
 
 def waiting_to_start(task: TaskView, needs_keyring: bool) -> Waiting:
-    """Return why round 1 has not opened: how many members can take part, and how many are needed.
+    """Return why round 1 has not opened: its key is missing, or how many members can take part and are needed.
 
     needs_keyring: whether only members with a keyring can take part.
     """
+    if task.waiting_for is not None:
+        return Waiting(task.waiting_for)
     schedule, able = task.schedule, task.able_members
     ready = "have the keys" if needs_keyring else "are enrolled"
     wanted = max(schedule.start_clients or schedule.cohort_size, schedule.min_clients)
@@ -127,15 +213,38 @@ def waiting_to_start(task: TaskView, needs_keyring: bool) -> Waiting:
     return Waiting(f"the first round: {counted} {ready}; it needs {each} in each group{in_all}")
 
 
+@dataclass(frozen=True)
+class ModelMeasured:
+    """The members of a round measured the model after round `model_round`.
+
+    clients: how many. metrics: by name, such as hr@10. best_round: round after which the model was best so far.
+    """
+
+    model_round: int
+    clients: int
+    metrics: Mapping[str, float]
+    best_round: int
+
+
 Event = (
     RoundReport
     | RoundMissed
+    | AggregateRejected
+    | TrainingFailed
     | ClipWarning
     | Waiting
     | KeyringDelivered
     | KeyringRefused
     | SnapshotPublished
+    | SumRefused
+    | SurvivorsConfirmed
+    | ClientsNamed
+    | ShareSent
+    | CommitteeRefused
     | ModelBehind
+    | ModelMeasured
+    | ServerUnreachable
+    | ServerBack
     | TaskEnded
 )
 Progress = Callable[[Event], None]

@@ -31,6 +31,7 @@ __all__ = [
     "await_start",
     "follow_rounds",
     "is_over",
+    "report_waiting",
 ]
 
 LONG_POLL_SECONDS: Final = 20.0
@@ -97,6 +98,14 @@ def await_start(
     if progress and waiting != reported:
         progress(waiting)
     yield Pause(_START_PAUSE)
+    return waiting
+
+
+def report_waiting(task: TaskView, reported: Waiting | None, progress: Progress | None) -> Waiting | None:
+    """Report what the next round of `task` waits for besides its members; return it, None when it waits for nothing."""
+    waiting = None if task.waiting_for is None else Waiting(task.waiting_for)
+    if progress and waiting is not None and waiting != reported:
+        progress(waiting)
     return waiting
 
 

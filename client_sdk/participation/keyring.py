@@ -8,6 +8,7 @@ certificate. In public-key mode the envelopes hold no secret key.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -18,17 +19,18 @@ from client_sdk.api.effects import Program
 from client_sdk.errors import Conflict
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership
-from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.events import (
     KeyringDelivered,
     KeyringRefused,
     Progress,
-    SnapshotPublished,
     TaskEnded,
     Waiting,
 )
 from client_sdk.participation.follow_rounds import NothingNew, RoundChange, RoundChanged, await_start, follow_rounds
+from client_sdk.participation.outages import Outages, StoppedInOutage, through_outages
+from client_sdk.participation.round_key import uses_round_keys
+from client_sdk.participation.round_opening import RoundOpening
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
@@ -40,6 +42,7 @@ from protocols.sums.base import NamesPublicKey
 __all__ = [
     "Deliveries",
     "KeyService",
+    "ReceivedKeyring",
     "check_keyring",
     "create_keyring",
     "enter_rounds",
@@ -51,10 +54,14 @@ __all__ = [
 
 
 def create_keyring(terms: TaskTerms) -> Keyring:
-    """Generate the keyring of a task from its plan; `ParameterError` when the mechanism needs none."""
+    """Generate the keyring of a task from its plan; `ParameterError` when the mechanism needs none.
+
+    Where each round has keys of its own, the keyring has a state key only.
+    """
     if not terms.mechanism.needs_keyring:
         raise ParameterError(f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}, which needs no keyring")
-    return terms.mechanism.generate_keyring(terms.sum_plan)
+    keyring = terms.mechanism.generate_keyring(terms.sum_plan)
+    return keyring.without_keys() if uses_round_keys(terms) else keyring
 
 
 def check_keyring(terms: TaskTerms, keyring: Keyring) -> Keyring:
@@ -69,23 +76,33 @@ def check_keyring(terms: TaskTerms, keyring: Keyring) -> Keyring:
     return keyring
 
 
+@dataclass(frozen=True, repr=False)
+class ReceivedKeyring:
+    """A member's keyring, and the identity key (32 bytes) of the key holder that signed its envelope."""
+
+    keyring: Keyring
+    holder_key: bytes
+
+
 def receive_keyring(
     calls: ApiCalls, terms: TaskTerms, identity: Identity, membership_check: MembershipCheck, wait: float = 0.0
-) -> Program[Keyring | None]:
+) -> Program[ReceivedKeyring | None]:
     """Fetch this member's envelope and return the keyring in it; None if there is no envelope within `wait` seconds.
 
     Raises `CertificateError` unless whoever signed it is certified as a key holder, `EnvelopeError` when it does not
     open with this identity, `KeyringError` when it is for other parameters.
     """
+    signers: list[bytes] = []
 
     def check_sender(identity_key: bytes, mailbox_key: bytes, certificate: bytes) -> None:
         membership_check.require(identity_key, mailbox_key, certificate, ("holder",))
+        signers.append(identity_key)
 
     envelope = yield from calls.envelope(terms.task_id, wait)
     if envelope is None:
         return None
     body = open_envelope(envelope, identity.mailbox, terms.task_id, check_sender)
-    return check_keyring(terms, decode_keyring(body))
+    return ReceivedKeyring(check_keyring(terms, decode_keyring(body)), signers[0])
 
 
 def envelope_sender(identity: Identity, membership: Membership) -> EnvelopeSender:
@@ -95,6 +112,8 @@ def envelope_sender(identity: Identity, membership: Membership) -> EnvelopeSende
 
 def members_copy(terms: TaskTerms, keyring: Keyring) -> Keyring:
     """Return what a member receives: the whole keyring, or in public-key mode the keyring without the secret key."""
+    if uses_round_keys(terms):
+        return keyring.without_keys()
     return keyring.without_secret_key() if terms.opened_by == "holder" else keyring
 
 
@@ -145,8 +164,7 @@ class KeyService:
     sender: EnvelopeSender
     membership_check: MembershipCheck
     refused: set[str] = field(default_factory=set)
-    _follower: ModelFollower | None = field(default=None, repr=False)
-    _published: int = 0
+    _opening: RoundOpening | None = field(default=None, repr=False)
 
     def keyring(self) -> Keyring:
         """Return the stored keyring of the task; `KeyringError` when `create` was not called before."""
@@ -212,40 +230,47 @@ class KeyService:
             return False
         return True
 
-    def follower(self) -> ModelFollower:
-        """Return the holder's copy of the model, which opens aggregates."""
-        if self._follower is None:
-            self._follower = ModelFollower(self.calls, self.terms, keyring=self.keyring(), opens=True)
-        return self._follower
+    def opening(self) -> RoundOpening:
+        """Return the holder's part of the rounds whose sums only it can open."""
+        if self._opening is None:
+            self._opening = RoundOpening(self.calls, self.terms, self.client_store, self.sender, self.keyring())
+        return self._opening
 
-    def publish_newest(self, upto: int) -> Program[int | None]:
-        """Open the completed sums up to round `upto` and publish the state as a snapshot.
+    def attend_newest(self, progress: Progress | None = None) -> Program[int | None]:
+        """Publish the keys of the next rounds, and open the newest round's sum if it waits for the key holder.
 
-        Returns the round of the snapshot, None when there was nothing new to publish.
+        Returns the number of the round whose model was published. None otherwise, and in tasks whose sums members open.
         """
-        follower = self.follower()
-        state = (yield from follower.follow(upto)).state
-        if state.round_number in (0, self._published):
+        if self.terms.opened_by != "holder":
             return None
-        latest = yield from self.calls.latest_snapshot(self.terms.task_id)
-        is_new = latest is None or latest.round < state.round_number
-        if not (is_new and (yield from follower.publish(state))):
-            follower.forget()  # use the state that an earlier run published: opening again would add other noise
-            is_new = False
-        self._published = state.round_number
-        return self._published if is_new else None
+        current = yield from self.calls.current_round(self.terms.task_id)
+        return (yield from self.opening().attend(None if current is None else current.round, progress))
 
     def serve(
-        self, progress: Progress | None = None, stop: Callable[[], bool] | None = None, poll_seconds: float = 5.0
+        self,
+        progress: Progress | None = None,
+        stop: Callable[[], bool] | None = None,
+        poll_seconds: float = 5.0,
+        patience: float | None = None,
     ) -> Program[None]:
         """Deliver the keyring to members until the task ends or `stop()` returns True; creates the keyring if needed.
 
-        In public-key mode each completed sum is opened and published as a snapshot. poll_seconds: of one long poll.
+        In public-key mode the key of each round is published before it, where the task has such keys, and each sum is
+        opened, checked, and published as a snapshot. poll_seconds: of one long poll.
+        An unreachable server is waited for, at most `patience` seconds at a time when it is given (`GaveUp`).
         """
+        serving = self._serve_until_closed(progress, stop, poll_seconds)
+        with suppress(StoppedInOutage):
+            yield from through_outages(serving, Outages(patience, progress, stop))
+
+    def _serve_until_closed(
+        self, progress: Progress | None, stop: Callable[[], bool] | None, poll_seconds: float
+    ) -> Program[None]:
         change: RoundChange | None = None
         waiting: Waiting | None = None
         started = False  # whether round 1 has opened
         self.create()
+        yield from self.attend_newest(progress)
         while not (stop and stop()):
             if not (isinstance(change, RoundChanged) and change.is_over):  # the task may have ended with it
                 yield from self.deliver(progress, 0.0 if started else poll_seconds)
@@ -258,13 +283,7 @@ class KeyService:
                     return
                 case RoundChanged(view):
                     started = True
-                    yield from self._open_and_publish(view.number - (view.state != "complete"), progress)
+                    if self.terms.opened_by == "holder":
+                        yield from self.opening().attend(view, progress)
                 case NothingNew(task, etag=None):
                     waiting = yield from await_start(task, self.terms.mechanism.needs_keyring, waiting, progress)
-
-    def _open_and_publish(self, upto: int, progress: Progress | None) -> Program[None]:
-        if self.terms.opened_by != "holder" or upto < 1:
-            return
-        published = yield from self.publish_newest(upto)
-        if published is not None and progress:
-            progress(SnapshotPublished(published))

@@ -7,6 +7,7 @@ recorded before it is sent, and the two lists are compared.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from client_sdk.api.calls import ApiCalls
@@ -31,15 +32,21 @@ class OwnLedger:
 
 
 def deliver(
-    calls: ApiCalls, client_store: ClientStore, task_id: str, number: int, client_id: str, body: bytes
+    calls: ApiCalls,
+    client_store: ClientStore,
+    task_id: str,
+    number: int,
+    client_id: str,
+    body: bytes,
+    statements: Mapping[str, str] | None = None,
 ) -> Program[None]:
     """Record a contribution, then upload it: if the answer is lost, the contribution may still have been counted.
 
-    Raises what `ApiCalls.contribute` raises.
+    statements: see `ApiCalls.contribute`. Raises what `ApiCalls.contribute` raises.
     """
     digest = hashlib.sha256(body).hexdigest()
     client_store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=False))
-    yield from calls.contribute(task_id, number, client_id, body)
+    yield from calls.contribute(task_id, number, client_id, body, statements)
     client_store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=True))
 
 

@@ -17,14 +17,17 @@ from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.store import ClientStore, Membership
+from client_sdk.model.best import curve_of
 from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.certificates import MembershipCheck
-from client_sdk.participation.events import Progress, Waiting
+from client_sdk.participation.events import ModelMeasured, Progress, Waiting
 from client_sdk.participation.keyring import enter_rounds, receive_keyring
+from client_sdk.participation.round_key import uses_round_keys
 from client_sdk.training.base import ClientHalf, LocalResult
 from protocols.errors import KeyringError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
+from protocols.sums.oneshot.plan import OneshotPlan
 
 __all__ = ["LocalWork", "Stop"]
 
@@ -52,6 +55,7 @@ class LocalWork:
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     membership_check: MembershipCheck = field(default_factory=lambda: MembershipCheck(None), repr=False)
     _client_state: ClientState | None = field(default=None, repr=False)
+    _reported_point: int = field(default=0, repr=False)
 
     def ready(self, progress: Progress | None = None, stop: Stop | None = None, wait: float = 20.0) -> Program[bool]:
         """Load or receive the keyring, if the mechanism needs one; False if `stop()` returned True first.
@@ -63,19 +67,23 @@ class LocalWork:
         if not self.terms.mechanism.needs_keyring or self.follower.keyring is not None:
             return True
         kept = self.client_store.keyring(task_id)
+        if self.membership.role == "holder":
+            self.client_store.keep_holder_key(task_id, self.identity.public_key)
+        elif uses_round_keys(self.terms) and self.client_store.holder_key(task_id) is None:
+            kept = None  # received by a version that did not store who the holder is
         if kept is None and self.membership.role == "holder":
             raise KeyringError(f"this client is the key holder of task {self.terms.name!r}: create the keyring first")
         if kept is None and self.membership.organiser is None and not self.policy.trust_roster:
             raise PolicyRefused(
                 f"task {self.terms.name!r} has no organiser, so only the server says whose keys these are; allow it "
-                "with Policy(trust_roster=True), or ask for a task with an organiser"
+                "with --trust-roster, or Policy(trust_roster=True), or ask for a task with an organiser"
             )
         reported = False
         while kept is None:
-            kept = yield from receive_keyring(
+            received = yield from receive_keyring(
                 self.calls, self.terms, self.identity, self.membership_check, wait if reported else 0.0
             )
-            if kept is None:
+            if received is None:
                 if stop and stop():
                     return False
                 if progress and not reported:
@@ -83,6 +91,8 @@ class LocalWork:
                 reported = True
                 yield Pause(0.05)
             else:
+                kept = received.keyring
+                self.client_store.keep_holder_key(task_id, received.holder_key)
                 self.client_store.keep_keyring(task_id, kept)
         self.follower.keyring = kept
         if self.membership.role == "holder":
@@ -104,7 +114,8 @@ class LocalWork:
             )
             raise ContractBroken("GET", f"/v1/tasks/{self.terms.task_id}/rounds/{view.number}", 200, detail)
         route = self.terms.recipe.route(spec, self.membership.client_id)
-        implied = self.terms.sum_plan_at(spec.sum_index).contribution_bytes(route)
+        plan = self.terms.sum_plan_at(spec.sum_index)
+        implied = plan.contribution_bytes(route) + (plan.ticket_bytes if isinstance(plan, OneshotPlan) else 0)
         if view.contribution_bytes not in (None, implied):
             detail = f"round {view.number} asks for {view.contribution_bytes} bytes, but the plan has {implied}"
             raise ContractBroken("GET", f"/v1/tasks/{self.terms.task_id}/rounds/{view.number}", 200, detail)
@@ -117,6 +128,16 @@ class LocalWork:
         """
         client_state = self.client_state() or self.half.initial_client_state(self.rng)
         return self.half.contribute(spec, self.membership.client_id, state, history, client_state, self.rng)
+
+    def report_measured(self, state: ModelState, progress: Progress | None) -> None:
+        """Report the newest measurement in the followed `state`, unless it was reported before."""
+        curve = curve_of(self.terms.recipe, state)
+        if progress is None or curve is None or curve.best is None or len(curve.points) == self._reported_point:
+            return
+        self._reported_point, newest = len(curve.points), curve.points[-1]
+        metrics = curve.metrics(newest)
+        if metrics:
+            progress(ModelMeasured(newest.model_round, round(newest.clients), metrics, curve.best.model_round))
 
     # --- client state --------------------------------------------------------------------------------------------
 

@@ -6,10 +6,10 @@ restarts during a round has left it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from time import perf_counter
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,12 @@ from client_sdk.api.calls import ApiCalls, Handout
 from client_sdk.api.effects import Program, work
 from client_sdk.errors import PolicyRefused
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.signed_sets import member_tags
+from client_sdk.local_state.signed_sets import SignedSets, member_tags
 from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.ledger import deliver
-from protocols.errors import ParameterError
+from client_sdk.participation.model_binding import own_digest
+from protocols.errors import ParameterError, RefusalError
 from protocols.messages import RoundView, Schedule
 from protocols.messages.stages import MASKED_STATES, StageMessage
 from protocols.recipes.base import ModelState, RoundSpec
@@ -32,8 +33,7 @@ from protocols.sums.masked import client as stages
 from protocols.sums.masked import messages
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.roster import longest_roster
-from protocols.sums.masked.task_binding import broadcast_digest
+from protocols.sums.masked.roster import Roster, longest_roster
 
 __all__ = ["Elements", "MaskedPart", "round_context"]
 
@@ -47,6 +47,8 @@ _COMPLETED_STAGES: Final[dict[type, int]] = {
 }
 """Number of stages that a client in each state has completed."""
 
+R = TypeVar("R")
+
 Elements = Callable[[], NDArray[np.unsignedinteger[Any]]]
 """Returns the vector to sum: ring elements (layout.length,). Called once, when the client contributes."""
 
@@ -59,19 +61,17 @@ def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, state: Mod
     plan = terms.sum_plan_at(spec.sum_index)
     if not isinstance(plan, MaskedPlan):
         raise ParameterError(f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}, not a masked sum")
-    held = terms.recipe.encode_view(state, terms.recipe.device_group_of(spec.sum_index)) if state.round_number else None
-    model = None if held is None else hashlib.sha256(held).digest()
-    digest = broadcast_digest(terms.view, spec.sum_index, model)
-    return RoundContext(terms.task_id, spec.number, spec.seed, plan, digest, view.cohort)
+    return RoundContext(terms.task_id, spec.number, spec.seed, plan, own_digest(terms, spec, state), view.cohort)
 
 
 @dataclass
 class MaskedPart:
     """One client in one masked round. `advance` sends the message of the round's current stage, once.
 
-    schedule: of the task, as this client agreed to it. sum_index: which sum the round computes. finished: whether the
-    client has answered the unmask request or missed a stage. missed: the reason in the second case. Raises
-    `PolicyRefused` when the task has no organiser and the policy does not trust the roster.
+    schedule: of the task, as this client agreed to it. sum_index: which sum the round computes. same_data: whether all
+    sums of the task are over the same data. finished: whether the client has answered the unmask request or missed a
+    stage. missed: the reason in the second case. work_seconds: time of sharing, training, masking and unmasking,
+    without requests. Raises `PolicyRefused` when the task has no organiser and the policy does not trust the roster.
     """
 
     calls: ApiCalls
@@ -83,15 +83,18 @@ class MaskedPart:
     client_store: ClientStore
     schedule: Schedule
     sum_index: int
+    same_data: bool = False
     finished: bool = False
     missed: str | None = None
+    work_seconds: float = 0.0
     _state: object = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.membership_check.pin is None and not self.policy.trust_roster and self.context.plan.mode != "curious":
             raise PolicyRefused(
                 "the task has no organiser, so only the server says who the other clients are; allow it with "
-                "Policy(trust_roster=True), or ask for a task with an organiser and join with certificate=..."
+                "--trust-roster, or Policy(trust_roster=True), or ask for a task with an organiser and join with its "
+                "certificate (--issuer, or certificate=...)"
             )
 
     def advance(self, view: RoundView, elements: Elements) -> Program[None]:
@@ -130,13 +133,16 @@ class MaskedPart:
 
     def _share(self, state: stages.Advertised) -> Program[None]:
         roster = yield from self._fetch("roster", longest_roster(self._most_members), exact=False)
-        self._state, body = yield from work(lambda: stages.share(state, roster, self.membership_check))
+        shared, body = yield from self._timed(lambda: stages.share(state, roster, self.membership_check))
+        self._with_roster(shared.roster)
+        self._state = shared
         yield from self._put("share", body)
 
     def _contribute(self, state: stages.Shared, elements: Elements) -> Program[None]:
         members, degree = len(state.roster), state.roster.degree
+        self._keep(self._with_roster(state.roster))
         inbox = yield from self._fetch("inbox", messages.inbox_bytes(members, degree))
-        self._state, body = yield from work(lambda: stages.contribute(state, inbox, elements()))
+        self._state, body = yield from self._timed(lambda: stages.contribute(state, inbox, elements()))
         task_id, number = self.context.task_id, self.context.round_number
         yield from deliver(self.calls, self.client_store, task_id, number, self.membership.client_id, body)
 
@@ -150,8 +156,8 @@ class MaskedPart:
     def _unmask(self, state: stages.Contributed | stages.Confirmed) -> Program[None]:
         roster = state.roster
         if isinstance(state, stages.Confirmed):
-            confirmations = yield from self._fetch("confirmations", messages.confirmations_bytes(roster.degree))
-            self._state, body = yield from work(lambda: stages.unmask(state, confirmations))
+            confirmations = yield from self._fetch("confirmations", messages.confirmations_bytes(len(roster)))
+            self._state, body = yield from self._timed(lambda: stages.unmask(state, confirmations))
         else:
             survivors = yield from self._fetch("survivors", messages.set_bytes(len(roster)))
             done, body = stages.unmask_unconfirmed(state, survivors)
@@ -160,18 +166,56 @@ class MaskedPart:
         yield from self._put("unmask", body)
         self.finished = True
 
+    def _with_roster(self, roster: Roster) -> SignedSets:
+        """Return the record after a contribution within `roster`.
+
+        Raises `RefusalError` if the same data are summed again and the roster is too small, or has other members than
+        the first one.
+        """
+        signed = self.client_store.signed_sets(self.context.task_id)
+        if not self._repeated:
+            return signed
+        if len(roster) > self.schedule.cohort_size:
+            raise RefusalError(f"the roster has {len(roster)} members, more than the task's cohort_size")
+        self._check_confirmers(roster, len(roster))
+        return signed.with_roster(_tags(roster, frozenset(range(len(roster)))))
+
+    def _timed(self, job: Callable[[], R]) -> Program[R]:
+        started = perf_counter()
+        done = yield from work(job)
+        self.work_seconds += perf_counter() - started
+        return done
+
     def _record_survivors(self, state: stages.Contributed, survivors: bytes) -> None:
         """Store the set of survivors before this client agrees to it.
 
-        Raises `RefusalError` when the set is too close to one that it agreed to for the same sum.
+        Raises `RefusalError` when the sum over this set and those that it agreed to before could reveal one member.
         """
-        task_id, roster = self.context.task_id, state.roster
-        keys = tuple(entry.identity_key for entry in roster.entries)
-        members = member_tags(keys, messages.decode_set(survivors, len(roster)))
-        signed = self.client_store.signed_sets(task_id)
-        after = signed.with_set(self.sum_index, members, self.policy.min_difference(self.schedule))
-        if after != signed:
-            self.client_store.keep_signed_sets(task_id, after)
+        alive = messages.decode_set(survivors, len(state.roster))
+        if self._repeated:
+            self._check_confirmers(state.roster, len(alive))
+        signed = self.client_store.signed_sets(self.context.task_id)
+        members, min_difference = _tags(state.roster, alive), self.policy.min_difference(self.schedule)
+        self._keep(signed.with_set(self.sum_index, members, min_difference, self.same_data))
+
+    def _check_confirmers(self, roster: Roster, survivors: int) -> None:
+        """Raise `RefusalError` unless a sum over so many survivors has a confirmer in common with every other one."""
+        quorum = self.context.plan.quorum(len(roster))
+        if survivors < quorum:
+            raise RefusalError(
+                f"the task sums the same data again, and {survivors} members are fewer than {quorum}: the server could "
+                "have other members confirm another sum, and the sums together could reveal one client's data"
+            )
+
+    def _keep(self, signed: SignedSets) -> None:
+        task_id = self.context.task_id
+        if signed != self.client_store.signed_sets(task_id):
+            self.client_store.keep_signed_sets(task_id, signed)
+
+    @property
+    def _repeated(self) -> bool:
+        """Whether the server may get sums of the same data over several sets, and is not trusted."""
+        return self.same_data and self.context.plan.mode != "curious"
 
     @property
     def _most_members(self) -> int:
@@ -184,3 +228,7 @@ class MaskedPart:
     def _fetch(self, what: Handout, max_bytes: int, exact: bool = True) -> Program[bytes]:
         task_id, number = self.context.task_id, self.context.round_number
         return self.calls.stage_body(task_id, number, what, max_bytes, max_bytes if exact else None)
+
+
+def _tags(roster: Roster, members: frozenset[int]) -> frozenset[bytes]:
+    return member_tags(tuple(entry.identity_key for entry in roster.entries), members)

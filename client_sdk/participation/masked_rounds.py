@@ -18,6 +18,7 @@ from client_sdk.participation.follow_rounds import LONG_POLL_SECONDS, is_over
 from client_sdk.participation.local_work import LocalWork
 from client_sdk.participation.masked_protocol import MaskedPart, round_context
 from client_sdk.training.base import LocalResult
+from protocols.errors import RefusalError
 from protocols.messages import RoundView
 from protocols.recipes.base import RoundSpec
 from protocols.sums.masked.plan import encode
@@ -41,12 +42,22 @@ class MaskedRound:
     _caught_up: CaughtUp | None = field(default=None, repr=False)
     _local: LocalResult | None = field(default=None, repr=False)
     _settled: bool = False
-    _seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("catch up", "train", "rest"), 0.0))
+    _seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("catch up", "train", "seal", "upload"), 0.0)
+    )
 
     @property
     def finished(self) -> bool:
         """Whether this client has sent all its messages, or missed a stage."""
         return self._part is not None and self._part.finished
+
+    def respond(self, view: RoundView) -> Program[None]:
+        """Do what `advance` does; a `RefusalError` says in which stage it was raised."""
+        try:
+            yield from self.advance(view)
+        except RefusalError as refusal:
+            refusal.stage = view.state
+            raise
 
     def advance(self, view: RoundView) -> Program[None]:
         """Send what the current stage of `view` asks of this client.
@@ -58,8 +69,11 @@ class MaskedRound:
             self._part = yield from metered(self._begin(), self.traffic)
             self._seconds["catch up"] += perf_counter() - started
             started = perf_counter()
+        sealing = self._part.work_seconds
         yield from metered(self._part.advance(view, self._elements), self.traffic)
-        self._seconds["rest"] += perf_counter() - started - (self._seconds["train"] - training)
+        elapsed, worked = perf_counter() - started, self._part.work_seconds - sealing
+        self._seconds["seal"] += worked - (self._seconds["train"] - training)  # training is a part of the work
+        self._seconds["upload"] += elapsed - worked
         if self._part.missed:
             raise RoundLost(self._part.missed)
         if view.state == "collecting" and self._local is not None and not self._settled:
@@ -70,6 +84,7 @@ class MaskedRound:
         client, view = self.client, self.view
         client.policy.check_round(view)
         self._caught_up = yield from client.follower.follow(view.number - 1, snapshot_wait=60.0)
+        client.report_measured(self._caught_up.state, self.progress)
         context = round_context(client.terms, view, self._spec, self._caught_up.state)
         return MaskedPart(
             client.calls,
@@ -81,6 +96,7 @@ class MaskedRound:
             client.client_store,
             client.terms.schedule,
             self._spec.sum_index,
+            client.terms.recipe.frozen_cohort,
         )
 
     @property
@@ -117,8 +133,8 @@ class MaskedRound:
             bytes_spared=self._caught_up.bytes_spared,
             catch_up_seconds=self._seconds["catch up"],
             train_seconds=self._seconds["train"],
-            seal_seconds=0.0,
-            upload_seconds=self._seconds["rest"],
+            seal_seconds=self._seconds["seal"],
+            upload_seconds=self._seconds["upload"],
             caught_up=self._caught_up.plan.kind,
         )
 
@@ -133,7 +149,7 @@ def take_masked_part(
     """
     part, etag = MaskedRound(client, view, history, progress), None
     while True:
-        yield from part.advance(view)
+        yield from part.respond(view)
         if part.finished:
             return part.report()
         current = yield from client.calls.current_round(client.terms.task_id, etag, LONG_POLL_SECONDS)

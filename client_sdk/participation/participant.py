@@ -13,6 +13,7 @@ from client_sdk.participation.participation import Participation
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState
+from protocols.recipes.evaluation_curve import Curve
 
 __all__ = ["AsyncKeyHolder", "AsyncParticipant", "KeyHolder", "Participant", "key_service"]
 
@@ -56,7 +57,7 @@ class Participant(_BaseParticipant):
 
     def __init__(self, core: Participation, driver: SyncDriver) -> None:
         super().__init__(core)
-        self._driver = driver
+        self.driver = driver
 
     def take_part(
         self,
@@ -64,26 +65,29 @@ class Participant(_BaseParticipant):
         progress: Progress | None = None,
         stop: Stop | None = None,
         poll_seconds: float = 20.0,
+        patience: float | None = None,
     ) -> list[RoundReport]:
         """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
         interactions: the user's item numbers in 0..N-1, each once, or a mapping from item to rating for recipes that
         use ratings. progress: called with each `Event`. stop: called before each poll. poll_seconds: length of one long
-        poll, at most 30. Returns one report per contribution. A round that this client misses is reported as
-        `RoundMissed`. Raises `ParameterError` for interactions that the recipe cannot use.
+        poll, at most 30. patience: seconds for which an unreachable server is waited for, each time, before `GaveUp`;
+        None waits as long as it takes, and reports `ServerUnreachable`. Returns one report per contribution. A round
+        that this client misses is reported as `RoundMissed`. Raises `ParameterError` for interactions that the recipe
+        cannot use.
         """
-        return self._driver.run(self.core.run_until_closed(interactions, progress, stop, poll_seconds))
+        return self.driver.run(self.core.run_until_closed(interactions, progress, stop, poll_seconds, patience))
 
     def take_part_once(
         self, round_view: RoundView, interactions: object, progress: Progress | None = None
     ) -> RoundReport:
         """Take part in one round and return its report; raises the errors that `take_part` reports as `RoundMissed`."""
         self.core.seen = self.core.history(interactions)
-        return self._driver.run(self.core.run_round(round_view, self.core.seen, progress))
+        return self.driver.run(self.core.run_round(round_view, self.core.seen, progress))
 
     def current_round(self, wait: float = 0.0) -> RoundView | None:
         """Return the newest round; None if there is none within `wait` seconds (at most 30)."""
-        fresh = self._driver.run(self.core.calls.current_round(self.core.terms.task_id, None, wait))
+        fresh = self.driver.run(self.core.calls.current_round(self.core.terms.task_id, None, wait))
         return None if fresh is None else fresh.round
 
     def model(self) -> ModelState:
@@ -91,7 +95,15 @@ class Participant(_BaseParticipant):
 
         Raises `ModelUnavailable` when it cannot be downloaded.
         """
-        return self._driver.run(self.core.newest())
+        return self.driver.run(self.core.newest())
+
+    def evaluation(self) -> Curve:
+        """Return the curve of the task's federated evaluation: its points, `metrics(point)` and `best`.
+
+        Whoever can open the sums sees it, also where the server cannot. Raises `ParameterError` for a task without
+        evaluation, and `ModelUnavailable`.
+        """
+        return self.driver.run(self.core.evaluation())
 
     def recommend(self, k: int = 10, interactions: object | None = None, refresh: bool = True) -> Recommendations:
         """Return the `k` best items that are not in `interactions`, computed on the device.
@@ -100,11 +112,11 @@ class Participant(_BaseParticipant):
         first; False makes no request. Raises `ParameterError` without interactions and for `k` out of range, and
         `ModelUnavailable`.
         """
-        return self._driver.run(self.core.recommend(k, interactions, refresh))
+        return self.driver.run(self.core.recommend(k, interactions, refresh))
 
     def key_holder(self) -> KeyHolder:
         """Return the key holder's methods; `ParameterError` unless this client is the task's key holder."""
-        return KeyHolder(key_service(self.core), self._driver)
+        return KeyHolder(key_service(self.core), self.driver)
 
 
 class AsyncParticipant(_BaseParticipant):
@@ -112,7 +124,7 @@ class AsyncParticipant(_BaseParticipant):
 
     def __init__(self, core: Participation, driver: AsyncDriver) -> None:
         super().__init__(core)
-        self._driver = driver
+        self.driver = driver
 
     async def take_part(
         self,
@@ -120,33 +132,38 @@ class AsyncParticipant(_BaseParticipant):
         progress: Progress | None = None,
         stop: Stop | None = None,
         poll_seconds: float = 20.0,
+        patience: float | None = None,
     ) -> list[RoundReport]:
         """See `Participant.take_part`; cancelling the task stops it at once."""
-        return await self._driver.run(self.core.run_until_closed(interactions, progress, stop, poll_seconds))
+        return await self.driver.run(self.core.run_until_closed(interactions, progress, stop, poll_seconds, patience))
 
     async def take_part_once(
         self, round_view: RoundView, interactions: object, progress: Progress | None = None
     ) -> RoundReport:
         """See `Participant.take_part_once`."""
         self.core.seen = self.core.history(interactions)
-        return await self._driver.run(self.core.run_round(round_view, self.core.seen, progress))
+        return await self.driver.run(self.core.run_round(round_view, self.core.seen, progress))
 
     async def current_round(self, wait: float = 0.0) -> RoundView | None:
         """See `Participant.current_round`."""
-        fresh = await self._driver.run(self.core.calls.current_round(self.core.terms.task_id, None, wait))
+        fresh = await self.driver.run(self.core.calls.current_round(self.core.terms.task_id, None, wait))
         return None if fresh is None else fresh.round
 
     async def model(self) -> ModelState:
         """See `Participant.model`."""
-        return await self._driver.run(self.core.newest())
+        return await self.driver.run(self.core.newest())
+
+    async def evaluation(self) -> Curve:
+        """See `Participant.evaluation`."""
+        return await self.driver.run(self.core.evaluation())
 
     async def recommend(self, k: int = 10, interactions: object | None = None, refresh: bool = True) -> Recommendations:
         """See `Participant.recommend`."""
-        return await self._driver.run(self.core.recommend(k, interactions, refresh))
+        return await self.driver.run(self.core.recommend(k, interactions, refresh))
 
     def key_holder(self) -> AsyncKeyHolder:
         """See `Participant.key_holder`."""
-        return AsyncKeyHolder(key_service(self.core), self._driver)
+        return AsyncKeyHolder(key_service(self.core), self.driver)
 
 
 class KeyHolder:
@@ -164,19 +181,26 @@ class KeyHolder:
         """Send the keyring to every member without one whose proof is valid; wait up to `wait` seconds for a member."""
         return self._driver.run(self.service.deliver(progress, wait))
 
-    def publish_snapshot(self, upto: int) -> int | None:
-        """Open the sums up to round `upto` and publish the state as a snapshot (public-key mode).
+    def attend_round(self, progress: Progress | None = None) -> int | None:
+        """Publish the keys of the next rounds, and open, check and publish the sum that waits for it (public-key mode).
 
-        Returns the snapshot's round, None when there was nothing new to publish.
+        Returns the number of the round whose model was published, None when there was none or it was refused.
         """
-        return self._driver.run(self.service.publish_newest(upto))
+        return self._driver.run(self.service.attend_newest(progress))
 
-    def serve(self, progress: Progress | None = None, stop: Stop | None = None, poll_seconds: float = 5.0) -> None:
+    def serve(
+        self,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        poll_seconds: float = 5.0,
+        patience: float | None = None,
+    ) -> None:
         """Create the keyring if needed and send it to members, until the task ends or `stop()` returns True.
 
-        In public-key mode it also publishes the state after every completed round.
+        In public-key mode it also publishes the key of every round before it opens, and opens, checks and publishes
+        every sum. patience: as for `Participant.take_part`.
         """
-        self._driver.run(self.service.serve(progress, stop, poll_seconds))
+        self._driver.run(self.service.serve(progress, stop, poll_seconds, patience))
 
 
 class AsyncKeyHolder:
@@ -194,12 +218,16 @@ class AsyncKeyHolder:
         """See `KeyHolder.serve_keyring`."""
         return await self._driver.run(self.service.deliver(progress, wait))
 
-    async def publish_snapshot(self, upto: int) -> int | None:
-        """See `KeyHolder.publish_snapshot`."""
-        return await self._driver.run(self.service.publish_newest(upto))
+    async def attend_round(self, progress: Progress | None = None) -> int | None:
+        """See `KeyHolder.attend_round`."""
+        return await self._driver.run(self.service.attend_newest(progress))
 
     async def serve(
-        self, progress: Progress | None = None, stop: Stop | None = None, poll_seconds: float = 5.0
+        self,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        poll_seconds: float = 5.0,
+        patience: float | None = None,
     ) -> None:
         """See `KeyHolder.serve`."""
-        await self._driver.run(self.service.serve(progress, stop, poll_seconds))
+        await self._driver.run(self.service.serve(progress, stop, poll_seconds, patience))

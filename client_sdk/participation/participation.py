@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +10,18 @@ from numpy.typing import NDArray
 
 from client_sdk.api.effects import Program, Traffic, work
 from client_sdk.errors import (
+    AggregateMismatch,
     ContributionConflict,
     GaveUp,
     ModelUnavailable,
+    NotAttested,
     NotInCohort,
     PolicyRefused,
     RoundClosed,
     RoundLost,
 )
 from client_sdk.history import History
+from client_sdk.model.best import curve_of, ends_with_best
 from client_sdk.model.recommendation import Recommendations, top_items
 from client_sdk.participation.events import (
     ModelBehind,
@@ -35,41 +38,56 @@ from client_sdk.participation.follow_rounds import (
     await_start,
     follow_rounds,
     is_over,
+    report_waiting,
 )
 from client_sdk.participation.local_work import LocalWork, Stop
 from client_sdk.participation.masked_rounds import take_masked_part
-from client_sdk.participation.unmasked_rounds import take_unmasked_part
+from client_sdk.participation.oneshot_rounds import take_oneshot_part
+from client_sdk.participation.outages import Outages, StoppedInOutage, through_outages
+from client_sdk.participation.refusals import tell_refusals
+from client_sdk.participation.unmasked_rounds import report_rejected, take_unmasked_part
 from client_sdk.training.base import ChecksHistory
-from protocols.errors import ParameterError, RefusalError, ThresholdError
+from protocols.errors import ParameterError, RefusalError, RoundKeyError, ThresholdError
 from protocols.messages import RoundView
 from protocols.messages.stages import opening_state
 from protocols.recipes.base import ModelState
+from protocols.recipes.evaluation_curve import Curve
 from protocols.sums.base import WorksAhead
 
 __all__ = ["Participation"]
 
 _MISSED = (
     *(PolicyRefused, RoundClosed, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable),
-    *(RoundLost, RefusalError, ThresholdError),
+    *(RoundLost, RefusalError, RoundKeyError, ThresholdError, AggregateMismatch, NotAttested),
 )
 """Errors that end a round for this client, but not its part in the task."""
 
 
 @dataclass
 class Participation(LocalWork):
-    """One client of one task. seen: the interactions of the last `run_until_closed`."""
+    """One client of one task.
+
+    seen: the interactions of the last `run_until_closed`. final: the best model of a task that ended with it.
+    """
 
     seen: History | None = None
+    final: ModelState | None = None
 
     def run_round(self, view: RoundView, history: History, progress: Progress | None = None) -> Program[RoundReport]:
         """Take part in the round `view` and return the report.
 
-        Raises `PolicyRefused`, the errors of the upload, `RoundLost`, `RefusalError` and `ThresholdError` in masked
-        rounds, and `ParameterError` when training diverges.
+        Raises `PolicyRefused`, the errors of the upload, `RoundLost`, `RefusalError` and `ThresholdError` in masked and
+        one-shot rounds, and `ParameterError` when training diverges. The server is told when this client refuses the
+        round.
         """
-        if self.terms.mechanism.interactive:
-            return take_masked_part(self, view, history, progress)
-        return take_unmasked_part(self, view, history, progress, Traffic())
+        match self.terms.mechanism.name:
+            case "masked":
+                part = take_masked_part(self, view, history, progress)
+            case "oneshot":
+                part = take_oneshot_part(self, view, history, progress)
+            case _:
+                part = take_unmasked_part(self, view, history, progress, Traffic())
+        return tell_refusals(self, view.number, part)
 
     # --- until the task ends -------------------------------------------------------------------------------------
 
@@ -88,17 +106,37 @@ class Participation(LocalWork):
         progress: Progress | None = None,
         stop: Stop | None = None,
         poll_seconds: float = 20.0,
+        patience: float | None = None,
     ) -> Program[list[RoundReport]]:
         """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
         Errors of a round are reported as `RoundMissed`, and the next round is awaited. `stop` is called before each
-        long poll of `poll_seconds`. Returns the reports of the rounds.
+        long poll of `poll_seconds`. An unreachable server is waited for, at most `patience` seconds at a time when it
+        is given (`GaveUp`). Returns the reports of the rounds.
         """
+        if self.membership.role == "committee":
+            raise ParameterError(
+                f"this client is in the committee of task {self.terms.name!r} and contributes nothing: run hushrec "
+                "committee serve, or CommitteeMember.serve"
+            )
         self.seen = self.history(interactions)
-        if not (yield from self.ready(progress, stop, poll_seconds)):
-            return []
-        with self._working_ahead():
-            return (yield from self._run_rounds(self.seen, progress, stop, poll_seconds))
+        reports: list[RoundReport] = []
+        rounds = self._run_when_ready(self.seen, reports, progress, stop, poll_seconds)
+        with suppress(StoppedInOutage):
+            yield from through_outages(rounds, Outages(patience, progress, stop))
+        return reports
+
+    def _run_when_ready(
+        self,
+        history: History,
+        reports: list[RoundReport],
+        progress: Progress | None,
+        stop: Stop | None,
+        poll_seconds: float,
+    ) -> Program[None]:
+        if (yield from self.ready(progress, stop, poll_seconds)):
+            with self._working_ahead():
+                yield from self._run_rounds(history, reports, progress, stop, poll_seconds)
 
     def _working_ahead(self) -> AbstractContextManager[None]:
         """Let the mechanism precompute between rounds, if it can."""
@@ -108,9 +146,13 @@ class Participation(LocalWork):
         return nullcontext()
 
     def _run_rounds(
-        self, history: History, progress: Progress | None, stop: Stop | None, poll_seconds: float
-    ) -> Program[list[RoundReport]]:
-        reports: list[RoundReport] = []
+        self,
+        history: History,
+        reports: list[RoundReport],
+        progress: Progress | None,
+        stop: Stop | None,
+        poll_seconds: float,
+    ) -> Program[None]:
         change: RoundChange | None = None
         waiting: Waiting | None = None
         handled = 0
@@ -129,13 +171,14 @@ class Participation(LocalWork):
                     report = yield from self._attempt_round(view, history, progress)
                     if report is not None:
                         reports.append(report)
-                case NothingNew(task, etag=None):
+                case NothingNew(task) if change.etag is not None:
+                    waiting = report_waiting(task, waiting, progress)
+                case NothingNew(task):
                     waiting = yield from await_start(task, self.terms.mechanism.needs_keyring, waiting, progress)
-        return reports
 
     def _is_asked(self, view: RoundView) -> bool:
         """Whether the round awaits this client's first message; an earlier process may have sent it already."""
-        opening = opening_state(self.terms.mechanism.interactive)
+        opening = opening_state(self.terms.mechanism.name)
         return view.state == opening and bool(view.in_cohort) and not (view.contributed or view.delivered)
 
     def _attempt_round(
@@ -153,20 +196,44 @@ class Participation(LocalWork):
 
     def _fetch_final_model(self, progress: Progress | None) -> Program[None]:
         try:
-            yield from self.newest(snapshot_wait=60.0)
+            yield from self.newest(60.0, progress)
         except ModelUnavailable as error:
             if progress:
                 progress(ModelBehind(str(error)))
 
-    def newest(self, snapshot_wait: float = 0.0) -> Program[ModelState]:
+    def newest(self, snapshot_wait: float = 0.0, progress: Progress | None = None) -> Program[ModelState]:
         """Return the model after the last completed round, as this client's device group sees it.
 
-        snapshot_wait: see `ModelFollower.follow`. Raises `ModelUnavailable`.
+        When a task that keeps its best model is over, that model is returned; in tasks whose sums the server cannot
+        open, the newest one where this device has not kept the best. snapshot_wait: see
+        `ModelFollower.follow`. progress: receives `AggregateRejected` and `ModelMeasured`. Raises `ModelUnavailable`.
         """
+        state = yield from self._followed(snapshot_wait, progress)
+        if ends_with_best(self.terms.recipe) and (yield from self.calls.task(self.terms.task_id)).state != "open":
+            try:
+                self.final = state = yield from self.follower.final(state)
+            except ModelUnavailable as error:
+                if self.terms.opened_by == "anyone":
+                    raise
+                if progress:
+                    progress(ModelBehind(f"{error}; the newest one is used"))
+        return self.follower.view(state)
+
+    def _followed(self, snapshot_wait: float, progress: Progress | None) -> Program[ModelState]:
         yield from self.ready()
         current = yield from self.calls.current_round(self.terms.task_id)
         upto = 0 if current is None else current.round.number - (not is_over(current.round))
-        return self.follower.view((yield from self.follower.follow(upto, snapshot_wait)).state)
+        caught_up = yield from self.follower.follow(upto, snapshot_wait)
+        report_rejected(caught_up, progress)
+        self.report_measured(caught_up.state, progress)
+        return caught_up.state
+
+    def evaluation(self) -> Program[Curve]:
+        """Return the measurements of the task so far; see `Participant.evaluation`."""
+        curve = curve_of(self.terms.recipe, (yield from self._followed(0.0, None)))
+        if curve is None:
+            raise ParameterError(f"task {self.terms.name!r} has no federated evaluation")
+        return curve
 
     # --- recommending --------------------------------------------------------------------------------------------
 
@@ -175,7 +242,7 @@ class Participation(LocalWork):
 
         interactions: None for those of `run_until_closed`. refresh: whether to update the model first; without, the
         newest model on the device is used and no request is made. The factor of a user that never took part comes from
-        local training, of which nothing is sent.
+        local training, of which nothing is sent. Raises `ModelUnavailable` before round 1 is complete.
         """
         seen = self.seen if interactions is None else History.of(interactions, self.terms.n_items)
         if seen is None:
@@ -183,15 +250,24 @@ class Participation(LocalWork):
         if refresh:
             state = yield from self.newest()
         else:
-            state = self.follower.view(self.follower.at_hand())
+            state = self.follower.view(self.final or self.follower.at_hand())
+        if state.round_number == 0:
+            raise ModelUnavailable(
+                0, "no round of this task has completed yet, so there is no trained model to recommend from"
+            )
         scores = yield from work(lambda: self.scores(state, seen))
         return top_items(scores, seen.items, k)
 
     def scores(self, state: ModelState, history: History) -> NDArray[np.float32]:
-        """Return this user's score of every item, float32 (items,), from its device group's view of the model."""
+        """Return this user's score of every item, float32 (items,), from its device group's view of the model.
+
+        What a device trained on later models does not fit the best one: there it trains for itself again.
+        """
         client_state = self.client_state()
-        if client_state is None:
+        is_final = self.final is not None and state.round_number == self.final.round_number
+        if client_state is None or is_final:
             spec = self.terms.recipe.round_spec(self.terms.seed, max(1, state.round_number))
             client_state = self.half.prepare(spec, state, history, self.rng)
+        if self.client_state() is None:
             self.keep_client_state(client_state)
         return self.half.scores(state, client_state, history)

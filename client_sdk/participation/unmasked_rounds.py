@@ -7,16 +7,28 @@ from time import perf_counter
 import numpy as np
 
 from client_sdk.api.effects import Program, Traffic, metered, work
+from client_sdk.errors import AggregateMismatch
 from client_sdk.history import History
 from client_sdk.model.catch_up import CaughtUp
-from client_sdk.participation.events import ClipWarning, Progress, RoundReport, SnapshotPublished
+from client_sdk.participation.attestations import require_attested, require_no_equivocation
+from client_sdk.participation.events import (
+    AggregateRejected,
+    ClipWarning,
+    Progress,
+    RoundReport,
+    SnapshotPublished,
+    TrainingFailed,
+)
 from client_sdk.participation.ledger import deliver
 from client_sdk.participation.local_work import LocalWork
+from client_sdk.participation.round_key import RoundKeyring, fetch_round_keyring
 from client_sdk.training.base import LocalResult
+from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
+from protocols.errors import HushRecError
 from protocols.messages import RoundView
 from protocols.recipes.base import RoundSpec
 
-__all__ = ["take_unmasked_part"]
+__all__ = ["report_rejected", "take_unmasked_part"]
 
 _SNAPSHOT_VOLUNTEERS = 3.0
 """Average number of cohort members that check whether a snapshot is due: of several uploads only one is kept."""
@@ -27,24 +39,44 @@ def take_unmasked_part(
 ) -> Program[RoundReport]:
     """Catch up, train, seal and upload one contribution to the round `view`; return the report.
 
-    traffic: counts the bytes of the round. Raises `PolicyRefused`, the errors of catching up and of the upload, and
-    `ParameterError` when training diverges.
+    traffic: counts the bytes of the round. Raises `PolicyRefused`, `RoundKeyError` for a public key that is not the
+    key holder's for this round, the errors of catching up, of `require_attested` and of the upload, and in tasks whose
+    sums anyone can open `ParameterError` when training diverges.
     """
     client.policy.check_round(view)
+    require_no_equivocation(client)
     spec = client.spec(view)
     started = perf_counter()
     yield from client.ready(progress)
+    keys = yield from metered(
+        fetch_round_keyring(
+            client.calls, client.terms, client.client_store, client.membership_check, client.follower.keyring, view
+        ),
+        traffic,
+    )
     caught_up = yield from metered(client.follower.follow(view.number - 1, snapshot_wait=60.0), traffic)
+    report_rejected(caught_up, progress)
+    yield from metered(require_attested(client, caught_up.followed), traffic)
+    client.report_measured(caught_up.state, progress)
     current = perf_counter()
-    local = yield from work(lambda: client.train(spec, client.follower.view(caught_up.state), history))
+    local, failure = yield from work(lambda: _train(client, spec, caught_up, history))
+    if progress and failure is not None:
+        progress(TrainingFailed(view.number, failure))
     trained = perf_counter()
-    body = yield from work(lambda: _seal(client, spec, local))
+    body = yield from work(lambda: _seal(client, spec, local, keys))
     sealed = perf_counter()
     if progress and client.policy.too_much_clipped(local.clipped, local.values):
         progress(ClipWarning(view.number, local.clipped, local.values))
     client_id = client.membership.client_id
-    delivery = deliver(client.calls, client.client_store, client.terms.task_id, view.number, client_id, body)
-    yield from metered(delivery, traffic)
+    task_id = client.terms.task_id
+    statements = _statements(keys, caught_up)
+    delivery = deliver(client.calls, client.client_store, task_id, view.number, client_id, body, statements)
+    try:
+        yield from metered(delivery, traffic)
+    except AggregateMismatch:
+        if caught_up.followed.from_snapshot and client.terms.opened_by == "members":
+            client.follower.replay_all()  # the snapshot may be false
+        raise
     uploaded = perf_counter()
     finish_seconds = yield from client.settle(local)
     yield from metered(_publish_snapshot_when_due(client, view, caught_up, progress), traffic)
@@ -67,10 +99,47 @@ def take_unmasked_part(
     )
 
 
-def _seal(client: LocalWork, spec: RoundSpec, local: LocalResult) -> bytes:
+def _statements(keys: RoundKeyring, caught_up: CaughtUp) -> dict[str, str]:
+    """Return what the client states and signs with its contribution: the round's key, and what it has absorbed."""
+    chain = caught_up.followed.chain
+    stated = {} if keys.digest is None else {"round-key": keys.digest}
+    return stated if chain is None else {**stated, AGGREGATE_CHAIN: chain.digest.hex()}
+
+
+def report_rejected(caught_up: CaughtUp, progress: Progress | None) -> None:
+    """Report the aggregates that the model lacks."""
+    if progress:
+        for rejected in caught_up.rejected:
+            progress(AggregateRejected(rejected.round, rejected.reason))
+
+
+def _train(client: LocalWork, spec: RoundSpec, caught_up: CaughtUp, history: History) -> tuple[LocalResult, str | None]:
+    """Return the result of training, or zeros and the reason when training fails in an encrypted task.
+
+    Whether training works may depend on an opened sum, so a client that sent nothing would tell the server about it;
+    a ciphertext of zeros looks like any other.
+    """
+    try:
+        return client.train(spec, client.follower.view(caught_up.state), history), None
+    except (HushRecError, ValueError, ArithmeticError) as error:
+        if client.terms.opened_by == "anyone":
+            raise
+        reason = str(error)
+    layout = client.terms.sum_plan_at(spec.sum_index).layout
+    route = client.terms.recipe.route(spec, client.membership.client_id)
+    if layout.chosen:
+        length = layout.chosen * layout.blocks[0].length
+        blocks = [np.arange(layout.chosen, dtype=np.float64), np.zeros(length)]
+    else:
+        blocks = [np.zeros(block.length) for block in layout.contribution_blocks(route)]
+    kept = client.client_state() or client.half.initial_client_state(client.rng)
+    return LocalResult(blocks, 0, kept, float("nan"), 0), reason
+
+
+def _seal(client: LocalWork, spec: RoundSpec, local: LocalResult, keys: RoundKeyring) -> bytes:
     route = client.terms.recipe.route(spec, client.membership.client_id)
     plan = client.terms.sum_plan_at(spec.sum_index)
-    return client.terms.mechanism.seal(plan, route, local.blocks, client.follower.keyring)
+    return client.terms.mechanism.seal(plan, route, local.blocks, keys.keyring)
 
 
 def _publish_snapshot_when_due(
@@ -80,5 +149,5 @@ def _publish_snapshot_when_due(
         return
     if np.random.default_rng().random() * view.cohort > _SNAPSHOT_VOLUNTEERS:
         return
-    if (yield from client.follower.publish_when_due(caught_up.state, client.policy.snapshot_every)) and progress:
+    if (yield from client.follower.publish_when_due(caught_up.followed, client.policy.snapshot_every)) and progress:
         progress(SnapshotPublished(caught_up.state.round_number))

@@ -16,18 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.data.interactions import Interactions
+from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.base import LocalResult, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.registry import client_half
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
-from protocols.layout import Route
-from protocols.recipes.base import ModelState, Recipe, RoundSpec
+from protocols.layout import Route, whole_route
+from protocols.messages.evaluation import Evaluation
+from protocols.recipes.base import ModelState, Recipe, RoundSpec, main_layout
+from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import check_combination
 from protocols.recipes.registry import recipe as make_recipe
-from protocols.sums.base import SumPlan
-from protocols.sums.masked.plan import MaskedPlan
+from protocols.recipes.spectral_start import start_parameters, start_state
+from protocols.sums.base import SumPlan, plan_sum
+from protocols.sums.masked.packing import pack
+from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.registry import mechanism as find_mechanism
 
@@ -98,6 +103,11 @@ class Federation:
     sampling: "turns" draws cohorts round-robin from one shuffle, as the released CoLR code does, so that every user
     takes part once in users/cohort_size rounds; "uniform" draws each cohort independently. A recipe with a frozen
     cohort has the same cohort in every round.
+    masks: whether masked rounds run with all their stages. False adds the same ring elements without masks, which would
+    cancel: the sum has the same bits, and a round takes about as long as a plain one.
+    evaluation: how the clients measure the model on rows that they hold out; None for no federated evaluation.
+    schedule_rounds: rounds of the task, on which the last rounds of an evaluation depend.
+    start: the last state of a `privirec-k` task from which this one starts; None for the start from the seed.
 
     Raises `ParameterError` for parameters that do not fit, and when a device group has no users.
     """
@@ -113,26 +123,38 @@ class Federation:
     excluded: NDArray[np.int32] | None = None
     user_groups: NDArray[np.int64] | None = None
     sampling: Sampling = "turns"
+    masks: bool = True
+    evaluation: Evaluation | None = None
+    schedule_rounds: int = 100
+    start: ModelState | None = None
 
     def __post_init__(self) -> None:
-        self.recipe: Recipe = make_recipe(self.recipe_name, self.recipe_parameters)
+        plain = make_recipe(self.recipe_name, self.recipe_parameters)
+        if self.start is not None:
+            given, number = self.recipe_parameters, self.start.round_number
+            parameters, _ = start_parameters(plain, given, "simulation", number, b"", self.start)
+            plain = make_recipe(self.recipe_name, parameters)
+        self.recipe: Recipe = with_evaluation(plain, self.evaluation, self.schedule_rounds)
         check_combination(self.recipe, self.mechanism_name)
         self.mechanism = find_mechanism(self.mechanism_name)
-        self.plan = self.mechanism.plan(self.mechanism_parameters, self.recipe.layout(), self.cohort_size)
+        layout = self.recipe.layout(self.recipe.main_sum)
+        self.plan = self.mechanism.plan(self.mechanism_parameters, layout, self.cohort_size)
         self.keyring = self.mechanism.generate_keyring(self.plan) if self.mechanism.needs_keyring else None
         self.task_seed = derive_seed(str(self.seed).encode(), "simulation task")
-        self.state: ModelState = self.recipe.initial_state(self.task_seed)
+        self.state: ModelState = (
+            self.recipe.initial_state(self.task_seed) if self.start is None else start_state(self.recipe, self.start)
+        )
         self._view = self.state
         self.half = client_half(self.recipe, self.training)
         users = self.train.n_users
         draws = np.random.default_rng([self.seed, 1])
         self.client_states: list[ClientState] = [self.half.initial_client_state(draws) for _ in range(users)]
+        self.took_part = np.zeros(users, dtype=bool)
         order = np.random.default_rng([self.seed, 42]).permutation(users)
-        if self.recipe.frozen_cohort:  # a user without a row has nothing to add to sums over everyone's
-            order = order[self.train.user_degrees()[order] > 0]
-        device_group_of = np.zeros(users, np.int64) if self.user_groups is None else self.user_groups
+        order = order[self.train.user_degrees()[order] > 0]  # a user without a row has nothing to contribute
+        self._group_of = np.zeros(users, np.int64) if self.user_groups is None else self.user_groups
         self.orders = [
-            order[device_group_of[order] == device_group] for device_group in range(self.recipe.device_groups)
+            order[self._group_of[order] == device_group] for device_group in range(self.recipe.device_groups)
         ]
         if not all(members.size for members in self.orders):
             raise ParameterError(
@@ -143,6 +165,32 @@ class Federation:
     def user_factors(self) -> NDArray[np.float32]:
         """Every user's factor, float32 (users, dim), for recipes that have one."""
         return np.stack([client_state[USER_FACTOR] for client_state in self.client_states])
+
+    def scores(self, users: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return what each user's device scores with the newest model, float32 (users, items).
+
+        A user who never took part trains for itself first, as its device would. Raises `ParameterError` as the recipe's
+        client half does, for example for a model that cannot score yet.
+        """
+        spec = self.recipe.round_spec(self.task_seed, max(1, self.state.round_number))
+        views = [self.recipe.view(self.state, device_group) for device_group in range(self.recipe.device_groups)]
+        return np.stack([self._scores(int(user), spec, views[self._group_of[user]]) for user in users])
+
+    def history(self, user: int) -> History:
+        """Return the user's rows; with an evaluation by time where the data has times, to hold out the last."""
+        found = self.train.history(user)
+        if self.evaluation is None or self.train.timestamps is None:
+            return found
+        times = self.train.timestamps[self.train.indptr[user] : self.train.indptr[user + 1]]
+        order = np.argsort(times, kind="stable")
+        return History(found.items[order], None if found.ratings is None else found.ratings[order])
+
+    def _scores(self, user: int, spec: RoundSpec, view: ModelState) -> NDArray[np.float32]:
+        history, client_state = self.history(user), self.client_states[user]
+        if not self.took_part[user]:
+            rng = np.random.default_rng([self.seed, 4, user, spec.number])
+            client_state = self.half.prepare(spec, view, history, rng)
+        return self.half.scores(view, client_state, history)
 
     def cohort(self, spec: RoundSpec) -> NDArray[np.int64]:
         """Return the users asked in a round, int64; the same in all rounds if the recipe's cohort is frozen.
@@ -172,7 +220,7 @@ class Federation:
         spec = self.recipe.round_spec(self.task_seed, number)
         plan, cohort, tally = self._plan(spec.sum_index), self.cohort(spec), _Tally()
         self._view = self.recipe.view(self.state, self.recipe.device_group_of(spec.sum_index))
-        if isinstance(plan, MaskedPlan):
+        if isinstance(plan, MaskedPlan) and self.masks:
             total = self._sum_masked(plan, spec, cohort, tally)
         else:
             total = self._sum_sealed(plan, spec, cohort, tally)
@@ -189,7 +237,7 @@ class Federation:
             local = self._train(spec, int(user), tally)
             route = self.recipe.route(spec, str(user))
             with tally.clock("seal"):
-                body = self.mechanism.seal(plan, route, local.blocks, self.keyring)
+                route, body = self._seal(plan, route, local)
             with tally.clock("fold"):
                 self.mechanism.check(plan, route, body)
                 waiting.append((route, body))
@@ -200,6 +248,14 @@ class Federation:
         with tally.clock("open"):
             aggregate = self.mechanism.release(plan, partial or b"")
             return self.mechanism.open(plan, aggregate, cohort.size, self.keyring)
+
+    def _seal(self, plan: SumPlan, route: Route, local: LocalResult) -> tuple[Route, bytes]:
+        """Return the sealed contribution and its route; for a masked sum its ring elements without masks."""
+        if not isinstance(plan, MaskedPlan):
+            return route, self.mechanism.seal(plan, route, local.blocks, self.keyring)
+        whole = whole_route(plan.layout)
+        elements = encode(plan, whole, plan.layout.split(plan.layout.scatter(route, local.blocks)))
+        return whole, pack(elements, plan.bits)
 
     def _sum_masked(
         self, plan: MaskedPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
@@ -220,16 +276,18 @@ class Federation:
     def _plan(self, sum_index: int) -> SumPlan:
         layout = self.recipe.layout(sum_index)
         if layout != self.plan.layout:
-            self.plan = self.mechanism.plan(self.mechanism_parameters, layout, self.cohort_size)
+            main = main_layout(self.recipe)
+            self.plan = plan_sum(self.mechanism, self.mechanism_parameters, layout, self.cohort_size, main)
         return self.plan
 
     def _train(self, spec: RoundSpec, user: int, tally: _Tally) -> LocalResult:
         rng = np.random.default_rng([self.seed, 2, user, spec.number])
         excluded = None if self.excluded is None else self.excluded[user]
-        history = self.train.history(user)
+        history = self.history(user)
         with tally.clock("train"):
             local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng, excluded)
             self.client_states[user] = local.client_state if local.finish is None else local.finish()
+        self.took_part[user] = True
         tally.losses.append(local.loss)
         tally.clipped += local.clipped
         return local

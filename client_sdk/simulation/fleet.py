@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 from time import perf_counter
 from types import TracebackType
@@ -40,15 +41,17 @@ from client_sdk.participation.events import RoundMissed, RoundReport, TaskEnded
 from client_sdk.participation.follow_rounds import RoundChange, RoundChanged, await_round, follow_rounds, is_over
 from client_sdk.participation.keyring import KeyService
 from client_sdk.participation.local_work import Stop
+from client_sdk.participation.outages import Outages, StoppedInOutage, through_outages
 from client_sdk.participation.participant import key_service
 from client_sdk.participation.participation import Participation
+from client_sdk.simulation.fleet_committee import FleetCommittee, acts_upon
 from client_sdk.simulation.fleet_options import FleetOptions
 from client_sdk.simulation.fleet_rounds import CohortMember, FleetRound, play_masked_round, play_unmasked_round
 from client_sdk.training.factors import USER_FACTOR
 from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
-from protocols.messages.stages import opening_state
+from protocols.messages.stages import RoundState, opening_state
 from protocols.recipes.base import ModelState
 
 __all__ = ["Fleet"]
@@ -72,6 +75,9 @@ class Fleet:
         self._identities = list(options.identities or (Identity.generate() for _ in interactions))
         self._cache = ModelCache(options.downloads)
         self._driver = SyncDriver(self._options.client.timeouts)
+        self._closing = threading.Event()
+        self._stop: Stop | None = None
+        self._outages = Outages(options.patience, options.progress, self._is_stopping)
         self._local = threading.local()
         self._drivers: list[SyncDriver] = [self._driver]
         self._pool = ThreadPoolExecutor(options.workers, "hushrec-fleet", self._start_worker)
@@ -79,6 +85,7 @@ class Fleet:
         self._histories: list[History] = []
         self._by_id: dict[str, int] = {}
         self._holder: KeyService | None = None
+        self._committee = FleetCommittee(options, self._run_all)
         self._followers: dict[int | None, ModelFollower] = {}
 
     def _start_worker(self) -> None:
@@ -88,11 +95,26 @@ class Fleet:
     def _run_all(self, programs: Iterable[Callable[[], Program[T]]], progress: CountProgress | None = None) -> list[T]:
         """Run one program per client on the workers and return the results in order. Raises the first error."""
         done: list[T] = []
-        for result in self._pool.map(lambda make: self._local.driver.run(make()), programs):
-            done.append(result)
-            if progress:
-                progress(len(done))
+        queued = [self._pool.submit(self._run_on_worker, make) for make in programs]
+        try:
+            for future in queued:
+                done.append(future.result())
+                if progress:
+                    progress(len(done))
+        finally:
+            for future in queued:
+                future.cancel()
         return done
+
+    def _is_stopping(self) -> bool:
+        return self._closing.is_set() or (self._stop is not None and self._stop())
+
+    def _run_on_worker(self, make: Callable[[], Program[T]]) -> T:
+        driver: SyncDriver = self._local.driver
+        return driver.run(through_outages(make(), self._outages))
+
+    def _run(self, program: Program[T]) -> T:
+        return self._driver.run(through_outages(program, self._outages))
 
     # --- enrolment and keys --------------------------------------------------------------------------------------
 
@@ -121,7 +143,7 @@ class Fleet:
                 None, own_invitation, certificate, options.training, seed, self._cache, device_group=device_group
             )
 
-        first = self._run_all([program(0)])
+        first = [self._driver.run(program(0)())]  # without waiting for a server: the address may be wrong
         self._clients = first + self._run_all((program(index) for index in range(1, len(self._interactions))), progress)
         self._histories = [
             client.history(items) for client, items in zip(self._clients, self._interactions, strict=True)
@@ -141,14 +163,28 @@ class Fleet:
         """
         if self._holder is not None:
             sealed = count(1)
-            delivered = self._driver.run(self._holder.deliver(lambda _: progress(next(sealed)) if progress else None))
+            delivered = self._run(self._holder.deliver(lambda _: progress(next(sealed)) if progress else None))
             if delivered.refused:
                 raise ParameterError(
                     f"the key holder refused {len(delivered.refused)} members: their certificates are invalid"
                 )
+            self._run(self._holder.attend_newest())
         if self._clients[0].terms.mechanism.needs_keyring:
             self._run_all(client.ready for client in self._clients)
             self._share_keyring()
+
+    def enrol_committee(
+        self, invitation: str, certificates: Callable[[CertifiedRole], CertificateSource] | None = None
+    ) -> None:
+        """Enrol the committee of one-shot sums, as many members as the plan has, and publish their first keys.
+
+        certificates: as for `enrol`, which must have been called before. Raises `ParameterError` before it, and for
+        another mechanism.
+        """
+        if not self._clients:
+            raise ParameterError("the fleet is not enrolled: call enrol() first")
+        source = None if certificates is None else certificates("committee")
+        self._committee.enrol(self._url, self._clients[0].terms.sum_plan, invitation, source)
 
     def _share_keyring(self) -> None:
         keyring = self._clients[-1].follower.keyring
@@ -168,35 +204,47 @@ class Fleet:
         """
         if not self._clients:
             raise ParameterError("the fleet is not enrolled: call enrol() first")
-        watcher, done = self._clients[0], list[FleetRound]()
-        opening = opening_state(watcher.terms.mechanism.interactive)
-        change: RoundChange | None = None
-        while not (stop and stop()) and (rounds is None or len(done) < rounds):
-            change = self._driver.run(follow_rounds(watcher.calls, watcher.terms.task_id, change))
-            if isinstance(change, TaskEnded):
-                break
-            if isinstance(change, RoundChanged) and change.view.state == opening:
-                report = self._run_members(change.view)
+        self._stop = stop
+        done: list[FleetRound] = []
+        with suppress(StoppedInOutage):
+            for report in self._play_rounds(rounds):
                 done.append(report)
                 if on_round:
                     on_round(report)
         return done
+
+    def _play_rounds(self, rounds: int | None) -> Iterator[FleetRound]:
+        """Play each round that opens and yield its report, until the task ends, or `rounds` rounds are over."""
+        watcher, played = self._clients[0], 0
+        opening = opening_state(watcher.terms.mechanism.name)
+        change: RoundChange | None = None
+        while not self._is_stopping() and (rounds is None or played < rounds):
+            change = self._run(follow_rounds(watcher.calls, watcher.terms.task_id, change))
+            if isinstance(change, TaskEnded):
+                return
+            if isinstance(change, RoundChanged) and change.view.state == opening:
+                yield self._run_members(change.view)
+                played += 1
 
     def _run_members(self, view: RoundView) -> FleetRound:
         started = perf_counter()
         watcher = self._clients[0]
         self._sync(view.number - 1)
         terms = watcher.terms
-        cohort = self._driver.run(watcher.calls.cohort(terms.task_id, view.number, terms.schedule.cohort_size)).clients
+        cohort = self._run(watcher.calls.cohort(terms.task_id, view.number, terms.schedule.cohort_size)).clients
         dropped = self._options.dropout_rng.random(len(cohort)) < self._options.dropout
         dropouts = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
         members = [self._member(each, each in dropouts) for each in cohort if each in self._by_id]
-        if watcher.terms.mechanism.interactive:
+        if watcher.terms.mechanism.name == "masked":
             outcomes = play_masked_round(
                 members, view, self._run_all, self._await_next_state, self._options.dropout_stage
             )
         else:
             outcomes = play_unmasked_round(members, view, self._run_all)
+        self._committee.unmask(view, self._await_next_proposal)
+        if self._holder is not None and terms.opened_by == "holder":
+            self._await(view.number, lambda seen: is_over(seen) or seen.state == RoundState.DECRYPTING)
+            self._run(self._holder.attend_newest())
         end = self._await(view.number, is_over)
         if end.state == "complete":
             self._sync(view.number)
@@ -219,9 +267,13 @@ class Fleet:
         """Wait until the round is in another state than `seen`, and return it."""
         return self._await(seen.number, lambda view: view.state != seen.state)
 
+    def _await_next_proposal(self, seen: RoundView) -> RoundView:
+        """Wait until the committee of the round has something else to do than for `seen`, and return the round."""
+        return self._await(seen.number, lambda view: acts_upon(view) != acts_upon(seen))
+
     def _await(self, number: int, is_awaited: Callable[[RoundView], bool]) -> RoundView:
         watcher = self._clients[0]
-        return self._driver.run(await_round(watcher.calls, watcher.terms.task_id, number, is_awaited))
+        return self._run(await_round(watcher.calls, watcher.terms.task_id, number, is_awaited))
 
     def _sync(self, upto: int) -> None:
         """Update the shared catalogues and models to the end of round `upto`, and publish a snapshot if one is due."""
@@ -231,20 +283,18 @@ class Fleet:
             for device_group, follower in self._model_followers().items()
             if self._cache.catalogue(terms.task_id, device_group, upto) is None
         ]
-        if behind and self._holder is not None and terms.opened_by == "holder" and upto:
-            self._driver.run(self._holder.publish_newest(upto))
         for follower in behind:
             self._update(follower, upto)
 
     def _update(self, follower: ModelFollower, upto: int) -> None:
         """Update the catalogue and the model of one device group."""
         calls, task_id, device_group = follower.calls, follower.terms.task_id, follower.view_group
-        newer = self._driver.run(fetch_catalogue(calls, follower.terms, follower.known, upto))
-        snapshot = self._driver.run(calls.latest_snapshot(task_id)) if upto else None
+        newer = self._run(fetch_catalogue(calls, follower.terms, follower.known, upto))
+        snapshot = self._run(calls.latest_snapshot(task_id)) if upto else None
         self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, newer.completed, snapshot))
-        state = self._driver.run(follower.follow(upto)).state
-        if self._driver.run(follower.publish_when_due(state, self._options.policy.snapshot_every)):
-            snapshot = self._driver.run(calls.latest_snapshot(task_id))
+        followed = self._run(follower.follow(upto)).followed
+        if self._run(follower.publish_when_due(followed, self._options.policy.snapshot_every)):
+            snapshot = self._run(calls.latest_snapshot(task_id))
             self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, (), snapshot))
 
     def _model_followers(self) -> dict[int | None, ModelFollower]:
@@ -305,8 +355,9 @@ class Fleet:
         return sum(each.traffic.up for each in self._drivers), sum(each.traffic.down for each in self._drivers)
 
     def close(self) -> None:
-        """Stop the workers and close all connections."""
-        self._pool.shutdown()
+        """Cancel what is queued, let each worker finish its current client, and close all connections."""
+        self._closing.set()
+        self._pool.shutdown(cancel_futures=True)
         for driver in self._drivers:
             driver.close()
 

@@ -11,6 +11,7 @@ import numpy as np
 from client_sdk.agreement.policy import Policy
 from client_sdk.local_state.identity import Identity
 from client_sdk.participation.enroller import ClientOptions
+from client_sdk.participation.events import Progress
 from client_sdk.training.base import TrainingConfig
 from protocols.errors import ParameterError
 from protocols.messages.stages import MASKED_STATES
@@ -19,7 +20,7 @@ __all__ = ["FleetOptions"]
 
 
 def _any_mechanism() -> Policy:
-    return Policy(mechanisms=frozenset({"ckks", "masked", "paillier", "plain"}))
+    return Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "paillier", "plain"}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,8 @@ class FleetOptions:
     same rounds.
     device_groups: the device group of each client. Required when the recipe has several groups.
     client: retries, timeouts and chunk size of every client.
+    patience: seconds for which an unreachable server is waited for, each time; None waits as long as it takes.
+    progress: receives `ServerUnreachable` and `ServerBack`, from the workers' threads.
     """
 
     training: TrainingConfig | None = None
@@ -51,6 +54,8 @@ class FleetOptions:
     identities: Sequence[Identity] | None = field(default=None, repr=False)
     device_groups: Sequence[int] | None = None
     client: ClientOptions = field(default_factory=ClientOptions)
+    patience: float | None = None
+    progress: Progress | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.workers < 1:

@@ -1,4 +1,4 @@
-"""One round of a fleet: unmasked (one contribution per client) or masked (one message per client and stage)."""
+"""One round of a fleet: one contribution per client, or masked (one message per client and stage)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from client_sdk.history import History
 from client_sdk.participation.events import RoundMissed, RoundReport
 from client_sdk.participation.masked_rounds import MaskedRound
 from client_sdk.participation.participation import Participation
+from client_sdk.participation.refusals import tell_refusals
 from protocols.errors import CodecError, RefusalError, ThresholdError
 from protocols.messages import RoundView
 from protocols.messages.stages import MASKED_STATES, RoundState
@@ -102,7 +103,7 @@ class FleetRound:
 def play_unmasked_round(
     members: Sequence[CohortMember], view: RoundView, run_all: RunAll
 ) -> list[RoundReport | RoundMissed]:
-    """Play an unmasked round: one contribution per client. Returns one outcome per member, in order.
+    """Play a round in which each client sends one contribution, and no more. Returns one outcome per member, in order.
 
     Raises `PolicyRefused`; other errors of a client become its `RoundMissed`.
     """
@@ -115,7 +116,7 @@ def play_unmasked_round(
                 return (yield from member.client.run_round(member.view(view), member.history))
             except PolicyRefused:
                 raise
-            except ClientSDKError as error:
+            except (ClientSDKError, RefusalError) as error:
                 return RoundMissed(view.number, str(error))
 
         return program
@@ -157,7 +158,8 @@ class _MaskedMember:
     def send_message(self, view: RoundView) -> Callable[[], Program[None]]:
         def program() -> Program[None]:
             try:
-                yield from self.round.advance(self.member.view(view))
+                advance = self.round.respond(self.member.view(view))
+                yield from tell_refusals(self.member.client, view.number, advance)
             except PolicyRefused:
                 raise
             except (ClientSDKError, RefusalError, ThresholdError, CodecError) as error:

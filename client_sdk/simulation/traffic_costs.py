@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from protocols.errors import ParameterError
 from protocols.layout import Block, Route, VectorLayout
-from protocols.recipes.base import Recipe
+from protocols.recipes.base import Recipe, main_layout
 from protocols.recipes.svd import SVD
 from protocols.recipes.topk.recipe import TopKRecipe
-from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.base import Mechanism, SumPlan, plan_sum
 
 __all__ = ["MIB", "Link", "Traffic", "published_traffic", "wire_traffic"]
 
@@ -29,6 +29,8 @@ _FLOAT32: Final = 4
 _ROSTER_HEAD: Final = 4
 _ROSTER_ENTRY: Final = 306
 """Identity key, mailbox key, membership certificate, advertisement, and the length of the id."""
+_COMMITTEE_KEY: Final = 244
+"""Signed key of a member of the committee, and its length, without the id."""
 _CLIENT_ID: Final = 22
 """Length of a client id of this version's server."""
 _SEED: Final = bytes(32)
@@ -109,17 +111,18 @@ def wire_traffic(
     """Return the traffic as sent: contributions up, aggregates or snapshots of the model down.
 
     parameters: of the mechanism. clients: contributions per sum, on which the plan's budget and the other messages of a
-    masked round depend. Where device groups take turns, a client contributes in the rounds of its `device_group`. It
-    downloads its group's view of the model in these rounds or, where the server cannot open the sums, every aggregate.
-    Control messages, about a kilobyte per round, are not included. Raises `ParameterError` and `BudgetError`.
+    masked or one-shot round depend. Where device groups take turns, a client contributes in the rounds of its
+    `device_group`. It downloads its group's view of the model in these rounds or, where the server cannot open the
+    sums, every aggregate. Control messages, about a kilobyte per round, are not included. Raises `ParameterError` and
+    `BudgetError`.
     """
 
     @cache
     def plan_of(layout: VectorLayout) -> SumPlan:
-        return mechanism.plan(parameters, layout, clients)
+        return plan_sum(mechanism, parameters, layout, clients, main_layout(recipe))
 
     up = down = 0
-    handshake = _masked_handshake if mechanism.interactive else _no_handshake
+    handshake = {"masked": _masked_handshake, "oneshot": _oneshot_handshake}.get(mechanism.name, _no_handshake)
     for layout, route, sum_index in _sums(recipe, rounds, device_group):
         plan = plan_of(layout)
         by_snapshot = recipe.by_snapshot and plan.opened_by == "anyone"
@@ -151,8 +154,16 @@ def _masked_handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
     down = _ROSTER_HEAD + clients * (_ROSTER_ENTRY + _CLIENT_ID)
     down += messages.inbox_bytes(clients, neighbourhood.degree) + messages.set_bytes(clients)
     if plan.mode == "semi-malicious":
-        down += messages.confirmations_bytes(neighbourhood.degree)
+        down += messages.confirmations_bytes(clients)
     return up, down
+
+
+def _oneshot_handshake(plan: SumPlan, _clients: int) -> tuple[int, int]:
+    """Bytes up and down of a one-shot round without the contribution: the ticket, and the committee's keys."""
+    from protocols.sums.oneshot.mechanism import own_plan
+
+    own = own_plan(plan)
+    return own.ticket_bytes, own.committee * (_COMMITTEE_KEY + _CLIENT_ID)
 
 
 def _sums(recipe: Recipe, rounds: int, device_group: int) -> Iterator[tuple[VectorLayout, Route, int]]:

@@ -11,16 +11,36 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.base import LocalResult
+from client_sdk.training.item_counts import count_items, logit_offsets, uncounted
 from client_sdk.training.local import train_locally
 from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor
+from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec, Update
 from protocols.recipes.factors import factors_of
+from protocols.recipes.item_counts import BiasedParameters, CountedFactors, item_biases
 from protocols.recipes.rows import FactorRecipe
+from protocols.recipes.spectral_start import projected_user, start_of
 
-__all__ = ["USER_FACTOR", "FactorHalf"]
+__all__ = ["USER_FACTOR", "FactorHalf", "user_factor"]
 
 USER_FACTOR: Final = "user_factor"
 """Key in the client state: float32 (dim,)."""
+
+
+def user_factor(
+    parameters: object, state: ModelState, client_state: ClientState, history: History
+) -> NDArray[np.float32]:
+    """Return p, float32 (dim,). In a task that starts from a spectrum, a client that has not trained yet projects its
+    row on the item factors of `state`.
+
+    Raises `ParameterError` if it has to project and has no interactions.
+    """
+    own = np.asarray(client_state[USER_FACTOR], dtype=np.float32)
+    if start_of(parameters) is None or own.any() or not isinstance(parameters, BiasedParameters):
+        return own
+    if not isinstance(state, CountedFactors) or not len(history):
+        raise ParameterError("a user factor is projected from item counts and at least one interaction")
+    return projected_user(state, history.items, parameters.start_weight)
 
 
 @dataclass(frozen=True)
@@ -31,8 +51,11 @@ class FactorHalf:
     training: MFConfig = field(default_factory=MFConfig)
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Return a random user factor."""
-        return {USER_FACTOR: init_user_factor(self.recipe.parameters.dim, rng)}
+        """Return a random user factor; in a task that starts from a spectrum zeros, which `user_factor` replaces."""
+        if start_of(self.recipe.parameters) is not None:
+            return {USER_FACTOR: np.zeros(self.recipe.parameters.dim, np.float32)}
+        user = init_user_factor(self.recipe.parameters.dim, rng)
+        return {USER_FACTOR: user, **uncounted(self.recipe.count_sums)}
 
     def contribute(
         self,
@@ -44,10 +67,13 @@ class FactorHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """Train on positives and drawn negatives; return the change in the layout of the recipe."""
+        """Return the client's item counts, or train on positives and drawn negatives and return the change."""
+        if spec.sum_index <= self.recipe.count_sums:
+            return count_items(spec, self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng, excluded)
         blocks, clipped = self.recipe.contribute(spec, client_id, Update(local.items, local.values))
-        return LocalResult(blocks, clipped, {USER_FACTOR: local.user_factor}, local.loss, local.samples)
+        kept = {**client_state, USER_FACTOR: local.user_factor}
+        return LocalResult(blocks, clipped, kept, local.loss, local.samples)
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return a user factor from local training."""
@@ -55,8 +81,11 @@ class FactorHalf:
         return {USER_FACTOR: local.user_factor}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """Return the logits q_i . p."""
-        return (factors_of(state).item_factors @ client_state[USER_FACTOR]).astype(np.float32)
+        """Return the logits q_i . p, plus b_i with item biases."""
+        own = user_factor(self.recipe.parameters, state, client_state, history)
+        scores = (factors_of(state).item_factors @ own).astype(np.float32)
+        biases = item_biases(state)
+        return scores if biases is None else scores + biases
 
     def _train(
         self,
@@ -68,6 +97,8 @@ class FactorHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None,
     ) -> LocalUpdate:
-        factors, own = factors_of(state).item_factors, np.asarray(client_state[USER_FACTOR], dtype=np.float32)
+        factors = factors_of(state).item_factors
+        own = user_factor(self.recipe.parameters, state, client_state, history)
         projection = self.recipe.projection(spec, client_id)
-        return train_locally(projection, factors, own, history.items, self.training, rng, excluded)
+        offsets = logit_offsets(state, self.training.negatives)
+        return train_locally(projection, factors, own, history.items, self.training, rng, excluded, offsets)

@@ -19,15 +19,16 @@ def train_locally(
     config: MFConfig,
     rng: np.random.Generator,
     excluded: NDArray[np.int32] | None = None,
+    offsets: NDArray[np.float32] | None = None,
 ) -> LocalUpdate:
     """Train item rows and the user factor on `positives`, int32 (k,); no argument is changed.
 
     projection: None to train full rows (FedMF), or a matrix B, float32 (rank, dim), to train the low-rank factor A
     (CoLR, SCoLR). item_factors: float32 (items, dim). user_factor: float32 (dim,). excluded: items that are never
-    drawn as negatives; see `client_sdk.training.negatives`. Raises `ParameterError` without positives and for wrong
-    shapes.
+    drawn as negatives; see `client_sdk.training.negatives`. offsets: added to the items' logits, float32 (items,),
+    None for zeros. Raises `ParameterError` without positives and for wrong shapes.
     """
     n_items = item_factors.shape[0]
     if projection is None:
-        return train_full(item_factors, user_factor, positives, n_items, config, rng, excluded)
-    return train_lowrank(item_factors, user_factor, projection, positives, n_items, config, rng, excluded)
+        return train_full(item_factors, user_factor, positives, n_items, config, rng, excluded, offsets)
+    return train_lowrank(item_factors, user_factor, projection, positives, n_items, config, rng, excluded, offsets)

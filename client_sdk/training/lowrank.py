@@ -25,12 +25,13 @@ def train_lowrank(
     config: MFConfig,
     rng: np.random.Generator,
     excluded: NDArray[np.int32] | None = None,
+    offsets: NDArray[np.float32] | None = None,
 ) -> LocalUpdate:
     """Train the user factor and the rows of A that the samples use; the update's values are these rows (k, r).
 
     item_factors: float32 (n_items, d), not changed. projection: B, float32 (r, d); for SCoLR the rows of B for the
-    client's columns, so r is the client's own rank. Raises `ParameterError` if the shapes do not match, without
-    positives, and if there is no negative.
+    client's columns, so r is the client's own rank. offsets: added to the items' logits, float32
+    (n_items,). Raises `ParameterError` if the shapes do not match, without positives, and if there is no negative.
     """
     rank, dim = projection.shape
     if item_factors.shape[1] != dim:
@@ -42,7 +43,8 @@ def train_lowrank(
     rate = np.float32(config.learning_rate * np.sqrt(rank / dim))
     decay = np.float32(2 * config.weight_decay)
     losses: dict[int, list[float]] = {}
-    for epoch, step in steps(samples, rows, user, config, rng):
+    fixed = None if offsets is None else offsets[samples.items]
+    for epoch, step in steps(samples, rows, user, config, rng, fixed):
         gradient = step.residuals[:, None] * (projection @ user) + decay * (rows[step.rows] @ projection.T)
         change = -rate * gradient
         low[step.rows] += change

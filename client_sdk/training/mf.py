@@ -142,13 +142,17 @@ def steps(
     user_factor: NDArray[np.float32],
     config: MFConfig,
     rng: np.random.Generator,
+    offsets: NDArray[np.float32] | None = None,
 ) -> Iterator[tuple[int, Step]]:
-    """Yield (epoch, step) for each shuffled batch. The caller updates `item_rows` (k, d) and `user_factor` in place."""
+    """Yield (epoch, step) for each shuffled batch. The caller updates `item_rows` (k, d) and `user_factor` in place.
+
+    offsets: added to the logit of each item of `samples`, float32 (k,); None for zeros.
+    """
     for epoch in range(config.epochs):
         order = rng.permutation(samples.rows.size)
         for start in range(0, order.size, config.batch_size):
             batch = order[start : start + config.batch_size]
-            yield epoch, _step(samples.rows[batch], samples.labels[batch], item_rows, user_factor, config)
+            yield epoch, _step(samples.rows[batch], samples.labels[batch], item_rows, user_factor, config, offsets)
 
 
 def _step(
@@ -157,9 +161,12 @@ def _step(
     item_rows: NDArray[np.float32],
     user_factor: NDArray[np.float32],
     config: MFConfig,
+    offsets: NDArray[np.float32] | None,
 ) -> Step:
     factors = item_rows[rows]
     logits = factors @ user_factor
+    if offsets is not None:
+        logits += offsets[rows]
     residuals = (0.5 + 0.5 * np.tanh(0.5 * logits) - labels).astype(np.float32)  # sigmoid(x) = (1 + tanh(x/2)) / 2
     counts = np.bincount(rows, minlength=len(item_rows))
     used = np.flatnonzero(counts)
@@ -177,18 +184,20 @@ def train_full(
     config: MFConfig,
     rng: np.random.Generator,
     excluded: NDArray[np.int32] | None = None,
+    offsets: NDArray[np.float32] | None = None,
 ) -> LocalUpdate:
     """Train the user factor and the item rows of the samples (FedMF); the update's values are their changes (k, d).
 
-    item_factors: float32 (n_items, d), not changed. Raises `ParameterError` without positives or negatives, and if the
-    shapes do not match.
+    item_factors: float32 (n_items, d), not changed. offsets: added to the items' logits, float32 (n_items,). Raises
+    `ParameterError` without positives or negatives, and if the shapes do not match.
     """
     check_shapes(item_factors, user_factor, n_items)
     samples = draw_samples(positives, n_items, config.negatives, rng, excluded)
     start = item_factors[samples.items]
     rows, user = start.copy(), user_factor.copy()
     losses: dict[int, list[float]] = {}
-    for epoch, step in steps(samples, rows, user, config, rng):
+    fixed = None if offsets is None else offsets[samples.items]
+    for epoch, step in steps(samples, rows, user, config, rng, fixed):
         before = rows[step.rows]
         rows[step.rows] -= config.learning_rate * (
             step.residuals[:, None] * user + np.float32(2 * config.weight_decay) * before

@@ -22,11 +22,13 @@ from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.adam import Adam, OuterAdam
 from client_sdk.training.base import LocalResult, TrainingConfig
-from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.factors import USER_FACTOR, user_factor
+from client_sdk.training.item_counts import count_items, logit_offsets, uncounted
 from client_sdk.training.mf import Samples, check_shapes, draw_samples
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec, Update
 from protocols.recipes.factors import factors_of
+from protocols.recipes.item_counts import item_biases
 from protocols.recipes.pfedclr import PFedCLR
 
 Array = NDArray[np.floating[Any]]
@@ -164,8 +166,17 @@ class LowRank:
         return self._flat.gradients
 
 
-def descend(model: Trainable, samples: Samples, config: PFedCLRConfig, rng: np.random.Generator) -> float:
-    """Train `model` for `config.epochs` epochs over the shuffled samples; return the mean loss of the last epoch."""
+def descend(
+    model: Trainable,
+    samples: Samples,
+    config: PFedCLRConfig,
+    rng: np.random.Generator,
+    offsets: NDArray[np.float32] | None = None,
+) -> float:
+    """Train `model` for `config.epochs` epochs over the shuffled samples; return the mean loss of the last epoch.
+
+    offsets: added to the logit of each item of `samples`, float32 (k,); None for zeros.
+    """
     losses: list[float] = []
     for epoch in range(config.epochs):
         order = rng.permutation(samples.rows.size)
@@ -173,6 +184,8 @@ def descend(model: Trainable, samples: Samples, config: PFedCLRConfig, rng: np.r
             batch = order[start : start + config.batch_size]
             rows, labels = samples.rows[batch], samples.labels[batch]
             logits = model.logits()[rows]
+            if offsets is not None:
+                logits += offsets[rows]
             residuals = (0.5 + 0.5 * np.tanh(0.5 * logits) - labels) / batch.size  # sigmoid(x) = (1 + tanh(x/2)) / 2
             if epoch == config.epochs - 1:
                 losses.append(float(np.mean(np.logaddexp(0.0, logits) - labels * logits)))
@@ -192,14 +205,20 @@ class PFedCLRHalf:
     entropy: Callable[[int], bytes] = os.urandom
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Return p and B from N(0, 1), equal for all clients or the client's own, and A or W zero."""
+        """Return p and B from N(0, 1), equal for all clients or the client's own, and A or W zero.
+
+        In a task that starts from a spectrum p is zeros, which `user_factor` replaces.
+        """
         p = self.recipe.parameters
         user, basis = self.recipe.shared_start()
+        if p.start_from is not None:
+            user = np.zeros_like(user)
         if p.start == "own":
-            user = rng.standard_normal(p.dim).astype(np.float32)
+            user = rng.standard_normal(p.dim).astype(np.float32) if p.start_from is None else user
             basis = rng.standard_normal((p.rank, p.dim)).astype(np.float32)
         client_state: dict[str, NDArray[np.generic]] = {
             USER_FACTOR: user,
+            **uncounted(p.counting),
         }
         if p.variant == "clr":
             client_state[BUFFER_ROWS] = np.zeros((p.items, p.rank), np.float32)
@@ -218,7 +237,9 @@ class PFedCLRHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """Run step 1 and return its contribution; `finish` of the result runs step 2."""
+        """Return the client's item counts, or run step 1 and return its contribution; `finish` then runs step 2."""
+        if spec.sum_index <= self.recipe.count_sums:
+            return count_items(spec, self.recipe.parameters.items, history, client_state)
         first = self._train_items(state, history, client_state, rng, excluded)
         update = Update(first.samples.items, first.rows - first.start)
         blocks, clipped = self.recipe.contribute(update, len(history), self.entropy)
@@ -236,14 +257,15 @@ class PFedCLRHalf:
         return self._personalise(self._train_items(state, history, self.initial_client_state(rng), rng, None), rng)
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """Return the logits p . (q_i + w_i), where w_i is a_i B or a row of W."""
-        user = client_state[USER_FACTOR]
+        """Return the logits p . (q_i + w_i), where w_i is a_i B or a row of W, plus b_i with item biases."""
+        user = user_factor(self.recipe.parameters, state, client_state, history)
         scores = factors_of(state).item_factors @ user
         if BUFFER in client_state:
             scores += client_state[BUFFER] @ user
         if BUFFER_ROWS in client_state:
             scores += client_state[BUFFER_ROWS] @ (client_state[BUFFER_BASIS] @ user)
-        return np.asarray(scores, dtype=np.float32)
+        biases = item_biases(state)
+        return np.asarray(scores if biases is None else scores + biases, dtype=np.float32)
 
     def _train_items(
         self,
@@ -255,7 +277,10 @@ class PFedCLRHalf:
     ) -> _FirstStep:
         """Run step 1: train Q from the shared model. p is frozen except in variants af and fedmf."""
         p, config = self.recipe.parameters, self.training
-        factors, user = factors_of(state).item_factors, np.array(client_state[USER_FACTOR], dtype=np.float32)
+        factors, user = (
+            factors_of(state).item_factors,
+            user_factor(self.recipe.parameters, state, client_state, history).copy(),
+        )
         check_shapes(factors, user, p.items)
         samples = draw_samples(history.items, p.items, config.negatives, rng, excluded)
         start = factors[samples.items]
@@ -263,8 +288,10 @@ class PFedCLRHalf:
         model = (
             FrozenUser(None, start, user, eta) if p.variant in ("clr", "cf") else FreeUser(None, start, user, [eta] * 2)
         )
-        loss = descend(model, samples, config, rng)
-        return _FirstStep(samples, start, model.rows, {**client_state, USER_FACTOR: model.user.copy()}, loss)
+        offsets = logit_offsets(state, config.negatives)
+        fixed = None if offsets is None else offsets[samples.items]
+        loss = descend(model, samples, config, rng, fixed)
+        return _FirstStep(samples, start, model.rows, {**client_state, USER_FACTOR: model.user.copy()}, loss, fixed)
 
     def _personalise(self, first: _FirstStep, rng: np.random.Generator) -> ClientState:
         """Run step 2 with Q_u frozen: train p, A and B (clr), p and W (cf), W (af), or nothing (fedmf)."""
@@ -280,7 +307,7 @@ class PFedCLRHalf:
             model = FreeUser(first.rows, rows, user, [beta, eta])
         else:
             model = LowRank(first.rows, rows, client_state[BUFFER_BASIS], user, [beta, beta, eta])
-        descend(model, first.samples, config, rng)
+        descend(model, first.samples, config, rng, first.offsets)
         whole = client_state[name].copy()
         whole[first.samples.items] = model.rows
         kept = {**client_state, USER_FACTOR: model.user.copy(), name: whole}
@@ -289,10 +316,12 @@ class PFedCLRHalf:
 
 @dataclass(frozen=True)
 class _FirstStep:
-    """The result of step 1: the samples, the rows (k, d) of Q and of Q_u, the client state and the loss."""
+    """The result of step 1: the samples, the rows (k, d) of Q and of Q_u, the client state, the loss and the logit
+    offsets (k,), if any."""
 
     samples: Samples
     start: NDArray[np.float32]
     rows: NDArray[np.float32]
     client_state: ClientState
     loss: float
+    offsets: NDArray[np.float32] | None

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from client_sdk.filters import FILTERS, Components, Filter, TurboCF, user_row
+from client_sdk.filters import FILTERS, Components, Filter, TurboCF, preset, user_row
+from client_sdk.filters.registry import PRESETS
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.base import LocalResult
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.privirec.recipe import PriviRec, PriviRecK
 from protocols.recipes.privirec.state import PriviRecState, privirec_state
 from protocols.recipes.privirec.triangle import row_starts, triangle_places
 
@@ -102,7 +103,8 @@ def components_of(recipe: PriviRecK, state: ModelState) -> Components:
     own, p = privirec_state(state), recipe.parameters
     if own.sum_index < 2:
         raise ParameterError(
-            f"the model has no singular vectors yet: {own.sum_index} of {recipe.steps} sums are complete"
+            "the model has no singular vectors yet, which recommendations need: "
+            f"{own.sum_index} of {recipe.steps} sums are complete, and the first vectors come with sum 2"
         )
     return Components(
         own.item_degrees,
@@ -128,10 +130,13 @@ def _whole_matrix(triangle: NDArray[np.float32], items: int) -> csr_array[Any, A
 def matching_filter(recipe: PriviRecK, name: str | None = None) -> Filter:
     """Return the filter `name`, set to the recipe's user exponent.
 
-    name: None for GF-CF, or for Turbo-CF if the exponent is not 1/2. Raises `ParameterError` for an unknown name and
-    for a filter that needs a different exponent.
+    name: None for GF-CF, or for Turbo-CF if the exponent is not 1/2. `NAME/PRESET` gives a filter its published
+    settings for a data set of `PRESETS`. Raises `ParameterError` for an unknown name or preset, for a filter that needs
+    a different exponent, and for published settings that need the Gram matrix in a task without it.
     """
     exponent = recipe.parameters.user_exponent
+    if name is not None and "/" in name:
+        return _published(recipe, *name.split("/", 1))
     chosen = name or ("gf-cf" if isclose(exponent, 0.5) else "turbo-cf")
     if chosen not in FILTERS:
         raise ParameterError(f"unknown graph filter {chosen!r}: choose one of {', '.join(sorted(FILTERS))}")
@@ -142,4 +147,19 @@ def matching_filter(recipe: PriviRecK, name: str | None = None) -> Filter:
         raise ParameterError(
             f"{chosen} needs user exponent {found.user_exponent:g}, but this task has {exponent:g}: use turbo-cf"
         )
+    return found
+
+
+def _published(recipe: PriviRecK, name: str, dataset: str) -> Filter:
+    """Return the filter `name` with its published settings for `dataset`, checked against the task."""
+    if dataset not in PRESETS:
+        raise ParameterError(f"there are no published settings for {dataset!r}: choose one of {', '.join(PRESETS)}")
+    found, exponent = preset(name, dataset), recipe.parameters.user_exponent
+    if not isclose(found.user_exponent, exponent):
+        raise ParameterError(
+            f"the settings of {name} for {dataset} need user exponent {found.user_exponent:g}, but this task has "
+            f"{exponent:g}"
+        )
+    if found.needs_gram and not isinstance(recipe, PriviRec):
+        raise ParameterError(f"the settings of {name} for {dataset} need the Gram matrix: a task of recipe 'privirec'")
     return found

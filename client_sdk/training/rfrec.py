@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,10 +24,12 @@ from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.adam import Adam
 from client_sdk.training.base import LocalResult
 from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.item_counts import COUNTED, may_count, uncounted
 from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec, RFRecState, rfrec_state
+from protocols.recipes.rfrec.means import item_means, rating_offsets
+from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec, RFRecMeansState, RFRecState, rfrec_state
 
 __all__ = ["AVERAGE", "OWN_ITEMS", "SUM_INDEX", "RFRecHalf"]
 
@@ -70,6 +72,7 @@ class RFRecHalf:
             OWN_ITEMS: none,
             AVERAGE: none,
             SUM_INDEX: np.zeros(1, np.int64),
+            **uncounted(self.recipe.parameters.counting),
         }
         if self.recipe.parameters.rule.adam:
             client_state |= dict(zip(_MOMENTS, (np.zeros_like(user), np.zeros_like(user), none, none), strict=True))
@@ -91,11 +94,14 @@ class RFRecHalf:
         `rng` and `excluded` are not used, because nothing is drawn. Raises `ParameterError` also for ratings that are
         missing or outside the task's range.
         """
-        ratings, newest = self._ratings(history), rfrec_state(state)
+        newest = rfrec_state(state)
+        ratings, _ = self._ratings(history, newest)
         if newest.sum_index != spec.sum_index - 1:
             raise ParameterError(
                 f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {newest.sum_index}"
             )
+        if spec.sum_index <= self.recipe.parameters.counting:
+            return self._rate_items(spec, ratings, client_state)
         device = self._device(newest, client_state)
         if device.sum_index > spec.sum_index:
             raise ParameterError(
@@ -105,35 +111,55 @@ class RFRecHalf:
         device.known = newest.item_factors
         loss = self._train(device, ratings, newest, spec.sum_index)
         blocks, clipped = self.recipe.contribute(newest, device.model.items, self.entropy)
-        return LocalResult(blocks, clipped, self._client_state(device), loss, len(history))
+        return LocalResult(blocks, clipped, {**client_state, **self._client_state(device)}, loss, len(history))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return a user factor after the steps of all sums of the task so far, each with the newest average."""
         newest = rfrec_state(state)
         device = self._device(newest, self.initial_client_state(rng))
         device.sum_index = 0
-        self._train(device, self._ratings(history), newest, newest.sum_index)
+        self._train(device, self._ratings(history, newest)[0], newest, newest.sum_index)
         return self._client_state(device)
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the predicted rating of each item, from the average and the user factor after all missed steps."""
         newest = rfrec_state(state)
         device = self._device(newest, client_state)
-        if device.sum_index < newest.sum_index:
-            self._train(device, self._ratings(history), newest, newest.sum_index)
-        return predicted_ratings(newest.item_factors @ device.model.users[0], self.recipe.parameters)
+        products = np.zeros(1, np.float32)
+        if isinstance(newest, RFRecMeansState) or device.sum_index < newest.sum_index:
+            ratings, offsets = self._ratings(history, newest)
+            self._train(device, ratings, newest, newest.sum_index)
+            products = offsets
+        products = newest.item_factors @ device.model.users[0] + products
+        return predicted_ratings(products, self.recipe.parameters)
 
     def check(self, history: History) -> None:
         """Raise `ParameterError` for ratings that are missing or outside the task's range."""
-        self._ratings(history)
+        self._ratings(history, None)
 
-    def _ratings(self, history: History) -> Ratings:
+    def _ratings(self, history: History, state: RFRecState | None) -> tuple[Ratings, NDArray[np.float32]]:
+        """Return the ratings, and the logit offsets of all items: (items,) with item means in `state`, otherwise (1,).
+
+        Raises `ParameterError` for ratings that are missing or outside the task's range.
+        """
         if not len(history):
             raise ParameterError("a client without interactions has nothing to train on")
         if history.ratings is None:
             raise ParameterError(f"recipe {self.recipe.name!r} learns from ratings: pass {{item: rating}}")
         users = np.zeros(len(history), np.intp)
-        return Ratings.of(users, history.items, history.ratings, self.recipe.parameters)
+        ratings = Ratings.of(users, history.items, history.ratings, self.recipe.parameters)
+        if not isinstance(state, RFRecMeansState):
+            return ratings, np.zeros(1, np.float32)
+        offsets = rating_offsets(item_means(state.item_totals), ratings.items, ratings.targets)
+        return replace(ratings, offsets=offsets[ratings.items]), offsets
+
+    def _rate_items(self, spec: RoundSpec, ratings: Ratings, client_state: ClientState) -> LocalResult:
+        """Return the contribution to a sum of ratings, or zeros if an earlier sum holds them; see `count_items`."""
+        own = np.zeros((2, self.recipe.parameters.items))
+        if may_count(client_state, spec.sum_index):
+            own[0, ratings.items], own[1, ratings.items] = 1.0, ratings.targets.astype(np.float64) - 0.5
+            client_state = {**client_state, COUNTED: np.array([spec.sum_index], np.int64)}
+        return LocalResult([own.ravel()], 0, client_state, float("nan"), ratings.items.size)
 
     def _device(self, state: RFRecState, client_state: ClientState) -> _Device:
         """Return a copy of the model in the client state, or the average of `state` for a client that never took

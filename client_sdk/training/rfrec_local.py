@@ -66,6 +66,8 @@ class Ratings:
     items: NDArray[np.int32]
     targets: NDArray[np.float32]
     count: int = 1
+    offsets: NDArray[np.float32] | None = None
+    """Added to the logit of each rating, float32 (k,); None for zeros."""
 
     @classmethod
     def of(
@@ -117,6 +119,8 @@ class LocalModel:
         (k,)."""
         own, rows = self.users[ratings.users], self.items[ratings.items]
         fitted = np.einsum("kd,kd->k", own, rows)
+        if ratings.offsets is not None:
+            fitted += ratings.offsets
         if rule.logistic:
             fitted = _sigmoid(fitted)
         residuals = ratings.targets - fitted

@@ -24,9 +24,12 @@ _NAME = re.compile(f"^{_WORD.pattern}")
 def wanted(extras: list[str]) -> set[str]:
     """Return the normalised names of the packages that pyproject.toml requires, with the extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [*project["dependencies"]]
-    for extra in extras:
-        asked += project["optional-dependencies"][extra]
+    asked, todo = [*project["dependencies"]], list(extras)
+    while todo:
+        for line in project["optional-dependencies"][todo.pop()]:
+            own = re.match(rf"{project['name']}\[(.+)\]$", line)  # an extra that includes others
+            todo += own.group(1).split(",") if own else []
+            asked += [] if own else [line]
     return {_normal(_NAME.match(line).group()) for line in asked}  # type: ignore[union-attr]
 
 

@@ -55,8 +55,8 @@ _MOST: Final = 2**64 - 1
 CERTIFICATE_BYTES: Final = _HEAD.size + _SIGNATURE
 NO_CERTIFICATE: Final = bytes(CERTIFICATE_BYTES)
 """Placeholder for the certificate in tasks without an organiser."""
-MOST_REVOKED: Final = 1_000_000
-"""Maximum number of serials in a revocation list: 8 MB."""
+MOST_REVOKED: Final = 100_000
+"""Maximum number of serials in a revocation list: 800 kB. Signer, server and clients have the same limit."""
 LONGEST_REVOCATIONS: Final = _LIST_HEAD.size + MOST_REVOKED * _SERIAL.size + _SIGNATURE
 """Bytes of the longest revocation list."""
 

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from protocols.codec import Reader
+from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES, NO_CERTIFICATE
 from protocols.crypto.domain import derive_key, domain_tag
 from protocols.errors import EnvelopeError
@@ -138,26 +139,39 @@ def _envelope_statement(task_id: str, recipient: bytes, head: bytes, sealed: byt
 
 
 def seal_snapshot(
-    state: bytes, state_key: bytes, task_id: str, round_number: int, random: Randomness = os.urandom
+    state: bytes,
+    chain: AggregateChain,
+    state_key: bytes,
+    task_id: str,
+    round_number: int,
+    random: Randomness = os.urandom,
 ) -> bytes:
-    """Return a model state encrypted for the members of a task: nonce (12) and AES-256-GCM ciphertext."""
+    """Return a model state encrypted for the members of a task: nonce (12) and AES-256-GCM ciphertext.
+
+    chain: of the aggregates up to this round; it is encrypted before the state (64 bytes).
+    """
     nonce = random(_NONCE)
     key = derive_key(state_key, "snapshot key", task_id)
-    return nonce + AESGCM(key).encrypt(nonce, state, domain_tag("snapshot", task_id, round_number))
+    return nonce + AESGCM(key).encrypt(nonce, chain.encode() + state, domain_tag("snapshot", task_id, round_number))
 
 
-def open_snapshot(sealed: bytes, state_key: bytes, task_id: str, round_number: int) -> bytes:
-    """Return the model state; `EnvelopeError` unless a member of this task sealed the state of this round."""
+def open_snapshot(sealed: bytes, state_key: bytes, task_id: str, round_number: int) -> tuple[bytes, AggregateChain]:
+    """Return the model state and the chain of the aggregates up to its round.
+
+    Raises `EnvelopeError` unless a member of this task sealed the state of this round, `CodecError` for a snapshot that
+    is too short.
+    """
     reader = Reader(sealed)
     nonce = reader.fixed(_NONCE)
     key = derive_key(state_key, "snapshot key", task_id)
     try:
         body = reader.fixed(len(sealed) - _NONCE)
-        return AESGCM(key).decrypt(nonce, body, domain_tag("snapshot", task_id, round_number))
+        opened = AESGCM(key).decrypt(nonce, body, domain_tag("snapshot", task_id, round_number))
     except InvalidTag as error:
         raise EnvelopeError(f"the snapshot of round {round_number} was not sealed by a member of this task") from error
+    return opened[CHAIN_BYTES:], AggregateChain.decode(opened[:CHAIN_BYTES])
 
 
 def sealed_bytes(length: int) -> int:
     """Return the length in bytes of a sealed snapshot of a state of `length` bytes."""
-    return _NONCE + length + _TAG
+    return _NONCE + CHAIN_BYTES + length + _TAG

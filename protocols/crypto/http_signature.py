@@ -1,10 +1,12 @@
 """Signed requests: HTTP Message Signatures (RFC 9421) in HushRec's profile.
 
-A client signs the method, path, query, digest of the body and fields of a resumable upload, each if the request has it.
-The request determines the covered components, so the signer has no choice that a verifier would have to judge. The
-algorithm is Ed25519, `keyid` is the client's id, and `created` is the time in whole seconds.
+A client signs the method, authority, path, query, chain of the aggregates that it has absorbed, digest of the body,
+digest of the round's key and fields of a resumable upload, each if the request has it. The request determines the
+covered components, so the signer has no choice that a verifier would have to judge. The algorithm is Ed25519, `keyid`
+is the client's id, and `created` is the time in whole seconds.
 
-The verifier checks that `created` is recent: this module has no clock.
+The verifier checks that `created` is recent (this module has no clock), and it verifies with its own authority, never
+with one that the request names: otherwise another server could forward the request with its own name.
 """
 
 from __future__ import annotations
@@ -20,14 +22,27 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from protocols.errors import SignatureError
 
-__all__ = ["SIGNED_FIELDS", "SIGNATURE", "SIGNATURE_INPUT", "SignedRequest", "sign_request", "verify_request"]
+__all__ = [
+    "SIGNED_FIELDS",
+    "SIGNATURE",
+    "SIGNATURE_INPUT",
+    "SignedRequest",
+    "format_authority",
+    "sign_request",
+    "verify_request",
+]
 
 SIGNATURE_INPUT: Final = "signature-input"
 SIGNATURE: Final = "signature"
-SIGNED_FIELDS: Final = ("content-digest", "repr-digest", "upload-complete", "upload-offset")
+SIGNED_FIELDS: Final = (
+    *("aggregate-chain", "content-digest", "repr-digest", "round-key"),
+    *("upload-complete", "upload-offset"),
+)
 """Fields that a signature covers if the request has them, in this order."""
 _TAG: Final = "hushrec"
 _LONGEST: Final = 1024
+_AUTHORITY: Final = re.compile(r"(?:\[[0-9a-f:.]{2,45}\]|[a-z0-9._~-]{1,253})(?::[1-9][0-9]{0,4})?")
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _PATH: Final = re.compile(r"/[\x21-\x7e]*")
 _QUERY: Final = re.compile(r"[\x21-\x7e]*")
 _METHOD: Final = re.compile(r"[A-Z]+")
@@ -45,11 +60,13 @@ _FORM: Final = 'hushrec=(...);created=<seconds>;keyid="<client id>";tag="hushrec
 class SignedRequest:
     """The parts of a request that are signed.
 
-    path: as on the wire, percent-encoded, from the first slash. query: the text after the "?", or "". fields: values by
-    lower-case name, at least those of `SIGNED_FIELDS` that the request has; others are ignored.
+    authority: host and port of the server, see `format_authority`. path: as on the wire, percent-encoded, from the
+    first slash. query: the text after the "?", or "". fields: values by lower-case name, at least those of
+    `SIGNED_FIELDS` that the request has; others are ignored.
     """
 
     method: str
+    authority: str
     path: str
     query: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +75,9 @@ class SignedRequest:
         """Return the covered components in order, with their values; `SignatureError` if a value cannot be signed."""
         if not (_PATH.fullmatch(self.path) and _QUERY.fullmatch(self.query) and _METHOD.fullmatch(self.method)):
             raise SignatureError("method, path and query of a signed request must be printable ASCII without spaces")
-        lines = {'"@method"': self.method, '"@path"': self.path}
+        if not _AUTHORITY.fullmatch(self.authority):
+            raise SignatureError("the authority of a signed request must be host[:port], in lower-case ASCII")
+        lines = {'"@method"': self.method, '"@authority"': self.authority, '"@path"': self.path}
         if self.query:
             lines['"@query"'] = f"?{self.query}"
         for name in SIGNED_FIELDS:
@@ -68,6 +87,16 @@ class SignedRequest:
                     raise SignatureError(f"the field {name} of a signed request must be printable ASCII")
                 lines[f'"{name}"'] = value
         return lines
+
+
+def format_authority(scheme: str, host: str, port: int | None) -> str:
+    """Return host and port as they are signed (RFC 9421, section 2.2.3): lower case, without the scheme's default port.
+
+    host: a name, an IPv4 address, or an IPv6 address without brackets. port: None for the default one.
+    """
+    name = f"[{host}]" if ":" in host else host
+    suffix = "" if port is None or port == _DEFAULT_PORTS.get(scheme) else f":{port}"
+    return f"{name.lower()}{suffix}"
 
 
 def _base(lines: Mapping[str, str], parameters: str) -> bytes:
@@ -108,7 +137,7 @@ def verify_request(
         Ed25519PublicKey.from_public_bytes(public_key).verify(base64.b64decode(found[2]), _base(lines, parameters))
     except (InvalidSignature, ValueError):
         raise SignatureError(
-            "the signature does not match: the request was altered, or signed with another key than the enrolled one"
+            "the signature does not match: the request was altered, or signed for another server or with another key"
         ) from None
     return created
 

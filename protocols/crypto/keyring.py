@@ -24,7 +24,8 @@ class Keyring:
     mechanism: name of the mechanism of the keys. parameter_id: 32 bytes that identify the HE parameters, such as ring
     degree and modulus. public_key: serialised, b"" if the mode has none. secret_key: serialised, b"" for members of a
     task in public mode. state_key: 32 bytes that seal model snapshots (AES-256-GCM); every member has it, the server
-    does not. Raises `KeyringError` for a state key of another length.
+    does not. In a task with round keys, the keyring has neither public nor secret key; `for_round` adds those of a
+    round. Raises `KeyringError` for a state key of another length.
     """
 
     mechanism: str
@@ -69,6 +70,14 @@ class Keyring:
     def without_secret_key(self) -> Keyring:
         """Return the copy for members of a task in public mode, who can contribute but not open sums."""
         return replace(self, secret_key=b"")
+
+    def without_keys(self) -> Keyring:
+        """Return the keyring of a task with round keys: it has a state key only."""
+        return replace(self, public_key=b"", secret_key=b"", secret_digest=b"")
+
+    def for_round(self, public_key: bytes, secret_key: bytes = b"") -> Keyring:
+        """Return the keyring with the keys of one round; secret_key: b"" for members."""
+        return replace(self, public_key=public_key, secret_key=secret_key, secret_digest=b"")
 
 
 def encode_keyring(keyring: Keyring) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from protocols.messages.attestations import Attestation, AttestationPage
 from protocols.messages.certificates import CertificateRequest, IssuedCertificate, OrganiserView
+from protocols.messages.committee import BadShares, CommitteeMemberView, CommitteeView
 from protocols.messages.enrolment import (
     Enrolment,
     EnrolmentRequest,
@@ -14,6 +16,7 @@ from protocols.messages.enrolment import (
     MemberPage,
     Role,
 )
+from protocols.messages.evaluation import Evaluation
 from protocols.messages.ledger import LedgerEntry, LedgerPage
 from protocols.messages.masked import MaskedForecast
 from protocols.messages.operators import (
@@ -24,7 +27,17 @@ from protocols.messages.operators import (
     OperatorView,
 )
 from protocols.messages.problem import ProblemDocument
-from protocols.messages.rounds import CohortView, Extension, RoundPage, RoundView, SnapshotView, UploadReceipt
+from protocols.messages.rounds import (
+    CohortView,
+    Extension,
+    RefusalNotice,
+    RefusalReason,
+    RoundPage,
+    RoundView,
+    SnapshotView,
+    SumRefusal,
+    UploadReceipt,
+)
 from protocols.messages.tasks import (
     MechanismChoice,
     OrganiserPin,
@@ -36,10 +49,16 @@ from protocols.messages.tasks import (
 )
 
 __all__ = [
+    "Attestation",
+    "AttestationPage",
+    "BadShares",
     "CertificateRequest",
     "CohortView",
+    "CommitteeMemberView",
+    "CommitteeView",
     "Enrolment",
     "EnrolmentRequest",
+    "Evaluation",
     "Extension",
     "Invitation",
     "InvitationPage",
@@ -62,7 +81,10 @@ __all__ = [
     "ProblemDocument",
     "RecipeChoice",
     "Role",
+    "RefusalNotice",
+    "RefusalReason",
     "RoundPage",
+    "SumRefusal",
     "RoundView",
     "Schedule",
     "SnapshotView",

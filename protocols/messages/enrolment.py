@@ -21,11 +21,14 @@ __all__ = [
     "Role",
 ]
 
-Role = Literal["member", "holder"]
+Role = Literal["member", "holder", "committee"]
 
 
 class InvitationRequest(Message):
-    """An operator's request for an invitation. A task has at most one key holder."""
+    """An operator's request for an invitation.
+
+    A task has at most one key holder. `committee` is for tasks with one-shot sums; such a client does not contribute.
+    """
 
     role: Role = "member"
     uses: int = Field(default=1, ge=1, le=1_000_000, description="Number of clients that may enrol with it.")

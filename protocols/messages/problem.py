@@ -23,6 +23,7 @@ PROBLEM_TYPES: Final[dict[str, tuple[int, str]]] = {
     "not-found": (404, "The resource does not exist"),
     "method-not-allowed": (405, "The resource does not support this method"),
     "upload-timeout": (408, "The upload timed out"),
+    "aggregate-mismatch": (409, "The client has absorbed other aggregates than the server released"),
     "conflict": (409, "The state of the resource does not allow this"),
     "contribution-conflict": (409, "Another contribution is already stored"),
     "offset-mismatch": (409, "The chunk does not start at the upload's offset"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -11,14 +11,20 @@ from protocols.messages.stages import RoundState
 
 __all__ = [
     "LONGEST_STAGE",
+    "ROUND_KEYS_AHEAD",
     "CohortView",
     "Extension",
+    "RefusalNotice",
+    "RefusalReason",
     "RoundPage",
+    "SumRefusal",
     "RoundView",
     "SnapshotView",
     "UploadReceipt",
 ]
 
+ROUND_KEYS_AHEAD: Final = 2
+"""The key holder publishes the keys of so many rounds that have not opened."""
 LONGEST_STAGE: Final = 604_800
 """Upper limit on the deadline of a stage, in seconds: one week."""
 
@@ -36,14 +42,35 @@ class RoundView(Message):
     seed: Key32 = Field(description="32 public random bytes of this round.")
     cohort: int = Field(ge=0, description="Clients asked to contribute.")
     received: int = Field(ge=0, description="Contributions stored so far.")
-    survivors: int = Field(ge=0, description="Contributions in the sum; 0 until the round is complete.")
+    survivors: int = Field(ge=0, description="Contributions in the sum; 0 until there is one.")
     folded: int = Field(ge=0, description="Contributions folded so far.")
     seconds_left: float | None = Field(description="Seconds until the stage's deadline; null when there is none.")
     aggregate_bytes: int | None = Field(description="Length of the released aggregate; null until it is released.")
     aggregate_digest: str | None = Field(default=None, description="sha-256 of the aggregate, hex.")
+    key_digest: str | None = Field(
+        default=None,
+        description="sha-256 of the round's key document, hex; null where one keyring serves the whole task. Clients "
+        "send it in the header Round-Key of their contribution.",
+    )
+    committee: int = Field(default=0, ge=0, description="Members of the round's committee (oneshot); 0 without one.")
+    answered: int = Field(
+        default=0, ge=0, description="Members of the committee whose message of the current stage is stored."
+    )
+    survivors_digest: str | None = Field(
+        default=None,
+        description="Digest of the survivors that the committee is asked to confirm (oneshot), hex; null before there "
+        "is such a set. It changes when clients are taken out because their sealed share does not open.",
+    )
     failure: str | None = Field(default=None, description="Why the round failed, in plain words.")
+    refusals: dict[str, int] = Field(
+        default_factory=dict,
+        description="Clients that left the round because of what the server sent, by reason; empty for clients.",
+    )
     report: dict[str, float] = Field(default_factory=dict, description="Figures that the recipe reports of the model.")
     in_cohort: bool | None = Field(default=None, description="Whether this client is asked to contribute.")
+    in_committee: bool | None = Field(
+        default=None, description="Whether this client is in the committee of this round."
+    )
     contributed: bool | None = Field(default=None, description="Whether this client's contribution is stored.")
     expected: bool | None = Field(
         default=None, description="Whether this client is asked for a message in the current stage."
@@ -52,7 +79,19 @@ class RoundView(Message):
         default=None, description="Whether this client's message of the current stage is stored."
     )
     contribution_bytes: int | None = Field(
-        default=None, description="Length in bytes that this client's contribution must have."
+        default=None,
+        description="Length in bytes that this client's upload must have (oneshot: ticket and contribution).",
+    )
+
+
+class SumRefusal(Message):
+    """The key holder's refusal to publish what it opened."""
+
+    reason: str = Field(
+        min_length=1,
+        max_length=300,
+        description="What is wrong with the sum, for operators and members. It contains no value of the sum.",
+        examples=["block 'user' of the opened sum is not zero where it must be"],
     )
 
 
@@ -61,6 +100,20 @@ class RoundPage(Message):
 
     rounds: list[RoundView]
     more: bool = False
+
+
+RefusalReason = Literal["policy", "roster", "sharers", "survivors", "certificates", "attestations"]
+"""What a client refuses a round for. It follows from what the server sent, never from a secret of the client."""
+
+
+class RefusalNotice(Message):
+    """Tells the server that a client leaves a round on its own decision."""
+
+    reason: RefusalReason = Field(
+        description="policy: the task or the round is less than the client's policy requires. roster, sharers, "
+        "survivors: what the server sent of that name in a masked round breaks a rule. certificates: a key is not "
+        "signed or certified as it must be. attestations: too few members hold the aggregates that this client holds."
+    )
 
 
 class Extension(Message):
@@ -94,7 +147,7 @@ class SnapshotView(Message):
     it. Plain and masked tasks: the server makes it and stores it in the clear.
     """
 
-    round: int = Field(ge=1)
+    round: int = Field(ge=0, description="0: the initial model of a task that starts from another task's.")
     bytes: int = Field(ge=0)
     digest: str = Field(description="sha-256 of the stored body, hex.")
     author: str = Field(description="Client id of the member that made it, or `server` for plain and masked tasks.")

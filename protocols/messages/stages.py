@@ -33,6 +33,7 @@ class RoundState(StrEnum):
     FOLDING = "folding"
     CONFIRMING = "confirming"
     UNMASKING = "unmasking"
+    DECRYPTING = "decrypting"
     COMPLETE = "complete"
     FAILED = "failed"
 
@@ -49,6 +50,7 @@ _API_ORDER: Final = (
     RoundState.CONFIRMING,
     RoundState.UNMASKING,
     RoundState.FOLDING,
+    RoundState.DECRYPTING,
     RoundState.COMPLETE,
     RoundState.FAILED,
 )
@@ -94,9 +96,9 @@ MESSAGE_IN: Final[Mapping[str, MaskedMessage]] = {stage.state: stage.message for
 _AFTER: Final = {stage.message: stage.after for stage in MASKED_STAGES}
 
 
-def opening_state(masked: bool) -> RoundState:
-    """Return the state in which a masked, or any other, round begins."""
-    return RoundState.ADVERTISING if masked else RoundState.COLLECTING
+def opening_state(mechanism: str) -> RoundState:
+    """Return the state in which a round of a task with this mechanism begins."""
+    return RoundState.ADVERTISING if mechanism == "masked" else RoundState.COLLECTING
 
 
 def prerequisite_of(message: MaskedMessage, *, confirms: bool) -> MaskedMessage | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, dataclass_transform
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from protocols.crypto.certificates import LONGEST_SCOPE
+from protocols.errors import ParameterError
 from protocols.messages.base import Key32, Message, Name
+from protocols.messages.evaluation import Evaluation
 from protocols.messages.rounds import LONGEST_STAGE
+from protocols.parameter_text.first_fault import first_fault
 
 __all__ = [
     "MechanismChoice",
@@ -38,8 +41,19 @@ class MechanismChoice(Message):
     parameters: dict[str, Any] = Field(default_factory=dict, description="Validated by the mechanism itself.")
 
 
-class Schedule(Message):
-    """The number of rounds, the clients asked in each and the deadlines."""
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
+class _RaisesParameterError(type(Message)):  # type: ignore[misc]
+    """Metaclass: the constructor raises `ParameterError`. Validation of messages still raises `ValidationError`."""
+
+    def __call__(cls, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except ValidationError as error:
+            raise ParameterError(f"schedule: {first_fault(error, cls.model_fields)}") from None
+
+
+class Schedule(Message, metaclass=_RaisesParameterError):
+    """The number of rounds, the clients asked in each and the deadlines. Raises `ParameterError` for invalid values."""
 
     rounds: int = Field(
         default=100, ge=1, le=1_000_000, description="Rounds to complete; failed rounds are not counted."
@@ -112,6 +126,9 @@ class TaskRequest(Message):
         description="Members need a certificate of this organiser. Null: anyone with an invitation is a member, and "
         "clients trust the server to say who the members are, which they do only by name.",
     )
+    evaluation: Evaluation | None = Field(
+        default=None, description="How the clients measure the model. Null: they do not."
+    )
 
 
 class TaskView(Message):
@@ -128,6 +145,13 @@ class TaskView(Message):
     )
     data_set: Name | None = Field(default=None, description="Label of the data that is summed.")
     organiser: OrganiserPin | None = Field(default=None, description="Who certifies the members; null: nobody.")
+    evaluation: Evaluation | None = Field(
+        default=None, description="How the clients measure the model; null: they do not."
+    )
+    best_round: int | None = Field(
+        default=None,
+        description="Round after which the model was best, as far as the server can open the sums; null: not known.",
+    )
     plan: dict[str, Any] = Field(description="Lengths, budget, predicted error and security of the sum.")
     opened_by: Literal["anyone", "members", "holder"] = Field(
         description="Who can open the sums: anyone, server included; all keyed members; or only the key holder."
@@ -140,6 +164,7 @@ class TaskView(Message):
     )
     completed_rounds: int = Field(ge=0)
     failed_rounds: int = Field(ge=0)
+    waiting_for: str | None = Field(default=None, description="What the next round waits for besides its members.")
     warnings: list[str] = Field(default_factory=list, description="What the task reveals, in plain words.")
 
 

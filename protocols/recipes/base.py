@@ -24,6 +24,7 @@ __all__ = [
     "Recipe",
     "RoundSpec",
     "Update",
+    "main_layout",
 ]
 
 MAX_ITEMS: Final = 5_000_000
@@ -91,6 +92,11 @@ class SingleGroupRecipe:
 
     device_groups: Final = 1
 
+    @property
+    def main_sum(self) -> int:
+        """The index of a sum that stands for the task's sums: the first one."""
+        return 1
+
     def device_group_of(self, sum_index: int) -> int:
         """Return 0, the only group."""
         return 0
@@ -127,6 +133,14 @@ class SingleGroupRecipe:
         """Return `state_bytes(1)`: the states of most recipes have one length."""
         return self.state_bytes(1)
 
+    def layout(self, sum_index: int = 1) -> VectorLayout:
+        """Return the layout of the aggregate of sum `sum_index`."""
+        raise NotImplementedError
+
+    def longest_vector(self) -> int:
+        """Return the length of the first sum or of the main sum, whichever is longer: most recipes have no others."""
+        return max(self.layout().length, self.layout(self.main_sum).length)
+
     def encode_state(self, state: ModelState) -> bytes:
         """Return the state as exactly `state_bytes(sum_index)` bytes."""
         raise NotImplementedError
@@ -134,6 +148,11 @@ class SingleGroupRecipe:
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
         """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
         raise NotImplementedError
+
+
+def main_layout(recipe: Recipe) -> VectorLayout | None:
+    """Return the layout of the main sum, whose keys the other sums use; None if the first sum is the main one."""
+    return recipe.layout(recipe.main_sum) if recipe.main_sum > 1 else None
 
 
 class Recipe(Protocol):
@@ -154,6 +173,10 @@ class Recipe(Protocol):
     @property
     def by_snapshot(self) -> bool:
         """Whether clients download the server's snapshot of the model instead of replaying aggregates."""
+
+    @property
+    def main_sum(self) -> int:
+        """The index of a sum whose layout stands for the task's sums, in plans and costs: usually of the first."""
 
     @property
     def device_groups(self) -> int:
@@ -185,6 +208,9 @@ class Recipe(Protocol):
 
     def longest_state_bytes(self) -> int:
         """Return the length in bytes of the longest encoded state, or view, of a task of this recipe."""
+
+    def longest_vector(self) -> int:
+        """Return the largest number of values of any sum of a task, without allocating memory for them."""
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return the layout of the aggregate of sum `sum_index`."""

@@ -7,6 +7,7 @@ encrypted or masked like the values.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -135,4 +136,5 @@ def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64]) -> 
     """
     if spec.number <= state.round_number:
         raise ParameterError(f"round {spec.number} is already in a state of round {state.round_number}")
-    return FactorState(spec.number, (factors_of(state).item_factors + change).astype(np.float32))
+    moved = (factors_of(state).item_factors + change).astype(np.float32)
+    return replace(factors_of(state), round_number=spec.number, item_factors=moved)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.factors import FactorParameters, advance
+from protocols.recipes.base import RoundSpec
+from protocols.recipes.item_counts import BiasedParameters
 from protocols.recipes.rows import RowRecipe
 
 __all__ = ["FedMF", "FedMFParameters"]
 
 
-class FedMFParameters(FactorParameters):
-    """FedMF has no parameters beyond the shape and clip of the item factors."""
+class FedMFParameters(BiasedParameters):
+    """FedMF has no parameters of its own."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,6 @@ class FedMF(RowRecipe):
         """Return None: the full matrix is trained."""
         return None
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Return the state after Q[i] += sum of the changes of row i / number of clients that touched i."""
-        return advance(state, spec, self.mean_update(total))
+    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum of the changes of each row i / number of clients that touched i, float64 (items, dim)."""
+        return self.mean_update(total)

@@ -31,10 +31,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.public_random import normals
-from protocols.layout import Route, VectorLayout, clip_to_bounds, whole_route
+from protocols.layout import VectorLayout, clip_to_bounds
 from protocols.privacy.laplace import LaplaceNoise, privatise
-from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
-from protocols.recipes.factors import MAX_DIM, FactorParameters, advance, dense_rows
+from protocols.recipes.base import FactorState, RoundSpec, Update
+from protocols.recipes.factors import MAX_DIM, dense_rows
+from protocols.recipes.item_counts import BiasedParameters
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.weighted import weigh, weight_of, weighted_block, weighted_mean
 
@@ -48,8 +49,8 @@ Start = Literal["own", "shared"]
 """How clients initialise p and B: each with its own draw, or all with the same values."""
 
 
-class PFedCLRParameters(FactorParameters):
-    """Parameters that all clients of a task share; rates and epochs are in `client_sdk.training.PFedCLRConfig`."""
+class PFedCLRParameters(BiasedParameters):
+    """Parameters that all clients of a task share. Defaults of the training: `client_sdk.training.PFedCLRConfig`."""
 
     dim: int = Field(default=16, ge=1, le=MAX_DIM, description="Length d of a factor.")
     clip: float = Field(
@@ -67,6 +68,12 @@ class PFedCLRParameters(FactorParameters):
         le=1_000_000,
         description="A client's weight is its number of interactions, capped at this value; 1: equal weights.",
     )
+    buffer_learning_rate: float | None = Field(
+        default=None, gt=0, le=100, description="Step size of the personal change of the items; unset: the client's."
+    )
+    start_scale: float = Field(
+        default=1.0, gt=0, le=10, description="Standard deviation of the initial item factors and of a shared p."
+    )
     noise_scale: float | None = Field(
         default=None,
         gt=0,
@@ -77,12 +84,19 @@ class PFedCLRParameters(FactorParameters):
     def _check_consistency(self) -> Self:
         if self.variant == "clr" and self.rank > self.dim:
             raise ValueError(f"rank {self.rank} is greater than dim {self.dim}: the change of the items has full rank")
+        if self.weight_decay is not None:
+            raise ValueError("pfedclr has no weight decay: leave out weight_decay")
         if self.noise is not None and self.max_interactions != 1:
             raise ValueError(
                 "a client's weight reveals its number of interactions, which noise on its vector does not hide: with "
                 "noise_scale, set max_interactions to 1"
             )
         return self
+
+    def training_settings(self) -> dict[str, float | int]:
+        """Return the training settings that the task sets, by name."""
+        own = self.buffer_learning_rate
+        return super().training_settings() | ({} if own is None else {"buffer_learning_rate": own})
 
     @property
     def noise(self) -> LaplaceNoise | None:
@@ -98,27 +112,29 @@ class PFedCLR(FactorModel):
     name: str = "pfedclr"
 
     def initial_state(self, task_seed: bytes) -> FactorState:
-        """Return round 0: item factors N(0, 1) from the task's seed, as in the same authors' released code."""
+        """Return round 0: item factors N(0, 1) times `start_scale`, from the task's seed.
+
+        N(0, 1) is what the same authors' released code draws.
+        """
         p = self.parameters
         factors = normals(task_seed, "initial item factors", p.items * p.dim).reshape(p.items, p.dim)
-        return FactorState(0, factors.astype(np.float32))
+        return self.first_state((p.start_scale * factors).astype(np.float32))
 
     def shared_start(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the initial p, float32 (dim,), and B, float32 (rank, dim), of `start` "shared": N(0, 1), public."""
+        """Return the initial p, float32 (dim,), and B, float32 (rank, dim), of `start` "shared": N(0, 1), public.
+
+        p is multiplied by `start_scale`.
+        """
         p = self.parameters
         user = normals(_START, "pfedclr user factor", p.dim)
         basis = normals(_START, "pfedclr buffer basis", p.rank * p.dim).reshape(p.rank, p.dim)
-        return user.astype(np.float32), basis.astype(np.float32)
+        return (p.start_scale * user).astype(np.float32), basis.astype(np.float32)
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return the one block, the same for every sum."""
+    def change_layout(self) -> VectorLayout:
+        """Return the one block, the same for every sum of changes."""
         p = self.parameters
         bound = p.clip if p.noise is None else p.noise.bound
         return VectorLayout((weighted_block("items", p.items * p.dim, bound),))
-
-    def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to the one block, the same for every client."""
-        return whole_route(self.layout())
 
     def contribute(
         self, update: Update, interactions: int, entropy: Callable[[int], bytes] = os.urandom
@@ -135,13 +151,13 @@ class PFedCLR(FactorModel):
         if p.noise is not None:
             noisy, clipped = privatise(change, p.noise, entropy)
             return [weigh(noisy, weight)], clipped
-        held, clipped = clip_to_bounds(self.layout().blocks[0], np.append(change, weight))
+        held, clipped = clip_to_bounds(self.change_layout().blocks[0], np.append(change, weight))
         return [weigh(held[:-1], weight)], clipped
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Return the state after Q += sum of weight * change / sum of weights (eq. 11)."""
+    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum of weight * change / sum of weights (eq. 11), float64 (items, dim)."""
         p = self.parameters
-        return advance(state, spec, weighted_mean(total).reshape(p.items, p.dim))
+        return weighted_mean(total).reshape(p.items, p.dim)
 
     def warnings(self) -> tuple[str, ...]:
         """Return the privacy cost of a task with noise."""

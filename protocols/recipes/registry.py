@@ -23,7 +23,7 @@ from protocols.recipes.rfrec.recipe import RFRec, RFRecF
 from protocols.recipes.svd import SVD, SVDParameters
 from protocols.recipes.topk.recipe import TopKParameters, top_k
 
-__all__ = ["CARRIERS", "RECIPES", "check_combination", "recipe"]
+__all__ = ["CARRIERS", "PARAMETERS", "RECIPES", "check_combination", "recipe"]
 
 RECIPES: Final[dict[str, Callable[[Mapping[str, Any]], Recipe]]] = {
     "colr": lambda p: CoLR(CoLRParameters.model_validate(dict(p))),
@@ -38,7 +38,7 @@ RECIPES: Final[dict[str, Callable[[Mapping[str, Any]], Recipe]]] = {
     "svd": lambda p: SVD(SVDParameters.model_validate(dict(p))),
     "topk": lambda p: top_k(TopKParameters.model_validate(dict(p))),
 }
-_PARAMETERS: Final[dict[str, type[BaseModel]]] = {
+PARAMETERS: Final[dict[str, type[BaseModel]]] = {
     "colr": CoLRParameters,
     "fair": FairParameters,
     "fedmf": FedMFParameters,
@@ -51,19 +51,20 @@ _PARAMETERS: Final[dict[str, type[BaseModel]]] = {
     "svd": SVDParameters,
     "topk": TopKParameters,
 }
+"""Recipe -> the model of its parameters."""
 
 CARRIERS: Final[dict[str, frozenset[str]]] = {
-    "colr": frozenset({"ckks", "masked", "paillier", "plain"}),
-    "fair": frozenset({"ckks", "masked", "plain"}),
-    "fedmf": frozenset({"ckks", "masked", "paillier", "plain"}),
-    "pfedclr": frozenset({"ckks", "masked", "plain"}),
-    "privirec": frozenset({"masked", "plain"}),
-    "privirec-k": frozenset({"masked", "plain"}),
-    "rfrec": frozenset({"ckks", "masked", "plain"}),
-    "rfrecf": frozenset({"ckks", "masked", "plain"}),
-    "scolr": frozenset({"ckks", "masked", "paillier", "plain"}),
+    "colr": frozenset({"ckks", "masked", "oneshot", "paillier", "plain"}),
+    "fair": frozenset({"ckks", "masked", "oneshot", "plain"}),
+    "fedmf": frozenset({"ckks", "masked", "oneshot", "paillier", "plain"}),
+    "pfedclr": frozenset({"ckks", "masked", "oneshot", "plain"}),
+    "privirec": frozenset({"masked", "oneshot", "plain"}),
+    "privirec-k": frozenset({"masked", "oneshot", "plain"}),
+    "rfrec": frozenset({"ckks", "masked", "oneshot", "plain"}),
+    "rfrecf": frozenset({"ckks", "masked", "oneshot", "plain"}),
+    "scolr": frozenset({"ckks", "masked", "oneshot", "paillier", "plain"}),
     "svd": frozenset({"plain"}),
-    "topk": frozenset({"masked", "paillier", "plain"}),
+    "topk": frozenset({"masked", "oneshot", "paillier", "plain"}),
 }
 """Recipe -> the mechanisms that it can be combined with (the table of the architecture page)."""
 
@@ -97,7 +98,7 @@ def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     try:
         return RECIPES[name](parameters)
     except ValidationError as error:
-        known = _PARAMETERS[name].model_fields
+        known = PARAMETERS[name].model_fields
         raise ParameterError(f"recipe {name!r}: {first_fault(error, known)}") from None
 
 
@@ -116,7 +117,10 @@ def check_combination(what: Recipe | str, mechanism_name: str) -> None:
             f"{', '.join(sorted(carriers))}"
         )
     if not isinstance(what, str):
-        _check_layout(name, mechanism_name, what.layout())
+        layout = what.layout(what.main_sum)
+        if mechanism_name == "masked" and what.frozen_cohort != layout.repeated:
+            raise CombinationError(f"recipe {name!r}: a frozen cohort and layouts that are `repeated` go together")
+        _check_layout(name, mechanism_name, layout)
 
 
 def _check_layout(name: str, mechanism_name: str, layout: VectorLayout) -> None:

@@ -7,18 +7,26 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout, whole_route
 from protocols.recipes.base import FactorState, ModelState, RoundSpec, SingleGroupRecipe, Update
 from protocols.recipes.factors import (
     FactorParameters,
+    advance,
     clip_blocks,
     decode_factors,
     dense_rows,
-    encode_factors,
     initial_factors,
     mean_rows,
     round_spec,
     rows_block,
+)
+from protocols.recipes.item_counts import (
+    BiasedParameters,
+    CountedFactors,
+    count_layout,
+    decode_counted,
+    encode_counted,
 )
 
 __all__ = ["FactorModel", "FactorRecipe", "RowRecipe"]
@@ -32,9 +40,50 @@ class FactorModel(SingleGroupRecipe):
     frozen_cohort: Final = False
     by_snapshot: Final = False
 
+    @property
+    def count_sums(self) -> int:
+        """Number of first sums that are item counts; 0 for a model without item biases."""
+        return self.parameters.counting if isinstance(self.parameters, BiasedParameters) else 0
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether the state has item counts."""
+        return isinstance(self.parameters, BiasedParameters) and self.parameters.has_counts
+
+    @property
+    def main_sum(self) -> int:
+        """The index of the first sum that trains."""
+        return 1 + self.count_sums
+
+    def layout(self, sum_index: int = 1) -> VectorLayout:
+        """Return the layout of the item counts for the first sums of a task with item biases, else of the changes."""
+        return count_layout(self.parameters.items) if sum_index <= self.count_sums else self.change_layout()
+
+    def change_layout(self) -> VectorLayout:
+        """Return the layout of a sum of changes, the same for all of them."""
+        raise NotImplementedError
+
+    def route(self, spec: RoundSpec, client_id: str) -> Route:
+        """Return the route to the blocks of the sum, the same for every client."""
+        return whole_route(self.layout(spec.sum_index))
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+        """Return the state after a sum: with more item counts, or with changed item factors."""
+        if spec.sum_index <= self.count_sums:
+            if not isinstance(state, CountedFactors):
+                raise ParameterError(f"this state holds no item counts: it is a {type(state).__name__}")
+            return state.counted(spec, total, contributions)
+        rate = self.parameters.server_rate if isinstance(self.parameters, BiasedParameters) else 1.0
+        return advance(state, spec, rate * self.change(spec, total))
+
+    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the change of the item factors from the opened sum, float64 (items, dim)."""
+        raise NotImplementedError
+
     def state_bytes(self, sum_index: int) -> int:
-        """Return 4 bytes for each entry of the item factors."""
-        return self.parameters.items * self.parameters.dim * 4
+        """Return 4 bytes for each entry of the item factors and, with item biases, for each item's count."""
+        p = self.parameters
+        return 4 * p.items * (p.dim + (1 if self.has_counts else 0))
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """Return the round's broadcast, its public seed derived from the task's."""
@@ -42,15 +91,29 @@ class FactorModel(SingleGroupRecipe):
 
     def initial_state(self, task_seed: bytes) -> FactorState:
         """Return the state of round 0: item factors N(0, 1/dim) from the task's seed."""
-        return FactorState(0, initial_factors(task_seed, self.parameters.items, self.parameters.dim))
+        return self.first_state(initial_factors(task_seed, self.parameters.items, self.parameters.dim))
+
+    def first_state(self, item_factors: NDArray[np.float32]) -> FactorState:
+        """Return the state of round 0 with these item factors and, with item biases, counts of 0.
+
+        Raises `ParameterError` for a task that starts from another task's model, which no seed determines.
+        """
+        if isinstance(self.parameters, BiasedParameters) and self.parameters.start_from is not None:
+            raise ParameterError("this task starts from another task's model: round 0 is a snapshot, not from the seed")
+        if self.has_counts:
+            return CountedFactors(0, item_factors, np.zeros(self.parameters.items))
+        return FactorState(0, item_factors)
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Return the item factors as little-endian float32, row-major."""
-        return encode_factors(state)
+        """Return the item factors (float32, row-major) and the item counts, if any (uint32), little-endian."""
+        return encode_counted(state)
 
     def decode_state(self, round_number: int, body: bytes) -> FactorState:
         """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
-        return decode_factors(round_number, body, self.parameters)
+        p = self.parameters
+        if isinstance(p, BiasedParameters) and p.has_counts:
+            return decode_counted(round_number, body, p)
+        return decode_factors(round_number, body, p)
 
     def report(self, state: ModelState) -> dict[str, float]:
         """Return nothing: only clients have data to evaluate the item factors with."""
@@ -85,22 +148,18 @@ class RowRecipe(FactorRecipe):
         """Number of values per item in a contribution."""
         raise NotImplementedError
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
+    def change_layout(self) -> VectorLayout:
         """Return one block: update rows (items x width, row-major) and touch counts (items)."""
         p = self.parameters
         return VectorLayout((rows_block("items", p.items, self.width, p.clip),))
 
-    def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to the one block, the same for every client."""
-        return whole_route(self.layout())
-
     def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
         """Return the client's rows as a dense matrix with its touch vector, and how many values were clipped."""
-        layout = self.layout()
+        layout = self.change_layout()
         rows, touched = dense_rows(update, self.parameters.items, self.width)
         return clip_blocks(layout.blocks, [layout.blocks[0].join({"update": rows, "touched": touched})])
 
     def mean_update(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return each item's summed row divided by the number of clients that touched it, float64 (items, width)."""
-        parts = self.layout().blocks[0].split(total)
+        parts = self.change_layout().blocks[0].split(total)
         return mean_rows(parts["update"].reshape(self.parameters.items, self.width), parts["touched"])

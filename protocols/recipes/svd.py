@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec, Update
-from protocols.recipes.factors import FactorParameters, advance
+from protocols.recipes.base import RoundSpec, Update
+from protocols.recipes.factors import FactorParameters
 from protocols.recipes.rows import RowRecipe
 
 __all__ = ["SVD", "SVDParameters", "low_rank"]
@@ -81,6 +81,6 @@ class SVD(RowRecipe):
             update = Update(update.items, compressed)
         return super().contribute(spec, client_id, update)
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Return the state after Q += the best rank-r part of the mean change of every row."""
-        return advance(state, spec, low_rank(self.mean_update(total), self.parameters.rank))
+    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the best rank-r part of the mean change of every row, float64 (items, dim)."""
+        return low_rank(self.mean_update(total), self.parameters.rank)

@@ -24,7 +24,17 @@ from numpy.typing import NDArray
 from protocols.crypto.keyring import Keyring
 from protocols.layout import Route, VectorLayout
 
-__all__ = ["Buffer", "Mechanism", "NamesPublicKey", "OpenedBy", "SumPlan", "WorksAhead"]
+__all__ = [
+    "Buffer",
+    "KeyedByRound",
+    "Mechanism",
+    "NamesPublicKey",
+    "OpenedBy",
+    "SharesKeys",
+    "SumPlan",
+    "WorksAhead",
+    "plan_sum",
+]
 
 Buffer = bytes | bytearray | memoryview
 OpenedBy = Literal["anyone", "members", "holder"]
@@ -133,6 +143,30 @@ class Mechanism(Protocol):
 
 
 @runtime_checkable
+class SharesKeys(Protocol):
+    """A mechanism whose keys fit some plans only, so that all sums of a task must be planned alike."""
+
+    def with_keys_of(self, parameters: Mapping[str, Any], plan: SumPlan) -> dict[str, Any]:
+        """Return the task's parameters, changed so that the plan of any layout has the keys of `plan`."""
+
+
+def plan_sum(
+    mechanism: Mechanism,
+    parameters: Mapping[str, Any],
+    layout: VectorLayout,
+    max_contributions: int,
+    main: VectorLayout | None = None,
+) -> SumPlan:
+    """Return the plan of a sum. main: the layout of the task's main sum, with which it shares keys; None for any keys.
+
+    Raises what `Mechanism.plan` raises.
+    """
+    if main is not None and main != layout and isinstance(mechanism, SharesKeys):
+        parameters = mechanism.with_keys_of(parameters, mechanism.plan(parameters, main, max_contributions))
+    return mechanism.plan(parameters, layout, max_contributions)
+
+
+@runtime_checkable
 class WorksAhead(Protocol):
     """A mechanism that can precompute a part of sealing before the values are known."""
 
@@ -153,3 +187,15 @@ class NamesPublicKey(Protocol):
 
         Raises `ParameterError` for a malformed key, or if the parameters name another key already.
         """
+
+
+@runtime_checkable
+class KeyedByRound(Protocol):
+    """A mechanism that can need a new key pair in every round, made by `generate_keyring`.
+
+    The holder signs the public key of a round and publishes it before the round (`protocols.crypto.round_key`). What an
+    attacker learns about the secret key of one round does not open the contributions of another.
+    """
+
+    def round_key_bytes(self, plan: SumPlan) -> int | None:
+        """Return the length in bytes of a round's public key; None if one keyring serves all rounds of the task."""

@@ -18,7 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from aggregator_service.cli import main
+from aggregator_service.storage.database import Database
 from tests.support.api import Api, TestMember, TestTask, signed_enrolment
+from tests.support.rows import round_row
 from tests.support.server import free_port, running_aggregator
 from tests.support.signing import SIGNED
 
@@ -39,6 +41,12 @@ class Command:
         assert (ended.value.code or 0) == status, err
         return err if status else out
 
+    def token(self, *arguments: str) -> str:
+        """Return the token that a command wrote to a file, as it does where its output is no terminal."""
+        path = Path(self(*arguments).strip())
+        assert path.stat().st_mode & 0o777 == 0o600
+        return path.read_text().strip()
+
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
@@ -46,7 +54,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_create_a_task_enrol_and_close_it_while_the_server_runs(command: Command) -> None:
-    token = command("init").strip()
+    token = command.token("init")
     assert token.startswith("hro_")
     with running_aggregator(command.data_dir) as server:
         made = command(
@@ -74,7 +82,7 @@ def test_create_a_task_enrol_and_close_it_while_the_server_runs(command: Command
         api.close()
 
 
-def test_the_first_start_prints_a_token_once(tmp_path: Path) -> None:
+def test_the_first_start_writes_a_token_once_and_not_to_its_log(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
     environment |= {"HUSHREC_DATA_DIR": str(tmp_path / "data"), "HUSHREC_PORT": str(free_port())}
     tokens = []
@@ -88,7 +96,9 @@ def test_the_first_start_prints_a_token_once(tmp_path: Path) -> None:
         ) as server:
             try:
                 assert server.stderr is not None
+                noted = ""
                 for line in server.stderr:
+                    noted += line
                     if "startup complete" in line:
                         break
                 url = f"http://127.0.0.1:{environment['HUSHREC_PORT']}"
@@ -96,20 +106,57 @@ def test_the_first_start_prints_a_token_once(tmp_path: Path) -> None:
                     with pytest.raises(httpx.HTTPStatusError):
                         httpx.get(f"{url}/v1/tasks").raise_for_status()
                 server.terminate()
-                out, _ = server.communicate(timeout=30)
+                out, rest = server.communicate(timeout=30)
             finally:
                 server.kill()  # no effect if it has already ended
             assert server.returncode == 0
-            tokens += [line.rpartition(" ")[2] for line in out.splitlines() if "operator token" in line]
+            assert "hro_" not in out + noted + rest
+            tokens += [Path(line.rpartition(" ")[2]) for line in out.splitlines() if "operator token" in line]
     assert len(tokens) == 1
-    assert tokens[0].startswith("hro_")
+    assert tokens[0].stat().st_mode & 0o777 == 0o600
+    token = tokens[0].read_text().strip()
+    assert token.startswith("hro_")
     database = b"".join(path.read_bytes() for path in (tmp_path / "data").glob("hushrec.db*"))
-    assert tokens[0].encode() not in database
+    assert token.encode() not in database
+
+
+def test_a_token_is_printed_on_a_terminal_only(tmp_path: Path) -> None:
+    """With a terminal as its output, `init` prints the token; the file is for pipes and logs, or where it is named."""
+    run = [sys.executable, "-m", "aggregator_service.cli", "init", "--data-dir", str(tmp_path / "data")]
+    terminal, end = os.openpty()
+    subprocess.run(run, stdout=end, check=True, timeout=60)
+    os.close(end)
+    printed = os.read(terminal, 1000).decode()
+    assert printed.startswith("hro_")
+    assert not list((tmp_path / "data").glob("*.token"))
+    os.close(terminal)
+    piped = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60)
+    assert "hro_" not in piped.stdout + piped.stderr
+    assert Path(piped.stdout.strip()) == tmp_path / "data" / "admin-2.token"
+
+
+def test_a_named_token_file_replaces_what_was_there(command: Command, tmp_path: Path) -> None:
+    shown, link = tmp_path / "shown", tmp_path / "link"
+    shown.write_text("other")
+    shown.chmod(0o644)
+    link.symlink_to(shown)
+    assert command("init", "--token-file", str(shown)) == f"{shown}\n"
+    assert shown.stat().st_mode & 0o777 == 0o600
+    token = shown.read_text()
+    command("token", "create", "ada", "--token-file", str(shown))
+    assert shown.read_text() != token
+    before = shown.read_text()
+    command("token", "rotate", "ada", "--token-file", str(link))
+    assert not link.is_symlink()
+    assert shown.read_text() == before
+    nowhere = tmp_path / "missing" / "file"
+    assert str(nowhere.parent) in command("token", "create", "bob", "--token-file", str(nowhere), status=1)
+    assert [line.split("  ")[0] for line in command("token", "list").splitlines()] == ["ada", "admin"]
 
 
 def test_tokens_are_created_listed_rotated_and_revoked(command: Command) -> None:
-    first = command("init").strip()
-    made = command("token", "create", "grafana", "--role", "read-only", "--expires-days", "90").strip()
+    first = command.token("init")
+    made = command.token("token", "create", "grafana", "--role", "read-only", "--expires-days", "90")
     listed = command("token", "list").splitlines()
     assert [line.split("  ")[:2] for line in listed] == [["admin", "admin"], ["grafana", "read-only"]]
     assert [line.split("  ")[3] for line in listed] == ["does not expire", "expires in 90.0 days"]
@@ -120,13 +167,25 @@ def test_tokens_are_created_listed_rotated_and_revoked(command: Command) -> None
             return httpx.get(f"{server.url}/v1/tasks", headers={"Authorization": f"Bearer {token}"}).status_code
 
         assert (status(first), status(made)) == (200, 200)
-        rotated = command("token", "rotate", "grafana").strip()
+        rotated = command.token("token", "rotate", "grafana")
         assert (status(made), status(rotated)) == (401, 200)
         assert "revoked" in command("token", "revoke", "grafana")
         assert status(rotated) == 401
     assert "no operator's token" in command("token", "revoke", "grafana", status=1)
-    assert command("init").strip() != first  # another admin, admin-2
+    assert command.token("init") != first  # another admin, admin-2
     assert [line.split("  ")[0] for line in command("token", "list").splitlines()] == ["admin", "admin-2"]
+
+
+def test_the_advised_command_creates_a_task(command: Command) -> None:
+    command("init")
+    printed = command("task", "advise", "--items", "50", "--clients", "40", "--interactions", "400")
+    assert "rounds 101, of which 1 count items; cohort 40" in printed
+    words = printed.splitlines()[-1].replace("NAME", "films").split()[1:-2]
+    view = json.loads(command(*words))
+    assert view["recipe"]["parameters"]["item_bias"] == "counts"
+    assert view["schedule"]["cohort_size"] == 40
+    paper = json.loads(command("task", "create", "p", "--recipe", "colr", "-r", "items=50", "--variant", "paper"))
+    assert paper["recipe"]["parameters"] == {"items": 50}
 
 
 def test_members_are_listed_and_revoked(command: Command) -> None:
@@ -145,6 +204,10 @@ def test_members_are_listed_and_revoked(command: Command) -> None:
     assert "no such member" in command("member", "revoke", "movies", "c_nobody", status=1)
 
 
+MEASURED = ["task", "create", "x", "--recipe", "colr", "-r", "items=5", "--evaluate-every", "5"]
+"""An encrypted task that is measured."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -159,6 +222,11 @@ def test_members_are_listed_and_revoked(command: Command) -> None:
         ),
         (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "round=3"], "choose from: rounds"),
         (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "cohort_size=2"], "schedule: min_clients"),
+        (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "--keep", "best"], "need --evaluate-every"),
+        ([*MEASURED, "--holdout", "first"], "--holdout is 'last' or a share"),
+        ([*MEASURED, "--stop-after", "0"], "evaluation: stop_after"),
+        ([*MEASURED, "--keep", "best", "--final-rounds", "2"], "final_rounds needs keep 'last'"),
+        ([*MEASURED, "--stop-after", "2"], "does not see the curve"),
     ],
 )
 def test_errors_are_one_line(command: Command, arguments: list[str], word: str) -> None:
@@ -231,7 +299,7 @@ def test_invitations_are_listed_and_revoked(command: Command) -> None:
 
 
 def test_a_round_is_extended_and_aborted_while_the_server_runs(command: Command) -> None:
-    token = command("init").strip()
+    token = command.token("init")
     with running_aggregator(command.data_dir) as server:
         api = Api(server.url, token)
         task = api.create_task("long", cohort=2, collect_seconds=3600.0)
@@ -258,3 +326,41 @@ def test_task_show_warns_when_signatures_are_off(
     monkeypatch.setenv("HUSHREC_SIGNATURES", signatures)
     warnings = json.loads(command("task", "show", "movies"))["warnings"]
     assert any(text.startswith("Requests need no signature") for text in warnings) is warned
+
+
+def test_a_task_is_created_with_an_evaluation_and_shown_with_its_curve(command: Command) -> None:
+    command("init")
+    made = command(
+        "task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3",
+        "--evaluate-every", "5", "--holdout", "0.25", "--negatives", "3", "--keep", "best", "--stop-after", "3",
+    )  # fmt: skip
+    block = {"every": 5, "holdout": 0.25, "negatives": 3, "keep": "best", "stop_after": 3, "final_rounds": 0}
+    assert json.loads(made)["evaluation"] == block
+    assert json.loads(command("task", "show", "movies"))["curve"] == []
+    report = {"hr@10": 0.5, "ndcg@10": 0.25, "evaluated clients": 4.0, "evaluated model round": 5.0}
+    database = Database(f"sqlite:///{command.data_dir / 'hushrec.db'}", connections=2)
+    with database.write() as session:
+        task_id = json.loads(made)["task_id"]
+        session.add(round_row(task_id, number=5, state="complete", report={}))
+        session.add(round_row(task_id, number=6, state="complete", report=report))
+    database.close()
+    shown = json.loads(command("task", "show", "movies"))
+    assert (shown["evaluation"], shown["curve"]) == (block, [report])
+
+
+@pytest.mark.parametrize("order", [("--recipe", "topk"), ()])
+def test_help_parameters_prints_the_rows_of_the_page_without_a_name(command: Command, order: tuple[str, ...]) -> None:
+    rest = () if order else ("--recipe", "topk")
+    text = command("task", "create", *order, "--help-parameters", *rest, "--mechanism", "masked")
+    assert "share: number; above 0, at most 1; default 0.0625\n      Share of the N*d entries" in text
+    assert "corrupt: number; at least 0, below 1; default 0.05" in text
+    assert "min_difference: whole number or null; at least 1" in text
+    assert "Bits of the modulus" not in text
+
+
+def test_help_parameters_refuses_unknown_names(command: Command) -> None:
+    for choice, word in (
+        (["--recipe", "rot13"], "recipe"),
+        (["--recipe", "colr", "--mechanism", "rot13"], "mechanism"),
+    ):
+        assert f"unknown {word}: choose one of" in command("task", "create", "--help-parameters", *choice, status=1)

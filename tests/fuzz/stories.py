@@ -6,36 +6,25 @@ Complete stories make every operation of the OpenAPI document succeed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.codec import b64encode
+from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.certificates import certify, revoke
 from protocols.crypto.envelope import seal_snapshot
 from protocols.messages import OrganiserPin
+from tests.fuzz.steps import Story, get, put
+from tests.fuzz.sum_stories import evaluated, oneshot, round_keys
 from tests.fuzz.world import World
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import TestMember, TestTask, digest_field, signed_enrolment
 from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
 
 __all__ = ["STORIES", "Story", "abandoned"]
-
-Story = Iterator[None]
-
-
-def _get(world: World, path: str, headers: dict[str, str], *allowed: int) -> Any:
-    answer = world.api.http.get(path, headers=headers)
-    assert answer.status_code in (allowed or (200,)), answer.text
-    return answer
-
-
-def _put(member: TestMember, path: str, body: bytes, *allowed: int) -> None:
-    headers = {**member.auth, "Content-Digest": digest_field(body)}
-    answer = member.task.api.http.put(f"{member.task.path}/{path}", content=body, headers=headers)
-    assert answer.status_code in (allowed or (201,)), answer.text
 
 
 def _open(task: TestTask, number: int) -> None:
@@ -52,7 +41,7 @@ def plain(world: World, name: str = "plain") -> Story:
         _open(task, number)
         yield
         for path in ("rounds", "rounds/current", f"rounds/{number}", f"rounds/{number}/cohort"):
-            _get(world, f"{task.path}/{path}", first.auth)
+            get(world, f"{task.path}/{path}", first.auth)
             yield
         yield from _in_chunks(first, number)
         assert second.put(number, second.contribution(number, 2.0)).status_code == 201
@@ -66,7 +55,7 @@ def plain(world: World, name: str = "plain") -> Story:
         answer = world.api.http.delete(f"{task.path}/members/{leaver.client_id}", headers=world.api.operator)
         assert answer.status_code == 200
         yield
-    made = _get(world, f"{task.path}/invitations", world.api.operator).json()["invitations"][0]
+    made = get(world, f"{task.path}/invitations", world.api.operator).json()["invitations"][0]
     yield
     response = world.api.http.delete(f"{task.path}/invitations/{made['invitation_id']}", headers=world.api.operator)
     assert response.status_code == 200
@@ -89,10 +78,10 @@ def _in_chunks(member: TestMember, number: int) -> Story:
 
 def _results(world: World, task: TestTask, member: TestMember, number: int) -> Story:
     for path in (f"rounds/{number}/aggregate", f"snapshots/{number}"):
-        answer = _get(world, f"{task.path}/{path}", member.auth)
+        answer = get(world, f"{task.path}/{path}", member.auth)
         yield
         known = {**member.auth, "If-None-Match": answer.headers["etag"]}
-        _get(world, f"{task.path}/{path}", known, 304)
+        get(world, f"{task.path}/{path}", known, 304)
         yield
     for path, headers in (
         ("snapshots/latest", member.auth),
@@ -100,22 +89,24 @@ def _results(world: World, task: TestTask, member: TestMember, number: int) -> S
         ("members/me/ledger", member.auth),
         ("members", world.api.operator),
     ):
-        _get(world, f"{task.path}/{path}", headers)
+        get(world, f"{task.path}/{path}", headers)
         yield
 
 
 def _known_already(world: World, task: TestTask, member: TestMember) -> Story:
     """Conditional requests are answered with 304."""
-    current = _get(world, f"{task.path}/rounds/current", member.auth)
+    current = get(world, f"{task.path}/rounds/current", member.auth)
     yield
     known = {**member.auth, "If-None-Match": current.headers["etag"]}
-    _get(world, f"{task.path}/rounds/current", known, 304)
+    get(world, f"{task.path}/rounds/current", known, 304)
     yield
     answer = member.put(1, member.contribution(1, 1.0))
     assert answer.status_code == 200, answer.text
     yield
     identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
     invitation = world.api.invite(task.id)
+    get(world, "/v1/enrolments/task", {"Authorization": f"Bearer {invitation}"})
+    yield
     for renewal, status in ((0, 201), (1, 200)):
         body = signed_enrolment(invitation, identity, mailbox, renewal=renewal)
         assert world.api.http.post("/v1/enrolments", json=body).status_code == status
@@ -153,25 +144,27 @@ def keyed(world: World, name: str = "keyed") -> Story:
     (holder,), (member,) = task.enrol(1, role="holder"), task.enrol(1)
     keyring = task.mechanism.generate_keyring(task.plan)
     yield
-    _get(world, f"{task.path}/members?unkeyed=true", holder.auth)
+    get(world, f"{task.path}/members?unkeyed=true", holder.auth)
     for one in (holder, member):
         envelope = os.urandom(100)
         for status in (201, 200):
-            _put(holder, f"keyring/{one.client_id}", envelope, status)
+            put(holder, f"keyring/{one.client_id}", envelope, status)
             yield
-    envelope = _get(world, f"{task.path}/keyring", member.auth)
+    envelope = get(world, f"{task.path}/keyring", member.auth)
     yield
-    _get(world, f"{task.path}/keyring", {**member.auth, "If-None-Match": envelope.headers["etag"]}, 304)
+    get(world, f"{task.path}/keyring", {**member.auth, "If-None-Match": envelope.headers["etag"]}, 304)
     _open(task, 1)
     yield
     for one in (holder, member):
         assert one.put(1, one.contribution(1, 0.25, keyring)).status_code == 201
         yield
     task.wait_round(1, "complete")
+    get(world, f"{task.path}/rounds/1/attestations", member.auth)
     yield
-    sealed = seal_snapshot(bytes(task.recipe.state_bytes(1)), keyring.state_key, task.id, 1)
+    state, chain = bytes(task.recipe.state_bytes(1)), AggregateChain.first(task.id)
+    sealed = seal_snapshot(state, chain, keyring.state_key, task.id, 1)
     for status in (201, 200):
-        _put(member, "snapshots/1", sealed, status)
+        put(member, "snapshots/1", sealed, status)
         yield
 
 
@@ -186,7 +179,7 @@ def paillier(world: World, name: str = "paillier") -> Story:
     keyring = made_up_keyring(task.plan)  # type: ignore[arg-type]
     yield
     for status in (201, 200):
-        _put(holder, "public-key", keyring.public_key, status)
+        put(holder, "public-key", keyring.public_key, status)
         yield
 
 
@@ -202,8 +195,8 @@ def masked(world: World, name: str = "masked") -> Story:
             task.wait_round(1, STAGES[step])
             if index == 0 and step in handed_out:
                 path = f"{task.path}/rounds/1/{handed_out[step]}"
-                known = {**one.auth, "If-None-Match": _get(world, path, one.auth).headers["etag"]}
-                _get(world, path, known, 304)
+                known = {**one.auth, "If-None-Match": get(world, path, one.auth).headers["etag"]}
+                get(world, path, known, 304)
             assert one.take(1, step).status_code == 201
             yield
         if step != "unmask":
@@ -211,7 +204,11 @@ def masked(world: World, name: str = "masked") -> Story:
             assert again.status_code in (200, 409), again.text
             yield
     task.wait_round(1, "complete")
-    _get(world, f"{task.path}/rounds/1/aggregate", world.api.operator)
+    get(world, f"{task.path}/rounds/1/aggregate", world.api.operator)
+    yield
+    task.wait_round(2, STAGES["advertise"])
+    refused = world.api.http.post(f"{task.path}/rounds/2/refusals", json={"reason": "policy"}, headers=clients[0].auth)
+    assert refused.status_code in (200, 204), refused.text
     yield
 
 
@@ -239,14 +236,14 @@ def certified(world: World, name: str = "certified") -> Story:
     assert task.api.http.post("/v1/enrolments", json=refused).status_code == 403
     yield
     member, identity, mailbox = members[0]
-    _put(member, "members/me/certificate", certificate(identity, mailbox, 1), 200)
+    put(member, "members/me/certificate", certificate(identity, mailbox, 1), 200)
     yield
     listed = revoke(organiser, scope, [2], 1_800_000_000).encode()
     headers = {**task.api.operator, "Content-Digest": digest_field(listed)}
     answer = task.api.http.put(f"{task.path}/revocations", content=listed, headers=headers)
     assert answer.status_code == 200, answer.text
     yield
-    _get(world, f"{task.path}/revocations", member.auth)
+    get(world, f"{task.path}/revocations", member.auth)
 
 
 def operators(world: World) -> Story:
@@ -264,12 +261,12 @@ def operators(world: World) -> Story:
         yield
         auth = {"Authorization": f"Bearer {turned.json()['token']}"}
         for path in ("/v1/tasks", "/v1/parameters/masked?clients=100", "/metrics", "/healthz", "/readyz"):
-            _get(world, path, auth)
+            get(world, path, auth)
             yield
-    _get(world, "/v1/operators", world.api.operator)
+    get(world, "/v1/operators", world.api.operator)
     yield
     task = next(iter(world.tasks))
-    _get(world, f"/v1/tasks/{task}", world.api.operator)
+    get(world, f"/v1/tasks/{task}", world.api.operator)
     yield
 
 
@@ -281,6 +278,9 @@ STORIES: Final[tuple[Callable[[World], Story], ...]] = (
     masked,
     paillier,
     certified,
+    oneshot,
+    round_keys,
+    evaluated,
 )
 _HALF_WAY: Final = ((plain, 12), (keyed, 9), (masked, 15), (paillier, 3))
 

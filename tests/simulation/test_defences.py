@@ -94,9 +94,11 @@ def receipts_before_rows(patch: Patch) -> None:
     """The receipt is sent whether or not the database stored the row."""
     insert = contributions.insert_contribution
 
-    def insert_or_pretend(database: Database, admission: Admission, key: str, digest: str, now: float) -> UploadOutcome:
+    def insert_or_pretend(
+        database: Database, admission: Admission, key: str, digest: str, now: float, statement: bytes | None = None
+    ) -> UploadOutcome:
         try:
-            return insert(database, admission, key, digest, now)
+            return insert(database, admission, key, digest, now, statement)
         except DATABASE_GONE:
             return Stored(insert_contribution.new_receipt(admission, digest))
 

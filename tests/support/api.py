@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
 
 from protocols.codec import b64decode, b64encode
+from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keyring import Keyring
 from protocols.messages import OrganiserPin
@@ -61,7 +62,7 @@ class Api:
     """An operator's view of one aggregator."""
 
     def __init__(self, url: str, operator_token: str) -> None:
-        self.http = httpx.Client(base_url=url, timeout=30, auth=SIGNED)
+        self.http = httpx.Client(base_url=url, timeout=60, auth=SIGNED)
         self.operator = {"Authorization": f"Bearer {operator_token}"}
 
     def close(self) -> None:
@@ -81,6 +82,7 @@ class Api:
         recipe_parameters: dict[str, Any] | None = None,
         data_set: str | None = None,
         organiser: OrganiserPin | None = None,
+        evaluation: dict[str, Any] | None = None,
         **schedule: Any,
     ) -> TestTask:
         """A task, by default a small plain FedMF one."""
@@ -94,6 +96,7 @@ class Api:
             "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, **schedule},
             "data_set": data_set,
             "organiser": None if organiser is None else organiser.model_dump(),
+            "evaluation": evaluation,
         }
         answer = self.http.post("/v1/tasks", json=request, headers=self.operator)
         assert answer.status_code == 201, answer.text
@@ -144,7 +147,7 @@ class TestTask:
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
-    def wait_round(self, number: int, *states: str, seconds: float = 30.0) -> dict[str, Any]:
+    def wait_round(self, number: int, *states: str, seconds: float = 120.0) -> dict[str, Any]:
         """Round `number` once it is in one of `states`."""
         end = time.monotonic() + seconds
         seen: object = "no round"
@@ -156,6 +159,18 @@ class TestTask:
                     return dict(seen)
             time.sleep(0.03)
         raise AssertionError(f"round {number} did not become {states}: {seen}")
+
+    def chain(self, number: int) -> dict[str, str]:
+        """The header that states the aggregates before a round; none where anyone can open the sums."""
+        if self.view["opened_by"] == "anyone":
+            return {}
+        chain = AggregateChain.first(self.id)
+        answer = self.api.http.get(f"{self.path}/rounds?state=complete", headers=self.api.operator)
+        for view in answer.json()["rounds"]:
+            if view["number"] < number:
+                digest = bytes.fromhex(view["aggregate_digest"])
+                chain = AggregateChain(chain.digest, extend_chain(chain.digest, view["number"], digest))
+        return {"Aggregate-Chain": chain.digest.hex()}
 
     def aggregate(self, number: int) -> bytes:
         answer = self.api.http.get(f"{self.path}/rounds/{number}/aggregate", headers=self.api.operator)
@@ -196,5 +211,6 @@ class TestMember:
 
     def put(self, number: int, body: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
         """Upload a body with its true digest, unless `headers` say otherwise."""
-        all_headers = {**self.auth, "Content-Digest": digest_field(body), **(headers or {})}
+        all_headers = {**self.auth, "Content-Digest": digest_field(body), **self.task.chain(number)}
+        all_headers |= headers or {}
         return self.task.api.http.put(self.path(number), content=body, headers=all_headers)

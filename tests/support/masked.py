@@ -35,8 +35,11 @@ STAGES = STATE_FOR
 
 
 def masked_task(api: Api, name: str, cohort: int, mode: str = "semi-malicious", **changes: Any) -> TestTask:
-    """A small masked FedMF task whose cohort is everybody and may lose a third; `changes` go to the schedule."""
-    parameters = {"mode": mode, "dropout": 0.34}
+    """A small masked FedMF task whose cohort is everybody and may lose a third; nobody colludes.
+
+    `changes` go to the schedule.
+    """
+    parameters = {"mode": mode, "corrupt": 0.0, "dropout": 0.34}
     schedule = {"min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600, **changes}
     return api.create_task(name, cohort=cohort, mechanism_name="masked", mechanism_parameters=parameters, **schedule)
 

@@ -30,6 +30,15 @@ class ProgramRunner:
         self.requests: list[Request] = []
         self.pauses: list[float] = []
 
+    @staticmethod
+    def _received(request: Request, response: Response) -> Response:
+        """Pass the body to the request's sink, as a driver does."""
+        if request.sink is None or response.status >= 400:
+            return response
+        request.sink.begin()
+        request.sink.add(response.body)
+        return Response(response.status, response.headers)
+
     def run(self, program: Program[Any]) -> Any:
         """Run `program` to its end and return its result."""
         reply: Any = None
@@ -42,13 +51,16 @@ class ProgramRunner:
                     case Request():
                         self.requests.append(effect)
                         try:
-                            reply = self.answer(effect)
+                            reply = self._received(effect, self.answer(effect))
                         except Exception as raised:
                             error = raised
                     case Pause():
                         self.pauses.append(effect.seconds)
                     case Work():
-                        reply = effect.call()
+                        try:
+                            reply = effect.call()
+                        except Exception as raised:
+                            error = raised
                 effect = program.throw(error) if error else program.send(reply)
         except StopIteration as done:
             return done.value

@@ -13,13 +13,13 @@ from sqlalchemy import make_url
 
 from tests.support.api import Api
 from tests.support.postgres import connect
-from tests.support.server import AggregatorProcess
+from tests.support.server import AggregatorProcess, free_port
 from tests.support.signing import SIGNED
 
 __all__ = ["Replicas", "running_replicas", "wait_until"]
 
 
-def wait_until(found: Callable[[], bool], what: str, seconds: float = 60.0) -> float:
+def wait_until(found: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
     """Wait for a condition; return the seconds it took. Raises `AssertionError` after a timeout."""
     begun = time.monotonic()
     while not found():
@@ -56,14 +56,14 @@ class Replicas:
         used = servers or self.servers
         made = Api(used[0].url, used[0].operator_token)
         made.http.close()
-        with httpx.Client(base_url=used[0].url, transport=_RoundRobin(used), timeout=30, auth=SIGNED) as made.http:
+        with httpx.Client(base_url=used[0].url, transport=_RoundRobin(used), timeout=60, auth=SIGNED) as made.http:
             yield made
 
     def leading(self, server: AggregatorProcess) -> bool:
         """Whether a server's metrics say that it leads; False when it is down."""
         headers = {"Authorization": f"Bearer {server.operator_token}"}
         try:
-            text = httpx.get(f"{server.url}/metrics", headers=headers, timeout=30).text
+            text = httpx.get(f"{server.url}/metrics", headers=headers, timeout=60).text
         except httpx.TransportError:
             return False
         return "\nhushrec_engine_leading 1.0\n" in text
@@ -97,7 +97,12 @@ class Replicas:
 @contextmanager
 def running_replicas(folder: Path, count: int = 3, **settings: str | int | float | Path) -> Iterator[Replicas]:
     """Run `count` servers on one storage, each with its own data directory."""
-    servers = [AggregatorProcess(folder / f"replica-{index}", **settings) for index in range(count)]
+    ports = [free_port() for _ in range(count)]
+    origins = ",".join(f"http://127.0.0.1:{port}" for port in ports)  # one address stands for all of them
+    servers = [
+        AggregatorProcess(folder / f"replica-{index}", port=port, **{"public_origins": origins, **settings})
+        for index, port in enumerate(ports)
+    ]
     try:
         for server in servers:
             server.launch()

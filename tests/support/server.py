@@ -21,7 +21,7 @@ from aggregator_service.storage.stores import open_store
 __all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "free_port", "running_aggregator"]
 
 OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
-_START_SECONDS = 90.0
+_START_SECONDS = 180.0
 
 
 def free_port() -> int:
@@ -35,11 +35,15 @@ class AggregatorProcess:
     """`hushrec-server serve` as a child process. Kill it, start it again: the port and the data stay the same."""
 
     def __init__(
-        self, data_dir: Path, context: ssl.SSLContext | None = None, **settings: str | int | float | Path
+        self,
+        data_dir: Path,
+        context: ssl.SSLContext | None = None,
+        port: int | None = None,
+        **settings: str | int | float | Path,
     ) -> None:
         """`settings` become HUSHREC_* variables, e.g. fold_batch=3; `context`: how to reach a server with TLS."""
         self.data_dir = data_dir
-        self.port = free_port()
+        self.port = free_port() if port is None else port
         self.url = f"{'https' if 'tls_cert' in settings else 'http'}://127.0.0.1:{self.port}"
         self._context = context
         self.operator_token = OPERATOR_TOKEN
@@ -95,7 +99,7 @@ class AggregatorProcess:
             if self._process is None or self._process.poll() is not None:
                 break
             try:
-                with urllib.request.urlopen(f"{self.url}/readyz", timeout=2, context=self._context):  # noqa: S310 - our own server
+                with urllib.request.urlopen(f"{self.url}/readyz", timeout=10, context=self._context):  # noqa: S310 - our own server
                     return
             except (OSError, urllib.error.URLError):
                 time.sleep(0.05)
@@ -111,7 +115,7 @@ class AggregatorProcess:
         os.kill(self.pid, signal.SIGKILL)
         self.wait_dead()
 
-    def wait_dead(self, seconds: float = 30.0) -> int:
+    def wait_dead(self, seconds: float = 120.0) -> int:
         """Wait until the process has ended and return its exit status (-9: killed)."""
         if self._process is None:
             raise RuntimeError("the aggregator is not running")

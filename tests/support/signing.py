@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpx
 import httpx2
@@ -19,7 +20,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk.api.effects import content_digest
 from protocols.codec import b64encode
-from protocols.crypto.http_signature import SIGNATURE_INPUT, SIGNED_FIELDS, SignedRequest, sign_request
+from protocols.crypto.http_signature import (
+    SIGNATURE_INPUT,
+    SIGNED_FIELDS,
+    SignedRequest,
+    format_authority,
+    sign_request,
+)
 from protocols.errors import SignatureError
 
 __all__ = [
@@ -61,17 +68,21 @@ def signature_of(
 ) -> dict[str, str]:
     """Return the two signature headers of `request`. created: seconds since the epoch; now by default."""
     path, _, query = request.url.raw_path.decode("ascii").partition("?")
+    authority = format_authority(request.url.scheme, request.url.raw_host.decode("ascii"), request.url.port)
     fields = {name: request.headers[name] for name in SIGNED_FIELDS if name in request.headers}
-    signed = SignedRequest(request.method, path, query, fields)
+    signed = SignedRequest(request.method, authority, path, query, fields)
     return sign_request(key, client_id, signed, round(time.time()) if created is None else created)
 
 
-def raw_head(method: str, path: str, token: str, *lines: str) -> bytes:
-    """Return the head of a signed request, to be sent over a socket. lines: the other header lines."""
+def raw_head(url: str, method: str, path: str, token: str, *lines: str) -> bytes:
+    """Return the head of a signed request, to be sent over a socket.
+
+    url: the server's. lines: the other header lines.
+    """
     headers = [line.partition(": ") for line in lines]
-    request = httpx.Request(method, f"http://test{path}", headers={name: value for name, _, value in headers})
+    request = httpx.Request(method, f"{url}{path}", headers={name: value for name, _, value in headers})
     signed = [f"{name}: {value}" for name, value in signature_of(request, *_TOKENS[token]).items()]
-    fixed = [f"{method} {path} HTTP/1.1", "Host: test", f"Authorization: Bearer {token}"]
+    fixed = [f"{method} {path} HTTP/1.1", f"Host: {request.url.netloc.decode()}", f"Authorization: Bearer {token}"]
     return "\r\n".join([*fixed, *lines, *signed, "", ""]).encode()
 
 
@@ -88,7 +99,9 @@ def sign_prepared(request: requests.PreparedRequest) -> requests.PreparedRequest
     fields = {name: given[name] for name in SIGNED_FIELDS if name in given}
     with suppress(SignatureError):
         client_id, key = known
-        signed = SignedRequest(str(request.method), path, query, fields)
+        url = urlsplit(str(request.url))
+        authority = format_authority(url.scheme, str(url.hostname), url.port)
+        signed = SignedRequest(str(request.method), authority, path, query, fields)
         request.headers.update(sign_request(key, client_id, signed, round(time.time())))
     return request
 

@@ -66,7 +66,7 @@ class KeyedRound:
         partial = self.task.mechanism.fold(plan, None, [(route, body) for body in self.bodies])
         return self.task.mechanism.release(plan, partial)
 
-    def assert_exact(self, seconds: float = 60.0) -> None:
+    def assert_exact(self, seconds: float = 120.0) -> None:
         """The round completes, with exactly the sum of all."""
         done = self.task.wait_round(1, "complete", seconds=seconds)
         assert (done["survivors"], done["folded"]) == (COHORT, COHORT)

@@ -63,6 +63,7 @@ def small_task(
     mechanism_parameters: dict[str, Any] | None = None,
     data_set: str | None = None,
     certified: bool | None = None,
+    seed: bytes | None = None,
     **schedule: Any,
 ) -> SmallTask:
     """A task over 60 items with factors of length 8, whose cohort is everybody unless told otherwise.
@@ -74,7 +75,7 @@ def small_task(
     certified = mechanism != "plain" if certified is None else certified
     organiser = TRIAL.pin if certified else None
     request = task_request(
-        name, recipe, mechanism, plan, parameters, mechanism_parameters, data_set=data_set, organiser=organiser
+        name, recipe, mechanism, plan, parameters, mechanism_parameters, seed, data_set=data_set, organiser=organiser
     )
     view = operator.create_task(request)
     keyed = mechanism in ("ckks", "paillier")

@@ -18,10 +18,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from gmpy2 import mpz
 
 from protocols.codec import b64decode, b64encode, pack
+from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.certificates import certify, revoke
 from protocols.crypto.domain import derive_key, digest, domain_tag
 from protocols.crypto.envelope import EnvelopeSender, seal_envelope, seal_snapshot
 from protocols.crypto.public_random import normals, permutation, uniforms, words
+from protocols.crypto.round_key import RoundKeyPurpose, sign_round_key
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism, SumPlan
@@ -33,7 +35,7 @@ from protocols.sums.paillier.encryption import seal_blocks
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.paillier.cases import made_up_keyring, made_up_primes
-from tests.vectors import masked_rounds, masking, requests, topk
+from tests.vectors import chains, masked_rounds, masking, oneshot, requests, topk
 from tests.vectors.common import SEED, error_of
 
 __all__ = ["FILES", "render"]
@@ -369,7 +371,8 @@ def envelope() -> dict[str, Any]:
     body, state, state_key = b"not a real keyring", bytes(range(16)), digest("vector state key")
     sender = EnvelopeSender(sender_key, b"m" * 32, bytes(range(81)))
     sealed = seal_envelope(body, public, "t_1", sender, lambda n: digest("vector randomness", n)[:n])
-    snapshot = seal_snapshot(state, state_key, "t_1", 3, lambda n: digest("vector randomness", n)[:n])
+    chain = AggregateChain(digest("vector chain", 2), digest("vector chain", 3))
+    snapshot = seal_snapshot(state, chain, state_key, "t_1", 3, lambda n: digest("vector randomness", n)[:n])
     flipped, flipped_snapshot = (bytes([*s[:-1], s[-1] ^ 1]) for s in (sealed, snapshot))
     altered = sealed[:100] + bytes([sealed[100] ^ 1]) + sealed[101:]
     opened = {"mailbox_secret": secret.hex(), "task": "t_1", "envelope": sealed.hex()}
@@ -386,9 +389,49 @@ def envelope() -> dict[str, Any]:
             {**opened, "envelope": altered.hex(), "error": "EnvelopeError"},
         ],
         "snapshots": [
-            {**kept, "state": state.hex()},
+            {**kept, "state": state.hex(), "chain": chain.encode().hex()},
             {**kept, "round": 4, "error": "EnvelopeError"},
             {**kept, "sealed": flipped_snapshot.hex(), "error": "EnvelopeError"},
+        ],
+    }
+
+
+def round_keys() -> dict[str, Any]:
+    """Public keys of rounds, signed by a made-up key holder, those that hold and those that do not."""
+    sender_key = Ed25519PrivateKey.from_private_bytes(digest("vector holder"))
+    sender = EnvelopeSender(sender_key, b"m" * 32, bytes(range(81)))
+    parameter_id, public_key = digest("vector parameters"), bytes(range(40))
+    purpose = RoundKeyPurpose("t_1", 3, "ckks", parameter_id)
+    document = sign_round_key(purpose, public_key, sender)
+    given = {
+        "task": "t_1",
+        "round": 3,
+        "mechanism": "ckks",
+        "parameter_id": parameter_id.hex(),
+        "public_key_bytes": len(public_key),
+        "document": document.hex(),
+    }
+
+    def altered(place: int) -> str:
+        return (document[:place] + bytes([document[place] ^ 1]) + document[place + 1 :]).hex()
+
+    wrong: list[dict[str, Any]] = [
+        {"task": "t_2"},
+        {"round": 4},
+        {"mechanism": "other"},
+        {"parameter_id": digest("other parameters").hex()},
+        {"public_key_bytes": 39},
+        {"document": document[:-1].hex()},
+        {"document": document.hex() + "00"},
+        *({"document": altered(place)} for place in (0, 40, 100, 150, len(document) - 1)),
+    ]
+    return {
+        "about": "holder's identity key (32), mailbox key (32), certificate (81), Ed25519 signature (64), public key. "
+        "The signature is over the domain tag of 'round key', task, round, mechanism, parameter id, the first 145 "
+        "bytes, and the public key.",
+        "cases": [
+            {**given, "public_key": public_key.hex(), "sender": sender_key.public_key().public_bytes_raw().hex()},
+            *({**given, **change, "error": "RoundKeyError"} for change in wrong),
         ],
     }
 
@@ -404,10 +447,14 @@ FILES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "paillier.json": paillier,
     "certificates.json": certificates,
     "envelope.json": envelope,
+    "round_keys.json": round_keys,
+    "aggregate_chains.json": chains.aggregate_chains,
     "http_signature.json": requests.http_signature,
     "masked_keys.json": masked_rounds.masked_keys,
     "masked_round.json": masked_rounds.masked_round,
     "masks.json": masking.masks,
+    "oneshot_ring.json": oneshot.oneshot_ring,
+    "oneshot_round.json": oneshot.oneshot_round,
     "shamir.json": masking.shamir,
     "chosen.json": topk.chosen,
     "supports.json": topk.supports,

@@ -74,10 +74,11 @@ def masked_keys() -> dict[str, Any]:
     ann, bob = states["ann"], states["bob"]
     entry = roster.entries[0]
     shared, shares = client.share(ann, roster.body, lambda _: True, drawn("ann shares"))
-    sealed = shares[:82]
+    sealed = shares[:114]
     pair = open_pair(sealed, bob.sealing_secret, roster, 0, 1)
     assert pair is not None
     flipped = bytes([sealed[0] ^ 1]) + sealed[1:]
+    other_commitment = sealed[:-1] + bytes([sealed[-1] ^ 1])
     sharers = roster.encode_set(NAMES)
     others = {
         "another round": replace(context, round_number=8),
@@ -94,7 +95,9 @@ def masked_keys() -> dict[str, Any]:
         "digest, cohort, bits, length). Roster digest = digest('masked roster', binding, k, t, mode, body). A pair's "
         "mask key = HKDF of X25519 under ('masked pair', smaller public key, larger). Mask context = digest('masked "
         "stream', binding, roster digest, sharers). A sealed pair: AES-256-GCM, zero nonce, key = HKDF of X25519 of "
-        "the sealing keys under ('masked share', roster digest, sender, receiver), associated data its tag. An "
+        "the sealing keys under ('masked share', roster digest, sender, receiver), associated data its tag. The first "
+        "16 bytes of digest('masked share commitment', roster digest, sender, receiver, kind, share) follow for the "
+        "seed (kind 0) and the mask key (1); a pair that does not match is not opened. An "
         "advertisement: mask key, sealing key, digest('masked seed commitment', seed), signature of the tag "
         "('masked advertisement', binding, id, the three).",
         "context": {
@@ -135,6 +138,7 @@ def masked_keys() -> dict[str, Any]:
         "sealed": [
             {"sender": 0, "receiver": 1, "sealed": sealed.hex(), "shares": (pair.of_seed + pair.of_mask_key).hex()},
             {"sender": 0, "receiver": 1, "sealed": flipped.hex(), "shares": None},
+            {"sender": 0, "receiver": 1, "sealed": other_commitment.hex(), "shares": None},
             {"sender": 2, "receiver": 1, "sealed": sealed.hex(), "shares": None},
         ],
         "refused": [
@@ -200,7 +204,7 @@ def one_round(mode: str, bits: int) -> dict[str, Any]:
             confirmed[name], confirmations[name] = client.confirm(state, survivors)
         signed = server.confirmations(roster, confirmations)
         for name, last in confirmed.items():
-            _, replies[name] = client.unmask(last, signed[name])
+            _, replies[name] = client.unmask(last, signed)
     correction = server.unmask(roster, shares, contributions, replies).correction
     total = correction + sum(unpack(body, bits, 5) for body in contributions.values())
     return {

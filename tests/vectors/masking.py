@@ -13,7 +13,7 @@ from protocols.sums.masked.graph import neighbours
 from protocols.sums.masked.masks import add_mask, add_masks
 from protocols.sums.masked.packing import pack, ring_dtype, unpack
 from protocols.sums.masked.parameters import choose_neighbourhood
-from protocols.sums.masked.shamir import SHARE_BYTES, combine, combine_checked, split
+from protocols.sums.masked.shamir import SHARE_BYTES, combine, split
 from tests.vectors.common import SEED, error_of
 
 __all__ = ["masks", "shamir"]
@@ -92,38 +92,19 @@ def shamir() -> dict[str, Any]:
     points = [1, 2, 3, 5, 8, 2**31 - 1]
     shares = dict(zip(points, split(SEED, 3, points, _stream("vector coefficients")), strict=True))
     outside = PRIME.to_bytes(SHARE_BYTES, "little")
-    damaged = shares | {2: bytes(SHARE_BYTES), 8: outside}
     beyond = shares | {1: outside}
     few = {point: shares[point] for point in (2, 8)}
-    wrong = {point: bytes(31) + bytes([point, 0]) for point in points[:4]}
-    secret, named = combine_checked(damaged, 3, SEED.__eq__)
     return {
         "about": "Field of p = 2^256 + 297. Integers are little-endian, secrets 32 bytes, shares 33: the polynomial's "
         "value at the point, the secret is its constant. Coefficients x, x^2, ... are drawn in this order: 33 random "
         "bytes as an integer, shifted right by 7, drawn again unless below p. random(n), call i from 0: the first n "
-        "bytes of digest('vector coefficients', i, 0) + digest(..., i, 1) of domain.json. `checked`: commitment is the "
-        "secret itself; `wrong` are the points whose shares do not fit.",
+        "bytes of digest('vector coefficients', i, 0) + digest(..., i, 1) of domain.json.",
         "prime": str(PRIME),
         "split": [{"secret": SEED.hex(), "threshold": 3, "shares": _shown(shares)}],
         "combine": [
             {"threshold": 3, "shares": _shown(shares), "secret": combine(shares, 3).hex()},
             {"threshold": 3, "shares": _shown(few), "error": error_of(lambda: combine(few, 3))},
             {"threshold": 3, "shares": _shown(beyond), "error": error_of(lambda: combine(beyond, 3))},
-        ],
-        "checked": [
-            {
-                "threshold": 3,
-                "shares": _shown(damaged),
-                "commitment": SEED.hex(),
-                "secret": secret.hex(),
-                "wrong": sorted(named),
-            },
-            {
-                "threshold": 3,
-                "shares": _shown(shares | wrong),
-                "commitment": SEED.hex(),
-                "error": error_of(lambda: combine_checked(shares | wrong, 3, SEED.__eq__)),
-            },
         ],
     }
 

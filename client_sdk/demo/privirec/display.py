@@ -1,4 +1,4 @@
-"""Live display of the PriviRec demo: the stage of the current sum, and the spectrum as it converges."""
+"""Display of the PriviRec demo: the stage of the current sum, and the spectrum as it converges."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from client_sdk.demo.event_lines import EventLines
 from client_sdk.demo.privirec.results import SumResult
 from protocols.messages import RoundView
 from protocols.messages.stages import MASKED_STATES, RoundState
@@ -22,6 +23,7 @@ __all__ = ["SpectrumDisplay"]
 _STAGES: Final = {
     "plain": ("collecting", "folding", "complete"),
     "masked": (*MASKED_STATES, RoundState.COMPLETE),
+    "oneshot": ("collecting", "confirming", "unmasking", "complete"),
 }
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _WIDTH: Final = 12
@@ -31,12 +33,15 @@ _NAMES: Final = {"degrees": "degrees", "iteration": "P Q", "gram": "Gram"}
 class SpectrumDisplay:
     """A line with the stages of the current sum, below a table with one row for each sum so far. Thread-safe.
 
+    Off a terminal it prints one line per stage and sum instead.
+
     clients: number of clients of the task.
     """
 
     def __init__(self, console: Console, recipe: PriviRecK, mechanism: str, clients: int) -> None:
         self._recipe, self._clients = recipe, clients
         self._stages = _STAGES.get(mechanism, _STAGES["plain"])
+        self._lines = None if console.is_terminal else EventLines(console)
         self._lock = threading.Lock()
         self._status = Text("starting")
         self._table = Table(box=None, pad_edge=False)
@@ -48,10 +53,13 @@ class SpectrumDisplay:
         self._live = Live(self._render(), console=console, refresh_per_second=8)
 
     def __enter__(self) -> SpectrumDisplay:
-        self._live.start()
+        if self._lines is None:
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._lines is not None:
+            return
         with self._lock:
             self._status = Text("")
             self._live.update(self._render())
@@ -63,6 +71,8 @@ class SpectrumDisplay:
     def show_text(self, text: str) -> None:
         """Show `text` in the status line."""
         with self._lock:
+            if self._lines is not None:
+                self._lines.stage("", text)
             self._status = Text(text, style="cyan")
             self._live.update(self._render())
 
@@ -77,6 +87,8 @@ class SpectrumDisplay:
             shown.append(" > " if place else "")
             shown.append(name, style="bold cyan" if name == view.state else "dim")
         with self._lock:
+            if self._lines is not None and view.state in self._stages:
+                self._lines.event(f"round {view.number}, sum {view.step} of {self._recipe.steps}", view.state)
             self._status = shown
             self._live.update(self._render())
 
@@ -84,7 +96,9 @@ class SpectrumDisplay:
         """Add a row for a sum that has ended; print the reason if it failed."""
         with self._lock:
             self._table.add_row(*_cells(done))
-            if done.failure:
+            if self._lines is not None:
+                self._lines.event(f"round {done.number}", _line(done))
+            elif done.failure:
                 self._live.console.print(f"round {done.number} failed: {done.failure}", markup=False)
             self._live.update(self._render())
 
@@ -97,6 +111,15 @@ def _cells(done: SumResult) -> list[str]:
     change = "" if done.change is None else f"{done.change:.3f}"
     cost = [f"{done.bytes_up / 1024:,.0f}", f"{done.seconds:.0f}"]
     return [name, str(done.survivors), captured, change, _spectrum(done.singular_values), *cost]
+
+
+def _line(done: SumResult) -> str:
+    """Return the outcome of a sum as text."""
+    if done.failure:
+        return f"failed: {done.failure}"
+    captured = "" if done.captured is None else f", captured {done.captured:.2f}"
+    size = f"{done.bytes_up / 1024:,.0f} KiB up per client"
+    return f"sum {done.sum_index} complete: {done.survivors} clients{captured}, {size}, {done.seconds:.0f} s"
 
 
 def _bar(share: float, width: int = 6) -> str:

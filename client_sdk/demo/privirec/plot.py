@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client_sdk.demo.plots import COLOURS, inline_svg
+from client_sdk.demo.plots import COLOURS, inline_svg, whole_numbers
 from client_sdk.demo.privirec.results import PriviRecResult
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def convergence_plot(result: PriviRecResult) -> str:
                 alpha=0.35 + 0.65 * number / len(iterations),
                 lw=1.6,
             )
+        whole_numbers(axes)
         axes.set_xlabel("component")
         axes.set_ylabel("singular value")
         axes.set_ylim(bottom=0)

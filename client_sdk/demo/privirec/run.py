@@ -1,4 +1,4 @@
-"""Run PriviRec end to end: a server process, one client per user over HTTP, masked sums and a graph filter.
+"""Run PriviRec end to end: a server process, one client per user over HTTP, masked or one-shot sums and a filter.
 
 Every client is in the cohort of every sum. A client that drops out stays out; it can still compute recommendations
 from its own row.
@@ -16,7 +16,9 @@ import numpy as np
 from rich.console import Console
 
 from client_sdk.agreement.policy import Policy
+from client_sdk.data.train_test import Report
 from client_sdk.demo.privirec.display import SpectrumDisplay
+from client_sdk.demo.privirec.estimate import estimated_seconds
 from client_sdk.demo.privirec.ranking import rank_filters
 from client_sdk.demo.privirec.results import FilterRanking, PriviRecResult, SumResult
 from client_sdk.demo.privirec.setup import PriviRecRequest, PriviRecSetup, prepare
@@ -29,22 +31,27 @@ from client_sdk.simulation.fleet_rounds import FleetRound
 from protocols.messages import RoundView, TaskView
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import privirec_state
+from protocols.sums.oneshot.parameters import OneshotParameters
 
 __all__ = ["run_privirec_demo"]
 
-_POLICY: Final = Policy(mechanisms=frozenset({"masked", "plain"}))
+_POLICY: Final = Policy(mechanisms=frozenset({"masked", "oneshot", "plain"}))
 
 
 def run_privirec_demo(
-    request: PriviRecRequest, console: Console, on_start: Callable[[str], None] | None = None
+    request: PriviRecRequest,
+    console: Console,
+    on_start: Callable[[str], None] | None = None,
+    report: Report | None = None,
 ) -> PriviRecResult:
     """Run one task on a server process and rank all items for all users.
 
-    on_start: called with the server's URL when it is ready. Raises `ParameterError` for invalid settings and
-    `DataError` for missing files, before anything is written.
+    on_start: called with the server's URL when it is ready. report: called with what was found in a file. Raises
+    `ParameterError` for invalid settings and `DataError` for missing files, before anything is written.
     """
-    setup = prepare(request)
+    setup = prepare(request, report)
     task = setup.task_request()
+    _print_estimate(setup, console)
     with run_server(request.server_dir) as server:
         if on_start:
             on_start(server.url)
@@ -57,6 +64,9 @@ def run_privirec_demo(
             invitation = operator.invite(created.task_id, setup.users.size).invitation
             certificates = None if setup.organiser is None else setup.organiser.source
             fleet.enrol(invitation, None, certificates, display.show_enrolled)
+            if request.mechanism == "oneshot":
+                members = operator.invite(created.task_id, OneshotParameters().committee, "committee").invitation
+                fleet.enrol_committee(members, certificates)
             watcher = _watch_stages(server, created, display.show_stage)
             sums: list[SumResult] = []
 
@@ -69,6 +79,16 @@ def run_privirec_demo(
             display.show_text("ranking all items for each user, on its own device")
             ranked = rank_filters(setup, fleet)
             return _result(setup, operator.task(created.task_id), rounds, sums, ranked)
+
+
+def _print_estimate(setup: PriviRecSetup, console: Console) -> None:
+    """Print how long the sums will take, before anything is started."""
+    seconds = estimated_seconds(setup)
+    if seconds is None:
+        return
+    span = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+    sums = f"{setup.recipe.steps} masked sums of {setup.users.size} clients"
+    console.print(f"{sums} take about {span} on this machine, longer if it is busy.", soft_wrap=True)
 
 
 def _fleet(setup: PriviRecSetup, server: DemoServer) -> Fleet:

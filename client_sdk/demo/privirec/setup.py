@@ -9,10 +9,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.data.columns import Columns
 from client_sdk.data.holdout import hold_out_share
 from client_sdk.data.interactions import Interactions
 from client_sdk.data.loaders import load_interactions
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.data.train_test import Report
+from client_sdk.demo.settings import sampled_users
 from client_sdk.operator import task_request
 from client_sdk.organiser import TrialOrganiser
 from protocols.errors import ParameterError
@@ -28,6 +31,8 @@ PRIVIREC_DATASETS: Final = {
 }
 """Data sets of the demo, with recipe parameters that suit their size."""
 
+PRIVIREC_MECHANISMS: Final = ("masked", "oneshot", "plain")
+
 _MIN_DIFFERENCE: Final = 3
 """Smallest number of clients by which two sums may differ, unless they are over the same clients. If fewer drop out,
 the server excludes others with them."""
@@ -38,11 +43,12 @@ class PriviRecRequest:
     """What the user asked for.
 
     iterations, components: None for the value of `PRIVIREC_DATASETS`. dropout: share of the clients that have dropped
-    out when the task ends. mechanism: masked or plain. server_dir: data directory of the server.
+    out when the task ends. mechanism: masked, oneshot or plain. server_dir: data directory of the server.
     """
 
     dataset: str = "synthetic"
     data_dir: Path | None = None
+    columns: Columns | None = None
     recipe: str = "privirec-k"
     iterations: int | None = None
     components: int | None = None
@@ -84,31 +90,41 @@ class PriviRecSetup:
         return task_request(self.recipe.name, self.recipe, self.request.mechanism, schedule, organiser=organiser)
 
 
-def prepare(request: PriviRecRequest) -> PriviRecSetup:
-    """Load the data and make the recipe.
+def prepare(request: PriviRecRequest, report: Report | None = None) -> PriviRecSetup:
+    """Load the data and make the recipe. report: called with what was found in a file.
 
-    Raises `ParameterError` for an unknown data set or invalid parameters, and `DataError` for missing files.
+    Raises `ParameterError` for invalid parameters and another mechanism, and `DataError` for an unknown data set or
+    missing files.
     """
-    train, test = load_split(request)
-    organiser = TrialOrganiser() if request.mechanism == "masked" else None
+    if request.mechanism not in PRIVIREC_MECHANISMS:
+        raise ParameterError(f"this demo runs {', '.join(PRIVIREC_MECHANISMS)} sums, not {request.mechanism!r}")
+    train, test = load_split(request, report)
+    organiser = None if request.mechanism == "plain" else TrialOrganiser()
     return PriviRecSetup(request, _recipe(request, train.n_items), train, test, organiser)
 
 
-def load_split(request: PriviRecRequest) -> tuple[Interactions, Interactions]:
-    """Return training and test interactions of the request's data set. Raises `ParameterError` and `DataError`."""
-    if request.dataset not in PRIVIREC_DATASETS:
-        known = ", ".join(PRIVIREC_DATASETS)
-        raise ParameterError(f"unknown data set {request.dataset!r}; the {request.recipe} demo has {known}")
+def load_split(request: PriviRecRequest, report: Report | None = None) -> tuple[Interactions, Interactions]:
+    """Return training and test interactions of the request's data set. Raises `DataError`."""
     if request.dataset == "synthetic":
         return hold_out_share(
             synthetic(SyntheticConfig(users=120, items=240, positives=24, seed=request.seed)), rng=request.seed
         )
-    return hold_out_share(load_interactions(request.dataset, request.data_dir), rng=request.seed)
+    whole = load_interactions(request.dataset, request.data_dir, request.columns, report)
+    if request.dataset not in PRIVIREC_DATASETS:
+        whole = sampled_users(whole, request.seed, report)
+    return hold_out_share(whole, rng=request.seed)
+
+
+def _usual_parameters(dataset: str, items: int) -> dict[str, Any]:
+    """Return the parameters of a data set of the demo; for others those of ml-100k, with no more vectors than items."""
+    found = PRIVIREC_DATASETS.get(dataset, PRIVIREC_DATASETS["ml-100k"])
+    components = min(int(found["components"]), items)
+    return found | {"components": components, "oversampling": min(int(found["oversampling"]), items - components)}
 
 
 def _recipe(request: PriviRecRequest, items: int) -> PriviRecK:
     given = {"iterations": request.iterations, "components": request.components}
-    parameters: dict[str, Any] = {**PRIVIREC_DATASETS[request.dataset], "items": items}
+    parameters: dict[str, Any] = {**_usual_parameters(request.dataset, items), "items": items}
     parameters |= {name: value for name, value in given.items() if value is not None}
     if request.recipe == "privirec":
         parameters["reveal_gram"] = True  # the user chose this recipe by name; the task's warnings say what it reveals

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.public_random import normals
-from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.factors import FactorParameters, advance
+from protocols.recipes.base import RoundSpec
+from protocols.recipes.item_counts import BiasedParameters
 from protocols.recipes.rows import RowRecipe
 
 __all__ = ["CoLR", "CoLRParameters", "shared_projection"]
 
 
-class CoLRParameters(FactorParameters):
+class CoLRParameters(BiasedParameters):
     """CoLR's parameters: the shape of the item factors and the rank."""
 
     rank: int = Field(default=4, ge=1, description="Rank r of the change: clients send N*r values instead of N*d.")
@@ -60,7 +60,7 @@ class CoLR(RowRecipe):
         """Return B of this round, the same for every client."""
         return shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Return the state after Q += A B, with A[i] = sum of A_u[i] / number of clients that touched i."""
+    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return A B, float64 (items, dim), with A[i] = sum of A_u[i] / number of clients that touched i."""
         projection = shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
-        return advance(state, spec, self.mean_update(total) @ projection.astype(np.float64))
+        return np.asarray(self.mean_update(total) @ projection.astype(np.float64))

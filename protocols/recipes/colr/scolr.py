@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from protocols.crypto.domain import derive_seed
 from protocols.crypto.public_random import permutation, uniforms
-from protocols.layout import Block, Route, Segment, VectorLayout
-from protocols.recipes.base import ModelState, RoundSpec, Update
+from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.recipes.base import RoundSpec, Update
 from protocols.recipes.colr.colr import CoLRParameters, shared_projection
 from protocols.recipes.factors import (
-    advance,
     clip_blocks,
     count_segment,
     dense_rows,
@@ -55,7 +54,7 @@ class SCoLR(FactorRecipe):
         """Return the warning that the columns of a client are public."""
         return ("Which columns a client trains is public: it follows from the round's seed and the client's id.",)
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
+    def change_layout(self) -> VectorLayout:
         """Return r blocks of N values (columns of A), then r blocks of N counts."""
         p = self.parameters
         columns = tuple(Block(f"column {c}", (Segment("update", p.items, p.clip),)) for c in range(p.rank))
@@ -64,6 +63,8 @@ class SCoLR(FactorRecipe):
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return one target per column of the client, then the touch vector's targets: the counts of those columns."""
+        if spec.sum_index <= self.count_sums:
+            return whole_route(self.layout(spec.sum_index))
         rank = self.parameters.rank
         columns = [int(c) for c in client_columns(spec, client_id, rank)]
         return (*((c,) for c in columns), tuple(rank + c for c in columns))
@@ -78,11 +79,11 @@ class SCoLR(FactorRecipe):
         p = self.parameters
         route = self.route(spec, client_id)
         rows, touched = dense_rows(update, p.items, len(route) - 1)
-        return clip_blocks(self.layout().contribution_blocks(route), [*np.ascontiguousarray(rows.T), touched])
+        return clip_blocks(self.change_layout().contribution_blocks(route), [*np.ascontiguousarray(rows.T), touched])
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Return the state after Q += A B, with A[i, c] = sum over the clients that train c / how many touched i."""
+    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return A B, float64 (items, dim), with A[i, c] = sum over the clients that train c / how many touched i."""
         p = self.parameters
         sums, counts = total.reshape(2, p.rank, p.items)
         mean = (sums / np.maximum(counts, 1.0)).T
-        return advance(state, spec, mean @ shared_projection(spec.seed, p.rank, p.dim).astype(np.float64))
+        return np.asarray(mean @ shared_projection(spec.seed, p.rank, p.dim).astype(np.float64))

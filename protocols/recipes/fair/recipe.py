@@ -116,6 +116,11 @@ class Fair:
         return bucket_counts(self.parameters.elements, self.parameters.capacities)
 
     @property
+    def main_sum(self) -> int:
+        """1: the first sum."""
+        return 1
+
+    @property
     def device_groups(self) -> int:
         """Number of device groups: one per capacity."""
         return len(self.parameters.capacities)
@@ -222,6 +227,10 @@ class Fair:
     def longest_state_bytes(self) -> int:
         """Return the length in bytes of a state before the last group's turn. Every view is shorter."""
         return self.state_bytes(self.device_groups - 1)
+
+    def longest_vector(self) -> int:
+        """Return the length of the sums of the group with the most memory."""
+        return max(self.layout(sum_index).length for sum_index in range(1, self.device_groups + 1))
 
     def _state_lengths(self, sum_index: int) -> list[int]:
         asked = sum_index % self.device_groups

@@ -85,7 +85,7 @@ class PriviRecK(SingleGroupRecipe):
         else:
             length = triangle_length(p.items) if kind == "gram" else p.items * p.columns
             segment = Segment(kind, length, 1.0, sum_bound=self._sum_bound)
-        return VectorLayout((Block(kind, (segment,)),))
+        return VectorLayout((Block(kind, (segment,)),), repeated=True)
 
     @property
     def _sum_bound(self) -> float:
@@ -111,6 +111,10 @@ class PriviRecK(SingleGroupRecipe):
     def longest_state_bytes(self) -> int:
         """Return the length in bytes of the state after the last sum."""
         return self.state_bytes(self.steps)
+
+    def longest_vector(self) -> int:
+        """Return the length of the longest sum: of the degrees, of an iteration or of the Gram matrix."""
+        return max(self.layout(sum_index).length for sum_index in {1, 2, self.steps})
 
     def initial_state(self, task_seed: bytes) -> PriviRecState:
         """Return the empty state before the first sum. Q_0 is drawn after that sum and is part of its state."""

@@ -63,6 +63,12 @@ class RFRecParameters(FactorParameters):
         le=1e3,
         description="alpha. None: 0.1 in variant released; in variant paper 0.05 for rfrec, 0.025 for rfrecf.",
     )
+    item_bias: Literal["means", "none"] = Field(
+        default="none", description="means: models begin with summed item means. none: as in the paper."
+    )
+    count_sums: int = Field(
+        default=1, ge=1, le=1000, description="With item_bias means: how many of the first sums are of ratings."
+    )
     ldp: LaplaceNoise | None = Field(
         default=None, description="Clip and scale of Laplace noise on every uploaded value, in place of `clip`."
     )
@@ -73,7 +79,14 @@ class RFRecParameters(FactorParameters):
             raise ValueError(f"rating_min {self.rating_min:g} must be less than rating_max {self.rating_max:g}")
         if self.variant == "released" and self.scaling != "unit":
             raise ValueError("variant 'released' predicts ratings in [0, 1] by a sigmoid: set scaling to 'unit'")
+        if self.item_bias == "means" and (self.variant != "released" or self.ldp is not None):
+            raise ValueError("item_bias 'means' needs variant 'released' and no ldp: the ratings are summed exactly")
         return self
+
+    @property
+    def counting(self) -> int:
+        """Number of first sums that are of ratings; 0 without item means."""
+        return self.count_sums if self.item_bias == "means" else 0
 
     @property
     def bound(self) -> float:
@@ -146,6 +159,8 @@ class RFRecFParameters(RFRecParameters):
 
     @model_validator(mode="after")
     def _check_convergence(self) -> Self:
+        if self.counting:
+            raise ValueError("rfrecf has no item means: leave out item_bias")
         if self.rule.move >= 2:
             raise ValueError(
                 f"learning_rate * penalty / probability = {self.rule.move:g} must be less than 2: otherwise clients "

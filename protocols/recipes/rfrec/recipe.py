@@ -38,9 +38,10 @@ from protocols.privacy.laplace import privatise
 from protocols.recipes.base import FactorState, ModelState, RoundSpec, SingleGroupRecipe
 from protocols.recipes.factors import decode_factors, encode_factors, round_spec
 from protocols.recipes.rfrec.coins import Stretch, stretches
+from protocols.recipes.rfrec.means import means_layout
 from protocols.recipes.rfrec.parameters import RFRecFParameters, RFRecParameters
 
-__all__ = ["INITIAL_STD", "RFRec", "RFRecF", "RFRecFState", "RFRecState", "rfrec_state"]
+__all__ = ["INITIAL_STD", "RFRec", "RFRecF", "RFRecFState", "RFRecMeansState", "RFRecState", "rfrec_state"]
 
 INITIAL_STD: Final = 0.01
 """Standard deviation of the initial average: N(0, 10^-4), Algorithm 1, line 3."""
@@ -61,6 +62,14 @@ class RFRecFState(RFRecState):
     coins: bytes
 
 
+@dataclass(frozen=True)
+class RFRecMeansState(RFRecState):
+    """The state of a task with item means. item_totals: float32 (2, items), how many rated an item, and the sum of
+    their ratings minus 1/2."""
+
+    item_totals: NDArray[np.float32]
+
+
 def rfrec_state(state: ModelState) -> RFRecState:
     """Return `state` as a state of RFRec or RFRecF; `ParameterError` for a state of another recipe."""
     if not isinstance(state, RFRecState):
@@ -78,9 +87,16 @@ class RFRec(SingleGroupRecipe):
     frozen_cohort: Final = False
     by_snapshot: Final = False
 
+    @property
+    def main_sum(self) -> int:
+        """The index of the first sum that trains."""
+        return 1 + self.parameters.counting
+
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return one block: V_i - V, row-major."""
+        """Return one block: V_i - V, row-major; in the first sums of a task with item means, its ratings."""
         p = self.parameters
+        if sum_index <= p.counting:
+            return means_layout(p.items)
         return VectorLayout((Block("items", (Segment("difference", p.items * p.dim, p.bound),)),))
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
@@ -89,11 +105,12 @@ class RFRec(SingleGroupRecipe):
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the route to the one block, the same for every client."""
-        return whole_route(self.layout())
+        return whole_route(self.layout(spec.sum_index))
 
     def stretch(self, state: ModelState, sum_index: int) -> Stretch:
-        """Return the iterations of sum `sum_index`: one local step before it, no move after it."""
-        return Stretch(1, 0, sum_index)
+        """Return the iterations of sum `sum_index`: one local step before it, or none before a sum of ratings."""
+        counting = self.parameters.counting
+        return Stretch(0, 0, 0) if sum_index <= counting else Stretch(1, 0, sum_index - counting)
 
     def contribute(
         self, state: ModelState, own_items: NDArray[np.float32], entropy: Callable[[int], bytes] = os.urandom
@@ -107,7 +124,7 @@ class RFRec(SingleGroupRecipe):
         if self.parameters.ldp is not None:
             noisy, clipped = privatise(difference, self.parameters.ldp, entropy)
             return [noisy], clipped
-        held, clipped = clip_to_bounds(self.layout().blocks[0], difference)
+        held, clipped = clip_to_bounds(self.layout(self.main_sum).blocks[0], difference)
         return [held], clipped
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> RFRecState:
@@ -118,6 +135,10 @@ class RFRec(SingleGroupRecipe):
                 f"sum {spec.sum_index} of round {spec.number} does not follow a state of sum {old.sum_index}, round "
                 f"{old.round_number}"
             )
+        if spec.sum_index <= p.counting:
+            before = np.frombuffer(self._extra(old), "<f4")
+            extra = (before + total).astype("<f4").tobytes()
+            return self._state(spec.number, spec.sum_index, old.item_factors, extra)
         moved = old.item_factors + (total / contributions).reshape(p.items, p.dim)
         return self._state(spec.number, spec.sum_index, moved.astype(np.float32), self._extra(old))
 
@@ -128,11 +149,14 @@ class RFRec(SingleGroupRecipe):
         return self._state(0, 0, flat.reshape(p.items, p.dim).astype(np.float32), self._first_extra(task_seed))
 
     def state_bytes(self, sum_index: int) -> int:
-        """Return 4 bytes for the sum index, 4 per factor entry, and 32 for RFRecF's seed."""
+        """Return 4 bytes for the sum index, 4 per factor entry, 32 for RFRecF's seed, 8 per item for means."""
         return _SUM_INDEX.size + self._extra_bytes + 4 * self.parameters.items * self.parameters.dim
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Return the sum index (uint32), RFRecF's seed if any, and the average (float32), all little-endian."""
+        """Return the sum index (uint32), RFRecF's seed or the item totals (float32) if any, and the average (float32).
+
+        All are little-endian.
+        """
         own = rfrec_state(state)
         return _SUM_INDEX.pack(own.sum_index) + self._extra(own) + encode_factors(own)
 
@@ -151,7 +175,7 @@ class RFRec(SingleGroupRecipe):
 
     def report(self, state: ModelState) -> dict[str, float]:
         """Return the number of iterations that are complete."""
-        return {"iterations": float(rfrec_state(state).sum_index)}
+        return {"iterations": float(max(0, rfrec_state(state).sum_index - self.parameters.counting))}
 
     def is_done(self, state: ModelState) -> bool:
         """Return False: the schedule alone ends training."""
@@ -170,16 +194,21 @@ class RFRec(SingleGroupRecipe):
 
     @property
     def _extra_bytes(self) -> int:
-        return 0
+        return 8 * self.parameters.items if self.parameters.counting else 0
 
     def _first_extra(self, task_seed: bytes) -> bytes:
-        return b""
+        return bytes(self._extra_bytes)
 
     def _extra(self, state: RFRecState) -> bytes:
-        return b""
+        return state.item_totals.astype("<f4").tobytes() if isinstance(state, RFRecMeansState) else b""
 
     def _state(self, number: int, sum_index: int, factors: NDArray[np.float32], extra: bytes) -> RFRecState:
-        return RFRecState(number, factors, sum_index)
+        if not self.parameters.counting:
+            return RFRecState(number, factors, sum_index)
+        totals = np.frombuffer(extra, "<f4").reshape(2, self.parameters.items).astype(np.float32)
+        if not np.isfinite(totals).all():
+            raise CodecError("a model state holds values that are not finite")
+        return RFRecMeansState(number, factors, sum_index, totals)
 
 
 @dataclass(frozen=True)

@@ -234,6 +234,10 @@ class OwnTopK(TopKRecipe):
         """Return one block, value and count, for each of the N*d entries, of which a contribution names K."""
         return _own_layout(self.parameters.entries, self.parameters.clip, self.kept)
 
+    def longest_vector(self) -> int:
+        """Return the length of the layout, without its N*d blocks: a value and a count for each."""
+        return 2 * self.parameters.entries
+
     def warnings(self) -> tuple[str, ...]:
         """Return what own support reveals to the server."""
         return (

@@ -15,6 +15,7 @@ from protocols.errors import CodecError
 from protocols.layout import Route
 from protocols.sums.base import Buffer
 from protocols.sums.ckks.keys import load_public_key, load_secret_key
+from protocols.sums.ckks.opened_slots import check_slots
 from protocols.sums.ckks.packing import pack_blocks, unpack_block
 from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
@@ -77,14 +78,17 @@ def _write_expanded(
         wire.put(index, residues)
 
 
-def open_aggregate(plan: CkksPlan, aggregate: Buffer, keyring: Keyring | None) -> NDArray[np.float64]:
-    """Return the sum, float64 (layout.length,), counts rounded.
+def open_aggregate(
+    plan: CkksPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
+) -> NDArray[np.float64]:
+    """Return the sum of `contributions`, float64 (layout.length,), counts rounded.
 
-    In public mode rounded Gaussian noise of `plan.flood_deviation` is added first, so that the sum that the holder
-    publishes does not contain the encryption's own noise, from which the key can be computed (IND-CPA-D: Li and
-    Micciancio, EUROCRYPT 2021; noise that hides it: Li, Micciancio, Schultz and Sorrell, CRYPTO 2022).
-    `plan.flooding_distance` says how well it hides: a good defence for the rounds of a task with these one-prime sets,
-    not a proof of 128 bits. Raises `CodecError` for a malformed aggregate, `KeyringError` for a missing or wrong key.
+    In public mode the slots are checked (`check_slots`), and then rounded Gaussian noise of `plan.flood_deviation` is
+    added, so that the sum that the holder publishes does not contain the encryption's own noise, from which the key can
+    be computed (IND-CPA-D: Li and Micciancio, EUROCRYPT 2021; noise that hides it: Li, Micciancio, Schultz and Sorrell,
+    CRYPTO 2022). `plan.flooding_distance` says how well it hides: a good defence for the rounds of a task with these
+    one-prime sets, not a proof of 128 bits. Raises `CodecError` for a malformed aggregate, `ImpossibleSumError` in
+    public mode for a sum that honest contributions cannot add up to, `KeyringError` for a missing or wrong key.
     """
     planes = view_planes(aggregate, plan.parameter_set, plan.ciphertexts, 2, plan.degree)
     wrong = check_range(planes, plan.parameter_set.modulus)
@@ -92,6 +96,7 @@ def open_aggregate(plan: CkksPlan, aggregate: Buffer, keyring: Keyring | None) -
         raise CodecError(f"ciphertext {wrong} of the aggregate holds a residue that is not below the modulus")
     slots = _decrypt(plan, planes, keyring)
     if plan.opened_by == "holder":
+        check_slots(plan, slots, contributions)
         slots = _flooded(plan, slots)
     parts = [
         unpack_block(block, slots[start : start + count])

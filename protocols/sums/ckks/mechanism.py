@@ -30,9 +30,18 @@ class CkksMechanism:
         """Return the plan of a task; `parameters` are the fields of `CkksParameters`. See `make_plan`."""
         return make_plan(parameters, layout, max_contributions)
 
+    def with_keys_of(self, parameters: Mapping[str, Any], plan: SumPlan) -> dict[str, Any]:
+        """Return the parameters with the ring degree of `plan`."""
+        return {**parameters, "degree": _require_own_plan(plan).degree}
+
     def generate_keyring(self, plan: SumPlan) -> Keyring:
         """Return new keys: a secret key and, in public mode, its public key."""
         return keys.generate_keyring(_require_own_plan(plan))
+
+    def round_key_bytes(self, plan: SumPlan) -> int | None:
+        """Return the length of a public key in public mode, None in shared mode; see `KeyedByRound`."""
+        own = _require_own_plan(plan)
+        return own.expanded_bytes(1) if own.opened_by == "holder" else None
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
@@ -69,11 +78,11 @@ class CkksMechanism:
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """Return the decrypted sum, float64 (layout.length,), with flooding noise in public mode."""
+        """Return the decrypted sum, float64 (layout.length,), checked and with flooding noise in public mode."""
         own = _require_own_plan(plan)
         if not 0 <= contributions <= own.max_contributions:
             raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
-        return encryption.open_aggregate(own, aggregate, keyring)
+        return encryption.open_aggregate(own, aggregate, contributions, keyring)
 
 
 def _require_own_plan(plan: SumPlan) -> CkksPlan:

@@ -44,4 +44,4 @@ def run_ckks_sum(
     partial = fold_contributions(plan, None, ((route, body) for body in contributions))
 
     # Members (shared mode) or the holder (public mode, with flooding noise) decrypt and round the counts.
-    return open_aggregate(plan, partial[COUNT_BYTES:], holder)
+    return open_aggregate(plan, partial[COUNT_BYTES:], len(vectors), holder)

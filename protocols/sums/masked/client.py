@@ -14,7 +14,7 @@ returned.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -293,20 +293,37 @@ def _check_survivors(state: Contributed, body: bytes) -> None:
 def unmask(state: Confirmed, confirmations: Buffer) -> tuple[Done, bytes]:
     """Return the last state and one share, never two, of each neighbour that shared: `reply_bytes(k)` bytes.
 
-    Raises `ThresholdError` unless at least t neighbours among the survivors signed the same set as this client; a
-    signature of anything else is ignored.
+    confirmations: of all members of the roster. Raises `ThresholdError` unless at least t neighbours among the
+    survivors, and a quorum of the roster, signed the same set as this client; a signature of anything else is ignored.
+    Any two quorums have an honest member in common, which signs one set, so a server opens one sum in a round: the
+    neighbours alone, as in Bell et al. (2020, section 4), leave room for two in a sparse graph.
     """
     state._single_use.take()
     roster = state.roster
+    slots = messages.split_slots(confirmations, len(roster), messages.CONFIRMATION_BYTES, "the confirmations")
     survivors = messages.decode_set(state.survivors, len(roster))
-    slots = messages.split_slots(confirmations, roster.degree, messages.CONFIRMATION_BYTES, "the confirmations")
-    agreed = 0
-    for place, signature in zip(roster.neighbours_of(state.index), slots, strict=True):
-        key = roster.entries[place].identity_key
-        if signature is not None and place in survivors:
-            agreed += verify_survivors(key, signature, state.context, roster.digest, state.sharers, state.survivors)
+    neighbours = frozenset(roster.neighbours_of(state.index))
+    agreed = _count_signers(state, slots, neighbours & survivors, len(neighbours))
     _require(state, "confirming", agreed)
+    quorum = state.context.plan.quorum(len(roster))
+    signers = 1 + agreed
+    signers += _count_signers(state, slots, survivors - neighbours - {state.index}, quorum - signers)
+    if signers < quorum:
+        raise ThresholdError("confirming", quorum, signers, roster.entries[state.index].client_id)
     return Done(), _reply(roster, state.index, state.pairs, survivors)
+
+
+def _count_signers(state: Confirmed, slots: Sequence[bytes | None], places: Iterable[int], enough: int) -> int:
+    """Return how many members at `places` signed the set that this client signed; stops counting at `enough`."""
+    roster, count = state.roster, 0
+    for place in sorted(places):
+        signature = slots[place]
+        if count >= enough:
+            break
+        if signature is not None:
+            key = roster.entries[place].identity_key
+            count += verify_survivors(key, signature, state.context, roster.digest, state.sharers, state.survivors)
+    return count
 
 
 def unmask_unconfirmed(state: Contributed, survivors: Buffer) -> tuple[Done, bytes]:

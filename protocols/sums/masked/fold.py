@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
+from protocols.errors import BudgetError, ContributionError, ParameterError
 from protocols.layout import Route
 from protocols.sums.base import Buffer
 from protocols.sums.masked.packing import GROUP, RAW_BITS, Ring, pack, packed_bytes, unpack
 from protocols.sums.masked.plan import COUNT_BYTES, MaskedPlan
+from protocols.sums.segments import decode_sum
 
 __all__ = ["check_contribution", "correct", "fold_contributions", "merge_partials", "open_sum", "release_sum"]
 
@@ -93,17 +94,7 @@ def open_sum(plan: MaskedPlan, aggregate: Buffer, contributions: int) -> NDArray
     shows that masks did not cancel.
     """
     elements = unpack(aggregate, plan.bits, plan.layout.length)
-    total = np.empty(plan.layout.length)
-    for block, places in zip(plan.layout.blocks, plan.places, strict=True):
-        for segment, (ring, span) in zip(block.segments, places, strict=True):
-            total[span] = ring.decode(elements[span])
-            bound = segment.bound_on_sum(contributions) + (0.0 if segment.integral else contributions / 2 / ring.scale)
-            if max(total[span].max(), -total[span].min()) > bound * (1.0 + 2.0**-40):
-                raise CodecError(
-                    f"{block.name}/{segment.name} holds a value beyond the bound of a sum of {contributions} "
-                    "contributions"
-                )
-    return total
+    return decode_sum(plan.layout, plan.places, elements, contributions)
 
 
 def _writable_copy(plan: MaskedPlan, partial: Buffer | None) -> tuple[int, bytearray, Ring]:

@@ -1,11 +1,11 @@
 """The messages of a masked round: fixed layouts whose lengths are functions of n (members) and k (neighbours).
 
 advertisement   mask key (32), sealing key (32), commitment of the self-mask seed (32), Ed25519 signature (64)
-shares          k slots of 82 bytes: what one client sealed for each of its neighbours
-inbox           the set of clients that shared, then k slots of 82 bytes: what the neighbours sealed for one client
+shares          k slots of 114 bytes: what one client sealed for each of its neighbours, and commitments to it
+inbox           the set of clients that shared, then k slots of 114 bytes: what the neighbours sent for one client
 set             one bit per member of the roster, lowest first; padding is zero
 confirmation    Ed25519 signature (64) over round, roster, sharers and survivors
-confirmations   k slots of 64 bytes: the confirmations of a client's neighbours
+confirmations   n slots of 64 bytes: the confirmations of the roster's members, the same bytes for every client
 reply           k slots of 33 bytes: one share, or none, of each neighbour
 
 Slots are in the ascending order of a client's neighbours. A slot of zeros is empty.
@@ -26,6 +26,7 @@ from protocols.sums.masked.shamir import SHARE_BYTES
 
 __all__ = [
     "ADVERTISEMENT_BYTES",
+    "COMMITMENT_BYTES",
     "CONFIRMATION_BYTES",
     "KEY_BYTES",
     "SEALED_BYTES",
@@ -46,8 +47,9 @@ __all__ = [
 KEY_BYTES: Final = 32
 CONFIRMATION_BYTES: Final = 64
 ADVERTISEMENT_BYTES: Final = 3 * KEY_BYTES + 64
-SEALED_BYTES: Final = 2 * SHARE_BYTES + 16
-"""Two shares and the tag of AES-256-GCM."""
+COMMITMENT_BYTES: Final = 16
+SEALED_BYTES: Final = 2 * SHARE_BYTES + 16 + 2 * COMMITMENT_BYTES
+"""Two shares and the tag of AES-256-GCM, encrypted; then a commitment to each share, in clear."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,9 @@ def inbox_bytes(members: int, degree: int) -> int:
     return set_bytes(members) + SEALED_BYTES * degree
 
 
-def confirmations_bytes(degree: int) -> int:
-    """Return the length in bytes of the confirmations that a client with `degree` neighbours receives."""
-    return CONFIRMATION_BYTES * degree
+def confirmations_bytes(members: int) -> int:
+    """Return the length in bytes of the confirmations that a client of a roster of `members` receives."""
+    return CONFIRMATION_BYTES * members
 
 
 def reply_bytes(degree: int) -> int:

@@ -1,9 +1,10 @@
 """The number of neighbours k and the threshold t of a masked sum, from the cohort and its corrupt and dropout shares.
 
 Every client shares its two secrets among k neighbours, and t of the shares reconstruct a secret. Of n clients at most
-A = floor(corrupt * n) collude with the server and at most D = floor(dropout * n) drop out, so S = n - D survive. The
-neighbours of a client are a uniform sample of the cohort without replacement, hence hypergeometric (Bell et al., CCS
-2020; here a client holds no share of its own). Per round, over all clients, with probability
+A = max(1, floor(corrupt * n)) collude with the server, none if corrupt is 0, and at most D = floor(dropout * n) drop
+out, so S = n - D survive. The neighbours of a client are a uniform sample of the cohort without replacement, hence
+hypergeometric (Bell et al., CCS 2020; here a client holds no share of its own). Per round, over all clients, with
+probability
 
     2^-(sigma+1)  at most, the graph of the honest survivors is disconnected, and the server would learn the sum of
                   each part: n(n-k-1)/2 * prod_{i<k} (A+D-i)/(n-i)
@@ -21,6 +22,10 @@ k = n-1, and the conditions are exact: at most A neighbours of an honest client 
     A < t <= S-1   (curious)      n-1+A < 2t and t <= S-1   (semi-malicious)
 
 with t at least 2. At least two honest clients survive, and their graph is complete: all three probabilities are 0.
+
+*Tries.* The graph follows from the digest of the roster, which the clients' keys of the round are in, so a server can
+try rosters only while the round waits for one. After T tries the probability is T * 2^-sigma at most: sigma = 64 leaves
+2^-40 after 2^24 tries.
 """
 
 from __future__ import annotations
@@ -47,6 +52,8 @@ __all__ = [
     "Mode",
     "Neighbourhood",
     "choose_neighbourhood",
+    "corrupt_clients",
+    "quorum",
     "upload_bytes",
 ]
 
@@ -57,6 +64,9 @@ MIN_CLIENTS: Final = 3
 
 MOST_CLIENTS: Final = 2**31 - 1
 _MOST_NEIGHBOURS: Final = 1024
+
+_MORE_CLIENTS: Final = 32
+"""How many larger cohorts are tried for the text of a refusal."""
 
 
 class MaskedParameters(BaseModel):
@@ -76,13 +86,20 @@ class MaskedParameters(BaseModel):
         "semi-malicious: it may also lie about survivors, keys and the model.",
     )
     corrupt: float = Field(
-        default=0.05, ge=0.0, lt=1.0, description="Largest share of a cohort that colludes with the server."
+        default=0.05,
+        ge=0.0,
+        lt=1.0,
+        description="Largest share of a cohort that colludes with the server, but at least one client. 0: nobody does.",
     )
     dropout: float = Field(
         default=0.1, ge=0.0, lt=1.0, description="Largest share of a cohort that drops out during a round."
     )
     sigma: int = Field(
-        default=40, ge=20, le=80, description="A round reveals a client's vector with probability at most 2^-sigma."
+        default=64,
+        ge=20,
+        le=80,
+        description="A round reveals a client's vector with probability at most 2^-sigma, for each roster that the "
+        "server tries.",
     )
     eta: int = Field(
         default=30,
@@ -123,7 +140,7 @@ class Neighbourhood:
 
 
 def choose_neighbourhood(
-    clients: int, corrupt: float, dropout: float, mode: Mode = "semi-malicious", sigma: int = 40, eta: int = 30
+    clients: int, corrupt: float, dropout: float, mode: Mode = "semi-malicious", sigma: int = 64, eta: int = 30
 ) -> Neighbourhood:
     """Return the smallest even k, at most 1024, whose tails hold with some t, and the smallest such t.
 
@@ -158,7 +175,7 @@ def upload_bytes(neighbourhood: Neighbourhood, elements: int, bits: int) -> dict
 @lru_cache(maxsize=256)
 def _search(clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int) -> Neighbourhood | str:
     """Return the neighbourhood, or the text of the condition that fails."""
-    bad, gone = _floor(corrupt, clients), _floor(dropout, clients)
+    bad, gone = corrupt_clients(corrupt, clients), _floor(dropout, clients)
     most = min(clients - 2, _MOST_NEIGHBOURS)
     disconnected = _disconnected(clients, bad + gone, most)
     corrupt_tail, survivor_tail = _Hypergeometric(clients, bad, most), _Hypergeometric(clients, clients - gone, most)
@@ -191,6 +208,21 @@ def _search(clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int
         if threshold <= clients - gone - 1:
             return Neighbourhood(clients, clients - 1, threshold, corrupt, dropout, mode, sigma, eta, -inf, -inf, -inf)
     return failing
+
+
+def corrupt_clients(share: float, clients: int) -> int:
+    """Return the number of clients that may collude: at least one unless the share is 0, however small the cohort."""
+    return max(1, _floor(share, clients)) if share else 0
+
+
+def quorum(share: float, members: int) -> int:
+    """Return the signatures of one set that a client needs, its own included, where at most `share` of `members` lie.
+
+    Of n members at most A sign two sets. Two sets with more than (n + A) / 2 signatures each have an honest member in
+    common, which signs one set in a round, and over the same data only sets that fit. The neighbours alone, as in Bell
+    et al. (2020, section 4), leave room for two sets in a sparse graph.
+    """
+    return (members + corrupt_clients(share, members)) // 2 + 1
 
 
 def _floor(share: float, clients: int) -> int:
@@ -253,8 +285,11 @@ def _error_text(failing: str, clients: int, corrupt: float, dropout: float, mode
     if less is not None:
         fitting.append(f"a dropout of at most {less:g}")
     less = _largest_below(corrupt, lambda share: _search(clients, share, dropout, mode, sigma, eta))
-    if less is not None:
+    if less:  # 0 would say that nobody colludes, which clients refuse
         fitting.append(f"a corrupt share of at most {less:g}")
+    more = _smallest_above(clients, lambda number: _search(number, corrupt, dropout, mode, sigma, eta))
+    if more is not None:
+        fitting.append(f"{more} clients")
     if mode == "semi-malicious" and not isinstance(_search(clients, corrupt, dropout, "curious", sigma, eta), str):
         fitting.append("mode curious")
     return (
@@ -271,3 +306,9 @@ def _largest_below(share: float, search: Callable[[float], Neighbourhood | str])
         middle = (low + high) // 2
         low, high = (low, middle) if isinstance(search(middle / 100), str) else (middle, high)
     return None if low < 0 else low / 100
+
+
+def _smallest_above(clients: int, search: Callable[[int], Neighbourhood | str]) -> int | None:
+    """Return the smallest of the next `_MORE_CLIENTS` larger cohorts that has a neighbourhood; None if none has."""
+    larger = range(clients + 1, clients + 1 + _MORE_CLIENTS) if clients <= _MORE_CLIENTS else ()
+    return next((number for number in larger if not isinstance(search(number), str)), None)

@@ -3,13 +3,7 @@
 A masked contribution is always the whole aggregate vector, whatever its route (docs/adr/0006-masked-sums-are-dense.md):
 blocks outside the route are masked zeros, and a block with two targets appears twice.
 
-*Scales.* All segments share one ring Z_{2^bits}. Each segment has its own scale, the finest power of two whose sums fit
-(`FixedPoint.widest`), by the segment's bound on the SUM, which a recipe may prove to be far below contributions * clip.
-Counts have scale 1 and are exact. A plan is refused unless a ring step is at most the clip: with a coarser step,
-nothing but rounding error would remain of a value.
-
-*Error.* Rounding to nearest has an error of half a step per contribution, so max_contributions / 2 steps in a full sum.
-Scales are powers of two, so encoding and decoding add no error. The rounding of float64 itself is included.
+The segments share the ring Z_{2^bits} and have a scale each (`protocols.sums.segments`).
 """
 
 from __future__ import annotations
@@ -17,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
-from math import floor, log2
 from typing import Any, Final
 
 import numpy as np
@@ -26,9 +18,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from protocols.errors import BudgetError, ParameterError
-from protocols.fixed_point import FixedPoint
-from protocols.layout import Route, Segment, VectorLayout
-from protocols.parameter_text.first_fault import first_fault
+from protocols.layout import Route, VectorLayout
+from protocols.parameter_text import first_fault as parameter_text
 from protocols.sums.base import OpenedBy
 from protocols.sums.chosen import refuse_chosen
 from protocols.sums.masked.packing import Ring, packed_bytes, ring_dtype
@@ -39,7 +30,9 @@ from protocols.sums.masked.parameters import (
     Mode,
     Neighbourhood,
     choose_neighbourhood,
+    quorum,
 )
+from protocols.sums.segments import Places, encode_vector, first_fault, places_of, segment_errors
 
 __all__ = ["COUNT_BYTES", "MaskedPlan", "encode", "make_plan"]
 
@@ -48,11 +41,6 @@ COUNT_BYTES: Final = 8
 
 _SECURITY_BITS: Final = 128
 """Security of AES-128 and X25519."""
-
-_SLACK: Final = 1.0 + 2.0**-22
-"""Relative amount by which a value may exceed its clip, for float32 rounding of the clip itself."""
-
-_EXACT: Final = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -84,6 +72,11 @@ class MaskedPlan:
         return self.parameters.mode
 
     @property
+    def repeated(self) -> bool:
+        """Whether all sums of the task are over the same data and the server may lie about the survivors."""
+        return self.layout.repeated and self.mode == "semi-malicious"
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """dtype of ring elements: uint16, uint32 or uint64."""
         return ring_dtype(self.bits)
@@ -93,28 +86,23 @@ class MaskedPlan:
         own = self.parameters
         return choose_neighbourhood(clients, own.corrupt, own.dropout, own.mode, own.sigma, own.eta)
 
+    def quorum(self, members: int) -> int:
+        """Return the signatures of one set of survivors that a client of a roster of `members` needs, its own included.
+
+        If the same data are summed again, over members that may leave, they are counted of all that may ever be summed.
+        """
+        most = max(members, self.max_contributions) if self.repeated else members
+        return quorum(self.parameters.corrupt, most)
+
     @cached_property
-    def places(self) -> tuple[tuple[tuple[FixedPoint, slice], ...], ...]:
+    def places(self) -> Places:
         """The fixed point and the slice of every segment, by block of the aggregate."""
-        segments = [segment for block in self.layout.blocks for segment in block.segments]
-        edges = accumulate((segment.length for segment in segments), initial=0)
-        spans = iter([slice(start, end) for start, end in pairwise(edges)])
-        return tuple(
-            tuple((_ring(self.bits, segment, self.max_contributions), next(spans)) for segment in block.segments)
-            for block in self.layout.blocks
-        )
+        return places_of(self.bits, self.layout, self.max_contributions)
 
     @property
     def segment_errors(self) -> dict[str, float]:
         """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts."""
-        roundings = self.max_contributions / 2
-        return {
-            f"{block.name}/{segment.name}": 0.0
-            if segment.integral
-            else roundings / ring.scale + self.max_contributions * ring.bound / _EXACT
-            for block, places in zip(self.layout.blocks, self.places, strict=True)
-            for segment, (ring, _) in zip(block.segments, places, strict=True)
-        }
+        return segment_errors(self.layout, self.places, self.max_contributions)
 
     @property
     def predicted_error(self) -> float:
@@ -136,6 +124,12 @@ class MaskedPlan:
         self.layout.check_route(route)
         return packed_bytes(self.layout.length, self.bits)
 
+    def _describe_neighbourhood(self) -> dict[str, Any] | None:
+        try:
+            return self.neighbourhood(self.max_contributions).describe()
+        except ParameterError:
+            return None
+
     def describe(self) -> dict[str, Any]:
         """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         return {
@@ -143,7 +137,7 @@ class MaskedPlan:
             **self.parameters.model_dump(),
             "security_bits": _SECURITY_BITS,
             "max_contributions": self.max_contributions,
-            "neighbourhood": self.neighbourhood(self.max_contributions).describe(),
+            "neighbourhood": self._describe_neighbourhood(),
             "bytes_per_value": self.aggregate_bytes / self.layout.length,
             "aggregate_bytes": self.aggregate_bytes,
             "predicted_error": self.predicted_error,
@@ -154,13 +148,15 @@ class MaskedPlan:
 def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> MaskedPlan:
     """Return the plan of a task.
 
-    Raises `ParameterError` for invalid parameters or a full cohort without a neighbourhood, `BudgetError` if the sums
-    do not fit the ring.
+    Whether a cohort has a neighbourhood is checked when a task is created or joined (`MaskedPlan.neighbourhood`): a
+    task of an earlier version, whose cohort has none any more, can still be read. Raises `ParameterError` for invalid
+    parameters, `BudgetError` if the sums do not fit the ring.
     """
     try:
         checked = MaskedParameters.model_validate(dict(parameters))
     except ValidationError as error:
-        raise ParameterError(f"masked parameters: {first_fault(error, MaskedParameters.model_fields)}") from None
+        text = parameter_text.first_fault(error, MaskedParameters.model_fields)
+        raise ParameterError(f"masked parameters: {text}") from None
     if max_contributions < MIN_CLIENTS:
         raise ParameterError(
             f"a masked sum has at least {MIN_CLIENTS} contributions: max_contributions must be at least "
@@ -171,7 +167,6 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     fault = _first_fault(checked.bits, layout, max_contributions)
     if fault is not None:
         raise BudgetError(_error_text(fault, checked.bits, layout, max_contributions))
-    plan.neighbourhood(max_contributions)
     return plan
 
 
@@ -181,58 +176,15 @@ def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]
     blocks: one float64 vector per route entry. Raises `BudgetError` for a value that is not finite or exceeds its clip,
     `ParameterError` for other shapes and for counts that are not whole numbers.
     """
-    layout_blocks = plan.layout.contribution_blocks(route)
-    if len(blocks) != len(layout_blocks):
-        raise ParameterError(f"the route has {len(layout_blocks)} blocks, {len(blocks)} were given")
     elements = np.zeros(plan.layout.length, plan.dtype)
-    for targets, block, values in zip(route, layout_blocks, blocks, strict=True):
-        if values.shape != (block.length,):
-            raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
-        parts = tuple(block.split(values).values())
-        for segment, part in zip(block.segments, parts, strict=True):
-            _check_values(block.name, segment, part)
-        for target in targets:
-            for segment, part, (ring, span) in zip(block.segments, parts, plan.places[target], strict=True):
-                ring.encode_into(elements[span], part, segment.clip)
+    encode_vector(plan.layout, plan.places, route, blocks, elements)
     return elements
-
-
-def _check_values(block: str, segment: Segment, values: NDArray[np.float64]) -> None:
-    if not max(values.max(), -values.min()) <= segment.clip * _SLACK:
-        raise BudgetError(f"block {block!r} holds a value that is not finite or exceeds its clip")
-    if segment.integral and not (np.rint(values) == values).all():
-        raise ParameterError(f"block {block!r} holds a count that is not a whole number")
-
-
-def _ring(bits: int, segment: Segment, contributions: int) -> FixedPoint:
-    """Return the segment's fixed point; `BudgetError` if its sums do not fit."""
-    bound = segment.bound_on_sum(contributions)
-    if segment.integral:
-        return FixedPoint(bits, bound, 1.0)
-    ring = FixedPoint.widest(bits, bound, contributions)
-    exact = 2.0 ** floor(log2(_EXACT / segment.clip))  # a single value, which may exceed the sum's bound, must be exact
-    return ring if ring.scale <= exact else FixedPoint(bits, bound, exact)
-
-
-def _segment_fault(bits: int, segment: Segment, contributions: int) -> str | None:
-    """Return why the segment's sums do not fit; None if they do."""
-    try:
-        ring = _ring(bits, segment, contributions)
-    except BudgetError as error:
-        return str(error)
-    step = 1.0 / ring.scale
-    return f"a ring step is {step:g}, greater than the clip {segment.clip:g}" if step > segment.clip else None
 
 
 def _first_fault(bits: int, layout: VectorLayout, contributions: int) -> str | None:
     if contributions > MOST_CLIENTS:
         return f"no neighbour graph has over {MOST_CLIENTS} clients"
-    for block in layout.blocks:
-        for segment in block.segments:
-            fault = _segment_fault(bits, segment, contributions)
-            if fault is not None:
-                return f"{block.name}/{segment.name}: {fault}"
-    return None
+    return first_fault(bits, layout, contributions)
 
 
 def _error_text(fault: str, bits: int, layout: VectorLayout, contributions: int) -> str:

@@ -27,7 +27,7 @@ class ClientPolicy:
     min_bits: int = 16
     modes: frozenset[Mode] = field(default_factory=lambda: frozenset[Mode]({"semi-malicious"}))
     min_corrupt: float = 0.0
-    min_sigma: int = 40
+    min_sigma: int = 64
 
     def __post_init__(self) -> None:
         if min(self.min_cohort, self.min_degree, self.min_threshold) < 2:

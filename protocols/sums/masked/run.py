@@ -103,8 +103,9 @@ def run_masked_sum(
     survivors = roster.encode_set(contributions)
     partial = MASKED.fold(plan, None, ((route, body) for body in contributions.values()))
 
-    # confirming (semi-malicious): survivors sign their set, and reply only if t neighbours signed the same set.
-    confirmed, confirmations, signed, replies = {}, {}, {}, {}
+    # confirming (semi-malicious): survivors sign their set, and reply only if t neighbours and a quorum signed
+    # the same set.
+    confirmed, confirmations, signed, replies = {}, {}, b"", {}
     if plan.mode == "semi-malicious":
         for name in contributed:
             if stays(name, "confirm"):
@@ -119,7 +120,7 @@ def run_masked_sum(
             if plan.mode == "curious":
                 _, replies[name] = client.unmask_unconfirmed(contributed[name], survivors)
             elif name in confirmed:
-                _, replies[name] = client.unmask(confirmed[name], signed[name])
+                _, replies[name] = client.unmask(confirmed[name], signed)
     correction = server.unmask(roster, shares, contributions, replies).correction
     aggregate = MASKED.release(plan, MASKED.correct(plan, partial, correction))
 

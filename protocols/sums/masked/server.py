@@ -16,22 +16,20 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.errors import CodecError, ContributionError, ThresholdError
+from protocols.errors import AtFaultError, CodecError, ContributionError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import messages
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.key_agreement import (
     check_public_key,
-    is_mask_secret,
     mask_context,
     pair_mask_key,
-    seed_commitment,
     verify_advertisement,
     verify_survivors,
 )
 from protocols.sums.masked.masks import Mask, add_masks
+from protocols.sums.masked.reconstruction import commitments_of, reconstruct
 from protocols.sums.masked.roster import Roster
-from protocols.sums.masked.shamir import combine_checked
 from protocols.sums.masked.shares import point
 
 __all__ = [
@@ -58,7 +56,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BadShare:
-    """A wrong share of `owner`'s secret, sent by `holder`. Either of the two may be at fault."""
+    """A share of `owner`'s secret that `holder` sent and that does not match its commitment: the holder is at fault."""
 
     owner: str
     holder: str
@@ -161,8 +159,11 @@ def check_confirmation(
 def check_confirmed(
     roster: Roster, sharers: Collection[str], survivors: Collection[str], confirmed: Collection[str]
 ) -> None:
-    """Raise `ThresholdError` unless enough clients will reply: each needs t neighbours that confirmed."""
+    """Raise `ThresholdError` unless enough clients will reply: each needs t neighbours and a quorum that confirmed."""
     places = roster.indices(confirmed)
+    quorum = roster.context.plan.quorum(len(roster))
+    if len(places) < quorum:
+        raise ThresholdError("confirming", quorum, len(places))
     here = np.zeros(len(roster), np.bool_)
     here[list(places)] = True
     counts = here[roster.adjacency].sum(axis=1)
@@ -170,16 +171,11 @@ def check_confirmed(
     roster.require_neighbours("confirming", _needed_places(roster, sharers, survivors), answering)
 
 
-def confirmations(roster: Roster, confirmed: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return for every client that confirmed the signatures of its neighbours, `confirmations_bytes(k)` bytes."""
+def confirmations(roster: Roster, confirmed: Mapping[str, bytes]) -> bytes:
+    """Return the signatures in the order of the roster, `confirmations_bytes(n)` bytes, for every client."""
     by_place = {roster.index(client_id): signature for client_id, signature in confirmed.items()}
-    return {
-        client_id: messages.join_slots(
-            [by_place.get(place) for place in roster.neighbours_of(roster.index(client_id))],
-            messages.CONFIRMATION_BYTES,
-        )
-        for client_id in confirmed
-    }
+    slots = [by_place.get(place) for place in range(len(roster))]
+    return messages.join_slots(slots, messages.CONFIRMATION_BYTES)
 
 
 def check_reply(roster: Roster, body: Buffer) -> None:
@@ -196,23 +192,29 @@ def check_replies(
 
 def unmask(
     roster: Roster,
-    sharers: Collection[str],
+    shares: Mapping[str, Buffer],
     survivors: Collection[str],
     replies: Mapping[str, Buffer],
     threads: int = 1,
 ) -> Unmasking:
     """Return the negated sum of the masks that remain in the sum of the survivors' contributions. Memory is O(vector).
 
-    Every survivor's seed and every needed dropout's mask key is reconstructed from t shares and checked against its
-    owner's advertisement. Raises `ThresholdError` if a secret has fewer than t correct shares.
+    shares: what each sharer sent for its neighbours. Every survivor's seed and every needed dropout's mask key is
+    reconstructed from t shares and checked against its owner's advertisement. If they do not fit, the shares of this
+    secret are compared with their commitments and those that match are used: two interpolations from t shares and m
+    hashes for a secret, whatever the shares are.
+
+    Raises `ThresholdError` if too few holders sent a share of a secret, and `AtFaultError` if an owner's commitments
+    and secret disagree, or wrong shares leave fewer than t: with these owners, and the holders whose shares are wrong.
 
     With several workers: `collect_shares`, `split_shares`, then `unmask_shares` of each part; add the corrections.
     """
-    return unmask_shares(roster, sharers, survivors, collect_shares(roster, sharers, survivors, replies), threads)
+    return unmask_shares(roster, shares, survivors, collect_shares(roster, shares, survivors, replies), threads)
 
 
-HeldShares = Mapping[int, Mapping[int, bytes]]
-"""Owner's place in the roster -> holder's Shamir point -> share of the owner's seed or mask key. Secret."""
+HeldShares = Mapping[int, Mapping[int, tuple[bytes, bytes]]]
+"""Owner's place in the roster -> holder's Shamir point -> share of the owner's seed or mask key (secret), and the
+owner's commitment to it."""
 
 
 def unmask_shares(
@@ -230,31 +232,50 @@ def unmask_shares(
 def _secrets(
     roster: Roster, survivors: Collection[str], held: HeldShares
 ) -> tuple[dict[int, bytes], tuple[BadShare, ...]]:
-    """Return the seeds of survivors and mask keys of dropouts by place, and the wrong shares."""
+    """Return the seeds of survivors and mask keys of dropouts by place, and the wrong shares. Raises as `unmask`."""
     alive = roster.indices(survivors)
-    secrets, bad = {}, []
+    secrets, bad, dealers, short = dict[int, bytes](), list[BadShare](), list[str](), False
+    liars = set[int]()
     for place, shares in sorted(held.items()):
-        secrets[place], wrong = _secret(roster, place, shares, place in alive)
-        bad += [BadShare(roster.entries[place].client_id, roster.entries[at - 1].client_id) for at in sorted(wrong)]
+        owner = roster.entries[place]
+        if len(shares) < roster.threshold:
+            raise ThresholdError("unmasking", roster.threshold, len(shares), owner.client_id)
+        found = reconstruct(roster, place, shares, place in alive, liars)
+        liars |= found.wrong
+        bad += [BadShare(owner.client_id, roster.entries[at - 1].client_id) for at in sorted(found.wrong)]
+        if found.secret is not None:
+            secrets[place] = found.secret
+        elif found.owner_lied:
+            dealers.append(owner.client_id)
+        else:
+            short = True
+    if dealers or short:
+        raise AtFaultError((*dealers, *(roster.entries[at - 1].client_id for at in sorted(liars))))
     return secrets, tuple(bad)
 
 
 def collect_shares(
-    roster: Roster, sharers: Collection[str], survivors: Collection[str], replies: Mapping[str, Buffer]
-) -> dict[int, dict[int, bytes]]:
+    roster: Roster, shares: Mapping[str, Buffer], survivors: Collection[str], replies: Mapping[str, Buffer]
+) -> dict[int, dict[int, tuple[bytes, bytes]]]:
     """Return the replies' shares of every secret that unmasking needs: survivors' seeds and dropouts' mask keys.
 
-    Raises `ThresholdError` if a secret has fewer than t share holders that replied.
+    shares: what each sharer sent for its neighbours. Raises `ThresholdError` if a secret has fewer than t share holders
+    that replied.
     """
-    check_survivors(roster, sharers, survivors)
-    check_replies(roster, sharers, survivors, replies)
-    held: dict[int, dict[int, bytes]] = {place: {} for place in _needed_places(roster, sharers, survivors)}
+    check_survivors(roster, shares, survivors)
+    check_replies(roster, shares, survivors, replies)
+    alive = roster.indices(survivors)
+    committed = {
+        place: commitments_of(roster, place, shares[roster.entries[place].client_id], place in alive)
+        for place in _needed_places(roster, shares, survivors)
+    }
+    held: dict[int, dict[int, tuple[bytes, bytes]]] = {place: {} for place in committed}
     for client_id, body in replies.items():
         holder = roster.index(client_id)
         slots = messages.split_slots(body, roster.degree, messages.reply_bytes(1), "the shares of a reply")
         for place, slot in zip(roster.neighbours_of(holder), slots, strict=True):
             if slot is not None and place in held:
-                held[place][point(holder)] = slot
+                held[place][point(holder)] = slot, committed[place][holder]
     return held
 
 
@@ -273,32 +294,16 @@ def _mask_counts(roster: Roster, survivors: Collection[str], held: HeldShares) -
 
 def split_shares(
     roster: Roster, survivors: Collection[str], held: HeldShares, parts: int
-) -> list[dict[int, Mapping[int, bytes]]]:
+) -> list[dict[int, Mapping[int, tuple[bytes, bytes]]]]:
     """Return the owners in at most `parts` groups with about equally many masks; no group is empty."""
     weights = _mask_counts(roster, survivors, held)
     lightest = [(0, number) for number in range(parts)]
-    groups: list[dict[int, Mapping[int, bytes]]] = [{} for _ in range(parts)]
+    groups: list[dict[int, Mapping[int, tuple[bytes, bytes]]]] = [{} for _ in range(parts)]
     for place in sorted(held, key=lambda place: (-weights[place], place)):
         weight, number = lightest[0]
         heapq.heapreplace(lightest, (weight + weights[place], number))
         groups[number][place] = held[place]
     return [group for group in groups if group]
-
-
-def _secret(roster: Roster, place: int, shares: Mapping[int, bytes], survived: bool) -> tuple[bytes, frozenset[int]]:
-    entry = roster.entries[place]
-
-    def fits(secret: bytes) -> bool:
-        if survived:
-            return seed_commitment(secret) == entry.advertised.commitment
-        return is_mask_secret(secret, entry.advertised.mask_key)
-
-    if len(shares) < roster.threshold:
-        raise ThresholdError("unmasking", roster.threshold, len(shares), entry.client_id)
-    try:
-        return combine_checked(shares, roster.threshold, fits)
-    except CodecError as error:  # too many wrong shares to tell which are correct: one more share may be enough
-        raise ThresholdError("unmasking, wrong shares", len(shares) + 1, len(shares), entry.client_id) from error
 
 
 def _masks(

@@ -3,25 +3,21 @@
 A secret is a little-endian integer below 2^256. A share is the value of a random polynomial of degree t-1, whose
 constant is the secret, at a public point, as 33 little-endian bytes. Any t shares give the secret; t-1 reveal nothing.
 
-*Wrong shares.* The server knows a commitment to the secret, so it never accepts a wrong secret. If the first t shares
-do not match it, all m shares are decoded as a Reed-Solomon code: (m-t)//2 wrong shares are corrected with O(m^2)
-products. If m-t is odd, this is repeated with each share left out in turn, O(m^3) in total, which corrects one more:
-one extra share is enough to find one wrong share.
+*Wrong shares.* The server knows commitments to the secret and to each share: see `reconstruction`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from math import prod
 from typing import Final
 
 from protocols.errors import CodecError, ParameterError
-from protocols.sums.masked.field import PRIME, decode, inverses, value_at
+from protocols.sums.masked.field import PRIME, inverses, value_at
 
-__all__ = ["SECRET_BYTES", "SHARE_BYTES", "Randomness", "combine", "combine_checked", "split"]
+__all__ = ["SECRET_BYTES", "SHARE_BYTES", "Randomness", "combine", "split"]
 
 SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
@@ -51,7 +47,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """Return the 32-byte secret, from the `threshold` shares with the lowest points (point -> share).
 
     Raises `ParameterError` for fewer shares, and `CodecError` for a share that is not a field element, or if the result
-    does not fit 32 bytes: then a share is wrong. A result that fits may still be wrong: see `combine_checked`.
+    does not fit 32 bytes: then a share is wrong. A result that fits may still be wrong: see `reconstruction`.
     """
     _check_enough(shares, threshold)
     lowest = sorted(shares)[:threshold]
@@ -62,40 +58,6 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     if secret is None:
         raise CodecError(f"the {threshold} shares do not give a secret: at least one of them is wrong")
     return secret
-
-
-def combine_checked(
-    shares: Mapping[int, bytes], threshold: int, check: Callable[[bytes], bool]
-) -> tuple[bytes, frozenset[int]]:
-    """Return the secret that passes `check` (its commitment), and the points whose shares were found to be wrong.
-
-    If the first `threshold` field elements pass, the others are not examined; otherwise up to (m-t+1)//2 wrong ones of
-    m elements are found. Raises `ParameterError` for fewer shares than `threshold`, and `CodecError` if no secret
-    passes: the text names the points whose shares are not field elements; which others are wrong is not known.
-    """
-    _check_enough(shares, threshold)
-    broken = frozenset(point for point, share in shares.items() if not _is_element(share))
-    values = {point: int.from_bytes(shares[point], "little") for point in sorted(shares) if point not in broken}
-    if len(values) >= threshold:
-        secret = _secret_at_zero(dict(islice(values.items(), threshold)))
-        if secret is not None and check(secret):
-            return secret, broken
-    for kept in _candidates(values, threshold):
-        polynomial = decode(kept, threshold)
-        secret = None if polynomial is None else _as_secret(value_at(polynomial, 0))
-        if polynomial is not None and secret is not None and check(secret):
-            return secret, broken | {point for point, value in values.items() if value_at(polynomial, point) != value}
-    named = f"; not field elements: points {', '.join(map(str, sorted(broken)))}" if broken else ""
-    raise CodecError(f"too many of {len(shares)} shares are wrong: no secret matches the commitment{named}")
-
-
-def _candidates(values: Mapping[int, int], threshold: int) -> Iterator[Mapping[int, int]]:
-    """Yield all values and, if the number of extra values is odd, all values but one, for each one."""
-    if len(values) > threshold:
-        yield values
-        if (len(values) - threshold) % 2:
-            for left_out in values:
-                yield {point: value for point, value in values.items() if point != left_out}
 
 
 def _check_points(points: Collection[int]) -> None:

@@ -29,6 +29,8 @@ def broadcast_digest(task: TaskView, sum_index: int, snapshot_digest: bytes | No
     }
     if task.organiser is not None:
         terms["organiser"] = task.organiser.model_dump(mode="json")
+    if task.evaluation is not None:
+        terms["evaluation"] = task.evaluation.model_dump(mode="json")
     parameters = json.dumps(terms, sort_keys=True, separators=(",", ":")).encode()
     state = b"initial" if snapshot_digest is None else snapshot_digest
     return model_digest(parameters, b"step:%d\n" % sum_index + state)

@@ -23,6 +23,7 @@ from protocols.codec import b64encode
 from protocols.crypto.certificates import certify
 from protocols.messages import OrganiserPin
 from tests.aggregator_service.access.test_roles import promised
+from tests.aggregator_service.rounds.test_round_keys import make_holder
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import Api, TestMember, digest_field, signed_enrolment
 from tests.support.inside import aggregator_inside
@@ -134,10 +135,23 @@ def test_keys_envelopes_and_snapshots(api: Api, tmp_path: Path) -> None:
     task.wait_round(1, "collecting")
     for member in members:
         assert member.put(1, member.contribution(1, 0.25, keyring)).status_code == 201
-    task.wait_round(1, "complete")
+    task.wait_round(1, "decrypting")
     put(holder, "snapshots/1", os.urandom(snapshot_bytes(holder)))
+    task.wait_round(1, "complete")
     task_path = f"PUT {task.id}"
     check(recorder, tmp_path, task_path, "PUT keyring", "PUT contributions", "PUT snapshots")
+
+
+def test_round_keys_and_refusals(api: Api, tmp_path: Path) -> None:
+    recorder, holder = Recorder(api), make_holder(api, "refusals")
+    holder.publish_new(1, 2)
+    holder.contribute(1)
+    assert holder.refuse(1).status_code == 200
+    holder.task.wait_round(2, "collecting")
+    member = holder.members[0]
+    path, notice = f"{holder.task.path}/rounds/2/refuse", {"reason": "policy"}
+    assert api.http.post(path, json=notice, headers=member.auth).status_code == 200
+    check(recorder, tmp_path, "PUT keyring", "PUT 1", "PUT 2", "PUT contributions", "POST 1", "POST 2")
 
 
 def test_certificates(api: Api, tmp_path: Path) -> None:
@@ -196,6 +210,9 @@ def test_every_changing_route_of_clients_is_replayed() -> None:
         "public-key",
         "members/me/certificate",
         "keyring/{client}",
+        "rounds/{number}/key",
+        "rounds/{number}/refusal",
+        "rounds/{number}/refuse",
         "snapshots/{number}",
         "rounds/{number}/stages/{stage}/{client}",
         "rounds/{number}/contributions/{client}",

@@ -151,7 +151,8 @@ def test_a_signature_covers_a_json_body(members: list[TestMember], clock: Manual
     assert slug(sent(member, good)) == "forbidden"
     other = http.build_request("POST", path, content=content.replace(b"member", b"holder"), headers=good.headers)
     refused(member, other, "bad-digest")
-    bare = http.build_request("POST", path, content=content, headers=member.auth)
+    json_only = {**member.auth, "Content-Type": "application/json"}
+    bare = http.build_request("POST", path, content=content, headers=json_only)
     refused(member, signed(bare, member, clock), "bad-digest")
 
 
@@ -257,5 +258,4 @@ def test_signatures_behind_a_proxy_that_removes_a_path_prefix(tmp_path: Path) ->
         unaware = api.http.build_request("GET", task.path, headers=member.auth)
         unaware.headers.update(signature_of(unaware, client_id, key))
         assert slug(api.http.send(unaware, auth=None)) == "bad-signature"
-        assert api.http.get("/docs").headers["content-security-policy"].count("jsdelivr")
         api.close()

@@ -22,7 +22,7 @@ from tests.support.s3 import S3Server
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
 from tests.support.sums import KeyedRound
 
-pytestmark = pytest.mark.timeout(300)  # schedulers, workers and servers start, each a process with much to import
+pytestmark = pytest.mark.timeout(600)  # schedulers, workers and servers start, each a process with much to import
 
 
 @pytest.fixture
@@ -95,13 +95,15 @@ def test_workers_without_the_project_or_with_another_version_are_refused(
     assert "pip install 'hushrec[cluster]==" in said
     bare_cluster.workers[0].kill()
     bare_cluster.start_worker(PYTHONPATH=of_version(tmp_path / "other", "0.0.1"))
-    assert "has hushrec 0.0.1 (jobs 2), and this server is" in refusal(
+    assert f"has hushrec 0.0.1 (jobs {JOBS_VERSION}), and this server is" in refusal(
         tmp_path / "second", executor=bare_cluster.executor
     )
     bare_cluster.start_worker()
     with running_aggregator(tmp_path / "third", executor=bare_cluster.executor, split_bytes=1) as server:
         api = Api(server.url, server.operator_token)
-        assert api.http.get("/readyz").json() == {"status": "ready", "executor": "unfit workers: 1"}
+        # the first answers may be from before the scheduler noticed that the killed worker is gone
+        expected = {"status": "ready", "executor": "unfit workers: 1"}
+        wait_until("one worker is unfit", lambda: api.http.get("/readyz").json() == expected)
         round_ = KeyedRound(api, "plain")
         round_.contribute()
         round_.assert_exact()
@@ -113,7 +115,8 @@ def test_a_worker_whose_jobs_have_an_older_version_is_refused(bare_cluster: Dask
     bare_cluster.start_worker(PYTHONPATH=of_jobs_version(tmp_path / "older", JOBS_VERSION - 1))
     said = refusal(tmp_path / "data", executor=bare_cluster.executor)
     release = metadata.version("hushrec")
-    assert f"has hushrec {release} (jobs 1), and this server is {release} (jobs 2): install the same version" in said
+    versions = f"(jobs {JOBS_VERSION - 1}), and this server is {release} (jobs {JOBS_VERSION})"
+    assert f"has hushrec {release} {versions}: install the same version" in said
 
 
 def test_workers_that_cannot_open_the_blob_store_are_refused(
@@ -162,3 +165,22 @@ def test_a_worker_that_connects_later_is_checked(bare_cluster: DaskCluster, tmp_
         wait_until("the server is not ready", lambda: api.http.get("/readyz").status_code == 503)
         assert "has hushrec 0.0.1" in server.log()
         api.close()
+
+
+@pytest.mark.parametrize(
+    ("executor", "refused"),
+    [
+        ("dask://10.0.0.5:8786", True),
+        ("dask://scheduler:8786", True),
+        ("dask://[2001:db8::1]:8786", True),
+        ("dask://127.0.0.1:8786", False),
+        ("dask://[::1]:8786", False),
+        ("dask://localhost:8786", False),
+        ("dask+tls://scheduler:8786", False),
+    ],
+)
+def test_a_cluster_on_another_machine_needs_tls(executor: str, refused: bool) -> None:
+    if refused:
+        with pytest.raises(ValidationError, match=r"dask\+tls://"):
+            Settings(executor=executor)
+    assert Settings(executor=executor, allow_plain_dask=refused).executor == executor

@@ -15,7 +15,7 @@ from tests.support.persistence import Persistent
 from tests.support.server import AggregatorProcess
 from tests.support.sums import COHORT, KeyedRound
 
-pytestmark = pytest.mark.timeout(300)  # schedulers, workers and servers start, each a process with much to import
+pytestmark = pytest.mark.timeout(600)  # schedulers, workers and servers start, each a process with much to import
 
 
 @pytest.fixture
@@ -119,4 +119,4 @@ def test_the_server_dies_between_the_parts_and_the_sum(
         return sorted(key.partition("/")[0] for key in server.blobs.keys())  # noqa: SIM118 - a store, not a dict
 
     # the round is complete a moment before its blobs are deleted
-    wait_until("all parts are deleted", lambda: kinds() == ["aggregates", "snapshots"], seconds=30)
+    wait_until("all parts are deleted", lambda: kinds() == ["aggregates", "snapshots"])

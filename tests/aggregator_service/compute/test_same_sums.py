@@ -14,7 +14,7 @@ from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.sums import COHORT, PARAMETERS, KeyedRound
 
 MASKED_CLIENTS = 8
-pytestmark = pytest.mark.timeout(300)  # schedulers, workers and servers start, each a process with much to import
+pytestmark = pytest.mark.timeout(600)  # schedulers, workers and servers start, each a process with much to import
 
 
 @pytest.fixture(scope="module", params=["local", "dask"])
@@ -63,7 +63,7 @@ def test_the_blobs_of_parts_are_deleted(server: AggregatorProcess, api: Api) -> 
     def kinds() -> set[str]:
         return {key.partition("/")[0] for key in server.blobs.keys()}  # noqa: SIM118 - a store, not a dict
 
-    wait_until("all parts are deleted", lambda: kinds() <= {"aggregates", "snapshots", "envelopes"}, seconds=30)
+    wait_until("all parts are deleted", lambda: kinds() <= {"aggregates", "snapshots", "envelopes"})
 
 
 def test_the_logs_of_the_cluster_contain_no_secrets(cluster: DaskCluster) -> None:

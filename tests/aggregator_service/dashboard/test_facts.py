@@ -35,6 +35,7 @@ from tests.support.api import Api, TestTask, digest_field
 from tests.support.dashboard import ROOT, sign_in
 from tests.support.inside import aggregator_inside, services
 from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
+from tests.support.oneshot import enrol_clients, enrol_committee, oneshot_task, publish_keys
 from tests.support.rows import client_row, round_row, task_row
 
 CLOCK = ManualClock(1_800_000_000.0)
@@ -199,8 +200,8 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_clients(api: Api
     engine = services(api).database.engine
     looks = {
         "task": (lambda task_id: task_screen(task_id, None), 14),
-        "round": (lambda task_id: round_screen(task_id, 2), 7),
-        "tasks": (lambda task_id: tasks_screen(1), 8),
+        "round": (lambda task_id: round_screen(task_id, 2), 8),
+        "tasks": (lambda task_id: tasks_screen(1), 9),
     }
     for name, (screen, most) in looks.items():
         counts = {}
@@ -293,3 +294,34 @@ def test_wheels_contain_templates_and_static_files() -> None:
     needed = {path for folder in ("templates", "static") for path in (package / folder).rglob("*") if path.is_file()}
     assert len(needed) > 15
     assert needed <= packed
+
+
+def test_the_committee_of_a_one_shot_task(api: Api) -> None:
+    task = oneshot_task(api, "committee", 3)
+    members, page = enrol_committee(task, 5), f"/dashboard/tasks/{task.id}"
+    publish_keys(members[:4], 1, 2)
+    waiting = text_of(api.http.get(page).text)
+    assert "The next round waits for the committee: 4 of 5 members have published keys for round 1." in waiting
+    assert f"{members[3].client_id} 2, up to round 2 not in its committee" in waiting
+    assert f"{members[4].client_id} none not in its committee" in waiting
+    assert "Committee 5 members withstands 1 that collude with the server" in waiting
+    publish_keys(members[4:], 1)
+    clients = enrol_clients(task, 3)
+    task.wait_round(1, "collecting")
+    assert "The next round waits" not in text_of(api.http.get(page).text)
+    for client in clients:
+        assert client.take(1).status_code == 201
+    task.wait_round(1, "confirming")
+    assert members[0].confirm(1).status_code == 201
+    shown = text_of(api.http.get(page).text)
+    assert f"{members[0].client_id} 1, up to round 2 confirmed" in shown
+    assert f"{members[4].client_id} none no answer yet" in shown
+    assert "Members 3 3 can contribute" in shown
+    found = tally(api, task, 1)
+    assert found.waited_for == (1, 5)
+    assert [step.count for step in found.funnel()] == [3, 3, 3, None]
+    states = {one.state: one for one in found.states()}
+    assert list(states) == ["collecting", "confirming", "unmasking", "complete"]
+    sealed = clients[0].committee(1).context.plan.sealed_bytes
+    statements = len(members[0].fetch(1, "statements"))
+    assert states["confirming"].handed_out == 5 * (statements + 3 * sealed)

@@ -169,6 +169,28 @@ def test_user_input_is_escaped(api: Api) -> None:
         assert "&lt;script&gt;alert(&#39;&amp;&#39;)" in page.text
 
 
+def test_the_curve_is_drawn_beside_popularity_where_the_server_sees_it(api: Api) -> None:
+    schedule = {"cohort_size": 4, "min_clients": 2, "rounds": 30}
+    parameters = {"items": 2, "dim": 2, "clip": 1.0}
+    common = {"recipe_parameters": parameters, "schedule": schedule, "evaluation": {"every": 2}}
+    seen, hidden = "t_" + "a" * 20, "t_" + "b" * 20
+    encrypted = {"mechanism_name": "ckks", "opened_by": "members", "needs_keyring": True}
+    with services(api).database.write() as session:
+        session.add_all([task_row(seen, **common), task_row(hidden, **{**common, **encrypted})])
+        session.flush()
+        for number in (1, 3):
+            report = {"hr@10": 0.25 * number, "popularity hr@10": 0.3}
+            session.add(round_row(seen, number=number, state="complete", report=report, survivors=4))
+    enter(api)
+    page = api.http.get(f"/dashboard/tasks/{seen}").text
+    assert "popularity (dashed) 0.3" in page
+    assert 'stroke-dasharray="6 6"' in page
+    assert '<th scope="col" class="n">popularity hr@10</th>' in page
+    page = api.http.get(f"/dashboard/tasks/{hidden}").text
+    assert "Only members see the curve" in page
+    assert "dasharray" not in page
+
+
 PATHS = ("/dashboard/sign-in", "/dashboard", "/dashboard/health", "/dashboard/nowhere", "/dashboard/tasks/t_none")
 
 

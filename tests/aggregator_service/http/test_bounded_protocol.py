@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from aggregator_service.http.bounded_protocol import BoundedHttp
+from tests.support.cluster import wait_until
 from tests.support.server import running_aggregator
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: test\r\n"
@@ -70,6 +72,12 @@ def test_a_connection_without_a_complete_request_is_closed(chunks: tuple[bytes, 
     assert asyncio.run(talk(*chunks)) == b""
 
 
+def test_long_headers_in_one_packet_are_refused() -> None:
+    received = asyncio.run(talk(REQUEST + b"X-Long: " + b"a" * 8000 + b"\r\n\r\n"))
+    assert received.startswith(b"HTTP/1.1 400")
+    assert b"the request headers are too long" in received
+
+
 def test_malformed_http_gets_a_problem_document() -> None:
     received = asyncio.run(talk(b"GET / HTTP/1.1\r\nHost : test\r\n\r\n", b"a" * 4000))
     head, _, body = received.partition(b"\r\n\r\n")
@@ -113,3 +121,49 @@ def test_malformed_bytes_after_a_request_end_the_connection(tmp_path: Path) -> N
         assert b"HTTP/1.1 200" not in received
         server.stop()
         assert "Traceback" not in server.log()
+
+
+@contextmanager
+def flood(url: str, count: int) -> Iterator[list[bytes]]:
+    """Open connections and send one request over each; yield the answers while the connections are open."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    with ExitStack() as stack:
+        answers = []
+        for _ in range(count):
+            answers.append(status_of(stack.enter_context(socket.create_connection((host, int(port)), 30))))
+        yield answers
+
+
+def status_of(connection: socket.socket) -> bytes:
+    """Send a request; return the status and the headers of the answer, or nothing when the connection was reset."""
+    received = b""
+    with suppress(ConnectionError):
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
+        while not (received.partition(b"\r\n\r\n")[2].endswith(b"}")) and (piece := connection.recv(4096)):
+            received += piece
+    return received.partition(b"\r\n\r\n")[0].lower()
+
+
+@pytest.mark.parametrize("setting", ["max_connections", "max_connections_per_address"])
+def test_attack_more_sockets_than_the_server_allows(setting: str, tmp_path: Path) -> None:
+    """Those who are connected are served, the others get 503 or a reset; without a limit all are served."""
+    limit, more = 20, 100
+    with running_aggregator(tmp_path / "limited", **{setting: limit}) as server:
+        place = server.url.removeprefix("http://").rpartition(":")
+        with socket.create_connection((place[0], int(place[2])), 30) as connected:
+            assert status_of(connected).startswith(b"http/1.1 200")
+            with flood(server.url, limit + more) as answers:
+                refused = [found for found in answers if found.startswith(b"http/1.1 503")]
+                # the process that started the server may still have a connection of its own
+                assert limit - 4 <= sum(found.startswith(b"http/1.1 200") for found in answers) <= limit - 1
+                assert refused
+                assert all(b"retry-after: 5" in found and b"application/problem+json" in found for found in refused)
+                assert status_of(connected).startswith(b"http/1.1 200")
+
+        def free() -> bool:
+            with flood(server.url, 1) as (answer,):
+                return answer.startswith(b"http/1.1 200")
+
+        wait_until("connections are free again", free, 30)
+    with running_aggregator(tmp_path / "open", **{setting: 0}) as server, flood(server.url, limit + more) as answers:
+        assert all(found.startswith(b"http/1.1 200") for found in answers)

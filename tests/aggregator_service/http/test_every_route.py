@@ -16,6 +16,7 @@ DOCUMENT = json.loads((Path(__file__).parents[3] / "openapi" / "openapi.json").r
 ROUTES = sorted((method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods)
 RAW = [(method, path) for method, path in ROUTES if method in ("PUT", "PATCH")]
 JSON_LIMIT = 2048
+OTHERS = [("GET", "/nowhere"), ("BREW", "/v1/tasks"), ("GET", "/openapi.json")]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,9 @@ def test_every_route_limits_raw_bodies(
     assert chunked.json()["type"].rpartition(":")[2] in ("length-required", "forbidden", "not-found", "conflict")
 
 
-@pytest.mark.parametrize(("method", "path"), [*ROUTES, ("GET", "/nowhere"), ("BREW", "/v1/tasks"), ("GET", "/docs")])
+@pytest.mark.parametrize(
+    ("method", "path"), [*ROUTES, ("GET", "/nowhere"), ("BREW", "/v1/tasks"), ("GET", "/openapi.json")]
+)
 @pytest.mark.parametrize("known", [False, True])
 def test_every_response_has_the_security_headers(
     api: Api, members: dict[str, TestMember], method: str, path: str, known: bool
@@ -94,9 +97,17 @@ def test_every_response_has_the_security_headers(
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
-    assert ("script-src" in policy) == (path == "/docs")
+    assert "script-src" not in policy
     assert answer.headers["cache-control"] == "no-store"
     assert "server" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs/oauth2-redirect", "/redoc"])
+def test_no_page_loads_a_viewer_from_another_host(api: Api, path: str) -> None:
+    answer = api.http.get(path, headers=api.operator)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+    assert "http" not in answer.headers["content-security-policy"]
+    assert api.http.get("/openapi.json").json()["paths"]  # any viewer can show it
 
 
 @pytest.mark.parametrize("path", ["/v1/tasks/", "/healthz/", "/v1/operators/"])

@@ -99,6 +99,28 @@ def test_dropouts_are_counted(api: Api) -> None:
     assert figures(api)["hushrec_dropouts_total", "collecting"] == 1
 
 
+def test_refusals_are_counted_and_logged(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    """Of the cohort's clients alone, with reasons of the list alone; the round goes on without the client."""
+    task = api.create_task(cohort=3, collect_seconds=600)
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    late = task.enrol(1)[0]
+    path = f"{task.path}/rounds/1/refusals"
+    assert figures(api)["hushrec_refusals_total", "roster"] == 0
+    answer = api.http.post(path, json={"reason": "roster"}, headers=members[0].auth)
+    assert (answer.status_code, answer.json()["state"]) == (200, "collecting")
+    assert api.http.post(path, json={"reason": "a secret"}, headers=members[0].auth).status_code == 422
+    assert api.http.post(path, json={"reason": "roster"}, headers=late.auth).status_code == 403
+    assert api.http.post(path, json={"reason": "roster"}, headers=api.operator).status_code == 403
+    assert figures(api)["hushrec_refusals_total", "roster"] == 1
+    again = api.http.post(path, json={"reason": "policy"}, headers=members[0].auth)
+    assert again.status_code == 200  # a repeated notice changes nothing
+    assert figures(api)["hushrec_refusals_total", "policy"] == 0
+    assert (answer.json()["refusals"], task.round(1)["refusals"]) == ({}, {"roster": 1})
+    (line,) = [record for record in caplog.records if record.getMessage() == "client refused the round"]
+    assert members[0].client_id in str(vars(line))
+
+
 def test_the_outcome_of_a_failed_round_is_counted(api: Api) -> None:
     task = api.create_task(cohort=2)
     task.enrol(2)

@@ -113,7 +113,7 @@ def test_death_during_an_upload(server: AggregatorProcess, api: Api) -> None:
         lines = ["Content-Type: application/partial-upload", "Upload-Offset: 50", "Upload-Complete: ?1"]
         lines += [f"Content-Length: {len(rest)}", f"Content-Digest: {digest_field(rest)}"]
         lines += [f"Repr-Digest: {digest_field(bodies[2])}"]
-        half.sendall(raw_head("PATCH", members[2].path(1), members[2].token, *lines) + rest[:20])
+        half.sendall(raw_head(server.url, "PATCH", members[2].path(1), members[2].token, *lines) + rest[:20])
         time.sleep(0.2)
         server.kill()
     server.start()

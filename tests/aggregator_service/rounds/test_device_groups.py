@@ -127,10 +127,13 @@ def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
 
 
 def test_a_frozen_cohort_allows_only_one_group() -> None:
-    plan = SimpleNamespace(recipe=SimpleNamespace(frozen_cohort=True), sum_plan=None)
-    check_sums([cast(TaskPlan, plan)], Schedule())
+    def plans(groups: int) -> list[TaskPlan]:
+        recipe = SimpleNamespace(frozen_cohort=True, device_groups=groups)
+        return [cast(TaskPlan, SimpleNamespace(recipe=recipe, sum_plan=None))] * groups
+
+    check_sums(plans(1), Schedule())
     with pytest.raises(ParameterError, match="several device groups and a frozen cohort"):
-        check_sums([cast(TaskPlan, plan)] * 2, Schedule())
+        check_sums(plans(2), Schedule())
 
 
 def test_start_clients_counts_all_groups_and_each_needs_the_floor() -> None:

@@ -48,7 +48,7 @@ def assert_exact(task: TestTask, server: AggregatorProcess) -> None:
     assert kinds == {"aggregates": 1, "snapshots": 1}
 
 
-@pytest.mark.timeout(300)  # a server starts again after each death
+@pytest.mark.timeout(600)  # a server starts again after each death
 @pytest.mark.parametrize("points", [OF_STAGES, OF_THE_SUM], ids=["stages", "sum"])
 def test_death_at_every_named_point_of_one_round(server: AggregatorProcess, api: Api, points: list[str]) -> None:
     server.start(crash_at=points[0])
@@ -66,7 +66,7 @@ def test_death_at_every_named_point_of_one_round(server: AggregatorProcess, api:
     assert_exact(task, server)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_death_in_the_middle_of_every_stage(server: AggregatorProcess, api: Api) -> None:
     server.start()
     attempt = Persistent(server)

@@ -67,7 +67,7 @@ def test_dropouts_in_several_stages_of_one_round(server: AggregatorProcess, api:
         ("advertise", 4, "advertising: 4 clients are needed in the round, 2 are present"),
         ("share", 3, "sharing: 4 clients are needed in the round, 3 are present"),
         ("contribute", 3, "collecting: 4 clients are needed in the round, 3 are present"),
-        ("confirm", 3, "confirming: 3 clients are needed"),
+        ("confirm", 3, "confirming: 4 clients are needed in the round, 3 are present"),
         ("unmask", 3, "unmasking: 3 clients are needed"),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_wrong_share_is_logged_and_does_no_harm(server: AggregatorProcess, api
         sent = body if index else bytes([body[0] ^ 1]) + body[1:]
         assert client.send(1, "unmask", sent).status_code == 201
     assert_sum(task, 1, range(COHORT))
-    wrong = [json.loads(line) for line in server.log().splitlines() if "a share was wrong" in line]
+    wrong = [json.loads(line) for line in server.log().splitlines() if "does not match its commitment" in line]
     assert clients[0].client_id in [line["holder"] for line in wrong if line["task"] == task.id]
 
 
@@ -232,16 +232,23 @@ def test_clients_outside_the_cohort_and_plain_rounds(server: AggregatorProcess, 
 
 
 def test_a_masked_task_with_a_frozen_cohort(server: AggregatorProcess, api: Api) -> None:
-    """One client drops out of the second sum: nothing is released, four leave, and the five that remain repeat it."""
+    """One client drops out of the second sum: nothing is released, two leave, and the seven that remain repeat it."""
     request = {
         "name": "frozen",
         "recipe": {"name": "privirec-k", "parameters": {"items": 6, "components": 2, "iterations": 2}},
-        "mechanism": {"name": "masked", "parameters": {"dropout": 0.34}},
-        "schedule": {"cohort_size": 9, "min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600},
+        "mechanism": {"name": "masked", "parameters": {"corrupt": 0.0, "dropout": 0.34}},
+        "schedule": {
+            "cohort_size": 9,
+            "min_clients": 4,
+            "min_difference": 2,
+            "stage_seconds": 3600,
+            "collect_seconds": 3600,
+        },
     }
     answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
     assert answer.status_code == 201, answer.text
     task = TestTask(api, answer.json())
+    assert any("none over fewer than 5 of 9 clients" in warning for warning in task.view["warnings"])
     clients = enrol_masked(task, 9)
     play(server, task, clients, 1)
     assert task.wait_round(1, "complete")["survivors"] == 9
@@ -250,28 +257,63 @@ def test_a_masked_task_with_a_frozen_cohort(server: AggregatorProcess, api: Api)
     assert "differ from those of an earlier sum by 1 clients" in failed["failure"]
     assert failed["aggregate_digest"] is None
     again = task.wait_round(3, "advertising")
-    assert (again["step"], again["cohort"]) == (2, 5)
+    assert (again["step"], again["cohort"]) == (2, 7)
     asked = api.http.get(f"{task.path}/rounds/3/cohort", headers=api.operator).json()["clients"]
     stay = {index: client for index, client in clients.items() if client.client_id in asked}
-    assert len(stay) == 5
+    assert len(stay) == 7
     assert 2 not in stay
     play(server, task, stay, 3, value=lambda index: 0.01 * index)
-    assert task.wait_round(3, "complete")["survivors"] == 5
+    assert task.wait_round(3, "complete")["survivors"] == 7
     plan = plan_of(task, 2)
-    total = task.mechanism.open(plan, task.aggregate(3), 5, None)
+    total = task.mechanism.open(plan, task.aggregate(3), 7, None)
     assert np.allclose(total, 0.01 * sum(stay), rtol=0, atol=plan.predicted_error)
 
 
+FROZEN = {
+    "name": "frozen-again",
+    "recipe": {"name": "privirec-k", "parameters": {"items": 6, "components": 2, "iterations": 2}},
+    "mechanism": {"name": "masked", "parameters": {"corrupt": 0.0, "dropout": 0.34}},
+    "schedule": {"cohort_size": 9, "min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600},
+}
+
+
+def test_a_first_sum_over_a_frozen_cohort_is_repeated_within_its_roster(server: AggregatorProcess, api: Api) -> None:
+    """Clients keep to the roster in which they contributed first: one that was not in it is not asked again.
+
+    A roster over which clients would confirm no sum is not closed.
+    """
+    task = TestTask(api, api.http.post("/v1/tasks", json=FROZEN, headers=api.operator).json())
+    clients = enrol_masked(task, 9)
+    play(server, task, clients, 1, drop=dict.fromkeys(range(5), "advertise"))
+    assert "none over 4 clients: 5 are needed" in task.wait_round(1, "failed")["failure"]
+    assert task.wait_round(2, "advertising")["cohort"] == 9
+    play(server, task, clients, 2, drop={8: "advertise"} | dict.fromkeys(range(4), "contribute"))
+    task.wait_round(2, "failed")
+    assert task.wait_round(3, "advertising")["cohort"] == 8
+    asked = api.http.get(f"{task.path}/rounds/3/cohort", headers=api.operator).json()["clients"]
+    assert clients[8].client_id not in asked
+
+
+def test_a_frozen_cohort_that_could_not_be_summed_again_is_refused(api: Api) -> None:
+    schedule = {"cohort_size": 9, "start_clients": 5}
+    mechanism = {"name": "masked", "parameters": {"dropout": 0.2}}
+    refused = api.http.post(
+        "/v1/tasks", json=FROZEN | {"mechanism": mechanism, "schedule": schedule}, headers=api.operator
+    )
+    assert refused.status_code == 422
+    assert "start_clients must be at least 6, or 0" in refused.json()["detail"]
+
+
 def test_the_parameters_of_a_masked_round_are_computed(api: Api) -> None:
-    asked = {"clients": 1000, "values": 100_000, "corrupt": 0.05, "dropout": 0.05}
+    asked = {"clients": 1000, "values": 100_000, "corrupt": 0.05, "dropout": 0.05, "sigma": 40}
     found = api.http.get("/v1/parameters/masked", params=asked, headers=api.operator).json()
     assert (found["degree"], found["threshold"], found["mode"]) == (62, 43, "semi-malicious")
     assert found["log2_disconnected"] < -41
     assert found["log2_too_many_corrupt"] < -41
     assert found["log2_too_few_survivors"] < -30
-    sent = {"advertise": 160, "share": 82 * 62, "contribute": 400_000, "confirm": 64, "unmask": 33 * 62}
+    sent = {"advertise": 160, "share": 114 * 62, "contribute": 400_000, "confirm": 64, "unmask": 33 * 62}
     assert found["sent"] == sent
-    assert found["received"]["inbox"] == 125 + 82 * 62
+    assert found["received"]["inbox"] == 125 + 114 * 62
     curious = api.http.get("/v1/parameters/masked", params=asked | {"mode": "curious"}, headers=api.operator).json()
     assert set(curious["sent"]) == {"advertise", "share", "contribute", "unmask"}
     refused = api.http.get("/v1/parameters/masked", params={"clients": 3, "dropout": 0.5}, headers=api.operator)
@@ -283,7 +325,7 @@ def test_a_task_that_could_not_be_summed_at_its_floor_is_refused(api: Api) -> No
     request = {
         "name": "impossible",
         "recipe": {"name": "fedmf", "parameters": {"items": 5, "dim": 3, "clip": 1.0}},
-        "mechanism": {"name": "masked", "parameters": {"dropout": 0.34}},
+        "mechanism": {"name": "masked", "parameters": {"corrupt": 0.0, "dropout": 0.34}},
         "schedule": {"cohort_size": 6, "min_clients": 3},
     }
     refused = api.http.post("/v1/tasks", json=request, headers=api.operator)

@@ -96,7 +96,7 @@ def test_a_contribution_under_another_key_is_refused_on_arrival(api: Api) -> Non
     public_only = replace(keyring, secret_key=b"")
     for member in members:
         assert member.put(1, member.contribution(1, 0.25, public_only)).status_code == 201
-    task.wait_round(1, "complete")
+    task.wait_round(1, "decrypting")
     total = task.opened(1, keyring)
     counts = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
     assert total[counts].tolist() == [3.0] * int(counts.sum())

@@ -66,11 +66,36 @@ def test_a_damaged_or_missing_blob_is_detected(blobs: BlobStore) -> None:
             read(new_key("partials", "missing"), digest)
 
 
+def test_a_blob_is_read_up_to_a_limit(blobs: BlobStore) -> None:
+    """A store holds what others wrote: neither a long nor a missing blob becomes a value."""
+    key, missing, body = new_key("outcomes", "t_1", 1), new_key("outcomes", "t_1", 1), os.urandom(1_000_000)
+    blobs.put(key, body)
+    assert blobs.length(key) == len(body)
+    assert blobs.read(key, len(body)) == body
+    with pytest.raises(BlobDamagedError, match=f"{key} has more than {len(body) - 1} bytes"):
+        blobs.read(key, len(body) - 1)
+    with pytest.raises(BlobDamagedError, match=missing):
+        blobs.length(missing)
+    with pytest.raises(BlobDamagedError, match=missing):
+        blobs.read(missing, len(body))
+
+
 @pytest.mark.parametrize("key", ["", "x", "/etc/passwd", "../x/y", "a/../b", "a/b/c", "a/.hidden", ".x/y"])
 def test_invalid_keys_are_refused(blobs: BlobStore, key: str) -> None:
     for act in (lambda: blobs.put(key, b""), lambda: blobs.view(key, ""), lambda: blobs.delete(key)):
         with pytest.raises(ValueError, match="not a blob key"):
             act()
+
+
+def test_a_piece_of_a_blob_is_read_without_the_rest(blobs: BlobStore) -> None:
+    key = new_key("contributions", "t_1", 1, "c_1")
+    blobs.put(key, bytes(range(100)))
+    assert blobs.piece(key, 10, 5) == bytes(range(10, 15))
+    assert blobs.piece(key, 95, 5) == bytes(range(95, 100))
+    with pytest.raises(BlobDamagedError, match="fewer than 101 bytes"):
+        blobs.piece(key, 96, 5)
+    with pytest.raises(BlobDamagedError, match="does not exist"):
+        blobs.piece(new_key("contributions", "t_1", 1, "c_2"), 0, 5)
 
 
 def test_keys_contain_their_task_and_are_filtered_by_age(blobs: BlobStore) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from aggregator_service import cli
 from aggregator_service.cli import main
+from aggregator_service.commands import serve
 from aggregator_service.settings import Settings
 from aggregator_service.storage.private import make_private
 from tests.support.server import running_aggregator
@@ -34,12 +36,16 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_commands_create_private_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
+def test_commands_create_private_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
+    if not defended:
+        monkeypatch.setattr(cli, "UMASK", 0o022)
+        monkeypatch.setattr(serve, "make_private", lambda *_: None)
     data = tmp_path / "data"
     data.mkdir(mode=0o755)
     assert run(monkeypatch, "init", "--data-dir", str(data)) == 0
     assert data.joinpath("hushrec.db").exists()
-    assert open_to_others(data) == []
+    assert (open_to_others(data) == []) is defended
 
 
 def test_a_server_creates_private_files_in_an_open_directory(tmp_path: Path) -> None:

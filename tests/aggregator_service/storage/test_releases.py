@@ -41,6 +41,10 @@ PUBLISHED = {
     "0001_the_first_tables.py": "9a98907a656df22290a9f7483442dfcce3bbe67890ae072f9768c06d85f4849c",
     "0002_membership_certificates.py": "4725e7412d469e824f974bd57e75de2d5dc975c0b055dbe110058400b485970e",
     "0003_enrolment_renewals.py": "0c21962f3ac1fac8f67f3ac1be800f9e9c3e34de9a6965100e23931c67cbc89d",
+    "0004_round_keys.py": "d9291068803ca7fd8cc78abfdca44b1b5f3efd6801429c35f8c854e37a9225d1",
+    "0005_committees.py": "e6eaa2c72d7fc50fde458468972ac20dfc2e21ab9e7e87aa08068c2a5928916d",
+    "0006_federated_evaluation.py": "33f239061804ec7d16a2b34e52c15a477a0fd58f0b604959fa37f902b159cfa8",
+    "0007_attestations_and_refusals.py": "c7a9c566eabef7ab2f482b7621b516b6ff1cc6908a8fcdf4c6d6c2b133d5deb1",
 }
 """SHA-256 of each migration. Add the line of a new migration with the migration; never change a line."""
 

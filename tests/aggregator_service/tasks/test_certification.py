@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from aggregator_service.storage.schema import ClientRow, TaskRow
 from aggregator_service.tasks.certification import holds_certificate
 from protocols.codec import b64encode
-from protocols.crypto.certificates import CertifiedRole, certify, revoke
+from protocols.crypto.certificates import MOST_REVOKED, CertifiedRole, certify, revoke
 from protocols.messages import OrganiserPin
 from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -119,6 +119,13 @@ def test_a_revocation_list_ends_memberships(api: Api) -> None:
     again = Person()
     again.serial = ann.serial
     assert "revoked by the organiser" in detail(again.enrol(api, task, again.certificate()), 403)
+
+
+def test_the_longest_list_that_an_organiser_can_sign_is_accepted(api: Api) -> None:
+    task = api.create_task("certified-long-list", organiser=PIN)
+    longest = revoke(ORGANISER, SCOPE, range(MOST_REVOKED), int(time.time())).encode()
+    assert put(api, f"{task.path}/revocations", api.operator, longest).status_code == 200
+    assert put(api, f"{task.path}/revocations", api.operator, longest + bytes(8)).status_code == 413
 
 
 def test_only_the_organiser_s_newest_list_is_stored(api: Api) -> None:

@@ -49,6 +49,22 @@ def test_an_invitation_expires(api: Api, clock: ManualClock) -> None:
     assert enrol(api, invitation) == 410
 
 
+def preview(api: Api, invitation: str) -> httpx.Response:
+    return api.http.get("/v1/enrolments/task", headers={"Authorization": f"Bearer {invitation}"})
+
+
+def test_an_invitation_shows_its_task_without_a_use(api: Api, clock: ManualClock) -> None:
+    task = api.create_task()
+    invitation = api.invite(task.id, uses=1, expires_seconds=60)
+    assert preview(api, invitation).json()["task_id"] == task.id
+    assert enrol(api, invitation) == 201
+    assert preview(api, invitation).status_code == 200  # whoever used it may enrol again
+    assert preview(api, "hri_" + "0" * 40).status_code == 403
+    assert preview(api, "hro_" + "0" * 40).status_code == 422
+    clock.advance(60.0)
+    assert preview(api, invitation).status_code == 410
+
+
 def revoke(api: Api, member: TestMember) -> dict[str, object]:
     answer = api.http.delete(f"{member.task.path}/members/{member.client_id}", headers=api.operator)
     assert answer.status_code == 200, answer.text

@@ -80,7 +80,7 @@ def raw(server: AggregatorProcess, *chunks: bytes, shut: bool = False) -> tuple[
 
 
 def head_of(member: TestMember, *lines: str, method: str = "PUT", number: int = 1) -> bytes:
-    return raw_head(method, member.path(number), member.token, *lines)
+    return raw_head(str(member.task.api.http.base_url), method, member.path(number), member.token, *lines)
 
 
 @pytest.mark.parametrize(("change", "slug"), [(-1, "body-too-short"), (1, "body-too-long"), (100_000, "body-too-long")])

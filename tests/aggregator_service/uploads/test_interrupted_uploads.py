@@ -72,7 +72,7 @@ def half_sent(
     """A connection whose request is admitted and has sent the first half of its body."""
     lines = [f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in headers.items())]
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
-        connection.sendall(raw_head(method, member.path(1), member.token, *lines, "Expect: 100-continue"))
+        connection.sendall(raw_head(server.url, method, member.path(1), member.token, *lines, "Expect: 100-continue"))
         assert connection.recv(25, socket.MSG_WAITALL) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(body[: len(body) // 2])
         yield connection

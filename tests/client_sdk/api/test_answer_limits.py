@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import sys
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+import httpx
 import pytest
 
+from client_sdk.api import drivers
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.drivers import AsyncDriver, SyncDriver
-from client_sdk.api.effects import LONGEST_JSON, Program, Response, Traffic
+from client_sdk.api.drivers import AsyncDriver, SyncDriver, download
+from client_sdk.api.effects import LONGEST_JSON, Program, Request, Response, Traffic
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.errors import ContractBroken, ServerFault
+from client_sdk.errors import ConnectionFailed, ContractBroken, ServerFault
 from client_sdk.local_state.identity import Identity
 from client_sdk.participation.certificates import Issuer, obtain_certificate
 from protocols.messages import SnapshotView
@@ -121,6 +125,46 @@ def test_a_compressed_answer_is_refused_and_not_expanded(driver: str, encoding: 
     assert isinstance(error, ContractBroken)
     assert f"the answer has the Content-Encoding '{encoding}'" in str(error)
     assert traffic.down == 0
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
+def test_attack_a_data_set_is_compressed_a_thousandfold(encoding: str) -> None:
+    """The data set's length is checked only after a piece is expanded: a compressed body is not expanded at all."""
+    bomb = gzip.compress(bytes(64 * MIB))
+    with serving(LyingServer(200, {"content-encoding": encoding}, [bomb])) as server:
+        tracemalloc.start()
+        with pytest.raises(ConnectionFailed, match="compressed"):
+            next(iter(download(server.url)))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert server.asked_encodings == ["identity"]
+        assert peak < 4 * MIB
+
+
+def test_attack_on_data_sets_succeeds_where_bodies_are_expanded() -> None:
+    bomb = gzip.compress(bytes(64 * MIB))
+    with serving(LyingServer(200, {"content-encoding": "gzip"}, [bomb])) as server:
+        tracemalloc.start()
+        with httpx.stream("GET", server.url) as answer:
+            next(answer.iter_bytes(1 << 16))
+            peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak > 8 * MIB
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+def test_without_these_checks_a_compressed_answer_is_expanded(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unbounded(drivers._Body):
+        def __init__(self, request: Request, answer: httpx.Response) -> None:
+            self._request, self._answer, self._limit, self._body = request, answer, sys.maxsize, bytearray()
+            self._length, self._sink = 0, None
+
+    monkeypatch.setattr(drivers, "_Body", Unbounded)
+    bomb = gzip.compress(bytes(8 * MIB))
+    assert len(bomb) < 10_000
+    with serving(LyingServer(200, {"content-encoding": "gzip"}, [bomb])) as server:
+        _, traffic = run(calls(server).task("t_1"), driver)
+    assert traffic.down == 8 * MIB
 
 
 @pytest.mark.parametrize("driver", ["sync", "async"])

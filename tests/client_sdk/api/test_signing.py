@@ -41,7 +41,7 @@ def signed_at(request: httpx.Request) -> int:
     """Return the time of the signature, after verifying the signature as the server does."""
     path, _, query = request.url.raw_path.decode().partition("?")
     fields = {name: request.headers[name] for name in ("content-digest",) if name in request.headers}
-    signed = SignedRequest(request.method, path, query, fields)
+    signed = SignedRequest(request.method, "example.org", path, query, fields)
     return verify_request(PUBLIC, CLIENT, signed, request.headers[SIGNATURE_INPUT], request.headers[SIGNATURE])
 
 

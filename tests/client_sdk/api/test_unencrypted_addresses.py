@@ -103,7 +103,7 @@ def test_an_option_allows_it(url: str, send: Callable[[str, ClientOptions], None
 @pytest.mark.parametrize(
     ("command", "sent"),
     [
-        (["join", "--interactions", "items.txt", "--invitation", "hri_x"], ["POST /v1/enrolments"]),
+        (["join", "--interactions", "items.txt", "--invitation", "hri_x"], ["GET /v1/enrolments/task"]),
         (["keyring", "create", "--invitation", "hri_x"], ["POST /v1/enrolments"]),
     ],
     ids=["join", "keyring create"],

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 import aggregator_service.cli
 import client_sdk.cli
@@ -24,12 +27,11 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(words: str, command: Any) -> Iterator[tuple[str, Any]]:
-    below = getattr(command, "commands", None)
-    if below is None:
+    if not hasattr(command, "list_commands"):
         yield words, command
         return
-    for name, child in below.items():
-        yield from _leaves(f"{words} {name}", child)
+    for name in command.list_commands(None):
+        yield from _leaves(f"{words} {name}", command.get_command(None, name))
 
 
 def sections() -> dict[str, str]:
@@ -52,3 +54,31 @@ def test_a_command_is_documented_with_its_options_and_an_example(words: str, com
 
 def test_every_documented_command_exists() -> None:
     assert set(sections()) == {words for words, _ in commands()}
+
+
+@pytest.mark.parametrize("program", APPS)
+def test_the_help_of_a_program_imports_no_command(program: str) -> None:
+    """The help is printed from a table, so that it answers at once; its lines begin like the commands' own help."""
+    module = APPS[program].info.cls.__module__
+    heavy = ("numpy", "pydantic", "httpx", "sqlalchemy", "fastapi")
+    code = f"""
+import sys
+from {module} import main
+sys.argv = [{program!r}, "--help"]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code
+print("imported:", [name for name in {heavy} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "imported: []" in done.stdout
+    for name in typer.main.get_command(APPS[program]).list_commands(None):  # type: ignore[attr-defined]
+        assert f" {name} " in done.stdout
+
+
+def test_unknown_commands_are_refused() -> None:
+    for app in APPS.values():
+        done = CliRunner().invoke(app, ["nope"])
+        assert done.exit_code == 2
+        assert "No such command 'nope'" in done.stderr

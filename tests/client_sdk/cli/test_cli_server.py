@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_sdk import Operator, task_request
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.cli import app
 from client_sdk.organiser import TrialOrganiser
 from protocols.messages import CertificateRequest, Schedule, TaskView
@@ -73,11 +73,14 @@ def cells(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("│┃").split("│")] for line in out.splitlines() if "│" in line]
 
 
-def make_task(operator: Operator, name: str, mechanism: str, rounds: int = 2, cohort: int = 3) -> TaskView:
+def make_task(
+    operator: Operator, name: str, mechanism: str, rounds: int = 2, cohort: int = 3, **parameters_of_sum: int
+) -> TaskView:
     schedule = Schedule(rounds=rounds, cohort_size=cohort, min_clients=cohort, collect_seconds=60)
     parameters = {"items": ITEMS, "dim": 8, "rank": 2, "clip": 1.0}
     organiser = None if mechanism == "plain" else TRIAL.pin
-    return operator.create_task(task_request(name, "colr", mechanism, schedule, parameters, organiser=organiser))
+    request = task_request(name, "colr", mechanism, schedule, parameters, parameters_of_sum, organiser=organiser)
+    return operator.create_task(request)
 
 
 def certified(device: Device, path: Path, role: str = "member", organiser: TrialOrganiser = TRIAL) -> tuple[str, str]:
@@ -172,12 +175,12 @@ def test_plain_task_needs_allow_plain(operator: Operator, server: AggregatorProc
     assert status == 1
     assert "uses the mechanism 'plain'" in err
     assert "--allow-plain" in err
-    status, _, err = first.run(*arguments, "--allow-plain")
+    status, _, err = first.run(*arguments, *invitation, "--allow-plain")
     assert status == 1
     assert "releases sums of 2 clients" in err
     accepted = ("--allow-plain", "--min-cohort", "2")
     joined = [
-        first.start(*arguments, *accepted),  # enrolled above, so it needs no invitation
+        first.start(*arguments, *invitation, *accepted),  # a refused task has used nothing of the invitation
         pair[1].start("join", server.url, "--interactions", str(pair[1].items), *invitation, *accepted),
     ]
     for status, out, err in [ended(process) for process in joined]:
@@ -197,14 +200,13 @@ def test_unknown_and_used_invitations_are_refused(
     assert "Check that the invitation is copied in full" in err
     task = make_task(operator, "closed-circle", "plain")
     invitation = operator.invite(task.task_id).invitation
-    assert (
-        "uses the mechanism 'plain'"
-        in one.run("join", server.url, "--invitation", invitation, "--interactions", str(one.items))[2]
-    )
-    status, _, err = other.run("join", server.url, "--invitation", invitation, "--interactions", str(other.items))
+    with Client(server.url, Identity.generate(), MemoryStore(), Policy(mechanisms=frozenset({"plain"}))) as client:
+        client.join("closed-circle", invitation=invitation)
+    arguments = ("--invitation", invitation, "--interactions", str(other.items), "--allow-plain")
+    status, _, err = other.run("join", server.url, *arguments)
     assert status == 1
-    assert "used up or expired" in err
-    assert "hushrec-server invite" in err
+    assert "used up" in err
+    assert "hushrec-server invite TASK" in err
 
 
 def test_encrypted_task_needs_a_certificate(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
@@ -251,7 +253,23 @@ def test_item_outside_the_task_is_refused(operator: Operator, server: Aggregator
     arguments = ("--invitation", invitation, "--interactions", str(member.items), "--allow-plain")
     status, _, err = member.run("join", server.url, *arguments)
     assert status == 1
-    assert f"outside 0..{ITEMS - 1}" in err
+    assert f"line 2: item {ITEMS} is outside 0..{ITEMS - 1}, the items of the task" in err
+    assert "run the command again" in err
+    (unused,) = operator.invitations(task.task_id)
+    assert (unused.used, unused.uses) == (0, 1)
+
+
+def test_a_refusal_names_the_command_s_option(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
+    task = make_task(operator, "plain-refused", "plain")
+    (member,) = devices(tmp_path, 1)
+    invitation = operator.invite(task.task_id).invitation
+    arguments = ("--invitation", invitation, "--interactions", str(member.items))
+    status, _, err = member.run("join", server.url, *arguments)
+    assert status == 1
+    assert "change it with --allow-plain, or Policy(mechanisms=...)" in err
+    status, _, err = member.run("join", server.url, *arguments, "--allow-plain", "--max-model-bytes", "100")
+    assert status == 1
+    assert "this client's policy allows 100 (change it with --max-model-bytes" in err
 
 
 def test_unreachable_server_is_reported(tmp_path: Path) -> None:

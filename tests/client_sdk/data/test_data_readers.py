@@ -8,11 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_sdk.data.csv_file import CsvColumns, read_csv
+from client_sdk.data.columns import Columns
+from client_sdk.data.data_file import read_data_file
 from client_sdk.data.errors import DataError
+from client_sdk.data.interactions import Interactions
 from client_sdk.data.lightgcn import read_lightgcn
-from client_sdk.data.movielens import read_movielens, read_ratings_table
 from client_sdk.data.ncf import read_ncf
+
+
+def read(path: Path, columns: Columns | None = None) -> Interactions:
+    """As the files of known data sets are read: integer ids, no repeated pair."""
+    return read_data_file(path, columns, duplicates="error", integer_ids=True).interactions
 
 
 def put(path: Path, text: str) -> Path:
@@ -30,68 +36,68 @@ def put(path: Path, text: str) -> Path:
     ],
 )
 def test_movielens(tmp_path, name, text) -> None:
-    read = read_movielens(put(tmp_path / name, text))
-    assert (read.n_users, read.n_items) == (2, 2)
-    assert read.user_ids.tolist() == [7, 196]
-    assert read.item_ids.tolist() == [5, 242]
-    assert read.positives(1).tolist() == [1, 0]
-    assert read.ratings.tolist() == [1, 3, 4]
-    assert read.timestamps.tolist() == [40, 50, 20]
+    found = read(put(tmp_path / name, text))
+    assert (found.n_users, found.n_items) == (2, 2)
+    assert found.user_ids.tolist() == [7, 196]
+    assert found.item_ids.tolist() == [5, 242]
+    assert found.positives(1).tolist() == [1, 0]
+    assert found.ratings.tolist() == [1, 3, 4]
+    assert found.timestamps.tolist() == [40, 50, 20]
 
 
 def test_timestamp_column_may_be_missing(tmp_path) -> None:
-    read = read_movielens(put(tmp_path / "ratings.dat.gz", "1::1193::5\n1::661::3\n"))
-    assert read.timestamps is None
-    assert read.positives(0).tolist() == [1, 0]
+    found = read(put(tmp_path / "ratings.dat.gz", "1::1193::5\n1::661::3\n"))
+    assert found.timestamps is None
+    assert found.positives(0).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
-        ("1\t2\t3\t4\n1\t3\t3\n", 2, "the line has 3 fields, but the lines before have 4"),
-        ("1\t2\t3\t4\n1\t3\n", 2, "found 2"),
+        ("1\t2\t3\t4\n1\t3\t3\n", 2, "the line has 3 fields, but most lines have 4"),
+        ("1\t2\t3\t4\n1\t3\n", 2, "the line has 2 fields"),
         ("1\t2\t3\t4\n\n1\t3\t3\t4\n", 2, "blank line"),
         ("1\t2\t3\t4\n1\t3\tfive\t4\n", 2, "rating is not a number: 'five'"),
         ("1\t2\t3\t4\n1\t3\tnan\t4\n", 2, "rating is not a number"),
         ("1\t2\t3\t4\n1\t3.5\t3\t4\n", 2, "item must be a whole number"),
         ("1\t2\t3\t4\n1\t4\t3\t4\n-1\t3\t3\t4\n", 3, "user must be a whole number of at least 0"),
-        ("# a comment\n1\t2\t3\t4\n", 1, "found 1"),
+        ("# a comment\n1\t2\t3\t4\n1\t3\t3\t4\n", 1, "the line has 1 fields, but most lines have 4"),
     ],
 )
 def test_error_names_the_malformed_line(tmp_path, text, line, what) -> None:
     path = put(tmp_path / "u.data", text)
     with pytest.raises(DataError, match=what) as caught:
-        read_movielens(path)
+        read(path)
     assert (caught.value.path, caught.value.line) == (path, line)
-    assert str(caught.value).startswith(f"{path}, line {line}: ")
+    assert str(caught.value).startswith(f"{path}, line {line}")
 
 
 def test_tab_in_a_file_separated_by_double_colons_is_an_error(tmp_path) -> None:
     with pytest.raises(DataError) as caught:
-        read_movielens(put(tmp_path / "ratings.dat", "1::2::3::4\n1::3\t3::4\n"))
+        read(put(tmp_path / "ratings.dat", "1::2::3::4\n1::3\t3::4\n"))
     assert caught.value.line == 2
 
 
 def test_missing_empty_truncated_and_binary_files(tmp_path) -> None:
     with pytest.raises(DataError, match="No such file"):
-        read_movielens(tmp_path / "u.data")
+        read(tmp_path / "u.data")
     with pytest.raises(DataError, match="empty"):
-        read_movielens(put(tmp_path / "u.data", "\n"))
+        read(put(tmp_path / "u.data", "\n"))
     cut = tmp_path / "cut.data.gz"
     cut.write_bytes(gzip.compress(b"1\t2\t3\t4\n" * 500)[:-12])
     with pytest.raises(DataError, match="gzip"):
-        read_movielens(cut)
+        read(cut)
     (tmp_path / "u.data").write_bytes(b"1\t2\t3\t4\n\xff\t2\t3\t4\n")
     with pytest.raises(DataError, match="line 2: not UTF-8"):
-        read_movielens(tmp_path / "u.data")
+        read(tmp_path / "u.data")
 
 
 def test_repeated_pair_is_an_error_unless_merged(tmp_path) -> None:
     path = put(tmp_path / "ratings.txt", "1 7 2\r\n1 8 3.5\r\n1 7 4\r\n")
     with pytest.raises(DataError, match="more than once"):
-        read_ratings_table(path, " ")
-    read = read_ratings_table(path, " ", duplicates="last")
-    assert (read.merged, read.ratings.tolist()) == (1, [3.5, 4])
+        read(path)
+    merged = read_data_file(path).interactions
+    assert (merged.merged, merged.ratings.tolist()) == (1, [3.5, 4])
 
 
 def ncf(folder: Path, train: str, test: str, negative: str) -> tuple[Path, Path, Path]:
@@ -149,38 +155,4 @@ def test_lightgcn(tmp_path) -> None:
 def test_error_names_the_malformed_lightgcn_line(tmp_path, text, line, what) -> None:
     with pytest.raises(DataError, match=what) as caught:
         read_lightgcn(put(tmp_path / "train.txt", text))
-    assert caught.value.line == line
-
-
-def test_csv_with_named_columns_text_ids_and_quotes(tmp_path) -> None:
-    text = 'when,what,who\n3,"a, b",ann\n9,c,ann\n5,"a, b",007\n'
-    read = read_csv(put(tmp_path / "x.csv", text), CsvColumns("who", "what", None, "when"))
-    assert read.user_ids.tolist() == ["007", "ann"]
-    assert read.item_ids.tolist() == ["a, b", "c"]
-    assert read.positives(1).tolist() == [0, 1]
-    assert read.timestamps.tolist() == [5, 3, 9]
-    assert read.ratings is None
-
-
-def test_csv_headings_are_recognised_in_any_case(tmp_path) -> None:
-    read = read_csv(put(tmp_path / "x.csv", "Item_ID,UserID\n7,1\n8,1\n"))
-    assert read.item_ids.tolist() == [7, 8]
-    assert read.n_users == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "what"),
-    [
-        ("user,thing\n1,2\n", 1, "no column named 'item'"),
-        ("user,item\n1,2\n1\n", 3, "1 fields"),
-        ("user,item\n1,2\n,3\n", 3, "user is empty"),
-        ('user,item\n"1\n2",2\n1,"2\n', 4, "not a CSV line"),
-        ("user,item,rating\n1,2,3\n1,3,good\n", 3, "rating is not a number: 'good'"),
-        ("user,item,user\n1,2,3\n", 1, "more than once"),
-        ("user,item\n", None, "no lines"),
-    ],
-)
-def test_error_names_the_malformed_csv_line(tmp_path, text, line, what) -> None:
-    with pytest.raises(DataError, match=what) as caught:
-        read_csv(put(tmp_path / "x.csv", text))
     assert caught.value.line == line

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from client_sdk import Fleet, FleetOptions
+from client_sdk.api.effects import Pause, Program
 from client_sdk.cli import app
 from client_sdk.cli.demo import _delete_older_runs
+from client_sdk.demo.display import result_table
+from client_sdk.demo.plots import quality_plot
 from client_sdk.demo.report import render_report
 from client_sdk.demo.results import ArmResult, CurvePoint, DemoResult
 from client_sdk.demo.server import is_in_use, run_server
@@ -23,11 +30,12 @@ from client_sdk.demo.server import is_in_use, run_server
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--dataset", "nope"], "unknown data set 'nope'; the demo has ml-100k, ml-1m, synthetic"),
+        (["--dataset", "nope"], "unknown data set 'nope': choose one of"),
         (["--dataset", "ml-100k", "--data-dir", "nowhere"], "ml-100k not found"),
         (["--recipe", "fedmf"], "the demo runs colr or scolr"),
         (["--rank", "20"], "rank 20 is greater than the dimension 16"),
         (["--cohort", "4000"], "greater than the 400 users"),
+        (["--mechanism", "masked"], "this demo runs ckks or oneshot, not 'masked'"),
     ],
 )
 def test_invalid_options_fail_before_anything_is_written(tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -39,25 +47,60 @@ def test_invalid_options_fail_before_anything_is_written(tmp_path: Path, argumen
     assert not output.exists()
 
 
+_MAIN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from client_sdk.cli import main
+main()
+"""
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_signal_stops_the_demo_and_its_server(tmp_path: Path, number: signal.Signals, status: int) -> None:
-    command = [sys.executable, "-c", "from client_sdk.cli import main; main()", "demo", "--output", str(tmp_path)]
+def test_signal_stops_the_demo_and_its_server_while_clients_enrol(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    command = [sys.executable, "-c", _MAIN, "demo", "--output", str(tmp_path)]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+        start_new_session=True,
     ) as demo:
         try:
             assert demo.stdout is not None
             line = next(line for line in demo.stdout if "Aggregator at" in line)
             port = int(line.partition(",")[0].rpartition(":")[2])
-            time.sleep(1)  # so that the demo is running
+            assert "CoLR-4 encrypted: enrolling 400 clients" in next(iter(demo.stdout))  # one line per event in a pipe
+            time.sleep(1)  # so that hundreds of clients are queued
             demo.send_signal(number)
-            _, errors = demo.communicate(timeout=60)
+            _, errors = demo.communicate(timeout=30)
         finally:
-            demo.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(demo.pid, signal.SIGKILL)  # the server too
     assert demo.returncode == status
     assert "Traceback" not in errors
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_closing_a_fleet_cancels_its_queued_clients() -> None:
+    started: list[int] = []
+
+    def client(index: int) -> Program[None]:
+        started.append(index)
+        yield Pause(0.2)
+
+    fleet = Fleet("http://127.0.0.1:1", [[1]] * 50, FleetOptions(workers=1))
+
+    def interrupted(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), fleet:
+        fleet._run_all((partial(client, index) for index in range(50)), interrupted)
+    assert len(started) <= 3
 
 
 def test_report_shows_the_sum_plan() -> None:
@@ -73,6 +116,41 @@ def test_report_shows_the_sum_plan() -> None:
     assert "None" not in page
     assert page.count('role="img"') == 4
     assert "#64748b" not in page.partition("<svg")[2].replace("--dim: #64748b", "")
+
+
+def test_report_without_matplotlib_has_the_figures_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client_sdk.demo.report.plots_available", lambda: False)
+    arm = ArmResult("CoLR-4 encrypted", 0.5, 0.3, 2048.0, 4096.0, 1.0, curve=(CurvePoint(1, 0.5, 0.3, 1.0),))
+    page = render_report(DemoResult("synthetic", 4, 5, 6, 1, 3, "colr", {}, [arm], "by hand", {}))
+    assert "<td>0.5000</td>" in page
+    assert "hushrec[plots]" in page
+    assert "<svg" not in page
+
+
+@pytest.mark.parametrize(
+    ("rounds", "hr", "said"),
+    [
+        (20, 0.2, "round 20 of 200: popularity is still ahead"),
+        (20, 0.4, "round 20 of 200: training is not finished"),
+        (200, 0.2, "after 200 rounds popularity is still ahead"),
+        (200, 0.4, ""),
+    ],
+)
+def test_report_says_whether_training_is_finished(rounds: int, hr: float, said: str) -> None:
+    arms = [ArmResult("CoLR-4 encrypted", hr, 0.1, 2048.0, 4096.0, 1.0, curve=(CurvePoint(rounds, hr, 0.1, 1.0),))]
+    arms.append(ArmResult("popularity", 0.3, 0.1))
+    result = DemoResult("ml-100k", 4, 5, 6, rounds, 3, "colr", {}, arms, "by hand", {}, usual_rounds=200)
+    assert result.unfinished == said
+    assert (f"HR@10 of CoLR-4 encrypted; {said}</div>" in render_report(result)) is bool(said)
+    assert "is still ahead" not in render_report(result) or said
+    assert (said in str(result_table(result).caption)) if said else str(result_table(result).caption).endswith("round")
+
+
+def test_ticks_of_round_axes_are_whole_numbers() -> None:
+    arm = ArmResult("CoLR-4 encrypted", 0.5, 0.3, curve=tuple(CurvePoint(n, 0.5, 0.3, 1.0) for n in (1, 2, 3)))
+    ticks = re.findall(r"<!-- ([\d.]+) -->", quality_plot([arm], "hr").partition('id="matplotlib.axis_2"')[0])
+    assert ticks
+    assert not [tick for tick in ticks if "." in tick]
 
 
 def test_data_of_a_running_demo_is_not_deleted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from client_sdk.cli import app
 from client_sdk.data.holdout import hold_out_share
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.demo.privirec import setup
+from client_sdk.demo.privirec import estimate, setup
 from client_sdk.demo.privirec.central import central_components
 from client_sdk.demo.privirec.files import write_results
 from client_sdk.demo.privirec.run import run_privirec_demo
@@ -21,13 +22,16 @@ from client_sdk.demo.privirec.setup import PriviRecRequest
 from client_sdk.demo.privirec.table import ranking_table
 
 
-@pytest.mark.parametrize(("recipe", "mechanism", "iterations"), [("privirec-k", "masked", 1), ("privirec", "plain", 2)])
+@pytest.mark.parametrize(
+    ("recipe", "mechanism", "iterations"),
+    [("privirec-k", "masked", 1), ("privirec-k", "oneshot", 1), ("privirec", "plain", 2)],
+)
 def test_demo_runs_to_the_end_and_writes_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, mechanism: str, iterations: int
 ) -> None:
     data = synthetic(SyntheticConfig(users=8, items=40, positives=12))
-    monkeypatch.setattr(setup, "load_split", lambda _: hold_out_share(data))
-    console = Console(record=True, width=100)
+    monkeypatch.setattr(setup, "load_split", lambda *_: hold_out_share(data))
+    console = Console(record=True, width=100, force_terminal=True, file=StringIO())
     request = PriviRecRequest(
         recipe=recipe, components=4, iterations=iterations, mechanism=mechanism, server_dir=tmp_path / "server"
     )
@@ -40,8 +44,9 @@ def test_demo_runs_to_the_end_and_writes_its_results(
     console.print(ranking_table(result))
     shown = console.export_text()
     assert "2 P Q" in shown
+    assert ("2 masked sums of 8 clients take about" in shown) is (mechanism == "masked")
     assert "central, the whole matrix" in shown
-    figures, plot = write_results(result, tmp_path / "out")
+    figures, report = write_results(result, tmp_path / "out")
     kept = json.loads(figures.read_text())
     assert (kept["mechanism"], kept["dropped"], len(kept["sums"])) == (mechanism, 0, len(kinds))
     # Over the same rows GF-CF differs only by vectors that have not converged; by nothing where P itself is summed.
@@ -50,7 +55,12 @@ def test_demo_runs_to_the_end_and_writes_its_results(
     if recipe == "privirec":
         assert ours["ranking"]["ndcg"] == pytest.approx(central["ranking"]["ndcg"], abs=0.1)
         assert "77.9 %" in " ".join(kept["warnings"])
-    assert plot.read_text().startswith("<svg")
+    page = report.read_text()
+    assert page.count('role="img"') == 1
+    assert f"<b>{ours['ranking']['recall']:.3f}</b>Recall@20 on the devices" in page
+    assert page.partition("<h2>Parameters")[0].count("<tr><td>") == len(result.ranked) + len(result.sums)
+    monkeypatch.setattr("client_sdk.demo.privirec.files.plots_available", lambda: False)
+    assert "hushrec[plots]" in write_results(result, tmp_path / "bare")[1].read_text()
 
 
 @pytest.mark.parametrize(
@@ -59,6 +69,7 @@ def test_demo_runs_to_the_end_and_writes_its_results(
         (["--dataset", "gowalla"], "unknown data set 'gowalla'; the privirec-k demo has synthetic, ml-100k"),
         (["--cohort", "9"], "privirec-k sums over all clients"),
         (["--rank", "400"], "240 items have at most 240 vectors"),
+        (["--mechanism", "ckks"], "this demo runs masked, oneshot, plain sums, not 'ckks'"),
     ],
 )
 def test_invalid_options_fail_before_anything_is_written(tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -68,6 +79,33 @@ def test_invalid_options_fail_before_anything_is_written(tmp_path: Path, argumen
     assert done.exit_code == 1
     assert words in done.stderr
     assert not output.exists()
+
+
+def test_estimate_grows_with_clients_and_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fixed times of a mask and a pair, so that the test does not depend on the machine."""
+    monkeypatch.setattr(estimate, "_seconds_of_a_pair", lambda: 1e-3)
+    monkeypatch.setattr(estimate, "_seconds_of_a_mask", lambda plan: plan.layout.length * 1e-9)
+
+    def seconds(users: int, components: int, mechanism: str = "masked") -> float | None:
+        data = synthetic(SyntheticConfig(users=users, items=80, positives=12))
+        monkeypatch.setattr(setup, "load_split", lambda *_: hold_out_share(data))
+        request = PriviRecRequest(components=components, iterations=2, mechanism=mechanism)
+        return estimate.estimated_seconds(setup.prepare(request))
+
+    few, many, wide = seconds(10, 4), seconds(40, 4), seconds(10, 60)
+    assert few is not None
+    assert many is not None
+    assert wide is not None
+    assert 0 < few < wide
+    assert many > 3 * few
+    assert seconds(10, 4, "plain") is None
+
+
+def test_estimate_measures_the_parts_on_this_machine() -> None:
+    made = setup.prepare(PriviRecRequest(components=4, iterations=1))
+    measured = estimate.estimated_seconds(made)
+    assert measured is not None
+    assert measured > 0
 
 
 def test_central_components_equal_those_of_the_dense_matrix() -> None:

@@ -13,10 +13,12 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from client_sdk.errors import LocalFileError
+from client_sdk.local_state.followed_state import FollowedState
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.private_files import write_private
 from client_sdk.local_state.store import ClientStore, DirectoryStore, Membership, MemoryStore, Store
 from protocols.codec import b64decode, b64encode
+from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keyring import Keyring
 from protocols.errors import ParameterError
@@ -102,7 +104,7 @@ def test_a_client_store_returns_what_was_stored(store: Store) -> None:
     client_store.keep_membership(MEMBER)
     client_store.keep_keyring("t_1", KEYRING)
     client_store.keep_client_state("t_1", {"user_factor": factor})
-    client_store.keep_item_state("t_1", RECIPE, state)
+    client_store.keep_item_state("t_1", RECIPE, FollowedState(state))
     assert client_store.memberships() == [MEMBER]
     assert client_store.keyring("t_1") == KEYRING
     remembered = client_store.client_state("t_1", LIKE)
@@ -111,14 +113,29 @@ def test_a_client_store_returns_what_was_stored(store: Store) -> None:
     with pytest.raises(LocalFileError, match="does not fit its recipe"):
         client_store.client_state("t_1", {"user_factor": np.zeros(5, dtype=np.float32)})
     kept = client_store.item_state("t_1", RECIPE)
-    assert isinstance(kept, FactorState)
-    assert kept.round_number == 7
-    np.testing.assert_array_equal(kept.item_factors, state.item_factors)
+    assert kept is not None
+    assert kept.chain is None
+    assert isinstance(kept.state, FactorState)
+    assert kept.state.round_number == 7
+    np.testing.assert_array_equal(kept.state.item_factors, state.item_factors)
+    assert client_store.item_state("t_1", RECIPE, chained=True) is None
+    chain = AggregateChain.first("t_1").extended(7, b"aggregate")
+    client_store.keep_item_state("t_1", RECIPE, FollowedState(state, chain, from_snapshot=True))
+    chained = client_store.item_state("t_1", RECIPE, chained=True)
+    assert chained is not None
+    assert (chained.chain, chained.from_snapshot, chained.state.round_number) == (chain, True, 7)
     assert other.memberships() == []
 
 
 def test_two_servers_with_the_same_task_id_have_separate_records(store: Store) -> None:
-    """A server that chooses the id of another server's task must not get at the records of that task."""
+    """A server that chooses the id of another server's task must not get at the records of that task.
+
+    Stores that do not name their server have one record: the attack succeeds.
+    """
+    unnamed, second = ClientStore(store, "bb"), ClientStore(store, "bb")
+    unnamed.keep_keyring("t_1", KEYRING)
+    assert second.keyring("t_1") == KEYRING
+
     honest, evil = (ClientStore(store, "aa", url) for url in (MEMBER.url, "https://evil.example"))
     honest.keep_membership(MEMBER)
     honest.keep_keyring("t_1", KEYRING)
@@ -161,13 +178,14 @@ def test_every_file_of_a_directory_store_is_private(tmp_path: Path) -> None:
 def test_errors_name_damaged_files_and_ids_cannot_leave_the_store(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     client_store = ClientStore(store, "aa")
-    for name in ("membership.json", "keyring.bin", "memory.npz", "item_state.bin"):
+    for name in ("membership.json", "keyring.bin", "memory.npz", "item_state.bin", "chained_state.bin"):
         store.write("aa", "t_1", name, b"\x00\x01")
     for read in (
         lambda: client_store.membership("t_1"),
         lambda: client_store.keyring("t_1"),
         lambda: client_store.client_state("t_1", LIKE),
         lambda: client_store.item_state("t_1", RECIPE),
+        lambda: client_store.item_state("t_1", RECIPE, chained=True),
     ):
         with pytest.raises(LocalFileError, match="task t_1"):
             read()

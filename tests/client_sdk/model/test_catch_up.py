@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from client_sdk.model.sync_plan import SyncPlan, plan_sync
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import MechanismChoice, RecipeChoice, RoundPage, RoundView, Schedule, SnapshotView, TaskView
+from protocols.recipes.registry import recipe
 from tests.support.programs import ProgramRunner
 
 SEED = bytes(range(32))
@@ -167,6 +170,12 @@ def test_the_policy_refuses_tasks_and_rounds_that_are_too_small() -> None:
     with pytest.raises(PolicyRefused, match="has 3 clients"):
         allowing.check_round(complete(1).model_copy(update={"cohort": 3}))
     allowing.check_round(complete(1).model_copy(update={"cohort": 4}))
+    long = replace(TERMS, recipe=recipe("fedmf", {"items": 4, "epochs": 21}))
+    with pytest.raises(PolicyRefused, match="trains 21 epochs"):
+        Policy(mechanisms=frozenset({"plain"})).check_task(long)
+    Policy(mechanisms=frozenset({"plain"}), max_epochs=21).check_task(long)
+    with pytest.raises(ParameterError, match="max_epochs"):
+        Policy(max_epochs=0)
     with pytest.raises(ParameterError):
         Policy(min_cohort=1)
     assert Policy(max_clip_share=0.1).too_much_clipped(11, 100)

@@ -11,6 +11,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response, content_digest
 from client_sdk.errors import ModelUnavailable
+from client_sdk.local_state.followed_state import FollowedState
 from client_sdk.local_state.store import ClientStore, MemoryStore
 from client_sdk.model.cache import ModelCache
 from client_sdk.model.catch_up import ModelFollower
@@ -122,10 +123,10 @@ def test_a_follower_whose_state_left_the_cache_starts_over() -> None:
 
 
 def test_both_sources_forget_what_was_reached() -> None:
-    state = state_after(TERMS, 1)
+    followed = FollowedState(state_after(TERMS, 1))
     for source in (OwnSource(TERMS, None), SharedSource(ModelCache(), "t_1", None)):
-        source.keep(state)
-        assert (source.known, source.current()) == (1, state)
+        source.keep(followed)
+        assert (source.known, source.current()) == (1, followed)
         source.forget()
         assert source.known == 0
     assert OwnSource(TERMS, None).made_by_others(1) is None

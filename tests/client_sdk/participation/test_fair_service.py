@@ -43,8 +43,9 @@ SUMS: dict[str, tuple[str, dict[str, Any]]] = {
     "shared-key": ("ckks", {"degree": 4096}),
     "public-key": ("ckks", {"mode": "public"}),
     "masked": ("masked", {}),
+    "oneshot": ("oneshot", {}),
 }
-ANY = Policy(mechanisms=frozenset({"ckks", "masked", "plain"}))
+ANY = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}))
 RECEIPT = 1000
 """More bytes than the JSON around a contribution has; the tables of a small device have six times as many."""
 
@@ -95,6 +96,8 @@ def play(server: AggregatorProcess, operator: Operator, sums: str) -> tuple[Flee
     code = None if sums == "plain" else TRIAL.source
     fleet.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, holder, code)
     fleet.give_keys()
+    if sums == "oneshot":
+        fleet.enrol_committee(operator.invite(task_id, 5, "committee").invitation, code)
     return fleet, fleet.run()
 
 

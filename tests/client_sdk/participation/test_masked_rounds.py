@@ -83,6 +83,7 @@ def test_a_masked_round_gives_the_model_of_the_plain_sum(
         start = factors(fleet).copy()
         (played,) = fleet.run()
         assert (played.state, played.survivors, len(played.reports)) == ("complete", USERS, USERS)
+        assert all(report.seal_seconds > 0 and report.upload_seconds > 0 for report in played.reports)
         expected, error = expected_factors(fleet), fleet.clients[0].terms.sum_plan.predicted_error
         np.testing.assert_allclose(factors(fleet), expected, atol=8 * error + 1e-6)
         assert np.abs(expected - start).max() > 0.01
@@ -93,7 +94,7 @@ def test_a_masked_round_gives_the_model_of_the_plain_sum(
 def test_a_fleet_with_dropouts(server: AggregatorProcess, operator: Operator, stage: str) -> None:
     task = small_task(
         operator, f"silent-{stage}", users=USERS, mechanism="masked", mechanism_parameters=TOLERANT, rounds=1,
-        collect_seconds=4.0, stage_seconds=4.0,
+        collect_seconds=8.0, stage_seconds=8.0,
     )  # fmt: skip
     rng = np.random.default_rng(1)  # one of six, by its first draw
     assert (np.random.default_rng(1).random(USERS) < 0.15).sum() == 1
@@ -128,7 +129,7 @@ def test_a_client_with_another_model_is_excluded(server: AggregatorProcess, oper
     """Its keys are bound to a model that the server did not publish, so no other client accepts them."""
     task = small_task(
         operator, "other-model", users=USERS, mechanism="masked", mechanism_parameters=TOLERANT, rounds=1,
-        stage_seconds=4.0,
+        stage_seconds=8.0,
     )  # fmt: skip
     with enrolled_fleet(server, task) as fleet:
         victim = fleet.clients[2]

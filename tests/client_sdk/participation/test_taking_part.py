@@ -24,7 +24,7 @@ from client_sdk import (
     PolicyRefused,
     RoundReport,
 )
-from client_sdk.errors import ContributionConflict, Forbidden, RoundClosed
+from client_sdk.errors import ContributionConflict, Forbidden, ModelUnavailable, RoundClosed
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.participation.certificates import MembershipCheck, request_for
 from client_sdk.participation.enrolment import require_organiser
@@ -158,6 +158,8 @@ def test_a_client_rejoins_without_an_invitation_and_recommends_offline(
     with Client(server.url, Identity.load(key), store, PLAIN) as client:
         part = client.join("again", invitation=task.invitation)
         others = [member(server) for _ in range(2)]
+        with pytest.raises(ModelUnavailable, match="no round of this task has completed yet"):
+            part.recommend(10, chosen[0])
         with ThreadPoolExecutor(3) as pool:
             waiting = [
                 pool.submit(other.join(invitation=task.invitation).take_part, items)
@@ -220,6 +222,8 @@ def test_a_holder_keys_only_whom_the_organiser_certified(server: AggregatorProce
         events: list[Event] = []
         delivered = holder.serve_keyring(events.append)
         assert (delivered.keyed, delivered.refused) == ((), (honest.membership.client_id,))
+        holder.service.membership_check = MembershipCheck(None)  # without the check, everyone who is listed
+        assert holder.serve_keyring().keyed == (honest.membership.client_id,)
         assert KeyringRefused(honest.membership.client_id) in events
     operator.close_task(task.task_id)
 
@@ -266,10 +270,15 @@ def test_members_of_a_public_key_task_hold_no_secret_key(server: AggregatorProce
             other.key_holder()
         part.key_holder().serve_keyring()
         other.model()
-        keys = [c._enroller.client_store.keyring(task.task_id) for c in (first, second)]
-        assert [bool(key.secret_key) for key in keys if key] == [True, False]
-        assert keys[0] is not None
-        assert keys[0].without_secret_key() == keys[1]
+        stores = [c._enroller.client_store for c in (first, second)]
+        keys = [store.keyring(task.task_id) for store in stores]
+        assert [(key.public_key, key.secret_key) for key in keys if key] == [(b"", b"")] * 2
+        assert keys[0] == keys[1]
+        assert operator.task("public").waiting_for == "the key holder's public key of round 1"
+        assert part.key_holder().attend_round() is None
+        assert operator.task("public").waiting_for is None
+        assert [sorted(store.round_keys(task.task_id).pairs) for store in stores] == [[1, 2], []]
+        assert all(pair.secret_key for pair in stores[0].round_keys(task.task_id).pairs.values())
     operator.close_task(task.task_id)
 
 

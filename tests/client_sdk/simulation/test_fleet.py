@@ -41,10 +41,10 @@ def enrolled_fleet(server: AggregatorProcess, task: SmallTask, users: int, **opt
     return made
 
 
-def follow(client: Participation, upto: int, opens: bool = False) -> ModelState:
+def follow(client: Participation, upto: int) -> ModelState:
     """Return the model that a new client with this client's keys downloads, without a shared cache."""
     keyring = client.client_store.keyring(client.terms.task_id)
-    follower = ModelFollower(client.calls, client.terms, keyring=keyring, opens=opens)
+    follower = ModelFollower(client.calls, client.terms, keyring=keyring)
     with SyncDriver() as driver:
         return driver.run(follower.follow(upto)).state
 

@@ -10,6 +10,9 @@ from client_sdk.simulation.traffic_costs import MIB, Link, Traffic, published_tr
 from protocols.errors import BudgetError, ParameterError
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe
+from protocols.sums.oneshot.handouts import join_keys
+from protocols.sums.oneshot.mechanism import own_plan
+from protocols.sums.oneshot.messages import CommitteeKey
 from protocols.sums.registry import mechanism
 
 LINK = Link(up=0.25, down=0.75)
@@ -83,10 +86,19 @@ def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> N
     up = {sent[rank].up_bytes - plans[rank].contribution_bytes(((0,),)) for rank in plans}
     down = {sent[rank].down_bytes - plans[rank].aggregate_bytes for rank in plans}
     degree = 16  # of 60 clients, with the defaults
-    assert up == {160 + 82 * degree + 64 + 33 * degree}
-    assert down == {4 + 60 * (306 + 22) + (8 + 82 * degree) + 8 + 64 * degree}
+    assert up == {160 + 114 * degree + 64 + 33 * degree}
+    assert down == {4 + 60 * (306 + 22) + (8 + 114 * degree) + 8 + 64 * 60}
     curious = wire_traffic(colr(1), masked, {"mode": "curious"}, 60, 1)
     assert curious.up_bytes < sent[1].up_bytes
+
+
+def test_a_one_shot_round_adds_the_sealed_shares_and_the_committee() -> None:
+    oneshot = mechanism("oneshot")
+    plan = own_plan(oneshot.plan({}, colr(4).layout(), 60))
+    sent = wire_traffic(colr(4), oneshot, {}, 60, 1)
+    assert sent.up_bytes == plan.ticket_bytes + plan.body_bytes
+    key = CommitteeKey("c_" + 20 * "0", bytes(32), bytes(32), bytes(81), bytes(32), bytes(64))
+    assert sent.down_bytes == plan.aggregate_bytes + len(join_keys([key.encode()] * 5))
 
 
 def test_a_recipe_of_few_sums_counts_each_with_its_own_layout() -> None:

@@ -9,12 +9,13 @@ import pytest
 
 from client_sdk.data.interactions import Interactions, LeaveOneOut
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.filters import FILTERS, Components, interaction_rows
+from client_sdk.filters import FILTERS, Components, interaction_rows, preset
+from client_sdk.filters.registry import PRESETS
 from client_sdk.history import History
 from client_sdk.simulation.federation import Federation
 from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult
-from client_sdk.training.privirec import PriviRecHalf, components_of
+from client_sdk.training.privirec import PriviRecHalf, components_of, matching_filter
 from protocols.errors import ParameterError
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import PriviRecState
@@ -109,7 +110,7 @@ def test_clients_without_items_and_models_of_a_different_sum_are_refused() -> No
         part(chosen, chosen.initial_state(TASK_SEED), 1, MINE[:0])
     with pytest.raises(ParameterError, match="sum 2 follows the model of sum 1, not that of 0"):
         part(chosen, chosen.initial_state(TASK_SEED), 2)
-    with pytest.raises(ParameterError, match="no singular vectors yet: 1 of 3"):
+    with pytest.raises(ParameterError, match="no singular vectors yet, which recommendations need: 1 of 3"):
         client_half(chosen).scores(state_of(chosen, np.ones(ITEMS)), {}, History(MINE))
 
 
@@ -192,3 +193,26 @@ def test_masked_and_plain_sums_agree_within_the_predicted_error(train: Interacti
     assert masked.gram.size == triangle_length(ITEMS)
     np.testing.assert_allclose(masked.gram, plain.gram, atol=2 * made[0].plan.predicted_error + 1e-6)
     np.testing.assert_allclose(masked.basis @ masked.basis.T, plain.basis @ plain.basis.T, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", sorted(FILTERS))
+@pytest.mark.parametrize("dataset", PRESETS)
+def test_every_published_setting_works_in_a_task_that_fits(name: str, dataset: str) -> None:
+    found = preset(name, dataset)
+    parameters = {"items": 12, "components": 4, "user_exponent": found.user_exponent}
+    gram = recipe("privirec", {**parameters, "reveal_gram": True})
+    assert matching_filter(gram, f"{name}/{dataset}") == found
+    without = recipe("privirec-k", parameters)
+    if found.needs_gram:
+        with pytest.raises(ParameterError, match="Gram"):
+            matching_filter(without, f"{name}/{dataset}")
+    else:
+        assert matching_filter(without, f"{name}/{dataset}") == found
+    other = recipe("privirec", {**parameters, "reveal_gram": True, "user_exponent": 0.9})
+    with pytest.raises(ParameterError, match="exponent"):
+        matching_filter(other, f"{name}/{dataset}")
+
+
+def test_unknown_presets_are_refused() -> None:
+    with pytest.raises(ParameterError, match="no published settings for 'mars'"):
+        matching_filter(recipe("privirec-k", {"items": 12, "components": 4}), "gf-cf/mars")

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.domain import domain_tag
 from protocols.crypto.envelope import (
     EnvelopeSender,
@@ -149,7 +150,8 @@ def test_snapshot_vectors(case: dict[str, str | int]) -> None:
         with pytest.raises(EnvelopeError):
             open_snapshot(sealed, key, str(case["task"]), int(case["round"]))
     else:
-        assert open_snapshot(sealed, key, str(case["task"]), int(case["round"])).hex() == case["state"]
+        state, chain = open_snapshot(sealed, key, str(case["task"]), int(case["round"]))
+        assert (state.hex(), chain.encode().hex()) == (case["state"], case["chain"])
 
 
 # --- snapshots ----------------------------------------------------------------------------------------------------
@@ -157,9 +159,10 @@ def test_snapshot_vectors(case: dict[str, str | int]) -> None:
 
 @given(state=st.binary(max_size=200))
 def test_a_snapshot_opens_for_its_task_and_round_alone(state: bytes) -> None:
-    sealed = seal_snapshot(state, b"k" * 32, "t_1", 7)
+    chain = AggregateChain(b"b" * 32, b"d" * 32)
+    sealed = seal_snapshot(state, chain, b"k" * 32, "t_1", 7)
     assert len(sealed) == sealed_bytes(len(state))
-    assert open_snapshot(sealed, b"k" * 32, "t_1", 7) == state
+    assert open_snapshot(sealed, b"k" * 32, "t_1", 7) == (state, chain)
     for key, task, number in ((b"l" * 32, "t_1", 7), (b"k" * 32, "t_2", 7), (b"k" * 32, "t_1", 8)):
         with pytest.raises(EnvelopeError, match="not sealed by a member"):
             open_snapshot(sealed, key, task, number)

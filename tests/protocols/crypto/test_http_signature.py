@@ -58,7 +58,7 @@ def message(request: SignedRequest, *more: dict[str, str]) -> Message:
     headers = dict(request.fields)
     for fields in more:
         headers |= fields
-    return Message(request.method, f"https://example.org{request.path}{query}", headers)
+    return Message(request.method, f"https://{request.authority}{request.path}{query}", headers)
 
 
 def covered(request: SignedRequest) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def covered(request: SignedRequest) -> tuple[str, ...]:
 
 
 def request_of(case: dict[str, Any]) -> SignedRequest:
-    return SignedRequest(case["method"], case["path"], case["query"], case["fields"])
+    return SignedRequest(case["method"], case["authority"], case["path"], case["query"], case["fields"])
 
 
 @pytest.mark.parametrize("case", VECTORS["signed"], ids=lambda case: case["method"])
@@ -104,6 +104,7 @@ digests = st.binary(min_size=32, max_size=32).map(lambda raw: f"sha-256=:{b64enc
 requests = st.builds(
     SignedRequest,
     method=st.sampled_from(["GET", "HEAD", "PUT", "PATCH", "POST", "DELETE"]),
+    authority=st.sampled_from(["example.org", "other.example.org:8443", "127.0.0.1:8000", "[::1]:8000"]),
     path=paths,
     query=queries,
     fields=st.fixed_dictionaries(
@@ -152,7 +153,7 @@ def test_a_signature_is_for_one_request(one: SignedRequest, other: SignedRequest
 @given(st.text(max_size=300), st.text(max_size=120))
 def test_any_text_is_refused(signature_input: str, signature: str) -> None:
     with pytest.raises(SignatureError):
-        verify(PUBLIC, CLIENT, SignedRequest("GET", "/v1"), signature_input, signature)
+        verify(PUBLIC, CLIENT, SignedRequest("GET", "example.org", "/v1"), signature_input, signature)
 
 
 @given(requests, st.data())
@@ -187,4 +188,4 @@ def test_one_character_more_less_or_other_is_refused(request: SignedRequest, dat
 )
 def test_what_no_request_line_holds_is_not_signed(method: str, path: str, query: str, fields: dict[str, str]) -> None:
     with pytest.raises(SignatureError):
-        sign_request(KEY, CLIENT, SignedRequest(method, path, query, fields), 0)
+        sign_request(KEY, CLIENT, SignedRequest(method, "example.org", path, query, fields), 0)

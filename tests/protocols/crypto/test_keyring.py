@@ -61,3 +61,13 @@ def test_bytes_that_are_no_keyring_are_refused(body: bytes, fault: str) -> None:
 def test_a_digest_of_another_length_is_refused() -> None:
     with pytest.raises(KeyringError, match="32 bytes"):
         Keyring("ckks", b"", b"", b"", bytes(STATE_KEY_BYTES), b"short")
+
+
+def test_a_round_adds_its_keys_to_the_tasks_keyring() -> None:
+    task = HOLDER.without_keys()
+    assert (task.public_key, task.secret_key, task.secret_digest) == (b"", b"", b"")
+    assert task.state_key == HOLDER.state_key
+    holder, member = task.for_round(b"new public", b"new secret"), task.for_round(b"new public")
+    assert (holder.public_key, holder.secret_key) == (b"new public", b"new secret")
+    assert (member.public_key, member.secret_key) == (b"new public", b"")
+    assert len({task.fingerprint, holder.fingerprint, HOLDER.fingerprint}) == 3

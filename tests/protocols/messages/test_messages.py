@@ -6,6 +6,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from protocols.codec import b64encode
+from protocols.errors import ParameterError
 from protocols.messages import MechanismChoice, ProblemDocument, RecipeChoice, Schedule, TaskRequest
 from protocols.messages.base import Key32, Signature64
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
@@ -33,8 +34,10 @@ def test_a_misspelt_field_is_refused() -> None:
 
 def test_more_survivors_than_the_cohort_has_cannot_be_asked_for() -> None:
     assert Schedule(cohort_size=4, min_clients=4).min_clients == 4
-    with pytest.raises(ValidationError, match="min_clients is greater than cohort_size"):
+    with pytest.raises(ParameterError, match="min_clients is greater than cohort_size"):
         Schedule(cohort_size=4, min_clients=5)
+    with pytest.raises(ValidationError, match=r"schedule\.rounds"):  # the place of a fault in a message is kept
+        TaskRequest.model_validate(REQUEST | {"schedule": {"rounds": 0}})
 
 
 @pytest.mark.parametrize(("kind", "length"), [(Key32, 32), (Signature64, 64)])

@@ -30,8 +30,8 @@ def test_the_stages_are_in_the_order_of_their_states_and_messages() -> None:
     assert len(set(MASKED_STATES)) == len(set(MASKED_MESSAGES)) == len(MASKED_STAGES)
 
 
-def test_clients_send_a_message_in_every_state_but_folding_and_the_last() -> None:
-    assert set(MASKED_STATES) == set(RoundState) - ENDED - {RoundState.FOLDING}
+def test_clients_send_a_message_in_every_state_but_folding_decrypting_and_the_last() -> None:
+    assert set(MASKED_STATES) == set(RoundState) - ENDED - {RoundState.FOLDING, RoundState.DECRYPTING}
     assert set(MESSAGE_IN) == set(MASKED_STATES)
 
 
@@ -60,8 +60,8 @@ def test_the_prerequisite_of_a_message(confirms: bool, expected: list[str | None
 
 
 def test_the_opening_state() -> None:
-    assert opening_state(masked=True) is RoundState.ADVERTISING is MASKED_STATES[0]
-    assert opening_state(masked=False) is RoundState.COLLECTING
+    assert opening_state("masked") is RoundState.ADVERTISING is MASKED_STATES[0]
+    assert opening_state("oneshot") is opening_state("ckks") is RoundState.COLLECTING
 
 
 @pytest.mark.parametrize("state", RoundState)

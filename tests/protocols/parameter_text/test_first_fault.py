@@ -12,13 +12,18 @@ from protocols.layout import Block, Segment, VectorLayout
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
 
+COLR_NAMES = (
+    "items, dim, clip, item_bias, count_sums, server_rate, learning_rate, epochs, batch_size, weight_decay, negatives, "
+    "start_from, start_weight, "
+    "rank"
+)
 LAYOUT = VectorLayout((Block("b", (Segment("s", 8, 1.0),)),))
 
 
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
-        ({"itmes": 5}, "recipe 'colr': itmes: unknown name; choose from: items, dim, clip, rank"),
+        ({"itmes": 5}, f"recipe 'colr': itmes: unknown name; choose from: {COLR_NAMES}"),
         ({}, "recipe 'colr': items: is required"),
         ({"items": 5, "rank": 65}, "recipe 'colr': rank 65 is greater than dim 64: nothing would be compressed"),
         ({"items": 0}, "recipe 'colr': items: Input should be greater than or equal to 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,16 @@ def test_combinations() -> None:
     check_combination("colr", "ckks")
     with pytest.raises(CombinationError, match="cannot be combined"):
         check_combination("svd", "ckks")
+
+
+def test_a_frozen_cohort_needs_repeated_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them masked sums would have thresholds for data that are summed once."""
+    chosen = recipe("privirec-k", {"items": ITEMS, "components": 2, "iterations": 2})
+    check_combination(chosen, "masked")
+    once = replace(chosen.layout(1), repeated=False)
+    monkeypatch.setattr(type(chosen), "layout", lambda *_: once)
+    with pytest.raises(CombinationError, match="go together"):
+        check_combination(chosen, "masked")
 
 
 @pytest.mark.parametrize("name", sorted(CHOICES))

@@ -18,7 +18,7 @@ from protocols.sums.registry import MECHANISMS
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("README.md", "docs/architecture.md")
-COLUMNS = ("plain", "ckks", "paillier", "masked")
+COLUMNS = ("plain", "ckks", "paillier", "masked", "oneshot")
 SMALL, LARGE = 300, 200_000  # numbers of items
 MOST = {"privirec": 10_000}  # a recipe's own limit, below LARGE
 CONSENT = {"privirec": {"reveal_gram": True}}

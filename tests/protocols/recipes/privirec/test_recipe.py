@@ -75,6 +75,7 @@ def test_the_sums_of_a_task_by_step() -> None:
     ]
     assert [block.segments[0].integral for block in chosen.layout(1).blocks] == [True]
     assert (chosen.frozen_cohort, chosen.by_snapshot, make().steps) == (True, True, 4)
+    assert all(chosen.layout(sum_index).repeated for sum_index in range(1, 6))
     for sum_index in (0, 6):
         with pytest.raises(ParameterError, match="5 sums"):
             chosen.layout(sum_index)
@@ -309,5 +310,5 @@ def test_sums_of_a_frozen_cohort_ride_on_what_hides_single_rows() -> None:
     for name in ("privirec", "privirec-k"):
         check_combination(name, "masked")
         check_combination(name, "plain")
-        with pytest.raises(CombinationError, match="masked, plain"):
+        with pytest.raises(CombinationError, match="masked, oneshot, plain"):
             check_combination(name, "ckks")

@@ -93,3 +93,8 @@ def test_another_tasks_key_opens_nothing(shared: Keyring) -> None:
     aggregate = CKKS.release(SHARED, CKKS.fold(SHARED, None, [(ROUTE, body)]))
     assert np.abs(CKKS.open(SHARED, aggregate, 1, shared) - vector).max() <= SHARED.predicted_error
     assert np.abs(CKKS.open(SHARED, aggregate, 1, CKKS.generate_keyring(SHARED)) - vector).max() > 1e-3
+
+
+def test_public_mode_has_round_keys_of_a_known_length() -> None:
+    assert CKKS.round_key_bytes(PUBLIC) == len(CKKS.generate_keyring(PUBLIC).public_key)
+    assert CKKS.round_key_bytes(CKKS.plan({}, LAYOUT, 4)) is None

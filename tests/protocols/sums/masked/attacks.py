@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
@@ -26,8 +26,13 @@ def always_true(*_: object) -> bool:
     return True
 
 
-def secrets_of(played: Round, replies: dict[str, list[bytes]], victim: str) -> tuple[bool, bool]:
-    """Return whether the server can reconstruct the victim's seed, and its mask key, from all messages."""
+def secrets_of(
+    played: Round, replies: dict[str, list[bytes]], victim: str, told: Mapping[str, Iterable[bytes]] | None = None
+) -> tuple[bool, bool]:
+    """Return whether the server can reconstruct the victim's seed, and its mask key, from all messages.
+
+    told: shares of the victim's secrets that colluding clients gave to the server.
+    """
     place, entry = played.roster.index(victim), played.roster.entries[played.roster.index(victim)]
     held: list[tuple[int, bytes]] = []
     for holder, bodies in replies.items():
@@ -35,6 +40,8 @@ def secrets_of(played: Round, replies: dict[str, list[bytes]], victim: str) -> t
         for body in bodies:
             share = split_slots(body, played.roster.degree, SHARE_BYTES, "a reply")[slot]
             held += [(point(played.roster.index(holder)), share)] if share else []
+    for holder, shares in (told or {}).items():
+        held += [(point(played.roster.index(holder)), share) for share in shares]
 
     def found(check: Callable[[bytes], bool]) -> bool:
         for chosen in itertools.combinations(held, played.roster.threshold):

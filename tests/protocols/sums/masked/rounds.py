@@ -132,7 +132,7 @@ class Round:
             return self
         signed = server.confirmations(self.roster, self.confirmations)
         for name in self._but(self.confirmed, without):
-            _, self.replies[name] = client.unmask(self.confirmed[name], signed[name])
+            _, self.replies[name] = client.unmask(self.confirmed[name], signed)
         return self
 
     @staticmethod

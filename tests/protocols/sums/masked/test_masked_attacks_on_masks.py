@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from protocols.errors import RefusalError, ThresholdError
-from protocols.sums.masked import client, key_agreement, server, shamir, shares
+from protocols.errors import AtFaultError, RefusalError, ThresholdError
+from protocols.sums.masked import client, key_agreement, reconstruction, server, shamir, shares
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.key_agreement import is_mask_secret, mask_context, pair_mask_key, public_key
 from protocols.sums.masked.masks import add_masks
 from protocols.sums.masked.messages import SEALED_BYTES, decode_set, join_slots, split_slots
 from protocols.sums.masked.packing import ring_dtype, unpack
+from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import make_roster
 from protocols.sums.masked.shamir import SHARE_BYTES
-from protocols.sums.masked.shares import open_pair
+from protocols.sums.masked.shares import open_pair, split_secrets
 from tests.protocols.sums.masked.attacks import DEFENDED, VICTIM, Patch, secrets_of
 from tests.protocols.sums.masked.rounds import (
     LAYOUT,
@@ -164,33 +166,96 @@ def test_a_bad_share_is_named() -> None:
     np.testing.assert_array_equal(played.opened(), played.expected())
 
 
-def test_a_secret_that_is_slightly_wrong_is_wrong() -> None:
+@DEFENDED
+def test_a_secret_that_is_slightly_wrong_is_wrong(defended: bool, monkeypatch: Patch) -> None:
     """X25519 takes many secret keys for one; were they all right, a share off by a little could blame an honest one."""
     secret = new_round(5).advertise().advertised[VICTIM].mask_secret.private_bytes_raw()
     public = public_key(secret)
     assert is_mask_secret(secret, public)
+    if not defended:
+        monkeypatch.setattr(key_agreement, "clamped", lambda key: key)
     for position, change in [*((0, bits) for bits in range(1, 8)), (31, 0x80), (31, 0x40)]:
         near = bytearray(secret)
         near[position] ^= change
         assert public_key(bytes(near)) == public  # the same key to X25519
-        assert not is_mask_secret(bytes(near), public)
+        assert is_mask_secret(bytes(near), public) is not defended
 
 
 @DEFENDED
 def test_a_bad_share_never_makes_a_wrong_sum(defended: bool, monkeypatch: Patch) -> None:
-    """Without an extra share, a wrong one fails the round, and the error names the owner of the secret."""
+    """Without an extra share, a wrong one fails the round, and the error names its holder."""
     if not defended:
-        monkeypatch.setattr(server, "combine_checked", lambda held, t, check: (shamir.combine(held, t), frozenset()))
+        monkeypatch.setattr(reconstruction, "_fitting", lambda held, t, fits: shamir.combine(held, t))
     played = new_round(9).advertise().share().contribute().confirm()
     played.unmask(without=names(9)[6:])
     slot = played.roster.neighbours_of(played.roster.index("c_001")).index(played.roster.index(VICTIM))
     played.replies["c_001"] = altered_share(played.replies["c_001"], played.roster.degree, slot)
     try:
         wrong = bool((played.opened() != played.expected()).any())
-    except ThresholdError as error:
-        assert error.whose == VICTIM
+    except AtFaultError as error:
+        assert error.clients == ("c_001",)
         wrong = False
     assert wrong is not defended
+
+
+@DEFENDED
+def test_holders_cannot_frame_an_owner(defended: bool, monkeypatch: Patch) -> None:
+    """All holders but one lie about one client, with shares of one other polynomial: they are named, not the client.
+
+    Without commitments to the shares, as many lying holders as there are shares above t - 1 put the blame on it.
+    """
+    if not defended:
+        real = reconstruction.compare_digest
+        monkeypatch.setattr(reconstruction, "compare_digest", lambda *two: len(two[0]) == 16 or real(*two))
+    played = new_round(9).advertise().share().contribute().confirm().unmask()
+    owner, liars = played.roster.index(VICTIM), names(9)[1:8]
+    neighbours = played.roster.neighbours_of(owner)
+    other = split_secrets(bytes(32), bytes(32), played.roster.threshold, neighbours)
+    for liar in liars:
+        pair = other[neighbours.index(played.roster.index(liar))]
+        slots = list(split_slots(played.replies[liar], played.roster.degree, SHARE_BYTES, "a reply"))
+        slots[played.roster.neighbours_of(played.roster.index(liar)).index(owner)] = pair.of_seed
+        played.replies[liar] = join_slots(slots, SHARE_BYTES)
+    with pytest.raises(AtFaultError) as failed:
+        played.unmasking()
+    assert failed.value.clients == (tuple(liars) if defended else (VICTIM,))
+
+
+@DEFENDED
+def test_an_owner_cannot_frame_holders(defended: bool, monkeypatch: Patch) -> None:
+    """A client commits to other shares than it seals: its neighbours ignore them, and reveal none that do not match."""
+    played = new_round(9).advertise().share()
+    body = bytearray(played.shares[VICTIM])
+    for slot in range(3):
+        body[(slot + 1) * SEALED_BYTES - 32 : (slot + 1) * SEALED_BYTES] = os.urandom(32)
+    played.shares[VICTIM] = bytes(body)
+    played.inboxes = server.inboxes(played.roster, played.shares)
+    if not defended:
+        monkeypatch.setattr(shares, "compare_digest", lambda *_: True)
+    played.contribute().confirm().unmask()
+    place = played.roster.index(VICTIM)
+    ignored = [name for name in names(9)[1:] if place not in played.contributed[name].pairs]
+    assert ignored == (names(9)[1:4] if defended else [])
+    if defended:
+        assert played.unmasking().bad_shares == ()
+        np.testing.assert_array_equal(played.opened(), played.expected())
+    else:
+        held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
+        found = reconstruction.reconstruct(played.roster, place, held[place], True, {5, 6, 7, 8, 9})
+        assert found.wrong == {2, 3, 4}  # the honest holders are blamed
+
+
+def test_the_shares_of_a_liar_are_used_last() -> None:
+    """A wrong share costs one pass over one client's shares; the holder's other shares are avoided afterwards."""
+    played = new_round(9).advertise().share().contribute().confirm().unmask()
+    liar = played.roster.index("c_001")
+    played.replies["c_001"] = bytes(range(1, 34)) * played.roster.degree
+    found = played.unmasking().bad_shares
+    assert found == (server.BadShare("c_000", "c_001"),)
+    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
+    assert reconstruction.reconstruct(played.roster, 2, held[2], True, {liar + 1}).wrong == frozenset()
+    assert reconstruction.reconstruct(played.roster, 2, held[2], True, ()).wrong == {liar + 1}
+    np.testing.assert_array_equal(played.opened(), played.expected())
 
 
 def test_shares_that_do_not_open_are_left_out() -> None:
@@ -214,6 +279,7 @@ def test_swapped_shares(defended: bool, monkeypatch: Patch) -> None:
     if not defended:
         real = shares._cipher
         monkeypatch.setattr(shares, "_cipher", lambda shared, listed, *_: real(shared, listed, 0, 0))
+        monkeypatch.setattr(shares, "compare_digest", lambda *_: True)
     played = new_round(5).advertise().share()
     receiver = played.roster.index(VICTIM)
     sealed = played.shares[VICTIM][:SEALED_BYTES]  # for c_001; handed back to c_000 as if c_001 had sealed it
@@ -243,15 +309,22 @@ def test_replayed_advertisement(defended: bool, monkeypatch: Patch) -> None:
     assert accepted is not defended
 
 
-def test_replayed_confirmations_count_as_none() -> None:
+@DEFENDED
+def test_replayed_confirmations_count_as_none(defended: bool, monkeypatch: Patch) -> None:
     """Signatures of another round, or of the same set in another roster, confirm nothing."""
+    if not defended:  # what is signed names neither round nor roster
+        monkeypatch.setattr(key_agreement, "_confirmed", lambda context, listed, *sets: b"".join(sets))
     first = new_round(5).advertise().share().contribute().confirm()
     second = Round(round_context(complete_plan(), 5, 2), names(5))
     second.identities = first.identities
     second.advertise().share().contribute().confirm()
     old = server.confirmations(first.roster, first.confirmations)
-    with pytest.raises(ThresholdError, match="confirming: 3 clients are needed .* 0 are present"):
-        client.unmask(second.confirmed[VICTIM], old[VICTIM])
+    try:
+        replied = client.unmask(second.confirmed[VICTIM], old)[1] != b""
+    except ThresholdError as error:
+        assert (error.stage, error.needed, error.present) == ("confirming", 3, 0)
+        replied = False
+    assert replied is not defended
 
 
 def test_lies_about_the_sharers() -> None:
@@ -265,21 +338,36 @@ def test_lies_about_the_sharers() -> None:
         client.contribute(played.shared["c_001"], without_one + played.inboxes["c_001"][edge:], played.elements[VICTIM])
 
 
+@DEFENDED
 @pytest.mark.parametrize("mode", ["curious", "semi-malicious"])
-def test_lies_about_the_survivors(mode: Any) -> None:
+def test_lies_about_the_survivors(mode: Any, defended: bool, monkeypatch: Patch) -> None:
     """Without this client, or with one that did not share ("dead twice"): refused, in both modes."""
+    if not defended:
+        monkeypatch.setattr(client, "_check_survivors", lambda *_: None)
     played = new_round(9, mode).advertise().share(without=["c_008"]).contribute()
     step = client.unmask_unconfirmed if mode == "curious" else client.confirm
-    with pytest.raises(RefusalError, match="this client contributed"):
-        step(played.contributed[VICTIM], played.roster.encode_set(names(8)[1:]))
-    with pytest.raises(RefusalError, match="not in its list of sharers"):
-        step(played.contributed["c_001"], played.roster.encode_set(names(9)))
+    lies = [(VICTIM, names(8)[1:], "this client contributed"), ("c_001", names(9), "not in its list of sharers")]
+    for name, survivors, text in lies:
+        try:
+            answered = step(played.contributed[name], played.roster.encode_set(survivors))[1] != b""
+        except RefusalError as refusal:
+            assert text in str(refusal)
+            answered = False
+        assert answered is not defended
 
 
-def test_a_semi_malicious_task_is_not_unmasked_unconfirmed() -> None:
+@DEFENDED
+def test_a_semi_malicious_task_is_not_unmasked_unconfirmed(defended: bool, monkeypatch: Patch) -> None:
+    """As if the task were of mode `curious`, where the server's word for the survivors is enough."""
     played = new_round(5).advertise().share().contribute()
-    with pytest.raises(RefusalError, match="confirmed survivors"):
-        client.unmask_unconfirmed(played.contributed[VICTIM], played.survivors)
+    if not defended:
+        monkeypatch.setattr(MaskedPlan, "mode", "curious")
+    try:
+        replied = client.unmask_unconfirmed(played.contributed[VICTIM], played.survivors)[1] != b""
+    except RefusalError as refusal:
+        assert "confirmed survivors" in str(refusal)
+        replied = False
+    assert replied is not defended
 
 
 def test_states_say_nothing() -> None:

@@ -11,16 +11,18 @@ from protocols.errors import CodecError, HushRecError, ParameterError, RefusalEr
 from protocols.sums.masked import client, server
 from protocols.sums.masked.key_agreement import sign_survivors
 from protocols.sums.masked.messages import SEALED_BYTES
+from protocols.sums.masked.parameters import MaskedParameters
+from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import RosterEntry
-from tests.protocols.sums.masked.rounds import ANY_MODE, LAYOUT, complete_plan, names, new_round, round_context
+from tests.protocols.sums.masked.rounds import ANY_MODE, LAYOUT, Round, complete_plan, names, new_round, round_context
 
 VICTIM = "c_000"
 
 
 def test_every_state_is_good_for_one_step() -> None:
     played = new_round(5).advertise().share().contribute().confirm().unmask()
-    signed = server.confirmations(played.roster, played.confirmations)[VICTIM]
+    signed = server.confirmations(played.roster, played.confirmations)
     for again in (
         lambda: client.share(played.advertised[VICTIM], played.roster.body, played.is_member),
         lambda: client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], played.elements[VICTIM]),
@@ -111,14 +113,30 @@ def test_too_few_confirmations() -> None:
     played = new_round(9).advertise().share().contribute().confirm(without=names(9)[5:])
     signed = server.confirmations(played.roster, played.confirmations)
     with pytest.raises(ThresholdError, match="confirming: 5 clients are needed .* 4 are present"):
-        client.unmask(played.confirmed[VICTIM], signed[VICTIM])
+        client.unmask(played.confirmed[VICTIM], signed)
+
+
+def test_neighbours_without_a_quorum_confirm_nothing() -> None:
+    """In a sparse graph t neighbours are few: a client also needs signatures of more than half of the roster."""
+    plan = MaskedPlan(MaskedParameters(dropout=0.1), LAYOUT, 60)
+    played = Round(round_context(plan, 60), names(60)).advertise().share().contribute()
+    near = {VICTIM} | {played.roster.entries[at].client_id for at in played.roster.neighbours_of(0)}
+    assert played.roster.degree < 30
+    played.confirm(without=set(played.members) - near)
+    signed = server.confirmations(played.roster, played.confirmations)
+    with pytest.raises(
+        ThresholdError, match=f"confirming: {plan.quorum(60)} clients are needed .* {len(near)} are present"
+    ):
+        client.unmask(played.confirmed[VICTIM], signed)
+    with pytest.raises(ThresholdError, match=f"confirming: {plan.quorum(60)} clients are needed"):
+        server.check_confirmed(played.roster, played.shares, played.contributions, played.confirmations)
 
 
 def test_forged_confirmations_count_as_none() -> None:
     played = new_round(9).advertise().share().contribute().confirm()
-    signed = bytearray(server.confirmations(played.roster, played.confirmations)[VICTIM])
-    for slot in range(4):
-        signed[64 * slot] ^= 1
+    signed = bytearray(server.confirmations(played.roster, played.confirmations))
+    for place in range(1, 5):
+        signed[64 * place] ^= 1
     with pytest.raises(ThresholdError, match="4 are present"):
         client.unmask(played.confirmed[VICTIM], bytes(signed))
 
@@ -130,7 +148,7 @@ def test_confirmations_of_others_count_as_none() -> None:
     stranger = sign_survivors(played.identities["c_008"], played.context, played.roster.digest, *sets)
     signed = server.confirmations(played.roster, {**played.confirmations, "c_008": stranger})
     with pytest.raises(ThresholdError, match="confirming: 5 clients are needed .* 4 are present"):
-        client.unmask(played.confirmed[VICTIM], signed[VICTIM])
+        client.unmask(played.confirmed[VICTIM], signed)
 
 
 def test_malformed_messages() -> None:

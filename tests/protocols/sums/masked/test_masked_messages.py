@@ -50,11 +50,11 @@ def test_slots_come_back(slots: list[bytes | None]) -> None:
 def test_lengths_are_what_the_page_says() -> None:
     """k=22 of 100 clients."""
     assert messages.ADVERTISEMENT_BYTES == 160
-    assert messages.share_bytes(22) == 22 * 82
-    assert messages.inbox_bytes(100, 22) == 13 + 22 * 82
+    assert messages.share_bytes(22) == 22 * 114
+    assert messages.inbox_bytes(100, 22) == 13 + 22 * 114
     assert messages.set_bytes(100) == 13
     assert messages.CONFIRMATION_BYTES == 64
-    assert messages.confirmations_bytes(22) == 22 * 64
+    assert messages.confirmations_bytes(100) == 100 * 64
     assert messages.reply_bytes(22) == 22 * 33
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.errors import ContributionError, ThresholdError
+from protocols.errors import AtFaultError, ContributionError, ThresholdError
 from protocols.sums.masked import client, server
 from protocols.sums.masked.key_agreement import sign_advertisement
 from protocols.sums.masked.mechanism import MASKED
@@ -97,8 +97,8 @@ def test_each_stage_names_what_it_misses() -> None:
     with pytest.raises(ThresholdError, match="collecting: 6 clients are needed in the round, 5 are present"):
         server.check_survivors(roster, everyone, five)
     server.check_confirmed(roster, everyone, everyone, six)
-    with pytest.raises(ThresholdError, match="confirming: 5 clients are needed among the neighbours of c_000, 0 are"):
-        server.check_confirmed(roster, everyone, everyone, five)  # each of the five has four: nobody will answer
+    with pytest.raises(ThresholdError, match="confirming: 6 clients are needed in the round, 5 are present"):
+        server.check_confirmed(roster, everyone, everyone, five)
     server.check_replies(roster, everyone, everyone, six)
     with pytest.raises(ThresholdError, match="unmasking: 5 clients are needed among the neighbours of c_000, 4 are"):
         server.check_replies(roster, everyone, everyone, five)
@@ -160,11 +160,11 @@ def test_confirmations_are_for_one_set() -> None:
 
 
 def test_unmasking_from_bytes_alone() -> None:
-    """A worker's input is picklable and sufficient: context, roster body, ids and replies."""
+    """A worker's input is picklable and sufficient: context, roster body, ids, shares and replies."""
     played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005"]).confirm().unmask()
-    job = (played.context, played.roster.body, tuple(played.shares), tuple(played.contributions), played.replies)
-    context, body, sharers, survivors, replies = pickle.loads(pickle.dumps(job))  # noqa: S301
-    done = server.unmask(open_roster(context, body), sharers, survivors, replies)
+    job = (played.context, played.roster.body, played.shares, tuple(played.contributions), played.replies)
+    context, body, shares, survivors, replies = pickle.loads(pickle.dumps(job))  # noqa: S301
+    done = server.unmask(open_roster(context, body), shares, survivors, replies)
     returned = pickle.loads(pickle.dumps(done))  # noqa: S301
     np.testing.assert_array_equal(returned.correction, played.unmasking().correction)
     np.testing.assert_array_equal(played.opened(), played.expected())
@@ -245,7 +245,7 @@ def test_an_empty_slot_is_a_missing_share() -> None:
 
 
 def test_a_commitment_to_another_seed_fails_the_round_and_names_its_owner() -> None:
-    """A client that commits to one seed and shares another fails the round; the sum is never wrong."""
+    """A client that commits to one seed and shares another is at fault alone; the sum is never wrong."""
     played = new_round(9)
     identity = played.identities[VICTIM]
     state, body = client.advertise(played.context, VICTIM, identity, played.policy)
@@ -255,9 +255,10 @@ def test_a_commitment_to_another_seed_fails_the_round_and_names_its_owner() -> N
     played.entries[VICTIM] = entry_of(identity, VICTIM, body)
     played.roster = make_roster(played.context, played.entries.values())
     played.share().contribute().confirm().unmask()
-    with pytest.raises(ThresholdError) as failed:
+    with pytest.raises(AtFaultError, match="shares or commitments of c_000") as failed:
         played.unmasking()
-    assert failed.value.whose == VICTIM
+    assert failed.value.clients == (VICTIM,)
+    assert pickle.loads(pickle.dumps(failed.value)).clients == (VICTIM,)  # noqa: S301
 
 
 def test_stages_of_many_rounds_at_once() -> None:

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
-from protocols.sums.masked.parameters import Mode, Neighbourhood, choose_neighbourhood, upload_bytes
+from protocols.sums.masked.parameters import (
+    MaskedParameters,
+    Mode,
+    Neighbourhood,
+    choose_neighbourhood,
+    upload_bytes,
+)
 
 COHORTS = (20, 50, 100, 200, 500, 1000, 10**4, 10**6)
 TABLE = """
@@ -47,13 +53,13 @@ def cells() -> list[tuple[float, Mode, int, str]]:
 
 @pytest.mark.parametrize(("share", "mode", "clients", "expected"), cells())
 def test_the_table(share: float, mode: Mode, clients: int, expected: str) -> None:
-    found = choose_neighbourhood(clients, share, share, mode)
+    found = choose_neighbourhood(clients, share, share, mode, sigma=40)
     assert f"{found.degree}/{found.threshold}" == expected
 
 
 @pytest.mark.parametrize(("clients", "corrupt", "dropout", "mode", "expected"), PUBLISHED)
 def test_the_published_values(clients: int, corrupt: float, dropout: float, mode: Mode, expected: str) -> None:
-    found = choose_neighbourhood(clients, corrupt, dropout, mode, eta=20)
+    found = choose_neighbourhood(clients, corrupt, dropout, mode, sigma=40, eta=20)
     assert f"{found.degree}/{found.threshold}" == expected
 
 
@@ -93,6 +99,7 @@ def tails(found: Neighbourhood, degree: int, threshold: int) -> tuple[Fraction, 
     """The three probabilities of a (k, t), exactly."""
     n = found.clients
     bad, dropouts = (int(Fraction(str(share)) * n) for share in (found.corrupt, found.dropout))
+    bad = max(bad, 1) if found.corrupt else 0
     apart = Fraction(n * (n - degree - 1), 2)
     for i in range(degree):
         apart *= Fraction(max(bad + dropouts - i, 0), n - i)
@@ -114,11 +121,11 @@ def tails(found: Neighbourhood, degree: int, threshold: int) -> tuple[Fraction, 
 def test_the_first_that_holds_is_taken(clients: int, corrupt: int, dropout: int, mode: Mode) -> None:
     """Exact fractions: the tails hold for (k, t), for no smaller t, and with no t for the k before."""
     try:
-        found = choose_neighbourhood(clients, corrupt / 100, dropout / 100, mode)
+        found = choose_neighbourhood(clients, corrupt / 100, dropout / 100, mode, sigma=40)
     except ParameterError:
         return
     secret, alive = Fraction(1, 2**41), Fraction(1, 2**30)
-    bad, dropouts = clients * corrupt // 100, clients * dropout // 100
+    bad, dropouts = clients * corrupt // 100 or min(corrupt, 1), clients * dropout // 100
     if found.complete:
         honest_shares = found.threshold - bad
         assert honest_shares >= 1 if mode == "curious" else 2 * found.threshold > clients - 1 + bad
@@ -141,12 +148,39 @@ def test_the_first_that_holds_is_taken(clients: int, corrupt: int, dropout: int,
 
 
 @pytest.mark.parametrize(
-    ("clients", "share", "degree", "threshold"), [(3, 0.05, 2, 2), (5, 0.2, 4, 3), (8, 0.25, 7, 5), (20, 0.34, 19, 13)]
+    ("clients", "share", "degree", "threshold"),
+    [(3, 0.05, 2, 2), (5, 0.2, 4, 3), (8, 0.25, 7, 5), (20, 0.34, 19, 13)],
 )
 def test_a_handful_is_a_complete_graph(clients: int, share: float, degree: int, threshold: int) -> None:
     found = choose_neighbourhood(clients, share, share)
     assert (found.degree, found.threshold, found.complete) == (degree, threshold, True)
     assert json.loads(json.dumps(found.describe()))["log2_disconnected"] is None
+
+
+def test_one_client_may_collude_in_the_smallest_cohorts() -> None:
+    """A = max(1, floor(corrupt * n)), and 0 only where the task says that nobody colludes."""
+    for clients in range(3, 20):
+        found = choose_neighbourhood(clients, 0.05, 0.1)
+        assert 2 * found.threshold > found.degree + 1
+    nobody = choose_neighbourhood(6, 0.0, 0.34)
+    assert 2 * nobody.threshold == nobody.degree + 1
+
+
+def test_a_refusal_of_a_small_cohort_names_a_larger_one() -> None:
+    """Of 6 clients with A = 1, 4 shares are needed, and 2 dropouts leave 3 neighbours."""
+    with pytest.raises(ParameterError, match=r"a dropout of at most 0\.33, or 7 clients, or mode curious would fit"):
+        choose_neighbourhood(6, 0.05, 0.34)
+    choose_neighbourhood(6, 0.05, 0.33)
+    choose_neighbourhood(7, 0.05, 0.34)
+
+
+@pytest.mark.parametrize(("clients", "expected"), [(100, "26/16"), (1000, "102/68"), (10**4, "130/87")])
+def test_the_default_parameters(clients: int, expected: str) -> None:
+    """The figures of docs/masked.md: corrupt 0.05, dropout 0.1, sigma 64."""
+    own = MaskedParameters()
+    found = choose_neighbourhood(clients, own.corrupt, own.dropout, own.mode, own.sigma, own.eta)
+    assert f"{found.degree}/{found.threshold}" == expected
+    assert found.sigma == 64
 
 
 def test_shares_are_decimals() -> None:
@@ -169,8 +203,8 @@ def test_what_makes_no_sense_is_refused(clients: int, corrupt: float, dropout: f
 
 def test_what_a_client_sends() -> None:
     """Bell et al. count 2k keys and 5k-4 words of 256 bits beside the vector; a round here sends less than that."""
-    found = choose_neighbourhood(1000, 0.05, 0.05)
+    found = choose_neighbourhood(1000, 0.05, 0.05, sigma=40)
     sent = upload_bytes(found, 250_000, 32)
-    assert sent == {"advertise": 160, "share": 82 * 62, "contribute": 10**6, "confirm": 64, "unmask": 33 * 62}
+    assert sent == {"advertise": 160, "share": 114 * 62, "contribute": 10**6, "confirm": 64, "unmask": 33 * 62}
     assert sum(sent.values()) - 10**6 < (2 * 62 + 5 * 62 - 4) * 32
     assert upload_bytes(choose_neighbourhood(1000, 0.05, 0.05, "curious"), 3, 17)["confirm"] == 0

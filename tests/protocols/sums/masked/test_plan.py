@@ -152,12 +152,14 @@ def test_parameters_are_checked(parameters: dict[str, object], contributions: in
 
 
 def test_a_cohort_that_no_neighbourhood_serves_is_refused() -> None:
+    plan = plan_of(LAYOUT, 100, corrupt=0.5, dropout=0.5)  # can be read: a task of an earlier version may have it
+    assert plan.describe()["neighbourhood"] is None
     with pytest.raises(ParameterError, match="a dropout of at most"):
-        plan_of(LAYOUT, 100, corrupt=0.5, dropout=0.5)
+        plan.neighbourhood(100)
 
 
 def test_the_plan_knows_the_neighbourhood_of_any_cohort() -> None:
-    plan = plan_of(contributions=1000, corrupt=0.05, dropout=0.05)
+    plan = plan_of(contributions=1000, corrupt=0.05, dropout=0.05, sigma=40)
     assert (plan.neighbourhood(1000).degree, plan.neighbourhood(1000).threshold) == (62, 43)
     assert plan.neighbourhood(100).threshold == 11
     facts = json.loads(json.dumps(plan.describe()))

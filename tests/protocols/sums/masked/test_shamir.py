@@ -1,28 +1,21 @@
 from __future__ import annotations
 
-from itertools import combinations, product
-from random import Random
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.crypto.domain import digest
 from protocols.errors import CodecError, ParameterError
 from protocols.sums.masked import shamir
-from protocols.sums.masked.field import PRIME, decode, inverses, value_at
-from protocols.sums.masked.shamir import SHARE_BYTES, combine, combine_checked, split
+from protocols.sums.masked.field import PRIME, inverses, value_at
+from protocols.sums.masked.shamir import SHARE_BYTES, combine, split
 
 SECRET = bytes(range(32))
 
 
 def shares_of(secret: bytes, threshold: int, points: list[int]) -> dict[int, bytes]:
     return dict(zip(points, split(secret, threshold, points), strict=True))
-
-
-def damaged(shares: dict[int, bytes], points: list[int]) -> dict[int, bytes]:
-    """Other values at `points`, which lie on no polynomial of their own."""
-    return shares | {point: digest("damage", point) + b"\0" for point in points}
 
 
 def test_the_field_is_one() -> None:
@@ -39,6 +32,20 @@ def test_the_field_is_one() -> None:
     assert PRIME > 2**256
     assert all(passes(PRIME, base) for base in bases)
     assert not any(all(passes(n, base) for base in bases) for n in range(2**256 + 1, PRIME, 2))
+
+
+def through(values: dict[int, int]) -> list[int]:
+    """Coefficients of the polynomial through all values (Lagrange)."""
+    total = [0] * len(values)
+    for x, y in values.items():
+        product = [y]
+        for other in values:
+            if other != x:
+                scale = pow(x - other, -1, PRIME)
+                shifted = [0, *product]
+                product = [(a - other * b) * scale % PRIME for a, b in zip(shifted, [*product, 0], strict=True)]
+        total = [(a + b) % PRIME for a, b in zip(total, product, strict=True)]
+    return total
 
 
 @given(secret=st.binary(min_size=32, max_size=32), threshold=st.integers(1, 6), extra=st.integers(0, 4))
@@ -62,8 +69,7 @@ def test_fewer_shares_say_nothing() -> None:
     shares = shares_of(SECRET, 3, [1, 2, 3])
     seen = {point: int.from_bytes(shares[point], "little") for point in (1, 2)}
     for other in (0, 1, 2**256 - 1):
-        polynomial = decode(seen | {PRIME - 1: 0}, 3)
-        assert polynomial is not None
+        polynomial = through(seen | {PRIME - 1: 0})
         # add a multiple of (x-1)(x-2), which is 2 at 0 and leaves both shares as they are
         (half,) = inverses([2])
         multiple = (other - value_at(polynomial, 0)) * half % PRIME
@@ -86,8 +92,8 @@ def test_coefficients_are_uniform_and_fresh() -> None:
 
 def test_exactly_t_of_the_lowest_points_are_used() -> None:
     shares = shares_of(SECRET, 3, [1, 2, 3, 4, 5])
-    assert combine(damaged(shares, [4, 5]), 3) == SECRET
-    assert combine(damaged(shares, [3]), 3) != SECRET
+    assert combine(shares | {4: bytes(33), 5: bytes(33)}, 3) == SECRET
+    assert combine(shares | {3: bytes(33)}, 3) != SECRET
 
 
 @pytest.mark.parametrize(
@@ -111,9 +117,8 @@ def test_what_cannot_be_split(secret: bytes, threshold: int, points: list[int]) 
 def test_too_few_shares_are_refused() -> None:
     shares = shares_of(SECRET, 3, [1, 2, 3])
     del shares[2]
-    for call in (lambda: combine(shares, 3), lambda: combine_checked(shares, 3, lambda _: True)):
-        with pytest.raises(ParameterError, match="3 shares are needed, got 2"):
-            call()
+    with pytest.raises(ParameterError, match="3 shares are needed, got 2"):
+        combine(shares, 3)
 
 
 @pytest.mark.parametrize("share", [b"", bytes(32), bytes(34), PRIME.to_bytes(33, "little"), b"\xff" * 33])
@@ -121,9 +126,6 @@ def test_a_share_that_is_no_field_element(share: bytes) -> None:
     shares = shares_of(SECRET, 2, [1, 2, 3]) | {2: share}
     with pytest.raises(CodecError, match="point 2"):
         combine(shares, 2)
-    assert combine_checked(shares, 2, SECRET.__eq__) == (SECRET, {2})
-    with pytest.raises(CodecError, match="points 2"):
-        combine_checked({p: shares[p] for p in (1, 2)}, 2, SECRET.__eq__)
 
 
 def test_a_value_that_is_no_secret() -> None:
@@ -131,62 +133,3 @@ def test_a_value_that_is_no_secret() -> None:
     wrong = {1: (2**256).to_bytes(SHARE_BYTES, "little")}
     with pytest.raises(CodecError, match="wrong"):
         combine(wrong, 1)
-    with pytest.raises(CodecError):
-        combine_checked(wrong, 1, lambda _: True)
-
-
-@pytest.mark.parametrize("threshold", [1, 2, 3, 5])
-@pytest.mark.parametrize("extra", range(5))
-def test_every_wrong_share_that_can_be_found_is_named(threshold: int, extra: int) -> None:
-    points = list(range(2, 2 + threshold + extra))
-    shares = shares_of(SECRET, threshold, points)
-    for size in range((extra + 1) // 2 + 1):
-        for wrong in combinations(points, size):
-            secret, named = combine_checked(damaged(shares, list(wrong)), threshold, SECRET.__eq__)
-            assert secret == SECRET
-            unseen = not set(wrong) & set(points[:threshold])
-            assert named == (frozenset() if unseen else set(wrong))
-
-
-@pytest.mark.parametrize("threshold", [2, 3])
-@pytest.mark.parametrize("extra", range(4))
-def test_too_many_wrong_shares_never_give_a_secret(threshold: int, extra: int) -> None:
-    points = list(range(1, 1 + threshold + extra))
-    shares = shares_of(SECRET, threshold, points)
-    for size in range((extra + 1) // 2 + 1, len(points) + 1):
-        for wrong in combinations(points, size):
-            if not set(wrong) & set(points[:threshold]):
-                continue
-            with pytest.raises(CodecError, match="too many"):
-                combine_checked(damaged(shares, list(wrong)), threshold, SECRET.__eq__)
-
-
-def test_another_polynomial_does_not_pass() -> None:
-    """A majority that agrees on another secret is not believed: the commitment decides."""
-    points = list(range(1, 8))
-    shares = shares_of(SECRET, 3, points) | shares_of(bytes(32), 3, points[:6])
-    with pytest.raises(CodecError):
-        combine_checked(shares, 3, SECRET.__eq__)
-
-
-@given(seed=st.integers(0, 2**32), size=st.integers(1, 12), extra=st.integers(0, 9), wrong=st.integers(0, 4))
-@settings(max_examples=60, deadline=None)
-def test_the_decoder_finds_the_polynomial(seed: int, size: int, extra: int, wrong: int) -> None:
-    rng = Random(seed)
-    polynomial = [rng.randrange(PRIME) for _ in range(size - 1)] + [rng.randrange(1, PRIME)]
-    points = rng.sample(range(1, 2**31), size + extra)
-    values = {point: value_at(polynomial, point) for point in points}
-    for point in rng.sample(points, min(wrong, extra // 2)):
-        values[point] = rng.randrange(PRIME)
-    assert decode(values, size) == polynomial
-
-
-def test_the_decoder_knows_when_there_is_none() -> None:
-    for constant, values in product((0, 1), ([1, 1, 1], [1, 2, 4], [0, 0, 1])):
-        points = dict(enumerate((value + constant for value in values), 1))
-        found = decode(points, 1)
-        if len(set(values)) == 3:
-            assert found is None
-        else:
-            assert found == ([] if constant == 0 and values[0] == 0 else [values[0] + constant])
-    assert decode({1: 5}, 2) is None

@@ -58,6 +58,7 @@ def test_the_digest_is_pinned() -> None:
         {"schedule": {"cohort_size": 6, "rounds": 10}},
         {"seed": b64encode(bytes([1]) + bytes(31))},
         {"organiser": {"key": b64encode(bytes(32)), "scope": "movies"}},
+        {"evaluation": {"every": 5}},
     ],
     ids=lambda changes: next(iter(changes)),
 )

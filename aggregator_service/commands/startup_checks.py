@@ -1,0 +1,74 @@
+"""What `hushrec-server serve` checks before it starts: TLS files, and settings that are probably mistakes."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+from aggregator_service.commands.common import CommandError
+from aggregator_service.settings import Settings, is_loopback
+
+__all__ = ["check_tls_files", "doubtful_settings"]
+
+_PREFIX: Final = "HUSHREC_"
+_NEAR: Final = 0.85
+_CLIENT: Final = "ALLOW_HTTP CERTIFICATE CLIENT_CERT CLIENT_KEY CODE IDENTITY INVITATION ISSUER ORGANISER"
+_TESTS: Final = "ARTIFACTS CHROMIUM CRASH_AT TEST_POSTGRES"
+_OTHERS: Final = (*_CLIENT.split(), *_TESTS.split())
+"""Variables of the clients' commands and of the tests."""
+
+
+def check_tls_files(settings: Settings) -> None:
+    """Raise `CommandError` for a TLS file that cannot be read or is another than it should be, which it names."""
+    certificate, key, authority = settings.tls_cert, settings.tls_key, settings.client_ca
+    for path in filter(None, (certificate, key, authority)):
+        if not os.access(path, os.R_OK):
+            raise CommandError(f"cannot read {path}")
+    for option, given in (("tls-cert", certificate), ("client-ca", authority)):
+        if given is not None and "CERTIFICATE" not in _kinds(given):
+            raise CommandError(f"--{option} {given} holds no certificate{_swapped(given)}")
+    if key is not None and not any(kind.endswith("PRIVATE KEY") for kind in _kinds(key)):
+        raise CommandError(f"--tls-key {key} holds no private key{_swapped(key)}")
+    if certificate is not None and key is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
+        except ssl.SSLError as error:
+            raise CommandError(f"--tls-cert {certificate} and --tls-key {key} do not fit: {error.reason}") from error
+
+
+def _no_password() -> str:
+    raise CommandError("the private key is encrypted: decrypt it into a file of mode 0600 first")
+
+
+def _kinds(path: Path) -> list[str]:
+    """What a PEM file holds."""
+    lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+    return [line[11:-5] for line in lines if line.startswith("-----BEGIN ") and line.endswith("-----")]
+
+
+def _swapped(path: Path) -> str:
+    kinds = _kinds(path)
+    if not kinds:
+        return ": it is not a PEM file"
+    return f" but: {', '.join(sorted(set(kinds)))}. Are the files swapped?"
+
+
+def doubtful_settings(settings: Settings, variables: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for each unknown HUSHREC_* variable, and for plain HTTP beyond this machine.
+
+    variables: names of the environment's variables.
+    """
+    known = [f"{_PREFIX}{name.upper()}" for name in (*type(settings).model_fields, *_OTHERS)]
+    for name in sorted(variables):
+        if name.startswith(_PREFIX) and name not in known:
+            near = get_close_matches(name, known, 1, _NEAR)
+            yield f"unknown setting {name} is ignored{f'; did you mean {near[0]}?' if near else ''}"
+    if settings.tls_cert is None and not is_loopback(settings.host):
+        yield (
+            f"listening on {settings.host} without TLS: whoever is on the way can read tokens and contributions. Set "
+            "--tls-cert and --tls-key, or let only a proxy that terminates TLS reach this port"
+        )

@@ -1,0 +1,253 @@
+"""The stages of a one-shot round after its contributions: the committee confirms one set of survivors, then unmasks.
+
+The rows hold the state; the rules are those of `protocols.sums.oneshot.server`. A stage ends when every member that it
+waits for has answered, or at its deadline. The round fails when fewer than t members answered. The keys that absent
+members published for later rounds are deleted then, so that no further round opens without them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
+from typing import Final
+
+from sqlalchemy import delete, update
+from sqlalchemy.orm import Session
+
+from aggregator_service.compute.oneshot_unmasking import OneshotMasks
+from aggregator_service.logs import fields
+from aggregator_service.problems import Problem
+from aggregator_service.round_states import RoundEvent, next_state
+from aggregator_service.rounds.differencing import mark_retired
+from aggregator_service.rounds.masked_stages import stage_is_over
+from aggregator_service.rounds.transactions import enforce_min_difference, fail_round, missing_clients, move
+from aggregator_service.storage.committee import (
+    committee_keys,
+    delete_later_keys,
+    stated_contributions,
+    statement_bytes,
+)
+from aggregator_service.storage.database import Database, announce, count_dropouts, discard
+from aggregator_service.storage.rounds import find_round, lock_round_exclusive
+from aggregator_service.storage.schema import ContributionRow, HandoutRow, RoundRow, TaskRow
+from aggregator_service.storage.stages import add_handouts, clients_with, count_of, find_handout, message_bodies
+from aggregator_service.tasks.plans import plan_round
+from protocols.codec import Reader
+from protocols.messages import Schedule
+from protocols.messages.stages import RoundState
+from protocols.sums.oneshot.committee import Committee, make_committee
+from protocols.sums.oneshot.context import OneshotContext
+from protocols.sums.oneshot.handouts import join_confirmations
+from protocols.sums.oneshot.mechanism import own_plan
+from protocols.sums.oneshot.messages import CommitteeKey, Statement, survivors_digest
+from protocols.sums.oneshot.plan import SIGNATURE_BYTES
+
+__all__ = [
+    "committee_of",
+    "end_oneshot_stage",
+    "fail_committee_absent",
+    "fail_unopened",
+    "oneshot_context",
+    "proposed_survivors",
+    "read_oneshot_masks",
+    "take_out",
+]
+
+_LOG: Final = logging.getLogger(__name__)
+_BATCH: Final = 500
+
+
+def oneshot_context(task: TaskRow, round_: RoundRow) -> OneshotContext:
+    """Return the context to which all messages of a one-shot round are bound."""
+    return OneshotContext(
+        task_id=task.id,
+        round_number=round_.number,
+        step=round_.sum_index,
+        plan=own_plan(plan_round(task, round_).sum_plan),
+        model_digest=round_.model_digest or b"",
+        cohort=round_.cohort,
+    )
+
+
+@lru_cache(maxsize=8)
+def committee_of(database: Database, task_id: str, number: int) -> Committee:
+    """Return the committee of a round; it never changes, so it is cached. `LookupError` when there is none any more."""
+    with database.read() as session:
+        round_ = find_round(session, task_id, number)
+        keys = [] if round_ is None else committee_keys(session, round_.id)
+        if round_ is None or not keys:
+            raise LookupError("this round has no committee, or it is no longer kept")
+        return _committee(session.get_one(TaskRow, task_id), round_, keys)
+
+
+def _committee(task: TaskRow, round_: RoundRow, keys: Collection[bytes]) -> Committee:
+    """Return the committee; certificates were checked when the keys were stored, and when the round opened."""
+    return make_committee(oneshot_context(task, round_), map(CommitteeKey.decode, keys), lambda _: True)
+
+
+def end_oneshot_stage(session: Session, round_id: int, now: float) -> RoundRow:
+    """Move a one-shot round to its next state when its stage is over, or fail it; return the round.
+
+    The round stays unmasking until its release (`transactions.record_release`).
+    """
+    round_ = lock_round_exclusive(session, round_id)
+    stage_end = _STAGE_ENDS.get(round_.state)
+    if stage_end is None or not stage_is_over(session, round_, now):
+        return round_
+    count_dropouts(session, round_.state, missing_clients(session, round_))
+    task = session.get_one(TaskRow, round_.task_id)
+    event = stage_end(session, task, round_, now)
+    if event is None:
+        return round_  # the round has failed
+    entered = move(session, round_, event, now)
+    entered.handed_out = _handed_out_bytes(session, task, round_)
+    round_.deadline = now + Schedule.model_validate(task.schedule).stage_seconds
+    announce(session, task.id, "round")
+    _LOG.info("stage over", extra=fields(task=task.id, round=round_.number, event=event.value))
+    return round_
+
+
+def _end_collecting(session: Session, task: TaskRow, round_: RoundRow, now: float) -> RoundEvent | None:
+    return RoundEvent.SURVIVORS_TO_CONFIRM if _propose(session, task, round_, now) else None
+
+
+def _propose(session: Session, task: TaskRow, round_: RoundRow, now: float) -> bool:
+    """Store the digest of the contributions' set, for the committee to confirm; return False if the round failed."""
+    plan = own_plan(plan_round(task, round_).sum_plan)
+    stated = stated_contributions(session, round_.id)
+    floor = Schedule.model_validate(task.schedule).min_clients
+    if len(stated) < floor:
+        reason = f"{len(stated)} of {round_.cohort} clients contributed in time, but {floor} are needed"
+        fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now)
+        return False
+    if not enforce_min_difference(session, task, round_, now):
+        return False
+    digest = survivors_digest([Statement.read(plan, Reader(row.statement)) for row in stated])
+    session.execute(delete(HandoutRow).where(HandoutRow.round_id == round_.id, HandoutRow.kind == "survivors"))
+    add_handouts(session, round_.id, "survivors", {"": digest})
+    return True
+
+
+def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, now: float) -> RoundEvent | None:
+    confirmed = message_bodies(session, round_.id, "confirm")
+    if len(confirmed) < own_plan(plan_round(task, round_).sum_plan).threshold:
+        fail_committee_absent(session, task, round_, now)
+        return None
+    body = join_confirmations(session.scalars(clients_with(round_.id, "committee")).all(), confirmed)
+    add_handouts(session, round_.id, "confirmations", {"": body})
+    return RoundEvent.CONFIRMED
+
+
+_StageEnd = Callable[[Session, TaskRow, RoundRow, float], RoundEvent | None]
+_STAGE_ENDS: Final[Mapping[str, _StageEnd]] = {
+    RoundState.COLLECTING: _end_collecting,
+    RoundState.CONFIRMING: _hand_out_confirmations,
+}
+
+
+def _handed_out_bytes(session: Session, task: TaskRow, round_: RoundRow) -> int:
+    """Return the bytes that the committee fetches in the round's state, if all of it does."""
+    if round_.state == RoundState.UNMASKING:
+        return round_.committee * SIGNATURE_BYTES * count_of(session, round_.id, "confirm")
+    survivors, length = statement_bytes(session, round_.id)
+    sealed = survivors * own_plan(plan_round(task, round_).sum_plan).sealed_bytes
+    return round_.committee * (length + sealed)
+
+
+def proposed_survivors(session: Session, round_id: int) -> bytes | None:
+    """Return the digest of the set that the committee is asked to confirm; None before there is one."""
+    found = find_handout(session, round_id, "survivors")
+    return None if found is None else found.body
+
+
+def fail_committee_absent(session: Session, task: TaskRow, round_: RoundRow, now: float) -> None:
+    """Fail a round in which too few members of the committee answered, and delete the absent ones' later keys.
+
+    The failure does not count towards `max_failed_rounds`: the next round opens only when members publish keys again.
+    """
+    stage: Final = "unmask" if round_.state == RoundState.UNMASKING else "confirm"
+    members = set(session.scalars(clients_with(round_.id, "committee")))
+    answered = set(session.scalars(clients_with(round_.id, stage)))
+    absent = sorted(members - answered)
+    threshold = own_plan(plan_round(task, round_).sum_plan).threshold
+    delete_later_keys(session, task.id, round_.number, absent)
+    reason = (
+        f"{round_.state}: {len(answered)} of {len(members)} members of the committee answered in time, but {threshold} "
+        "are needed. The task waits until those that did not, or others, publish keys again"
+    )
+    for member in absent:
+        _LOG.warning("member of the committee absent", extra=fields(task=task.id, round=round_.number, client=member))
+    fail_round(session, task, round_, RoundEvent.COMMITTEE_ABSENT, reason, now, counts=False)
+
+
+def fail_unopened(session: Session, task: TaskRow, round_: RoundRow, now: float) -> None:
+    """Fail a round whose sum cannot be right: nothing is released."""
+    reason = (
+        "the masks do not come off the sum, so nothing is released: a contribution does not match its client's sealed "
+        "shares, or a member of the committee sent a wrong summed share"
+    )
+    fail_round(session, task, round_, RoundEvent.SUM_WRONG, reason, now)
+
+
+def take_out(
+    session: Session, round_id: int, member_id: str, survivors: bytes, clients: Collection[str], now: float
+) -> RoundRow:
+    """Take clients whose sealed share does not open out of the proposed survivors and the task; return the round.
+
+    survivors: digest of the set to which the clients belong. A new set is proposed if no member has confirmed the old
+    one; otherwise the round fails. Idempotent. Raises `Problem`: conflict (409) when the round does not confirm this
+    set, invalid-parameters (422) for a client that is not in it.
+    """
+    round_ = lock_round_exclusive(session, round_id)
+    present = set(session.scalars(clients_with(round_id, "contribute")))
+    named = sorted(set(clients))
+    if proposed_survivors(session, round_id) != survivors and present.isdisjoint(named):
+        return round_  # this request was answered before, or another member named the same clients
+    if round_.state != RoundState.CONFIRMING or proposed_survivors(session, round_id) != survivors:
+        raise Problem("conflict", "the round does not wait for confirmations of this set of survivors")
+    if not present.issuperset(named):
+        raise Problem("invalid-parameters", "only clients of the proposed set can be named")
+    task = session.get_one(TaskRow, round_.task_id)
+    mark_retired(session, named, round_.number)
+    for client in named:
+        _LOG.warning(
+            "a sealed share does not open: client retired",
+            extra=fields(task=task.id, round=round_.number, client=client, member=member_id),
+        )
+    announce(session, task.id, "round", "members")
+    if count_of(session, round_id, "confirm"):
+        reason = f"sealed shares of {', '.join(named)} do not open, but a member had confirmed the set with them"
+        fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now, counts=False)
+        return round_
+    _remove_contributions(session, round_, named)
+    if _propose(session, task, round_, now):
+        round_.state = next_state(round_.state, RoundEvent.CLIENTS_TAKEN_OUT).value
+        round_.deadline = now + Schedule.model_validate(task.schedule).stage_seconds
+    return round_
+
+
+def _remove_contributions(session: Session, round_: RoundRow, clients: Collection[str]) -> None:
+    """Delete contributions; the partial sum, which may contain them, is made anew from the others."""
+    row, ordered = ContributionRow, sorted(clients)
+    for start in range(0, len(ordered), _BATCH):
+        some = row.round_id == round_.id, row.client_id.in_(ordered[start : start + _BATCH])
+        for key in session.execute(delete(row).where(*some).returning(row.blob_key)).scalars():
+            discard(session, key)
+    if round_.folded:
+        again = update(row).where(row.round_id == round_.id).values(folded=False)
+        session.execute(again, execution_options={"synchronize_session": False})
+        discard(session, round_.partial_key)
+        round_.partial_key = round_.partial_digest = None
+        round_.folded = 0
+    session.flush()
+
+
+def read_oneshot_masks(session: Session, round_: RoundRow) -> OneshotMasks | None:
+    """Return all that a worker needs to take the masks off; None if fewer than t members sent a summed share."""
+    task = session.get_one(TaskRow, round_.task_id)
+    context = oneshot_context(task, round_)
+    shares, survivors = message_bodies(session, round_.id, "unmask"), proposed_survivors(session, round_.id)
+    if len(shares) < context.plan.threshold or survivors is None:
+        return None
+    return OneshotMasks(context, tuple(committee_keys(session, round_.id)), survivors, shares)

@@ -1,0 +1,190 @@
+"""The committee of tasks with one-shot sums: keys ahead of rounds, and what members download and report in a round."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from aggregator_service.access.principals import Enrolled, Principal
+from aggregator_service.http.authentication import CommitteeMemberIs, PrincipalOf, member_of, task_of
+from aggregator_service.http.digests import content_digest, content_length
+from aggregator_service.http.etags import not_modified
+from aggregator_service.polling.round_views import round_view
+from aggregator_service.problems import Problem
+from aggregator_service.rounds.oneshot_stages import take_out
+from aggregator_service.routes.common import (
+    OCTETS,
+    ClientId,
+    IfNoneMatch,
+    RoundNumber,
+    TaskId,
+    binary_request,
+    binary_response,
+    bytes_response,
+    guarded,
+)
+from aggregator_service.services import ServicesOf
+from aggregator_service.storage.committee import committee_keys
+from aggregator_service.storage.rounds import find_round
+from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.committee import committee_view, store_committee_key
+from aggregator_service.uploads.committee_downloads import Download, check_shares, sealed_shares, statements
+from aggregator_service.uploads.receive import receive_small_body
+from protocols.messages import BadShares, CommitteeView, RoundView
+from protocols.sums.oneshot.handouts import join_keys
+from protocols.sums.oneshot.messages import body_digest
+
+__all__ = ["rounds_router", "router"]
+
+_LONGEST_KEY: Final = 320
+_STREAMED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "content": {OCTETS: {"schema": {"type": "string", "format": "binary"}}},
+        "headers": {
+            "ETag": {"description": "Changes with the proposed survivors.", "schema": {"type": "string"}},
+            "Content-Length": {
+                "description": "A shorter body means that the set changed, or that the storage failed: ask again.",
+                "schema": {"type": "integer"},
+            },
+        },
+    },
+    304: {"description": "Not modified."},
+    **guarded("not-in-cohort"),
+}
+
+router = APIRouter(prefix="/v1/tasks/{task}/committee", tags=["committee"])
+rounds_router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}", tags=["committee"])
+
+
+@router.get("", summary="Show the committee", responses=guarded())
+def show(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> CommitteeView:
+    """Return the members of the committee and the rounds whose keys they have published; 404 without a committee."""
+    with services.database.read() as session:
+        return committee_view(session, task_of(session, principal, task))
+
+
+@router.put(
+    "/{client}/keys/{number}",
+    status_code=201,
+    summary="Publish a committee key",
+    response_class=Response,
+    openapi_extra=binary_request("The encoded key with its signature, 242 bytes and the member's id."),
+    responses={
+        201: {"description": "Published."},
+        200: {"description": "The same key was published before."},
+        **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
+    },
+)
+async def put_key(
+    services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId, client: ClientId, number: RoundNumber
+) -> Response:
+    """A member of the committee publishes its key of one of the next eight rounds. The first one stands.
+
+    A round opens when enough members have published its key.
+    """
+    member = _committee_member(principal, task, client)
+    length, digest = content_length(request, most=_LONGEST_KEY), content_digest(request)
+    document = await receive_small_body(services, request, length, digest)
+
+    def store() -> bool:
+        now = services.clock.now()
+        return services.database.transact(
+            lambda session: store_committee_key(session, task, number, member.client_id, document, now)
+        )
+
+    return Response(status_code=201 if await run_in_threadpool(store) else 200)
+
+
+@rounds_router.get(
+    "/committee",
+    summary="Fetch the committee's keys",
+    response_class=Response,
+    responses={
+        **binary_response("The encoded keys in order of the members' ids, each after its length (uint16, little)."),
+        304: {"description": "Not modified."},
+        **guarded(),
+    },
+)
+def committee(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    number: RoundNumber,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Return the keys of a round's committee; 404 for a round without one, and when later rounds have replaced it."""
+    with services.database.read() as session:
+        task_of(session, principal, task)
+        round_ = find_round(session, task, number)
+        keys = [] if round_ is None else committee_keys(session, round_.id)
+    if not keys:
+        raise Problem("not-found", "there is no such round with a committee, or its keys are no longer kept")
+    body = join_keys(keys)
+    return bytes_response(body, body_digest(body).hex(), if_none_match)
+
+
+@rounds_router.get(
+    "/statements", summary="Fetch the survivors' statements", response_class=Response, responses=_STREAMED
+)
+def get_statements(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    number: RoundNumber,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Return what the proposed survivors signed, to the committee, in the states confirming and unmasking."""
+    return _stream(statements(services, _committee_member(principal, task), number), if_none_match)
+
+
+@rounds_router.get("/shares/{client}", summary="Fetch the sealed shares", response_class=Response, responses=_STREAMED)
+def get_shares(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    number: RoundNumber,
+    client: ClientId,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Return the shares that the proposed survivors sealed for this member, in the order of their statements."""
+    return _stream(sealed_shares(services, _committee_member(principal, task, client), number), if_none_match)
+
+
+def _stream(found: Download, if_none_match: str | None) -> Response:
+    headers = {"ETag": f'"{found.survivors}"', "Cache-Control": "private"}
+    if not_modified(if_none_match, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    headers["Content-Length"] = str(found.length)
+    return StreamingResponse(found.pieces, media_type=OCTETS, headers=headers)
+
+
+@rounds_router.post("/bad-shares", summary="Name bad shares", responses=guarded("conflict", "not-in-cohort"))
+def bad_shares(
+    services: ServicesOf, member: CommitteeMemberIs, task: TaskId, number: RoundNumber, named: BadShares
+) -> RoundView:
+    """A member names clients whose sealed share does not open: they leave the task. Idempotent.
+
+    If no member has confirmed, the remaining survivors are proposed; otherwise the round fails. 409 for another set.
+    """
+    check_shares(services, member, number, named)
+
+    def write(session: Session) -> RoundView:
+        row, found = session.get_one(TaskRow, task), find_round(session, task, number)
+        if found is None:
+            raise Problem("not-found", "there is no such round")
+        survivors, now = bytes.fromhex(named.survivors_digest), services.clock.now()
+        changed = take_out(session, found.id, member.client_id, survivors, named.clients, now)
+        return round_view(session, row, changed, member, now)
+
+    return services.database.transact(write)
+
+
+def _committee_member(principal: Principal, task_id: str, client_id: str | None = None) -> Enrolled:
+    member = member_of(principal, task_id, client_id)
+    if member.role != "committee":
+        raise Problem("forbidden", "only members of the committee may do this")
+    return member

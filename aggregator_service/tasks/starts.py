@@ -1,0 +1,86 @@
+"""Tasks that start from the model of a finished task: the state of round 0, derived once and stored as a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from aggregator_service.storage.blobs import BlobStore, new_key
+from aggregator_service.storage.rounds import newest_snapshot
+from aggregator_service.storage.schema import SnapshotRow, TaskRow
+from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot
+from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
+from protocols.errors import ParameterError
+from protocols.messages import TaskRequest
+from protocols.recipes.evaluated import with_evaluation
+from protocols.recipes.registry import recipe as make_recipe
+from protocols.recipes.spectral_start import start_parameters
+
+__all__ = ["StartSource", "check_start", "check_start_alone", "store_start", "with_start"]
+
+
+@dataclass(frozen=True)
+class StartSource:
+    """The newest snapshot of a finished task: its round, and the blob's key and digest."""
+
+    task_id: str
+    terms: TaskTerms
+    round: int
+    blob_key: str
+    digest: str
+
+    @classmethod
+    def of(cls, session: Session, task: TaskRow) -> StartSource:
+        """Return `task` as a source. Raises `ParameterError` if it is not complete, or the server cannot open it."""
+        if task.opened_by != "anyone":
+            raise ParameterError(
+                f"task {task.name!r} cannot be started from: the server cannot open the sums of {task.mechanism_name!r}"
+            )
+        snapshot = newest_snapshot(session, task.id)
+        if task.state != "complete" or snapshot is None or snapshot.blob_key is None or not snapshot.round_number:
+            raise ParameterError(f"task {task.name!r} is {task.state}: only a complete task can be started from")
+        return cls(task.id, row_terms(task), snapshot.round_number, snapshot.blob_key, snapshot.digest)
+
+
+def with_start(request: TaskRequest, source: StartSource, blobs: BlobStore) -> tuple[TaskRequest, bytes]:
+    """Return `request` with the parameter `start_from`, and the encoded state of round 0.
+
+    Raises `ParameterError` if the recipe cannot start from this source, `BlobDamagedError` if the snapshot is damaged.
+    """
+    body = bytes(blobs.view(source.blob_key, source.digest))
+    state = plan_task(source.terms).recipe.decode_state(source.round, body)
+    plain = make_recipe(request.recipe.name, request.recipe.parameters)
+    recipe = with_evaluation(plain, request.evaluation, request.schedule.rounds)
+    given = request.recipe.parameters
+    parameters, start = start_parameters(recipe, given, source.task_id, source.round, body, state)
+    chosen = request.recipe.model_copy(update={"parameters": parameters})
+    return request.model_copy(update={"recipe": chosen}), start
+
+
+def check_start(request: TaskRequest) -> None:
+    """Raise `ParameterError` if a request names a start whose state of round 0 does not come with it."""
+    if request.recipe.parameters.get("start_from") is not None:
+        raise ParameterError(
+            "start_from is set by the server: create the task with hushrec-server task create --start-from TASK"
+        )
+
+
+def check_start_alone(request: TaskRequest) -> None:
+    """Raise `ParameterError` if a task that starts from a spectrum has an evaluation: its state has another form."""
+    if request.evaluation is not None:
+        raise ParameterError(
+            "a task that starts from another one cannot have an evaluation: leave out --evaluate-every"
+        )
+
+
+def store_start(session: Session, blobs: BlobStore, task: TaskRow, body: bytes) -> None:
+    """Store the state of round 0 of a new task as its snapshot of round 0."""
+    key = new_key("snapshots", task.id, 0)
+    digest = blobs.put(key, body)
+    add_snapshot(
+        session,
+        SnapshotRow(
+            task_id=task.id, round_number=0, author=SERVER_AUTHOR, digest=digest, bytes=len(body), blob_key=key
+        ),
+    )

@@ -1,0 +1,122 @@
+"""One client of a masked and one of a one-shot round of the same size, each with all that it does in a round."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from protocols.crypto.certificates import Certificate, CertifiedRole, certify, check_certificate
+from protocols.crypto.domain import SEED_BYTES
+from protocols.layout import VectorLayout, whole_route
+from protocols.sums.masked import client as masked_client
+from protocols.sums.masked import server as masked_server
+from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
+from protocols.sums.masked.key_agreement import sign_survivors
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.messages import CONFIRMATION_BYTES, join_slots
+from protocols.sums.masked.plan import encode as encode_masked
+from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import RosterEntry, make_roster
+from protocols.sums.oneshot.client import contribute
+from protocols.sums.oneshot.committee import make_committee, make_committee_key
+from protocols.sums.oneshot.context import OneshotContext
+from protocols.sums.oneshot.messages import Upload
+from protocols.sums.oneshot.plan import OneshotPlan, encode
+from protocols.sums.oneshot.policy import OneshotPolicy
+
+__all__ = ["Organiser", "masked_round_of_one", "oneshot_round_of_one"]
+
+
+class Organiser:
+    """Certifies keys, and checks certificates as every party does."""
+
+    def __init__(self) -> None:
+        self._key = Ed25519PrivateKey.generate()
+        self._public = self._key.public_key().public_bytes_raw()
+        self.mailbox = X25519PrivateKey.generate().public_key().public_bytes_raw()
+
+    def certificate(self, identity: Ed25519PrivateKey, role: CertifiedRole) -> bytes:
+        """The certificate of an identity key, 81 bytes."""
+        own = identity.public_key().public_bytes_raw()
+        return certify(self._key, "bench", own, self.mailbox, role=role, serial=0, not_after=1).encode()
+
+    def knows(self, entry: Any) -> bool:
+        """Whether the organiser certified the keys of a roster's entry, a committee key or a statement."""
+        made = Certificate.decode(entry.certificate)
+        check_certificate(self._public, "bench", entry.identity_key, entry.mailbox_key, made, now=0)
+        return True
+
+
+def oneshot_round_of_one(
+    plan: OneshotPlan, clients: int, vector: NDArray[np.float64], organiser: Organiser
+) -> Callable[[], Upload]:
+    """Return a client's whole round as a function: it checks the committee, encodes, masks, shares, seals and signs."""
+    context = OneshotContext("t_bench", 1, 0, plan, os.urandom(DIGEST_BYTES), clients)
+    keys = []
+    for place in range(plan.committee):
+        identity = Ed25519PrivateKey.generate()
+        made = organiser.certificate(identity, "committee")
+        keys.append(make_committee_key(identity, "t_bench", 1, f"m{place}", organiser.mailbox, made)[1])
+    own, route = Ed25519PrivateKey.generate(), whole_route(plan.layout)
+
+    def play() -> Upload:
+        committee = make_committee(context, keys, organiser.knows)
+        return contribute(committee, "c0", own, OneshotPolicy(), encode(plan, route, [vector]))
+
+    return play
+
+
+def masked_round_of_one(
+    layout: VectorLayout, clients: int, vector: NDArray[np.float64], organiser: Organiser, certified: bool
+) -> Callable[[], int]:
+    """Return a client's five stages as a function, in a semi-malicious round whose neighbours all take part.
+
+    The other clients' messages are made beforehand; so are this client's keys, whose time (0.2 ms) is not counted.
+    certified: whether the client checks a certificate of each member of the roster, as with an organiser.
+    """
+    plan = MASKED.plan({}, layout, clients)
+    context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
+    policy, route = ClientPolicy(), whole_route(layout)
+    names = [f"client-{number:05}" for number in range(clients)]
+    identities = {name: Ed25519PrivateKey.generate() for name in names}
+    states, entries = {}, []
+    for name, identity in identities.items():
+        states[name], body = masked_client.advertise(context, name, identity, policy)
+        public = identity.public_key().public_bytes_raw()
+        made = organiser.certificate(identity, "member")
+        entries.append(RosterEntry(name, public, organiser.mailbox, made, body))
+    roster = make_roster(context, entries)
+    one, place = names[0], roster.index(names[0])
+    near = [names[index] for index in roster.neighbours_of(place)]
+    shares = {name: masked_client.share(states[name], roster.body, lambda _: True)[1] for name in near}
+    is_member = organiser.knows if certified else lambda _: True
+
+    def play() -> int:
+        state = states[one]
+        state._single_use._left[:] = [True]  # the same advertisement in every repetition; no client can do this
+        shared, own = masked_client.share(state, roster.body, is_member)
+        inbox = inbox_of(own)
+        contributed, body = masked_client.contribute(shared, inbox, encode_masked(plan, route, [vector]))
+        confirmed, signature = masked_client.confirm(contributed, everyone)
+        _, reply = masked_client.unmask(confirmed, signed)
+        return len(own) + len(body) + len(signature) + len(reply)
+
+    def inbox_of(own: bytes) -> bytes:
+        nonlocal inbox
+        if inbox is None:
+            inbox = masked_server.inboxes(roster, {**shares, one: own})[one]
+        return inbox
+
+    inbox: bytes | None = None
+    everyone = roster.encode_set([one, *near])
+    signed = join_slots(
+        [sign_survivors(identities[name], context, roster.digest, everyone, everyone) for name in near],
+        CONFIRMATION_BYTES,
+    )
+    return play

@@ -1,0 +1,64 @@
+"""The data sets of bench/quality.py, their test rows and their validation rows.
+
+| set | users and items | held out |
+| --- | --- | --- |
+| ml-100k | all | the latest interaction |
+| ml-1m | all | the published NCF test file, with its 99 negatives |
+| gowalla | 4,000 random users, items with 8 of their check-ins or more, then users with 5 or more | a random one |
+| filmtrust | users with 10 ratings or more, as in PFedCLR | the item introduced last |
+
+A validation row is held out from the training rows in the same way; ml-1m has no times of its training rows, so
+a random one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.data.interactions import HoldOut, Interactions, LeaveOneOut, leave_one_out
+from client_sdk.data.loaders import load_dataset, load_interactions
+from client_sdk.data.subset import users_with_at_least
+from client_sdk.evaluation.leave_one_out import candidates_of
+
+__all__ = ["RANKING_SETS", "Split", "split_of"]
+
+RANKING_SETS: Final = ("filmtrust", "gowalla", "ml-100k", "ml-1m")
+_GOWALLA_USERS: Final = 4000
+_GOWALLA_DEGREE: Final = 8
+
+
+class Split(NamedTuple):
+    """Training rows with a held-out item each, and the negatives that it is ranked against, int32 (users, 99)."""
+
+    data: LeaveOneOut
+    candidates: NDArray[np.int32]
+
+
+def split_of(name: str, data_dir: Path, seed: int, validation: bool = False) -> Split:
+    """Return the test split of a set, or the validation split, which never sees a test row in training.
+
+    seed: of random held-out rows, of the Gowalla sample's negatives and of all sampled negatives.
+    """
+    order: HoldOut | None = "introduced" if name == "filmtrust" else None
+    if name == "ml-1m":
+        data = load_dataset(name, data_dir, seed)
+    else:
+        data = leave_one_out(_interactions(name, data_dir), seed, order)
+    if validation:
+        data = leave_one_out(data.train, seed + 100, order)
+    return Split(data, candidates_of(data, np.random.default_rng(seed + 1)).negatives)
+
+
+def _interactions(name: str, data_dir: Path) -> Interactions:
+    found = load_interactions(name, data_dir)
+    if name == "filmtrust":
+        return users_with_at_least(found, 10)
+    if name == "gowalla":
+        chosen = np.random.default_rng(0).permutation(found.n_users)[:_GOWALLA_USERS]
+        sample = found.where(np.isin(found.users, chosen))
+        return users_with_at_least(sample.where(sample.item_degrees()[sample.items] >= _GOWALLA_DEGREE), 5)
+    return found

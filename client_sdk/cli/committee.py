@@ -1,0 +1,120 @@
+"""`hushrec committee`: join and serve as a member of the committee of a task with one-shot sums."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+from rich.markup import escape
+
+from client_sdk.agreement.policy import Policy
+from client_sdk.cli.console import console, fail
+from client_sdk.cli.membership import (
+    AllowHttp,
+    CertificateFile,
+    IdentityFile,
+    IssuerCode,
+    IssuerScope,
+    IssuerUrl,
+    Patience,
+    TaskName,
+    certificate_choice,
+    kept_membership,
+    load_identity,
+    open_identity,
+)
+from client_sdk.cli.monitor import Monitor
+from client_sdk.client import Client
+from client_sdk.committee.member import CommitteeMember
+from client_sdk.participation.enroller import ClientOptions
+
+__all__ = ["committee"]
+
+committee = typer.Typer(
+    no_args_is_help=True, help="Take the masks off one-shot sums (for the members of a task's committee)."
+)
+
+TrustRoster = Annotated[
+    bool,
+    typer.Option(
+        "--trust-roster", help="Accept a task without an organiser: the server alone says who the clients are."
+    ),
+]
+MinCohort = Annotated[int, typer.Option(help="Refuse sums of fewer clients than this.")]
+_ANY_SIZE: Final = 1 << 62
+"""A member does not hold the model, so its size does not matter."""
+
+
+def _policy(min_cohort: int, trust_roster: bool) -> Policy:
+    return Policy(min_cohort=min_cohort, trust_roster=trust_roster, max_model_bytes=_ANY_SIZE)
+
+
+@committee.command("join")
+def join(
+    url: Annotated[str, typer.Argument(help="Address of the server.")],
+    invitation: Annotated[
+        str, typer.Option(envvar="HUSHREC_INVITATION", help="Invitation for the role committee, from the operator.")
+    ],
+    certificate: CertificateFile = None,
+    issuer: IssuerUrl = None,
+    scope: IssuerScope = None,
+    code: IssuerCode = None,
+    identity: IdentityFile = None,
+    allow_http: AllowHttp = False,
+    trust_roster: TrustRoster = False,
+    min_cohort: MinCohort = Policy.min_cohort,
+) -> None:
+    """Enrol as a member of a task's committee. Each member must be run by a different party.
+
+    The certificate must be for the role committee. Then run `hushrec committee serve`.
+
+    Example: hushrec committee join https://recs.example.org --invitation hri_... --certificate committee.json
+    """
+    who = open_identity(identity)
+    policy, options = _policy(min_cohort, trust_roster), ClientOptions(allow_http=allow_http)
+    with Client(url, who, policy=policy, options=options) as client:
+        chosen = certificate_choice(certificate, issuer, scope, code, "committee")
+        part = client.join(invitation=invitation, certificate=chosen)
+        CommitteeMember(part)  # raises unless the invitation was for this role
+    name = escape(part.terms.name)
+    console.print(
+        f"member {part.membership.client_id} of the committee of task {name}", highlight=False, soft_wrap=True
+    )
+    console.print(f"Now run, and keep running: hushrec committee serve --task {name}", soft_wrap=True)
+
+
+@committee.command("serve")
+def serve(
+    task: TaskName = None,
+    identity: IdentityFile = None,
+    allow_http: AllowHttp = False,
+    patience: Patience = None,
+    trust_roster: TrustRoster = False,
+    min_cohort: MinCohort = Policy.min_cohort,
+) -> None:
+    """Confirm the survivors of each round and send the sum of their shares, until the task ends.
+
+    Publishes a key for each of the next rounds and deletes it after the sum. It
+    may be stopped and started again at any time; run one process for each
+    member, with the same data directory. It refuses to open what could reveal
+    one client's data, and prints why.
+
+    Example: hushrec committee serve --task movies
+    """
+    who = load_identity(identity)
+    membership = kept_membership(who, task)
+    policy, options = _policy(min_cohort, trust_roster), ClientOptions(allow_http=allow_http)
+    with Client(membership.url, who, policy=policy, options=options) as client:
+        member = CommitteeMember(client.join(membership.task_id))
+        monitor = Monitor(f"committee of task {membership.task_name}")
+        try:
+            console.print(
+                f"serving in the committee of task {escape(membership.task_name)}; press Ctrl-C to stop",
+                soft_wrap=True,
+            )
+            with monitor:
+                member.serve(monitor, patience=patience)
+        finally:
+            console.print(monitor.summary())
+    if monitor.ended == "failed":
+        fail(f"task {membership.task_name!r} failed: too many consecutive rounds did not complete")

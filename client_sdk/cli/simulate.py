@@ -1,0 +1,202 @@
+"""`hushrec simulate`: train any recipe on any data in one process, without a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from client_sdk.cli.command_options import command_options
+from client_sdk.cli.console import console, fail, stderr, table
+from client_sdk.cli.data_options import ColumnsText, DataDir, Splitting, TestFile, chosen_columns, say
+from protocols.parameter_text.named_values import named_values
+
+if TYPE_CHECKING:
+    from client_sdk.data.splits import Split
+    from client_sdk.simulation.federation import SimulatedRound
+    from client_sdk.simulation.simulate import Point, SimulationRequest, SimulationResult
+    from client_sdk.simulation.simulate import Progress as OnRound
+    from protocols.messages import Evaluation
+
+__all__ = ["SimulateOptions", "simulate"]
+
+
+@dataclass(frozen=True)
+class SimulateOptions:
+    """Options of `hushrec simulate`."""
+
+    dataset: Annotated[str, typer.Option(help="Name of a data set, or path of a file or folder.")] = "synthetic"
+    data_dir: DataDir = None
+    columns: ColumnsText = None
+    test: TestFile = None
+    split: Splitting = None
+    recipe: Annotated[str, typer.Option(help="Recipe: colr, fedmf, privirec-k, rfrec, ...")] = "colr"
+    mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, paillier, masked or plain.")] = "plain"
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of the task.", show_default="100; privirec: all sums")
+    ] = None
+    cohort: Annotated[
+        int | None, typer.Option(min=1, help="Clients in each round.", show_default="60; privirec: all")
+    ] = None
+    every: Annotated[
+        int | None, typer.Option(min=1, help="Rounds between two points of the curve.", show_default="a tenth")
+    ] = None
+    users: Annotated[int, typer.Option(min=1, help="Users that are evaluated, at most; drawn at random.")] = 2000
+    recipe_parameter: Annotated[
+        list[str] | None, typer.Option("-r", help="Recipe parameter, name=value; repeatable.")
+    ] = None
+    mechanism_parameter: Annotated[
+        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
+    ] = None
+    start_from_privirec: Annotated[
+        bool, typer.Option("--start-from-privirec", help="Run privirec-k first and start from its factors.")
+    ] = False
+    recommend: Annotated[
+        list[str] | None, typer.Option(help="Id of a user to list recommendations for; repeatable.")
+    ] = None
+    evaluate_every: Annotated[
+        int | None,
+        typer.Option(min=1, help="Clients measure the model too, every so many rounds.", show_default="never"),
+    ] = None
+    stop_after: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after so many measurements without improvement.", show_default="never"),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Seed of the split, the cohorts and the training.")] = 0
+    plot: Annotated[Path | None, typer.Option(help="Write the curve to this SVG file.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False
+
+
+@command_options(SimulateOptions)
+def simulate(options: SimulateOptions) -> None:
+    """Train a recipe on any data in one process, without a server, and print its curve.
+
+    Shows HR and NDCG (or MAE and RMSE) by round beside popularity (or item
+    means), and what a round costs a client.
+
+    Example: hushrec simulate --dataset ratings.csv --recipe privirec-k --mechanism masked
+    """
+    from client_sdk.simulation.simulate import simulate as run
+
+    split, request = _split(options), _request(options)
+    with _progress_bar() as on_round:
+        result = run(split, request, on_round)
+    if options.as_json:
+        typer.echo(json.dumps(result.as_json(), indent=2))
+    else:
+        _print(result)
+    if options.plot is not None:
+        _write_plot(result, options.plot, to_error=options.as_json)
+
+
+def _split(options: SimulateOptions) -> Split:
+    from client_sdk.data.splits import load_split
+    from client_sdk.simulation.simulate import predicts_ratings
+
+    return load_split(
+        options.dataset,
+        options.data_dir,
+        columns=chosen_columns(options.columns),
+        test=options.test,
+        kind=options.split,
+        seed=options.seed,
+        by_rows=predicts_ratings(options.recipe),
+        report=None if options.as_json else say,
+    )
+
+
+def _request(options: SimulateOptions) -> SimulationRequest:
+    from client_sdk.simulation.simulate import SimulationRequest
+
+    return SimulationRequest(
+        recipe=options.recipe,
+        recipe_parameters=named_values(options.recipe_parameter or []),
+        mechanism=options.mechanism,
+        mechanism_parameters=named_values(options.mechanism_parameter or []),
+        rounds=options.rounds,
+        cohort=options.cohort,
+        every=options.every,
+        most_users=options.users,
+        seed=options.seed,
+        recommend=tuple(options.recommend or ()),
+        evaluation=_evaluation(options),
+        start_from_privirec=options.start_from_privirec,
+    )
+
+
+def _evaluation(options: SimulateOptions) -> Evaluation | None:
+    from protocols.messages import Evaluation
+
+    if options.evaluate_every is None:
+        if options.stop_after is not None:
+            fail("--stop-after needs --evaluate-every")
+        return None
+    return Evaluation(every=options.evaluate_every, stop_after=options.stop_after)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[OnRound]:
+    """Show a bar of the rounds with the newest value of the first metric, on standard error."""
+    facts = TextColumn("{task.fields[facts]}", style="cyan")
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), facts)
+    with Progress(*columns, console=stderr, transient=True) as progress:
+        bar = progress.add_task("rounds", total=None, facts="")
+
+        def on_round(done: SimulatedRound, rounds: int, point: Point | None) -> None:
+            newest = ""
+            if point is not None:
+                metric, value = next(iter(point.values.items()))
+                newest = f"{metric} {value:.4f}"
+            progress.update(bar, completed=done.number, total=rounds, facts=newest)
+
+        yield on_round
+
+
+def _print(result: SimulationResult) -> None:
+    say(f"{result.train_interactions:,} training interactions; test: {result.split}; {result.measure}")
+    if result.left_out:
+        say(f"{result.left_out:,} users without training interactions are not evaluated")
+    title = f"{result.recipe} with {result.mechanism}: {result.rounds} rounds of {result.cohort:,} clients"
+    rows = [(f"round {point.round}", *_values(result, point.values)) for point in result.points]
+    rows += [(f"control: {name}", *_values(result, values)) for name, values in result.controls.items()]
+    console.print(table(title, ("", *result.metrics), rows))
+    if result.measured:
+        _print_measured(result.measured)
+    up, down = (size / 1024 for size in (result.bytes_up, result.bytes_down))
+    say(
+        f"A client sends {up:,.1f} KiB and receives {down:,.1f} KiB a round; {result.clipped:,} values were clipped; "
+        f"the rounds took {result.seconds:.1f} s."
+    )
+    for user, items in result.recommendations.items():
+        say(f"recommended to user {user}: {', '.join(map(str, items))}")
+
+
+def _print_measured(measured: list[dict[str, float]]) -> None:
+    from protocols.recipes.evaluation_curve import MODEL_ROUND
+
+    counted = [point for point in measured if len(point) > 1]
+    names = [name for name in counted[0] if name != MODEL_ROUND] if counted else []
+    rows = [
+        (f"model of round {point[MODEL_ROUND]:.0f}", *(f"{point[name]:.4f}" for name in names)) for point in counted
+    ]
+    console.print(table("measured by the clients, on rows that they hold out", ("", *names), rows))
+
+
+def _values(result: SimulationResult, values: dict[str, float]) -> tuple[str, ...]:
+    return tuple(f"{values[metric]:.4f}" for metric in result.metrics)
+
+
+def _write_plot(result: SimulationResult, path: Path, *, to_error: bool) -> None:
+    try:
+        from client_sdk.demo.curve_plot import curve_plot
+
+        path.write_text(curve_plot(result), encoding="utf-8")
+    except ImportError as error:
+        fail(f"cannot write the plot: {error.name} is not installed", "pip install 'hushrec[plots]'")
+    (stderr if to_error else console).print(f"Plot: {path}", highlight=False, markup=False, soft_wrap=True)

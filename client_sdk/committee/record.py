@@ -1,0 +1,129 @@
+"""What a member of the committee must remember of a task: what it signed, and which sums it helped to open.
+
+A sum is opened by t members that sent their summed shares, and two groups of t members have an honest member in common.
+So it is enough that a member remembers the sets for which it sent its share. A set that it only signed, in a round that
+failed before, does not stand in the way of the next one: the member sums for its newest signature only, and never goes
+back to an earlier round.
+
+Clients are compared by their identity keys, which the organiser certified; the server chooses the client ids.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Final
+
+from client_sdk.errors import LocalFileError
+from client_sdk.local_state.signed_sets import member_tag
+from client_sdk.local_state.store import ClientStore
+from protocols.codec import b64decode, b64encode
+from protocols.errors import RefusalError
+from protocols.sums.oneshot.member import Ledger
+
+__all__ = ["CommitteeRecord", "client_tag", "load_record", "store_record"]
+
+_NAME: Final = "committee.json"
+_TAG_BYTES: Final = 16
+_DIGEST_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class CommitteeRecord:
+    """The record of one member in one task.
+
+    round_number: newest round in which it signed; 0 for none. sum_index: the sum of that round. released: sets of
+    client tags whose sums over the same data it helped to open, the newest last. signed: digest of the survivors that
+    it signed in that round. summed: whether it has sent, or may have sent, its summed share; the newest set of
+    `released` is then final. closed: newest round that is over for this member: its key is deleted, and no key for it
+    is made again.
+    """
+
+    round_number: int = 0
+    sum_index: int = 0
+    released: tuple[frozenset[str], ...] = ()
+    signed: bytes | None = None
+    summed: bool = False
+    closed: int = 0
+
+    def ledger_of(self, round_number: int, sum_index: int, same_data: bool) -> Ledger:
+        """Return the ledger with which this member judges a set in a round.
+
+        same_data: whether all sums of the task are over the same data. Raises `RefusalError` for a round or a sum
+        before the newest one, and for a newest round with another sum.
+        """
+        if round_number <= self.closed or round_number < self.round_number or sum_index < self.sum_index:
+            raise RefusalError(
+                f"the server repeats round {round_number} (sum {sum_index}) after this member took part in round "
+                f"{self.round_number} (sum {self.sum_index}) and closed round {self.closed}"
+            )
+        if round_number == self.round_number:
+            if sum_index != self.sum_index:
+                raise RefusalError(f"the server announces round {round_number} with another sum than before")
+            return Ledger(self.released, self.signed)
+        over = tuple(dict.fromkeys(self.released if self.summed else self.released[:-1]))
+        return Ledger(over if same_data or sum_index == self.sum_index else ())
+
+    def with_signature(self, round_number: int, sum_index: int, ledger: Ledger) -> CommitteeRecord:
+        """Return the record after `ledger` was signed in a round: to be stored before the signature is sent."""
+        again = round_number == self.round_number and ledger.signed == self.signed
+        return replace(
+            self,
+            round_number=round_number,
+            sum_index=sum_index,
+            released=ledger.released,
+            signed=ledger.signed,
+            summed=again and self.summed,
+        )
+
+    def close(self, round_number: int) -> CommitteeRecord:
+        """Return the record after round `round_number` is over for this member."""
+        return replace(self, closed=max(self.closed, round_number))
+
+    def encode(self) -> bytes:
+        """Return the record as JSON."""
+        content = {
+            **vars(self),
+            "signed": None if self.signed is None else b64encode(self.signed),
+            "released": [
+                b64encode(b"".join(sorted(bytes.fromhex(tag) for tag in clients))) for clients in self.released
+            ],
+        }
+        return json.dumps(content).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> CommitteeRecord:
+        """Return the record in `body`; `ValueError`, `TypeError` or `KeyError` for what `encode` did not make."""
+        content = json.loads(body)
+        signed = content.pop("signed")
+        return cls(
+            released=tuple(map(_split, content.pop("released"))),
+            signed=None if signed is None else b64decode(signed, _DIGEST_BYTES),
+            **content,
+        )
+
+
+def client_tag(identity_key: bytes) -> str:
+    """Return what stands for the client with this identity key in a record."""
+    return member_tag(identity_key).hex()
+
+
+def load_record(client_store: ClientStore, task_id: str) -> CommitteeRecord:
+    """Return this member's record of one task; `LocalFileError` when it is damaged."""
+    body = client_store.read(task_id, _NAME)
+    try:
+        return CommitteeRecord() if body is None else CommitteeRecord.decode(body)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise LocalFileError(f"the committee record of task {task_id} is damaged") from error
+
+
+def store_record(client_store: ClientStore, task_id: str, record: CommitteeRecord) -> None:
+    """Store this member's record of one task, replacing the one before."""
+    client_store.write(task_id, _NAME, record.encode())
+
+
+def _split(text: str) -> frozenset[str]:
+    body = b64decode(text)
+    if len(body) % _TAG_BYTES:
+        raise ValueError(f"a set has whole tags of {_TAG_BYTES} bytes, got {len(body)} bytes")
+    return frozenset(body[start : start + _TAG_BYTES].hex() for start in range(0, len(body), _TAG_BYTES))

@@ -1,0 +1,81 @@
+"""The best measured model of a task with federated evaluation, for tasks that end with it.
+
+Where anyone can open the sums, the server keeps the snapshot of the best model. Where only members can, a device keeps
+the best model that it passes while it catches up, and nothing is requested for it: which model was the best follows
+from opened sums, so a request that depends on it would tell the server about them.
+"""
+
+from __future__ import annotations
+
+from client_sdk.agreement.terms import TaskTerms
+from client_sdk.api.calls import ApiCalls
+from client_sdk.api.effects import Program
+from client_sdk.errors import ContractBroken, ModelUnavailable
+from client_sdk.local_state.best_state import keep_best_state, read_best_state
+from client_sdk.local_state.store import ClientStore
+from client_sdk.model.snapshots import read_snapshot
+from protocols.messages import SnapshotView
+from protocols.recipes.base import ModelState, Recipe
+from protocols.recipes.evaluated import Evaluated
+from protocols.recipes.evaluation_curve import Curve
+
+__all__ = ["best_model", "curve_of", "ends_with_best", "keep_if_best"]
+
+
+def curve_of(recipe: Recipe, state: ModelState) -> Curve | None:
+    """Return the measurements in `state`; None for a task without federated evaluation."""
+    return recipe.curve(state) if isinstance(recipe, Evaluated) else None
+
+
+def ends_with_best(recipe: Recipe) -> bool:
+    """Return whether the task ends with the best measured model."""
+    return isinstance(recipe, Evaluated) and recipe.evaluation.keep == "best"
+
+
+def best_round(recipe: Recipe, state: ModelState) -> int | None:
+    """Return the round after which the model was best, by the curve in `state`; None without a measurement."""
+    curve = curve_of(recipe, state)
+    return None if curve is None or curve.best is None else curve.best.model_round
+
+
+def keep_if_best(terms: TaskTerms, store: ClientStore | None, before: ModelState | None, after: ModelState) -> None:
+    """Store `before` if the curve in the state `after` it says that it is the best model so far.
+
+    Only in tasks that end with the best model and whose sums the server cannot open.
+    """
+    if store is None or before is None or terms.opened_by == "anyone" or not ends_with_best(terms.recipe):
+        return
+    if best_round(terms.recipe, after) == before.round_number:
+        keep_best_state(store, terms.task_id, terms.recipe, before)
+
+
+def best_model(
+    calls: ApiCalls, terms: TaskTerms, store: ClientStore | None, newest: ModelState, view_group: int | None
+) -> Program[ModelState]:
+    """Return the best measured model by the curve in the state `newest`; `newest` itself without a measurement.
+
+    Raises `ModelUnavailable` where this device has not kept it and may not request it, `ContractBroken` when the server
+    announces the model of another round.
+    """
+    number = best_round(terms.recipe, newest)
+    if number is None or number == newest.round_number:
+        return newest
+    if number == 0:
+        return terms.recipe.initial_state(terms.seed)
+    if terms.opened_by != "anyone":
+        kept = None if store is None else read_best_state(store, terms.task_id, terms.recipe)
+        if kept is None or kept.round_number != number:
+            raise ModelUnavailable(number, f"the best model, of round {number}, was not kept on this device")
+        return kept
+    view = yield from calls.best_snapshot(terms.task_id)
+    body = None if view is None else (yield from calls.snapshot(terms.task_id, view, terms.longest_snapshot))
+    if view is None or body is None:
+        raise ModelUnavailable(number, f"the server does not keep the best model, of round {number}")
+    _check(terms, view, number)
+    return read_snapshot(terms, None, view_group, view, body).state
+
+
+def _check(terms: TaskTerms, view: SnapshotView, number: int) -> None:
+    if view.round != number:
+        detail = f"the best model is announced as that of round {view.round}, but the curve says round {number}"
+        raise ContractBroken("GET", f"/v1/tasks/{terms.task_id}/snapshots/best", 200, detail)

@@ -1,0 +1,284 @@
+"""Trains any recipe on any split in one process, and measures the model between the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isnan
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.data.errors import DataError
+from client_sdk.data.interactions import Interactions
+from client_sdk.data.splits import Split
+from client_sdk.model.recommendation import top_items
+from client_sdk.simulation.federation import Federation, SimulatedRound
+from client_sdk.simulation.measures import measure_of
+from client_sdk.simulation.traffic_costs import wire_traffic
+from client_sdk.training.base import TrainingConfig
+from protocols.errors import ParameterError
+from protocols.messages.evaluation import Evaluation
+from protocols.recipes.base import ModelState, Recipe
+from protocols.recipes.evaluated import Evaluated
+from protocols.recipes.evaluation_curve import MODEL_ROUND
+from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.privirec.state import privirec_state
+from protocols.recipes.recommended import parameters_for
+from protocols.recipes.registry import recipe as make_recipe
+
+__all__ = ["Point", "SimulationRequest", "SimulationResult", "predicts_ratings", "simulate"]
+
+_ROUNDS: Final = 100
+_COHORT: Final = 60
+_COHORT_OF_RATINGS: Final = 1000
+_OF_RATINGS: Final = ("rfrec", "rfrecf")
+_START_COMPONENTS: Final = 128
+_POINTS: Final = 10  # of a curve, unless `every` is given
+
+
+@dataclass(frozen=True)
+class SimulationRequest:
+    """What to simulate. The defaults suit the recipe and the data.
+
+    recipe_parameters, mechanism_parameters: by name; `items` follows from the data, and so does the range of ratings.
+    mechanism: "masked" adds ring elements without masks, which gives the same bits; the others encrypt and decrypt.
+    training: settings of the local training; None for the recipe's defaults. rounds, cohort: None for 100 rounds of 60
+    clients, or of up to 1,000 if the recipe predicts ratings, because its paper sums over everyone. A recipe that sums
+    the same data again (PriviRec) needs all clients, and ends by itself. every: rounds between two points of the curve;
+    None for ten points. most_users: users that are evaluated, at most. recommend: ids of users, as in the data, to list
+    recommendations for. evaluation: how the clients measure the model themselves, on rows of their training data that
+    they hold out; None for not at all. start_from_privirec: whether a `privirec-k` task of all clients runs first, in
+    plain sums, and the task starts from its factors.
+    """
+
+    recipe: str = "colr"
+    recipe_parameters: Mapping[str, Any] = field(default_factory=dict)
+    mechanism: str = "plain"
+    mechanism_parameters: Mapping[str, Any] = field(default_factory=dict)
+    training: TrainingConfig | None = None
+    rounds: int | None = None
+    cohort: int | None = None
+    every: int | None = None
+    most_users: int = 2000
+    seed: int = 0
+    recommend: Sequence[str] = ()
+    evaluation: Evaluation | None = None
+    start_from_privirec: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    """The model after a round. values: metrics by name. loss: of the round; None before the first and without training.
+
+    seconds: of all rounds until then, without measuring.
+    """
+
+    round: int
+    values: dict[str, float]
+    loss: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """The curve of a simulated task, beside controls, and what a round costs.
+
+    split, measure: in words. left_out: users with test but without training interactions. bytes_up, bytes_down: of one
+    client in one round, as `hushrec cost` counts them. recommendations: ids of items by id of the user. measured: the
+    figures of each federated measurement.
+    """
+
+    recipe: str
+    recipe_parameters: dict[str, Any]
+    mechanism: str
+    mechanism_parameters: dict[str, Any]
+    users: int
+    items: int
+    train_interactions: int
+    test_interactions: int
+    split: str
+    measure: str
+    left_out: int
+    rounds: int
+    cohort: int
+    seed: int
+    clipped: int
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+    points: list[Point]
+    controls: dict[str, dict[str, float]]
+    recommendations: dict[str, list[Any]]
+    measured: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics, the most important first."""
+        return tuple(self.points[-1].values)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as a JSON object."""
+        return asdict(self)
+
+
+Progress = Callable[[SimulatedRound, int, Point | None], None]
+"""Is called after each round with the round, the number of rounds in all, and the newest point of the curve."""
+
+
+def predicts_ratings(recipe: str) -> bool:
+    """Return whether a recipe predicts ratings instead of ranking items."""
+    return recipe in _OF_RATINGS
+
+
+def simulate(split: Split, request: SimulationRequest, progress: Progress | None = None) -> SimulationResult:
+    """Train on `split.train` and return the curve on `split.test`.
+
+    The sums are computed by the mechanism's own arithmetic; only the network is left out. Raises `ParameterError` for
+    parameters that do not fit, and `DataError` for data that the recipe cannot use.
+    """
+    if request.mechanism == "oneshot":
+        raise ParameterError("one-shot sums are not simulated: choose masked, whose sums are the same up to rounding")
+    federation = _federation(split, request)
+    recipe = federation.recipe
+    measure, left_out = measure_of(
+        split, ratings=predicts_ratings(recipe.name), most_users=request.most_users, seed=request.seed
+    )
+    asked = [_user(split.train, name) for name in request.recommend]
+    rounds = _rounds(recipe, request.rounds)
+    every = request.every or max(1, rounds // _POINTS)
+    points: list[Point] = []
+    clipped, seconds = 0, 0.0
+
+    def measured(number: int, loss: float) -> None:
+        if _can_score(federation):
+            points.append(Point(number, measure.values(federation.scores), None if isnan(loss) else loss, seconds))
+
+    measured(0, float("nan"))
+    started = perf_counter()
+    for done in federation.run(rounds):
+        seconds += perf_counter() - started
+        clipped += done.clipped
+        if done.number % every == 0 or done.number == rounds or recipe.is_done(federation.state):
+            measured(done.number, done.loss)
+        if progress is not None:
+            progress(done, rounds, points[-1] if points else None)
+        started = perf_counter()
+    if not points:
+        raise ParameterError(
+            f"after {rounds} rounds, recipe {recipe.name!r} cannot score items yet: choose more rounds"
+        )
+    traffic = wire_traffic(
+        recipe, federation.mechanism, dict(request.mechanism_parameters), federation.cohort_size, rounds
+    )
+    return SimulationResult(
+        recipe=recipe.name,
+        recipe_parameters=recipe.parameters.model_dump(mode="json"),
+        mechanism=request.mechanism,
+        mechanism_parameters=dict(request.mechanism_parameters),
+        users=split.train.n_users,
+        items=split.train.n_items,
+        train_interactions=split.train.size,
+        test_interactions=split.test.size,
+        split=split.words,
+        measure=measure.words,
+        left_out=left_out,
+        rounds=federation.state.round_number,
+        cohort=federation.cohort_size,
+        seed=request.seed,
+        clipped=clipped,
+        bytes_up=traffic.up_bytes / rounds,
+        bytes_down=traffic.down_bytes / rounds,
+        seconds=seconds,
+        points=points,
+        controls=measure.controls(np.random.default_rng([request.seed, 6])),
+        recommendations={
+            name: _recommended(federation, user) for name, user in zip(request.recommend, asked, strict=True)
+        },
+        measured=_measured(federation),
+    )
+
+
+def _measured(federation: Federation) -> list[dict[str, float]]:
+    recipe = federation.recipe
+    if not isinstance(recipe, Evaluated):
+        return []
+    curve = recipe.curve(federation.state)
+    return [{MODEL_ROUND: point.model_round, **curve.metrics(point)} for point in curve.points]
+
+
+def _federation(split: Split, request: SimulationRequest) -> Federation:
+    train = split.train
+    parameters: dict[str, Any] = {"items": train.n_items}
+    if predicts_ratings(request.recipe):
+        parameters |= _range_of_ratings(split)
+    parameters |= request.recipe_parameters
+    if request.start_from_privirec:
+        parameters = parameters_for(request.recipe, parameters, started=True)
+    made = make_recipe(request.recipe, parameters)
+    able = np.flatnonzero(train.user_degrees())
+    usual = _COHORT_OF_RATINGS if predicts_ratings(request.recipe) else _COHORT
+    cohort = request.cohort or (able.size if made.frozen_cohort else min(usual, able.size))
+    if cohort > able.size:
+        raise ParameterError(f"a cohort of {cohort} is greater than the {able.size} users with training interactions")
+    groups: NDArray[np.int64] | None = None
+    if made.device_groups > 1:
+        groups = np.random.default_rng([request.seed, 7]).permutation(train.n_users) % made.device_groups
+    return Federation(
+        train, request.recipe, parameters, request.mechanism, request.mechanism_parameters, request.training, cohort,
+        request.seed, user_groups=groups, masks=False, evaluation=request.evaluation,
+        schedule_rounds=_rounds(made, request.rounds),
+        start=_spectrum(train, able.size, request.seed) if request.start_from_privirec else None,
+    )  # fmt: skip
+
+
+def _spectrum(train: Interactions, clients: int, seed: int) -> ModelState:
+    """Return the last state of a `privirec-k` task of all clients."""
+    parameters = {"items": train.n_items, "components": min(_START_COMPONENTS, train.n_items), "rayleigh_ritz": True}
+    made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=seed)
+    for _ in made.run(_rounds(made.recipe, None)):
+        pass
+    return made.state
+
+
+def _range_of_ratings(split: Split) -> dict[str, float]:
+    found = [side.ratings for side in (split.train, split.test)]
+    if any(side is None for side in found):
+        raise DataError("this recipe learns from ratings, and the data has none")
+    values = np.concatenate([side for side in found if side is not None])
+    if not values.size or values.min() == values.max():
+        raise DataError("all ratings are equal, so there is nothing to learn from them")
+    return {"rating_min": float(values.min()), "rating_max": float(values.max())}
+
+
+def _rounds(recipe: Recipe, given: int | None) -> int:
+    if isinstance(recipe, PriviRecK):
+        return min(given or recipe.steps, recipe.steps)
+    return given or _ROUNDS
+
+
+def _can_score(federation: Federation) -> bool:
+    if not isinstance(federation.recipe, PriviRecK):
+        return True
+    return privirec_state(federation.state).sum_index > 1  # the first sum is that of the items' degrees
+
+
+def _user(train: Interactions, name: str) -> int:
+    """Return the number of the user with an id, or with a number if the data has no ids."""
+    ids = np.arange(train.n_users) if train.user_ids is None else train.user_ids
+    found = np.flatnonzero(ids.astype(str) == name)
+    if not found.size:
+        raise DataError(f"no user has the id {name!r}")
+    if not train.positives(int(found[0])).size:
+        raise DataError(f"user {name!r} has no training interactions")
+    return int(found[0])
+
+
+def _recommended(federation: Federation, user: int, count: int = 10) -> list[Any]:
+    """Return the ids of the best items that the user does not have."""
+    train = federation.train
+    seen = train.positives(user)
+    best = top_items(federation.scores(np.array([user]))[0], seen, min(count, train.n_items - seen.size)).items
+    return [int(item) for item in best] if train.item_ids is None else train.item_ids[best].tolist()

@@ -1,0 +1,114 @@
+"""The chain of the aggregates that a member has absorbed, and other members' signed statements of it.
+
+A server could hand different members different aggregates. So each member keeps a digest over all aggregates that it
+downloaded, whether they opened or not, and states it in the header Aggregate-Chain of its next contribution, which its
+request signature covers. The contributions of a round thus state what its members hold of all rounds before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.codec import exact
+from protocols.crypto.domain import digest
+from protocols.crypto.http_signature import SignedRequest, verify_request
+from protocols.errors import SignatureError
+
+__all__ = [
+    "AGGREGATE_CHAIN",
+    "CHAIN_BYTES",
+    "AggregateChain",
+    "StatedChain",
+    "extend_chain",
+    "first_chain",
+    "stated_chain",
+]
+
+AGGREGATE_CHAIN: Final = "aggregate-chain"
+"""The header of a contribution that states the chain, in lower case; its value is 64 hexadecimal digits."""
+_DIGEST: Final = 32
+CHAIN_BYTES: Final = 2 * _DIGEST
+
+
+@dataclass(frozen=True)
+class AggregateChain:
+    """What a member has absorbed after a completed round: `digest`, 32 bytes.
+
+    before: the digest before that round, 32 bytes, which the contributions to that round state. Both are equal before
+    the first completed round. Neither is secret.
+    """
+
+    before: bytes
+    digest: bytes
+
+    @classmethod
+    def first(cls, task_id: str) -> AggregateChain:
+        """Return the chain of a task without a completed round."""
+        return cls(first_chain(task_id), first_chain(task_id))
+
+    @classmethod
+    def decode(cls, body: bytes) -> AggregateChain:
+        """Return the chain whose encoding is `body`; `CodecError` unless that has `CHAIN_BYTES` bytes."""
+        exact(body, CHAIN_BYTES, "an aggregate chain")
+        return cls(body[:_DIGEST], body[_DIGEST:])
+
+    def encode(self) -> bytes:
+        """Return the encoding, `CHAIN_BYTES` bytes."""
+        return self.before + self.digest
+
+    def extended(self, round_number: int, aggregate: bytes) -> AggregateChain:
+        """Return the chain after the completed round `round_number`, whose aggregate is `aggregate`."""
+        return AggregateChain(self.digest, extend_chain(self.digest, round_number, hashlib.sha256(aggregate).digest()))
+
+
+def first_chain(task_id: str) -> bytes:
+    """Return the digest, 32 bytes, that members of a task state before its first completed round."""
+    return digest("aggregate chain", task_id)
+
+
+def extend_chain(before: bytes, round_number: int, aggregate_digest: bytes) -> bytes:
+    """Return the digest after a completed round, 32 bytes.
+
+    before: the digest before it. aggregate_digest: SHA-256 of the aggregate's bytes, 32 bytes.
+    """
+    return digest("aggregate chain link", before, round_number, aggregate_digest)
+
+
+@dataclass(frozen=True)
+class StatedChain:
+    """The signed components of a contribution's request, as another member gets them from the server.
+
+    method: PUT, or PATCH for a chunk. authority: host and port that it was signed for. fields: the covered header
+    fields by lower-case name. signature_input, signature: the two fields of the signature.
+    """
+
+    client_id: str
+    method: str
+    authority: str
+    fields: Mapping[str, str]
+    signature_input: str
+    signature: str
+
+
+def stated_chain(stated: StatedChain, identity_key: bytes, task_id: str, round_number: int) -> tuple[bytes, int]:
+    """Return the chain, 32 bytes, that a client stated with its contribution to a round of a task, and when it did.
+
+    identity_key: the client's Ed25519 public key, 32 bytes. The time is in seconds since the epoch. The path is
+    computed here, so that a statement of another task or round does not verify. Raises `SignatureError` for a statement
+    that this client did not sign for this round.
+    """
+    path = f"/v1/tasks/{task_id}/rounds/{round_number}/contributions/{stated.client_id}"
+    if stated.method not in ("PUT", "PATCH"):
+        raise SignatureError("a contribution is sent with PUT or PATCH")
+    request = SignedRequest(stated.method, stated.authority, path, "", stated.fields)
+    created = verify_request(identity_key, stated.client_id, request, stated.signature_input, stated.signature)
+    try:
+        chain = bytes.fromhex(stated.fields.get(AGGREGATE_CHAIN, ""))
+    except ValueError:
+        chain = b""
+    if len(chain) != _DIGEST:
+        raise SignatureError("the contribution states no aggregate chain")
+    return chain, created

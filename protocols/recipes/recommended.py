@@ -1,0 +1,93 @@
+"""Recommended parameters of new tasks, chosen on validation rows (bench/quality.py); the papers' are the defaults.
+
+A stored task means what its parameters say, and a parameter that it leaves out keeps the paper's value. Recommended
+values are therefore written into a task's parameters when the task is made, where clients read and check them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any, Final, Literal, NamedTuple
+
+from protocols.errors import ParameterError
+
+__all__ = ["RECOMMENDED", "STARTED", "Advice", "Variant", "advise", "parameters_for"]
+
+Variant = Literal["recommended", "paper"]
+"""Which values a new task has where its maker names none: the recommended ones, or those of the paper."""
+
+_FACTORS: Final[Mapping[str, Any]] = {"item_bias": "counts", "count_sums": 5, "batch_size": 32, "weight_decay": 0.005}
+
+RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "colr": _FACTORS,
+    "fedmf": {**_FACTORS, "server_rate": 4.0},
+    "rfrec": {"item_bias": "means", "dim": 5},
+    "scolr": _FACTORS,
+}
+"""Recipe -> its recommended parameters. A recipe that is not listed has its paper's."""
+
+STARTED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "colr": {"item_bias": "counts", "learning_rate": 0.0005},
+    "fedmf": {"item_bias": "counts", "learning_rate": 0.001, "server_rate": 1.0},
+    "pfedclr": {
+        "item_bias": "counts",
+        "dim": 64,
+        "start_weight": 8.0,
+        "learning_rate": 0.001,
+        "buffer_learning_rate": 0.0005,
+        "epochs": 2,
+    },
+    "scolr": {"item_bias": "counts", "learning_rate": 0.0005},
+}
+"""Recipe -> what a task has besides, or instead, if it starts from a spectrum.
+
+The steps are small because user factors are long (`start_weight`): docs/evaluation.md has what was measured.
+"""
+
+
+def parameters_for(
+    recipe: str, given: Mapping[str, Any], variant: Variant = "recommended", *, started: bool = False
+) -> dict[str, Any]:
+    """Return the parameters of a new task: those `given`, and the recommended ones for what is not given.
+
+    started: whether the task starts from a spectrum.
+
+    A task without item biases gets no recommended value, because the others were chosen for item biases; nor does one
+    that names RFRec's variant "paper" or noise.
+    """
+    without = given.get("item_bias") == "none" or given.get("variant") == "paper" or given.get("ldp") is not None
+    if variant == "paper" or without:
+        return dict(given)
+    more = STARTED.get(recipe, {}) if started else {}
+    return {**RECOMMENDED.get(recipe, {}), **more, **given}
+
+
+_VISITS: Final = 300
+"""Positives per item that the advised rounds train on: with fewer, curves on validation rows were still rising."""
+
+
+class Advice(NamedTuple):
+    """Sizes for a task of a factor recipe. rounds: sums in total, the `count_sums` first ones included."""
+
+    rounds: int
+    cohort_size: int
+    count_sums: int
+
+
+def advise(items: int, clients: int, interactions: int) -> Advice:
+    """Return the sizes for data of so many items, clients and interactions in total.
+
+    A cohort is 100 clients, or all. Counts are summed until every client could be in one, at most 10 times. Then each
+    item should be trained as a positive about 300 times: at least 100 sums, at most 1,000. Raises `ParameterError` for
+    fewer than 3 clients, no item, or fewer interactions than clients.
+    """
+    if items < 1 or clients < 3 or interactions < clients:
+        raise ParameterError(
+            f"advice needs an item, 3 clients and an interaction of each, got {items} items, {clients} clients and "
+            f"{interactions} interactions"
+        )
+    cohort = min(100, clients)
+    counting = min(10, ceil(clients / cohort))
+    training = ceil(_VISITS * items * clients / (cohort * interactions))
+    return Advice(counting + min(1000, max(100, training)), cohort, counting)

@@ -1,0 +1,100 @@
+"""Spectral start: a task of a factor recipe begins with the factors that a finished `privirec-k` task computed.
+
+PriviRec-k computes V and s, the leading right singular vectors and values of R~ = D_u^-1/2 R D_i^-1/2, and the item
+degrees d, from sums over the clients (Islam et al., PriviRec). The start takes from them
+
+    item factors    Q = a V_d diag(s_d)^1/2, with a such that the mean squared norm of a row is 1
+    item counts     d, so that the task needs no sums of counts
+    user factor     p = (c / sqrt(n)) * sum over the user's n items i of sqrt(mean(d) / d_i) q_i
+
+so that b_i + p . q_i is, up to the factor c, the score V diag(s) V^T D_i^-1/2 r of a low-pass filter with popularity
+added. A device computes p from the model it has and its own row.
+
+The server derives the state of round 0 once and stores it as the task's snapshot of round 0. Its digest is part of the
+task's parameters, so every client begins with the same bytes and masked rounds are bound to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.errors import ParameterError
+from protocols.recipes.base import ModelState, Recipe
+from protocols.recipes.evaluated import Evaluated, EvaluatedState
+from protocols.recipes.item_counts import BiasedParameters, CountedFactors, StartFrom
+from protocols.recipes.privirec.state import PriviRecState, privirec_state
+from protocols.recipes.rows import FactorModel
+
+__all__ = ["projected_user", "spectral_factors", "start_of", "start_parameters", "start_state"]
+
+_EXPONENT: Final = 0.5
+"""Of the singular values in Q. As p is computed from Q, they have twice this exponent in the scores."""
+
+
+def start_of(parameters: object) -> StartFrom | None:
+    """Return where the initial state of a task with these parameters comes from; None if it follows from the seed."""
+    return parameters.start_from if isinstance(parameters, BiasedParameters) else None
+
+
+def spectral_factors(spectrum: PriviRecState, dim: int) -> NDArray[np.float32]:
+    """Return Q, float32 (items, dim), from the `dim` leading singular vectors of `spectrum`.
+
+    Raises `ParameterError` if it has fewer singular vectors, or no singular values yet.
+    """
+    columns = spectrum.singular_values.size
+    if columns < dim:
+        raise ParameterError(f"a spectrum of {columns} singular vectors cannot start item factors of length {dim}")
+    order = np.argsort(-spectrum.singular_values, kind="stable")[:dim]
+    factors = spectrum.basis[:, order] * spectrum.singular_values[order].astype(np.float64) ** _EXPONENT
+    power = float((factors**2).sum())
+    if power == 0:
+        raise ParameterError("this spectrum has no singular values yet: its task must have completed an iteration")
+    return np.asarray(factors * np.sqrt(len(factors) / power), dtype=np.float32)
+
+
+def start_state(recipe: Recipe, source: ModelState) -> ModelState:
+    """Return the state of round 0 of a task of `recipe` that starts from `source`, a state of PriviRec.
+
+    Raises `ParameterError` for a recipe without item biases from counts, another number of items or a state that has
+    too few singular vectors.
+    """
+    if isinstance(recipe, Evaluated):
+        return EvaluatedState(0, start_state(recipe.inner, source), ())
+    spectrum, parameters = privirec_state(source), recipe.parameters
+    if not (isinstance(recipe, FactorModel) and isinstance(parameters, BiasedParameters)):
+        raise ParameterError(f"recipe {recipe.name!r} cannot start from a spectrum")
+    if spectrum.item_degrees.size != parameters.items:
+        raise ParameterError(
+            f"the task has {parameters.items} items, the task that it starts from has {spectrum.item_degrees.size}"
+        )
+    return CountedFactors(0, spectral_factors(spectrum, parameters.dim), spectrum.item_degrees.copy())
+
+
+def start_parameters(
+    recipe: Recipe, parameters: Mapping[str, Any], task: str, number: int, snapshot: bytes, source: ModelState
+) -> tuple[dict[str, Any], bytes]:
+    """Return `parameters` with `start_from`, and the encoded state of round 0.
+
+    recipe: made from `parameters`. task, number, snapshot: id of the source task, round and encoding of its state
+    `source`. Raises `ParameterError` as `start_state` does.
+    """
+    state = start_state(recipe, source)
+    body = recipe.encode_state(state)
+    start = StartFrom(task=task, round=number, snapshot=_digest(snapshot), digest=_digest(body))
+    return {**parameters, "start_from": start.model_dump(mode="json")}, body
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def projected_user(state: CountedFactors, items: NDArray[np.int32], scale: float) -> NDArray[np.float32]:
+    """Return p, float32 (dim,), for a user with the distinct `items`, int32 (n,). scale: c."""
+    counts = np.maximum(state.item_counts, 1.0)
+    weights = np.sqrt(counts.mean() / counts[items])
+    return np.asarray(scale / np.sqrt(items.size) * (weights @ state.item_factors[items]), dtype=np.float32)

@@ -1,0 +1,72 @@
+"""A client of a one-shot round: it checks the committee and sends one message.
+
+The client knows only the plan, the model and the committee's keys. Secret and errors are drawn anew for every call, so
+that no secret masks two vectors: the difference of two contributions under one secret is the difference of the vectors.
+To resend a lost message, send the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.errors import ParameterError
+from protocols.sums.oneshot.committee import Committee
+from protocols.sums.oneshot.messages import Statement, Ticket, Upload, body_digest
+from protocols.sums.oneshot.packing import packed_residues
+from protocols.sums.oneshot.plan import KEY_BYTES
+from protocols.sums.oneshot.policy import OneshotPolicy
+from protocols.sums.oneshot.polynomials import add_products, public_polynomials
+from protocols.sums.oneshot.sampler import Randomness, gaussian
+from protocols.sums.oneshot.sealing import seal_share, signed_statement
+from protocols.sums.oneshot.sharing import split
+
+__all__ = ["contribute"]
+
+
+def contribute(
+    committee: Committee,
+    client_id: str,
+    identity: Ed25519PrivateKey,
+    policy: OneshotPolicy,
+    steps: NDArray[np.int64],
+    random: Randomness = os.urandom,
+) -> Upload:
+    """Return a client's upload: the masked vector, the sealed shares of the mask's secret, and the signature.
+
+    committee: as `make_committee` checked it. steps: int64 (layout.length,), as `protocols.sums.oneshot.plan.encode`
+    returns them. Protocol: OPA with one client message (Karthikeyan and Polychroniadou, eprint 2024/723),
+    with ring-LWE as the key-homomorphic mask (LERNA: Li et al., ASIACRYPT 2023; Willow: eprint 2024/936). Raises
+    `RefusalError` if the round does not satisfy the policy, `ParameterError` for steps of another shape.
+    """
+    context = committee.context
+    plan, ring = context.plan, context.plan.ring
+    policy.check_parameters(plan.parameters)
+    policy.check_cohort(context.cohort, "the round asks")
+    if steps.shape != (plan.layout.length,) or steps.dtype != np.int64:
+        raise ParameterError(f"steps are int64 ({plan.layout.length},), got {steps.dtype} {steps.shape}")
+    ephemeral = X25519PrivateKey.from_private_bytes(random(KEY_BYTES))
+    secret, errors = gaussian(ring.degree, random), gaussian(plan.coefficients, random)
+    shares = split(secret, plan.threshold, committee.points, ring.primes[0], random)
+    sealed = tuple(seal_share(share, ephemeral, committee, place, client_id) for place, share in enumerate(shares))
+    masks = np.zeros((len(ring.primes), plan.coefficients))
+    public = public_polynomials(context.binding, ring.degree, ring.primes, plan.polynomials)
+    add_products(masks, public, secret, ring.primes)
+    contribution = packed_residues(ring, steps, errors, masks).astype("<u4", copy=False).tobytes()
+    key = ephemeral.public_key().public_bytes_raw()
+    statement = Statement(
+        client_id,
+        identity.public_key().public_bytes_raw(),
+        bytes(KEY_BYTES),
+        NO_CERTIFICATE,
+        key,
+        body_digest(contribution),
+        tuple(map(body_digest, sealed)),
+        b"",
+    )
+    return Upload(Ticket(key, identity.sign(signed_statement(committee, statement)), sealed), contribution)

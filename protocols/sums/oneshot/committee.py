@@ -1,0 +1,122 @@
+"""The committee of a round: its members' keys, each made for one round and signed by a certified identity.
+
+Members publish keys ahead of the round and delete the secret ones after the sum, so that whoever breaks into a member
+later opens nothing old. Members are in ascending order of their ids; the member at place i has the Shamir point i + 1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.domain import digest, domain_tag
+from protocols.errors import CodecError, ParameterError, RefusalError
+from protocols.sums.masked.key_agreement import check_public_key
+from protocols.sums.oneshot.context import OneshotContext
+from protocols.sums.oneshot.messages import CommitteeKey
+from protocols.sums.oneshot.plan import KEY_BYTES
+from protocols.sums.oneshot.sampler import Randomness
+
+__all__ = ["Committee", "IsCommitteeMember", "check_committee_key", "make_committee", "make_committee_key", "verifies"]
+
+IsCommitteeMember = Callable[[CommitteeKey], bool]
+"""Whether a member's identity key is accepted: by its certificate for the role "committee", or by pinned keys."""
+
+_NO_KEY: Final = bytes(KEY_BYTES)
+
+
+@dataclass(frozen=True)
+class Committee:
+    """The committee of one round. Create it with `make_committee`, which checks it."""
+
+    context: OneshotContext
+    members: tuple[CommitteeKey, ...]
+    digest: bytes = field(repr=False)
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """Shamir points of the members, in order."""
+        return tuple(range(1, len(self.members) + 1))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {member.member_id: place for place, member in enumerate(self.members)}
+
+    def place(self, member_id: str) -> int:
+        """Return the place of a member; `ParameterError` for a stranger."""
+        try:
+            return self._places[member_id]
+        except KeyError:
+            raise ParameterError("this member is not in the committee of the round") from None
+
+
+def make_committee_key(
+    identity: Ed25519PrivateKey,
+    task_id: str,
+    round_number: int,
+    member_id: str,
+    mailbox_key: bytes = _NO_KEY,
+    certificate: bytes = NO_CERTIFICATE,
+    random: Randomness = os.urandom,
+) -> tuple[X25519PrivateKey, CommitteeKey]:
+    """Return a member's new secret key for one round, and the signed public key (of that member, for that round)."""
+    secret = X25519PrivateKey.from_private_bytes(random(KEY_BYTES))
+    public = secret.public_key().public_bytes_raw()
+    signature = identity.sign(_signed(task_id, round_number, member_id, public))
+    own = identity.public_key().public_bytes_raw()
+    return secret, CommitteeKey(member_id, own, mailbox_key, certificate, public, signature)
+
+
+def check_committee_key(task_id: str, round_number: int, key: CommitteeKey) -> None:
+    """Raise `CodecError` unless the key is usable and its identity signed it for this round."""
+    check_public_key(key.round_key)
+    if not verifies(key.identity_key, key.signature, _signed(task_id, round_number, key.member_id, key.round_key)):
+        raise CodecError("a committee key is not signed by its member for this task and round")
+
+
+def make_committee(context: OneshotContext, keys: Iterable[CommitteeKey], is_member: IsCommitteeMember) -> Committee:
+    """Return the committee of `keys`, in any order. Every party makes it itself and takes no member on trust.
+
+    Raises `RefusalError` for another number of members than the plan's, for an id or a key that occurs twice, for a
+    member that `is_member` rejects, or if a member did not sign its key for this round.
+    """
+    members = tuple(sorted(keys, key=lambda key: key.member_id))
+    if len(members) != context.plan.committee:
+        raise RefusalError(f"the committee has {context.plan.committee} members, the server names {len(members)}")
+    for values, what in (
+        ({member.member_id for member in members}, "an id"),
+        ({member.identity_key for member in members}, "an identity key"),
+        ({member.round_key for member in members}, "a round key"),
+    ):
+        if len(values) < len(members):
+            raise RefusalError(f"{what} occurs twice in the committee: shares of two members would go to one")
+    for place, member in enumerate(members):
+        if not is_member(member):
+            raise RefusalError(f"member {place} of the committee has no valid proof of membership")
+        try:
+            check_committee_key(context.task_id, context.round_number, member)
+        except CodecError as error:
+            raise RefusalError(f"member {place} of the committee: {error}") from error
+    whole = b"".join(member.encode() for member in members)
+    return Committee(context, members, digest("oneshot committee", context.binding, len(members), whole))
+
+
+def verifies(identity_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Return whether `signature` is the Ed25519 signature of `message` by the owner of `identity_key`."""
+    try:
+        Ed25519PublicKey.from_public_bytes(identity_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _signed(task_id: str, round_number: int, member_id: str, public: bytes) -> bytes:
+    return domain_tag("oneshot committee key", task_id, round_number, member_id, public)

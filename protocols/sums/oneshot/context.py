@@ -1,0 +1,64 @@
+"""The public facts of a one-shot round, to which its polynomials, shares and signatures are bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from protocols.crypto.domain import digest
+from protocols.errors import ParameterError
+from protocols.sums.oneshot.parameters import MIN_CLIENTS
+from protocols.sums.oneshot.plan import OneshotPlan
+
+__all__ = ["DIGEST_BYTES", "OneshotContext"]
+
+DIGEST_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class OneshotContext:
+    """One round of one task, as one party sees it.
+
+    step: which sum of the task the round computes; sums of one step are over the same data. model_digest: digest of
+    the task's parameters and the broadcast, which THIS party computed itself and did not take from the wire
+    (`protocols.sums.masked.task_binding.broadcast_digest`): a client with another model masks with other polynomials,
+    and its shares do not open. cohort: number of clients asked. Raises `ParameterError` for values out of range.
+    """
+
+    task_id: str
+    round_number: int
+    step: int
+    plan: OneshotPlan
+    model_digest: bytes
+    cohort: int
+
+    def __post_init__(self) -> None:
+        if len(self.model_digest) != DIGEST_BYTES:
+            raise ParameterError(f"a model digest has {DIGEST_BYTES} bytes, got {len(self.model_digest)}")
+        if self.round_number < 1 or self.step < 0 or not MIN_CLIENTS <= self.cohort <= self.plan.max_contributions:
+            raise ParameterError(
+                f"rounds are counted from 1, steps from 0, and a round asks {MIN_CLIENTS} to "
+                f"{self.plan.max_contributions} clients, got round {self.round_number}, step {self.step} and "
+                f"{self.cohort} clients"
+            )
+
+    @cached_property
+    def binding(self) -> bytes:
+        """32 bytes that are equal for two parties only if all fields are; part of every signature, key and seed."""
+        plan, ring = self.plan, self.plan.ring
+        return digest(
+            "oneshot round",
+            self.task_id,
+            self.round_number,
+            self.step,
+            self.model_digest,
+            self.cohort,
+            plan.layout.length,
+            plan.bits,
+            plan.parameters.committee,
+            plan.parameters.corrupt,
+            ring.degree,
+            len(ring.primes),
+            ring.per,
+        )

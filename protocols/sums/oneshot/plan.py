@@ -1,0 +1,228 @@
+"""The plan of a one-shot sum: ring, packing, scale of each segment, committee and all lengths.
+
+A one-shot contribution is always the whole aggregate vector, whatever its route: blocks outside the route are masked
+zeros, and a block with two targets appears twice, as in masked sums (docs/adr/0006-masked-sums-are-dense.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from protocols.errors import BudgetError, ParameterError
+from protocols.fixed_point import FixedPoint
+from protocols.layout import Route, VectorLayout
+from protocols.parameter_text import first_fault as parameter_text
+from protocols.sums.base import OpenedBy
+from protocols.sums.chosen import refuse_chosen
+from protocols.sums.masked.packing import packed_bytes
+from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, SECURITY_BITS, OneshotParameters
+from protocols.sums.oneshot.rings import Ring, choose_ring
+from protocols.sums.segments import Places, encode_vector, first_fault, places_of, segment_errors
+
+__all__ = [
+    "COUNT_BYTES",
+    "KEY_BYTES",
+    "SIGNATURE_BYTES",
+    "TAG_BYTES",
+    "OneshotPlan",
+    "encode",
+    "make_plan",
+]
+
+COUNT_BYTES: Final = 8
+"""A partial sum starts with its number of contributions, a little-endian uint64."""
+KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+TAG_BYTES: Final = 16
+
+
+@dataclass(frozen=True)
+class OneshotPlan:
+    """The plan of a one-shot sum; all parties compute the same from the task's parameters."""
+
+    parameters: OneshotParameters
+    layout: VectorLayout
+    max_contributions: int
+    ring: Ring
+
+    @property
+    def mechanism(self) -> str:
+        """`oneshot`."""
+        return "oneshot"
+
+    @property
+    def opened_by(self) -> OpenedBy:
+        """ "anyone": a released sum is in the clear, although no contribution is."""
+        return "anyone"
+
+    @property
+    def bits(self) -> int:
+        """Bits of the sum of one value."""
+        return self.parameters.bits
+
+    @property
+    def committee(self) -> int:
+        """c: members of the committee."""
+        return self.parameters.committee
+
+    @property
+    def threshold(self) -> int:
+        """t: confirmations and summed shares that open the sum."""
+        return self.parameters.threshold
+
+    @property
+    def coefficients(self) -> int:
+        """m: coefficients of a contribution, modulo each prime."""
+        return self.ring.coefficients(self.layout.length)
+
+    @property
+    def polynomials(self) -> int:
+        """P: public polynomials of a round."""
+        return self.ring.polynomials(self.layout.length)
+
+    @cached_property
+    def places(self) -> Places:
+        """The fixed point and the slice of every segment, by block of the aggregate."""
+        return places_of(self.bits, self.layout, self.max_contributions)
+
+    @property
+    def segment_errors(self) -> dict[str, float]:
+        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts."""
+        return segment_errors(self.layout, self.places, self.max_contributions)
+
+    @property
+    def predicted_error(self) -> float:
+        """The largest of the segments' error bounds."""
+        return max(self.segment_errors.values())
+
+    @property
+    def body_bytes(self) -> int:
+        """Length of a contribution in bytes, along any route: K planes of m residues of 4 bytes."""
+        return self.ring.body_bytes(self.layout.length)
+
+    @property
+    def share_bytes(self) -> int:
+        """Length of one share of a secret in bytes: N residues of 4 bytes."""
+        return 4 * self.ring.degree
+
+    @property
+    def sealed_bytes(self) -> int:
+        """Length of one sealed share in bytes."""
+        return self.share_bytes + TAG_BYTES
+
+    @property
+    def ticket_bytes(self) -> int:
+        """Length of what a client sends besides its contribution: key, signature and sealed shares."""
+        return KEY_BYTES + SIGNATURE_BYTES + self.committee * self.sealed_bytes
+
+    @property
+    def summed_share_bytes(self) -> int:
+        """Length of a member's summed share with its signature."""
+        return self.share_bytes + SIGNATURE_BYTES
+
+    @property
+    def partial_bytes(self) -> int:
+        """Length of a partial sum in bytes: the contribution count, then residues of 4 bytes."""
+        return COUNT_BYTES + self.body_bytes
+
+    @property
+    def aggregate_bytes(self) -> int:
+        """Length of a released aggregate in bytes: packed ring elements."""
+        return packed_bytes(self.layout.length, self.bits)
+
+    def contribution_bytes(self, route: Route) -> int:
+        """Return the length in bytes of a contribution: that of the whole vector, along any route."""
+        self.layout.check_route(route)
+        return self.body_bytes
+
+    def describe(self) -> dict[str, Any]:
+        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
+        return {
+            "mechanism": self.mechanism,
+            **self.parameters.model_dump(),
+            "threshold": self.threshold,
+            "security_bits": SECURITY_BITS,
+            "degree": self.ring.degree,
+            "primes": list(self.ring.primes),
+            "log2_q": self.ring.modulus.bit_length(),
+            "values_per_coefficient": self.ring.per,
+            "max_contributions": self.max_contributions,
+            "bytes_per_value": self.body_bytes / self.layout.length,
+            "ticket_bytes": self.ticket_bytes,
+            "upload_bytes": self.ticket_bytes + self.body_bytes,
+            "aggregate_bytes": self.aggregate_bytes,
+            "predicted_error": self.predicted_error,
+            "segment_errors": self.segment_errors,
+        }
+
+
+def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> OneshotPlan:
+    """Return the plan of a task, with the ring whose upload is smallest.
+
+    Raises `ParameterError` for invalid parameters, `BudgetError` if the sums do not fit, with what would fit.
+    """
+    try:
+        checked = OneshotParameters.model_validate(dict(parameters))
+    except ValidationError as error:
+        text = parameter_text.first_fault(error, OneshotParameters.model_fields)
+        raise ParameterError(f"oneshot parameters: {text}") from None
+    if checked.corrupt >= checked.committee:
+        raise ParameterError(f"of a committee of {checked.committee} at most {checked.committee - 1} may be corrupt")
+    if max_contributions < MIN_CLIENTS:
+        raise ParameterError(
+            f"a one-shot sum has at least {MIN_CLIENTS} contributions: max_contributions must be at least "
+            f"{MIN_CLIENTS}, got {max_contributions}"
+        )
+    refuse_chosen(layout, "oneshot")
+    fault = _first_fault(checked.bits, layout, max_contributions)
+    if fault is not None:
+        raise BudgetError(_error_text(fault, checked, layout, max_contributions))
+    ring = choose_ring(checked.bits, layout.length, max_contributions, TAG_BYTES, checked.committee)
+    return OneshotPlan(checked, layout, max_contributions, ring)
+
+
+def encode(plan: OneshotPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
+    """Return the whole steps of a contribution along `route`, int64 (layout.length,), before masks are added.
+
+    Errors as in `protocols.sums.segments.encode_vector`.
+    """
+    elements = np.zeros(plan.layout.length, np.uint64)
+    encode_vector(plan.layout, _unreduced(plan), route, blocks, elements)
+    return elements.view(np.int64)
+
+
+def _unreduced(plan: OneshotPlan) -> Places:
+    """Return the places with the same scales in a ring of 64 bits: values are not reduced modulo 2^bits.
+
+    They share a coefficient, so that what one value would lose modulo 2^bits would appear in the next.
+    """
+    return tuple(tuple((FixedPoint(64, ring.bound, ring.scale), span) for ring, span in block) for block in plan.places)
+
+
+def _first_fault(bits: int, layout: VectorLayout, contributions: int) -> str | None:
+    if contributions > MOST_CLIENTS:
+        return f"no one-shot sum has over {MOST_CLIENTS} contributions"
+    return first_fault(bits, layout, contributions)
+
+
+def _error_text(fault: str, own: OneshotParameters, layout: VectorLayout, contributions: int) -> str:
+    most, over = 0, contributions
+    while over - most > 1:
+        middle = (most + over) // 2
+        most, over = (middle, over) if _first_fault(own.bits, layout, middle) is None else (most, middle)
+    fitting = [f"at most {most} contributions fit"] if most >= MIN_CLIENTS else []
+    largest = OneshotParameters.model_fields["bits"].metadata[1].le
+    more = (b for b in range(own.bits + 1, largest + 1) if _first_fault(b, layout, contributions) is None)
+    enough = next(more, None)
+    fitting += [f"{enough} bits fit"] if enough else []
+    return (
+        f"sums of {contributions} contributions do not fit {own.bits} bits ({fault}); "
+        f"{', or '.join(fitting) or 'no number of bits fits'}"
+    )

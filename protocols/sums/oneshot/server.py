@@ -1,0 +1,135 @@
+"""The server of a one-shot round: checks uploads, confirmations and summed shares, and takes the masks off the sum.
+
+Pure functions. Contributions are folded like those of every mechanism (`protocols.sums.oneshot.mechanism`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.codec import exact
+from protocols.errors import CodecError, ContributionError, ThresholdError
+from protocols.sums.base import Buffer
+from protocols.sums.oneshot.committee import Committee, verifies
+from protocols.sums.oneshot.fold import correct, release_sum
+from protocols.sums.oneshot.messages import Statement, Ticket, body_digest
+from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.sums.oneshot.sealing import signed_statement, signed_sum, signed_survivors
+from protocols.sums.oneshot.sharing import candidates
+
+__all__ = [
+    "Unmasking",
+    "check_confirmation",
+    "check_confirmed",
+    "check_summed_share",
+    "check_upload",
+    "sealed_shares",
+    "unmask",
+]
+
+
+@dataclass(frozen=True)
+class Unmasking:
+    """The released aggregate of a round, and the ids of members whose summed shares were found wrong.
+
+    A wrong summed share need not be its member's fault: a client may have sealed shares that lie on no polynomial.
+    """
+
+    aggregate: bytes = field(repr=False)
+    wrong: tuple[str, ...]
+
+
+def check_upload(
+    committee: Committee,
+    client_id: str,
+    identity_key: bytes,
+    mailbox_key: bytes,
+    certificate: bytes,
+    ticket: Buffer,
+    contribution_digest: bytes,
+) -> Statement:
+    """Return the statement of a client's upload, for the committee; `ContributionError` unless the client signed it.
+
+    ticket: the first `plan.ticket_bytes` bytes of the upload. contribution_digest: SHA-256 of the contribution, which
+    the caller computed. Only the members can check the shares.
+    """
+    try:
+        parts = Ticket.decode(committee.context.plan, ticket)
+    except CodecError as error:
+        raise ContributionError(str(error)) from error
+    digests = tuple(map(body_digest, parts.sealed))
+    statement = Statement(
+        client_id,
+        identity_key,
+        mailbox_key,
+        certificate,
+        parts.ephemeral_key,
+        contribution_digest,
+        digests,
+        parts.signature,
+    )
+    if not verifies(identity_key, parts.signature, signed_statement(committee, statement)):
+        raise ContributionError("the upload is not signed by this client for this round, model and committee")
+    return statement
+
+
+def sealed_shares(plan: OneshotPlan, ticket: Buffer) -> tuple[bytes, ...]:
+    """Return the sealed shares in the ticket of a checked upload, by the member's place in the committee."""
+    return Ticket.decode(plan, ticket).sealed
+
+
+def check_confirmation(committee: Committee, member_id: str, survivors: bytes, signature: Buffer) -> None:
+    """Raise `ContributionError` unless the member signed exactly the set of survivors with this digest."""
+    key = committee.members[committee.place(member_id)].identity_key
+    if not verifies(key, bytes(signature), signed_survivors(committee, survivors)):
+        raise ContributionError("the confirmation is not this member's signature of these survivors")
+
+
+def check_confirmed(committee: Committee, confirmed: Collection[str]) -> None:
+    """Raise `ThresholdError` unless t members confirmed the set."""
+    if len(confirmed) < committee.context.plan.threshold:
+        raise ThresholdError("confirming", committee.context.plan.threshold, len(confirmed))
+
+
+def check_summed_share(committee: Committee, member_id: str, survivors: bytes, body: Buffer) -> NDArray[np.uint32]:
+    """Return a member's summed share, uint32 (N,); `ContributionError` unless it has the form and the signature."""
+    plan = committee.context.plan
+    try:
+        view = exact(body, plan.summed_share_bytes, "a summed share")
+    except CodecError as error:
+        raise ContributionError(str(error)) from error
+    share, signature = bytes(view[: plan.share_bytes]), bytes(view[plan.share_bytes :])
+    key = committee.members[committee.place(member_id)].identity_key
+    if not verifies(key, signature, signed_sum(committee, survivors, member_id, share)):
+        raise ContributionError("the summed share is not signed by this member for this set of survivors")
+    residues = np.frombuffer(share, "<u4")
+    if int(residues.max()) >= plan.ring.primes[0]:
+        raise ContributionError("the summed share holds a residue that is not below its prime")
+    return residues
+
+
+def unmask(
+    committee: Committee, partial: Buffer, contributions: int, shares: Mapping[str, NDArray[np.uint32]]
+) -> Unmasking:
+    """Return the aggregate of the survivors' sum, `plan.aggregate_bytes` bytes, and who sent a wrong summed share.
+
+    partial: the fold of the survivors' contributions. shares: member id -> checked summed share. Raises
+    `ThresholdError` for fewer than t shares, `CodecError` if the shares do not tell the sum of secrets, or if the sum
+    without masks is not that of `contributions` contributions: a wrong sum is never released.
+    """
+    plan = committee.context.plan
+    points = {committee.place(member_id) + 1: share for member_id, share in shares.items()}
+    prime, binding = plan.ring.primes[0], committee.context.binding
+    released = []
+    for secret, wrong in candidates(points, plan.threshold, prime, contributions):
+        with suppress(CodecError):  # this is not the sum of the secrets, or a contribution does not match its secret
+            released.append((release_sum(plan, correct(plan, partial, binding, secret)), wrong))
+    if len(released) != 1:
+        raise CodecError("the masks do not come off the sum: a summed share is wrong, or a contribution is")
+    aggregate, wrong = released[0]
+    return Unmasking(aggregate, tuple(committee.members[point - 1].member_id for point in sorted(wrong)))

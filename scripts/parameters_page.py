@@ -1,0 +1,179 @@
+"""Write docs/parameters.md: the parameters of every recipe, mechanism and schedule, and the training settings.
+
+    python scripts/parameters_page.py            rewrite the page
+    python scripts/parameters_page.py --check    change nothing; exit code 1 if the page differs
+
+Rows come from the models (`protocols.parameter_text.parameter_rows`) and the training classes of `client_sdk.training`.
+Only the introductions of the sections are written here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, get_type_hints
+
+from client_sdk.training.base import TrainingConfig
+from client_sdk.training.fair import FairConfig
+from client_sdk.training.mf import MFConfig
+from client_sdk.training.pfedclr import PFedCLRConfig
+from protocols.errors import ParameterError
+from protocols.messages import Schedule
+from protocols.parameter_text.parameter_rows import ParameterRow, parameter_rows
+from protocols.recipes.recommended import RECOMMENDED
+from protocols.recipes.registry import PARAMETERS
+from protocols.sums.registry import MECHANISMS, parameters_of
+
+__all__ = ["PAGE", "RECIPE_SOURCES", "TRAINING", "main", "page"]
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "parameters.md"
+COLR: Final = "Nguyen et al., WWW 2024"
+RECIPE_SOURCES: Final = {
+    "colr": f"{COLR}, eq. 5 to 7",
+    "fair": "Desai et al., 2023, Algorithm 1. Guide: [FAIR](fair.md)",
+    "fedmf": "Chai et al., 2019",
+    "pfedclr": "Chen et al., 2025, Algorithm 1. Guide: [PFedCLR](pfedclr.md)",
+    "privirec": '"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](privirec.md)',
+    "privirec-k": '"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](privirec.md)',
+    "rfrec": "Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](rfrec.md)",
+    "rfrecf": "Liu et al., CIKM 2024, Algorithm 2. Guide: [RFRec](rfrec.md)",
+    "scolr": f"{COLR}, section 4.3",
+    "svd": f"{COLR}, section 3.2",
+    "topk": f"Aji and Heafield, EMNLP 2017; {COLR}, section 5.2. Guide: [Top-K](topk.md)",
+}
+"""Where each recipe comes from, and the page that explains it."""
+MECHANISM_SOURCES: Final = {
+    "ckks": "Cheon, Kim, Kim and Song, 2017, with SEAL. Guide: [CKKS sums](ckks.md)",
+    "masked": "Bell et al., CCS 2020 (SecAgg+). Guide: [masked sums](masked.md)",
+    "oneshot": "OPA (Karthikeyan and Polychroniadou, eprint 2024/723), ring-LWE masks as in LERNA and Willow",
+    "paillier": "Paillier, 1999, with gmpy2. Guide: [Paillier sums](paillier.md)",
+    "plain": "Nothing is hidden: the baseline of the benchmarks, and for locally private recipes.",
+}
+TRAINING: Final[dict[type[TrainingConfig], str]] = {
+    MFConfig: "Recipes `colr`, `scolr`, `fedmf`, `svd` and `topk`.",
+    FairConfig: "Recipe `fair`.",
+    PFedCLRConfig: "Recipe `pfedclr`.",
+}
+"""The classes of training settings, and the recipes they are for."""
+
+_INTRODUCTION: Final = """\
+# Parameters
+
+For operators, who set them when they create a task, and for app developers, whose clients read and check them. This
+page is generated from the code (`python scripts/parameters_page.py`). The same rows for one choice:
+
+```sh
+hushrec-server task create --recipe colr --mechanism masked --help-parameters
+```
+
+A task is created with `-r name=value` for the recipe, `-m name=value` for the mechanism and `-s name=value` for the
+schedule, or with the same names in the JSON of [`POST /v1/tasks`](http-api.md). Parameters never change afterwards.
+*New tasks get* the [recommended values](which-recipe.md), unless they are created with `--variant paper`.
+"""
+
+
+def page() -> str:
+    """Return the text of docs/parameters.md."""
+    parts = [_INTRODUCTION, "## Schedule", _table(parameter_rows(Schedule)), "## Recipes"]
+    for name in sorted(PARAMETERS):
+        rows = parameter_rows(PARAMETERS[name], RECOMMENDED.get(name))
+        parts += [f"### {name}", f"Source: {_sentence(RECIPE_SOURCES[name])}", _table(rows)]
+    parts.append("## Mechanisms")
+    for name in sorted(MECHANISMS):
+        model = parameters_of(name)
+        table = "It has no parameters." if model is None else _table(parameter_rows(model))
+        parts += [f"### {name}", _sentence(MECHANISM_SOURCES[name]), table]
+    parts += [
+        "## Training settings",
+        "A client chooses these itself (`training=`), unless the task sets the parameter of the same name. "
+        "`rfrec` and `rfrecf` train as the task says; PriviRec trains nothing.",
+    ]
+    for kind, recipes in TRAINING.items():
+        parts += [f"### {kind.__name__}", recipes, _table(list(_training_rows(kind)))]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def _table(rows: list[ParameterRow]) -> str:
+    headings = ["name", "type", "default", "bounds", "meaning", "declared in"]
+    recommended = any(row.recommended is not None for row in rows)
+    if recommended:
+        headings.insert(3, "new tasks get")
+    lines = [headings, ["---"] * len(headings)]
+    for row in rows:
+        cells = [f"`{row.name}`", row.type, _code(row.default), row.bounds, row.meaning, _link(row.declared_in)]
+        if recommended:
+            cells.insert(3, "" if row.recommended is None else _code(row.recommended))
+        lines.append(cells)
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines)
+
+
+def _code(default: str) -> str:
+    return default if default == "required" else f"`{default}`"
+
+
+def _link(module: str) -> str:
+    path = f"{module.replace('.', '/')}.py"
+    return f"[{path.rpartition('/')[2]}](../{path})"
+
+
+def _training_rows(kind: type[TrainingConfig]) -> Iterator[ParameterRow]:
+    """Yield a row for each field of a class of training settings; its meaning is the docstring under the field."""
+    meanings, types = _field_docstrings(kind), get_type_hints(kind)
+    for field in fields(kind):
+        whole = types[field.name] is int
+        yield ParameterRow(
+            name=field.name,
+            type="whole number" if whole else "number",
+            default=str(field.default),
+            bounds=_lower_bound(kind, field.name, whole),
+            meaning=meanings[field.name],
+            declared_in=kind.__module__,
+        )
+
+
+def _lower_bound(kind: type[TrainingConfig], name: str, whole: bool) -> str:
+    """Return the lower bound that the constructor enforces, found by trying values."""
+    try:
+        kind(**{name: 0})
+    except ParameterError:
+        return "at least 1" if whole else "above 0"
+    return "at least 0"
+
+
+def _field_docstrings(kind: type) -> dict[str, str]:
+    statements = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
+    return {
+        field.target.id: " ".join(ast.literal_eval(text.value).split())
+        for field, text in pairwise(statements)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Rewrite or check the page; 0 when it is up to date at the end, 1 when `--check` finds a difference."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if the page differs")
+    given = parser.parse_args(arguments)
+    made = page()
+    if given.check:
+        current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == made
+        if not current:
+            print("docs/parameters.md is out of date; run: python scripts/parameters_page.py")
+        return int(not current)
+    PAGE.write_text(made, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""What `hushrec-server serve` says about its TLS files and settings before it starts."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from aggregator_service.commands.common import CommandError
+from aggregator_service.commands.startup_checks import check_tls_files, doubtful_settings
+from aggregator_service.settings import Settings
+from client_sdk import Client, Identity, MemoryStore, Policy
+from client_sdk.errors import UntrustedServer
+from tests.support.certificates import Authority
+from tests.support.server import running_aggregator
+
+
+def settings(tmp_path: Path, **values: object) -> Settings:
+    return Settings.load(data_dir=tmp_path, **values)
+
+
+def test_unknown_variables_are_named_with_the_nearest_setting(tmp_path: Path) -> None:
+    variables = ["HUSHREC_WORKRES", "HUSHREC_PORT", "HUSHREC_INVITATION", "PATH", "HUSHREC_QQQQQ"]
+    assert list(doubtful_settings(settings(tmp_path), variables)) == [
+        "unknown setting HUSHREC_QQQQQ is ignored",
+        "unknown setting HUSHREC_WORKRES is ignored; did you mean HUSHREC_WORKERS?",
+    ]
+
+
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("::", True), ("127.0.0.1", False), ("::1", False)])  # noqa: S104
+def test_plain_http_beyond_this_machine_is_warned_of(tmp_path: Path, host: str, warned: bool) -> None:
+    found = list(doubtful_settings(settings(tmp_path, host=host), []))
+    assert [text.startswith(f"listening on {host} without TLS: ") for text in found] == ([True] if warned else [])
+    pair = Authority(tmp_path).sign("server", server=True)
+    with_tls = settings(tmp_path, host=host, tls_cert=pair.certificate, tls_key=pair.key)
+    assert list(doubtful_settings(with_tls, [])) == []
+
+
+def test_tls_files_that_are_swapped_foreign_or_unreadable_are_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair, other = authority.sign("server", server=True), authority.sign("other", server=True)
+    check_tls_files(settings(tmp_path, tls_cert=pair.certificate, tls_key=pair.key, client_ca=authority.certificate))
+    text = tmp_path / "notes.txt"
+    text.write_text("nothing", encoding="ascii")
+    sealed = tmp_path / "sealed.key"
+    key = load_pem_private_key(pair.key.read_bytes(), None)
+    sealed.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    cases = [
+        (
+            pair.key,
+            pair.certificate,
+            None,
+            "holds no certificate but: PRIVATE KEY. Are the files",
+        ),
+        (
+            pair.certificate,
+            pair.certificate,
+            None,
+            "holds no private key but: CERTIFICATE",
+        ),
+        (pair.certificate, other.key, None, "do not fit: KEY_VALUES_MISMATCH"),
+        (text, pair.key, None, f"{text} holds no certificate: it is not a PEM file"),
+        (pair.certificate, pair.key, pair.key, f"--client-ca {pair.key} holds no certificate"),
+        (tmp_path / "none.pem", pair.key, None, f"cannot read {tmp_path / 'none.pem'}"),
+        (pair.certificate, sealed, None, "the private key is encrypted"),
+    ]
+    for certificate, given, client_ca, words in cases:
+        with pytest.raises(CommandError, match=words):
+            check_tls_files(settings(tmp_path, tls_cert=certificate, tls_key=given, client_ca=client_ca))
+
+
+def test_a_client_names_an_untrusted_certificate_at_once(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("server", server=True)
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    with running_aggregator(tmp_path / "data", context, tls_cert=pair.certificate, tls_key=pair.key) as server:
+        policy = Policy(mechanisms=frozenset({"plain"}))
+        with (
+            Client(server.url, Identity.generate(), MemoryStore(), policy) as client,
+            pytest.raises(UntrustedServer, match="the server's certificate is not trusted"),
+        ):
+            client.join("films", invitation="hri_" + "x" * 32)

@@ -1,0 +1,134 @@
+"""A client refuses a model that is too large for it, from the task's parameters, before it allocates anything."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from client_sdk import Policy
+from client_sdk.agreement.terms import TaskTerms, model_bytes
+from client_sdk.errors import PolicyRefused
+from protocols.codec import b64encode
+from protocols.errors import ParameterError
+from protocols.messages import MechanismChoice, RecipeChoice, Schedule, TaskView
+from protocols.recipes.base import MAX_ITEMS
+from protocols.recipes.registry import RECIPES, recipe
+
+LIMIT = Policy().max_model_bytes
+SMALL: dict[str, dict[str, Any]] = {
+    "fair": {"dim": 4, "capacities": [0, 2]},
+    "privirec": {"components": 2, "reveal_gram": True},
+    "privirec-k": {"components": 2},
+    "rfrecf": {"iterations": 4},
+    "topk": {"dim": 4, "support": "own", "reveal_indices": True},
+}
+"""Parameters of small models, beside the number of items; the defaults for the other recipes."""
+HUGE: dict[str, dict[str, Any]] = {
+    "colr": {"dim": 4096},
+    "fair": {"dim": 200, "capacities": [0, 1]},
+    "fedmf": {"dim": 4096},
+    "pfedclr": {"dim": 4096},
+    "privirec": {"items": 10_000, "components": 4096, "reveal_gram": True},
+    "privirec-k": {"components": 4096},
+    "rfrec": {"dim": 4096},
+    "rfrecf": {"dim": 4096},
+    "scolr": {"dim": 4096},
+    "svd": {"dim": 4096},
+    "topk": {"dim": 4096, "support": "own", "reveal_indices": True},
+}
+
+
+def view_of(name: str, parameters: dict[str, Any]) -> TaskView:
+    return TaskView(
+        task_id="t_1",
+        name="movies",
+        state="open",
+        recipe=RecipeChoice(name=name, parameters=parameters),
+        mechanism=MechanismChoice(name="plain"),
+        schedule=Schedule(cohort_size=10, min_clients=3),
+        seed=b64encode(bytes(32)),
+        plan={},
+        opened_by="anyone",
+        members=10,
+        keyed_members=0,
+        completed_rounds=0,
+        failed_rounds=0,
+    )
+
+
+def peak_of(view: TaskView, limit: int | None) -> int:
+    """Return the most bytes that a client holds while it reads the terms, and then its first state."""
+    tracemalloc.start()
+    try:
+        terms = TaskTerms.of(view, limit)
+        terms.recipe.initial_state(terms.seed)
+    except PolicyRefused as refusal:
+        assert "--max-model-bytes" in str(refusal)
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_attack_a_task_claims_a_huge_model(name: str) -> None:
+    """The largest parameters that a recipe allows cost the client almost nothing."""
+    view = view_of(name, {"items": MAX_ITEMS, **HUGE[name]})
+    assert model_bytes(recipe(view.recipe.name, view.recipe.parameters)) > LIMIT
+    assert peak_of(view, LIMIT) < 1 << 20
+    with pytest.raises(PolicyRefused):
+        TaskTerms.of(view, LIMIT)
+
+
+def test_attack_a_thousand_million_items_are_refused_by_the_parameters() -> None:
+    with pytest.raises(ParameterError, match="items"):
+        TaskTerms.of(view_of("fedmf", {"items": 10**9}), LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("fedmf", {"items": 40_000, "dim": 64, "clip": 1.0}),
+        ("topk", {"items": 40_000, "dim": 64, "support": "own", "reveal_indices": True}),
+    ],
+)
+def test_attack_succeeds_without_the_limit(name: str, parameters: dict[str, Any]) -> None:
+    """Undefended, the client allocates in proportion to what the server claims; smaller here, to spare the machine."""
+    view, limit = view_of(name, parameters), 1 << 20
+    assert peak_of(view, limit) < 1 << 20
+    assert peak_of(view, None) > 8 << 20
+
+
+def test_the_limit_is_exact() -> None:
+    view = view_of("fedmf", {"items": 100, "dim": 8, "clip": 1.0})
+    needed = 2 * 100 * 8 * 4 + 8 * TaskTerms.of(view).sum_plan.layout.length
+    TaskTerms.of(view, needed)
+    with pytest.raises(PolicyRefused):
+        TaskTerms.of(view, needed - 1)
+    with pytest.raises(ParameterError, match="max_model_bytes"):
+        Policy(max_model_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("colr", {"items": 91_599, "dim": 64, "rank": 16}),
+        ("fedmf", {"items": 91_599, "dim": 256}),
+        ("privirec", {"items": 10_000, "reveal_gram": True}),
+        ("privirec-k", {"items": 91_599, "components": 256}),
+        ("topk", {"items": 91_599, "dim": 64, "support": "shared"}),
+    ],
+)
+def test_the_default_admits_the_largest_data_sets_of_the_papers(name: str, parameters: dict[str, Any]) -> None:
+    """Amazon-Book has 91,599 items; 10,000 is the limit of the Gram matrix."""
+    assert model_bytes(recipe(name, parameters)) <= LIMIT
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_no_sum_or_state_is_longer_than_stated(name: str) -> None:
+    made = recipe(name, {"items": 30, **SMALL.get(name, {})})
+    sums = getattr(made, "steps", 2 * made.device_groups)
+    assert max(made.layout(index).length for index in range(1, sums + 1)) == made.longest_vector()
+    assert max(made.state_bytes(index) for index in range(1, sums + 1)) <= made.longest_state_bytes()

@@ -1,0 +1,104 @@
+"""docs/your-own-data.md: every `hushrec` command and the Python example run on files like those of the page."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from client_sdk.cli import app
+
+PAGE = (Path(__file__).parents[3] / "docs" / "your-own-data.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line
+    for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("hushrec ")
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the files of the page: 30 users, among them ann, and 130 items."""
+    rng = np.random.default_rng(0)
+    users, items = np.nonzero(rng.random((30, 130)) < 0.15)
+    names = ["ann", *(f"user-{number}" for number in range(1, 30))]
+    rows = [
+        f"{names[user]},B{item:03d},{1 + (user * item) % 9 / 2},{1577836800 + rng.integers(10**6)}"
+        for user, item in zip(users, items, strict=True)
+    ]
+    (tmp_path / "ratings.csv").write_text("\n".join(["user_id,item_id,rating,timestamp", *rows]) + "\n")
+    table = [row.replace(",", "\t") for row in rows]
+    (tmp_path / "train.tsv").write_text("\n".join(table[::2]) + "\n")
+    (tmp_path / "test.tsv").write_text("\n".join(table[1::2]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+    return tmp_path
+
+
+def run(command: str) -> tuple[str, str]:
+    done = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert done.exit_code == 0, done.output
+    return done.stdout, done.stderr
+
+
+def test_the_page_has_commands_of_every_kind() -> None:
+    assert {command.split()[1] for command in COMMANDS} == {"data", "evaluate", "simulate"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_the_page(folder: Path, command: str) -> None:
+    out, _ = run(command)
+    if "--json" in command:
+        assert set(json.loads(out)) >= {"points", "controls", "bytes_up", "recommendations"}
+    else:
+        assert out.startswith("read ")
+        assert "columns user=" in out
+    if "--recommend ann" in command:
+        (line,) = (line for line in out.splitlines() if line.startswith("recommended to user ann: "))
+        items = set(line.partition(": ")[2].split(", "))
+        mine = {
+            row.split(",")[1] for row in (folder / "ratings.csv").read_text().splitlines() if row.startswith("ann,")
+        }
+        assert len(items) == 10
+        assert all(re.fullmatch(r"B\d{3}", item) for item in items)
+        assert not items & mine
+    if "--plot" in command:
+        assert (folder / "curve.svg").read_text().startswith("<svg")
+
+
+def test_python_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    exec(compile(code, "your-own-data.md", "exec"), {})  # noqa: S102 - the page's own example
+    out = capsys.readouterr().out
+    assert out.startswith("read ")
+    assert "10 {'HR@10': " in out
+
+
+def test_error_of_the_page(folder: Path) -> None:
+    (folder / "ratings.csv").write_text("user,item,rating\nann,B1,3\nbob,B1,good\n")
+    done = CliRunner().invoke(app, ["data", "show", "ratings.csv"])
+    assert done.exit_code == 1
+    (message,) = re.findall(r"^ratings.csv, line .*$", PAGE, re.MULTILINE)
+    assert message in done.stderr
+
+
+def test_curve_beside_controls_and_clear_errors(folder: Path) -> None:
+    out, _ = run("hushrec simulate --dataset ratings.csv --rounds 4 --every 2 --cohort 10 --users 20")
+    rows = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in out.splitlines() if "│" in line]
+    assert [row[0] for row in rows] == ["round 0", "round 2", "round 4", "control: popularity", "control: random"]
+    assert "of 20 users" in out
+    for wrong, words in (
+        ("--columns user=0", "columns must say where user and item are"),
+        ("--columns user=0,item=9", "no column 9"),
+        ("--recipe nothing", "unknown recipe"),
+        ("--split given", "no given split"),
+    ):
+        done = CliRunner().invoke(app, ["simulate", "--dataset", "ratings.csv", *wrong.split()])
+        assert done.exit_code == 1
+        assert words in done.stderr

@@ -1,0 +1,162 @@
+"""docs/tutorials: the first federation runs as written; every command, setting and metric of the others exists."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import aggregator_service.cli
+import client_sdk.cli
+from aggregator_service.settings import Settings
+from tests.support.server import free_port
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "docs" / "tutorials"
+PAGES = sorted(FOLDER.glob("*.md"))
+APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.app}
+
+
+def blocks(page: str) -> dict[str, str]:
+    """The named shell blocks of a page, with ports that are free."""
+    text = (FOLDER / page).read_text(encoding="utf-8")
+    text = text.replace("127.0.0.1:8000", f"127.0.0.1:{SERVER}").replace("--port 8000", f"--port {SERVER}")
+    text = text.replace("127.0.0.1:8100", f"127.0.0.1:{ORGANISER}").replace("--port 8100", f"--port {ORGANISER}")
+    return dict(re.findall(r"^<!-- (\w+) -->\n```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+
+
+SERVER, ORGANISER = free_port(), free_port()
+
+
+def command_lines(page: Path) -> list[str]:
+    """The commands of a page's shell blocks, continuation lines joined, without substitutions and redirections."""
+    found = []
+    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            plain = re.sub(r"\$\([^)]*\)", "x", line.strip())
+            plain = re.sub(r"^(\w+=\S+ )+", "", re.sub(r"\s[12]?>.*$", "", plain))
+            if plain.startswith(("hushrec ", "hushrec-server ")):
+                found.append(plain)
+    return found
+
+
+@contextmanager
+def terminal(script: str, folder: Path, log: str) -> Iterator[None]:
+    """A shell that runs `script` in the background; ended with all its processes."""
+    with (folder / log).open("wb") as output:
+        shell = subprocess.Popen(
+            ["bash", "-euc", script],
+            cwd=folder,
+            env=environment(),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            end_group(shell.pid)
+            shell.wait(30)
+
+
+def end_group(group: int) -> None:
+    """End all processes of a shell, unless they have ended."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGTERM)
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
+    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def wait_for(port: int, folder: Path) -> None:
+    for _ in range(600):
+        try:
+            httpx.get(f"http://127.0.0.1:{port}/", timeout=5)
+        except httpx.TransportError:
+            time.sleep(0.1)
+        else:
+            return
+    raise AssertionError("\n".join(path.read_text() for path in folder.glob("*.log")))
+
+
+def test_the_first_federation_ends_with_recommendations(tmp_path: Path) -> None:
+    page = blocks("first-federation.md")
+    assert list(page) == ["setup", "organiser", "operator", "holder", "members", "recommend"]
+    with ExitStack() as terminals:
+        terminals.enter_context(terminal(page["organiser"], tmp_path, "organiser.log"))
+        wait_for(ORGANISER, tmp_path)
+        terminals.enter_context(terminal(page["operator"], tmp_path, "operator.log"))
+        wait_for(SERVER, tmp_path)
+        script = page["holder"] + page["members"] + page["recommend"]
+        third = subprocess.Popen(
+            ["bash", "-ec", script], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+        terminals.callback(third.wait, 30)
+        terminals.callback(end_group, third.pid)
+        out, err = third.communicate(timeout=400)
+    logs = "\n".join(f"{path.name}: {path.read_text()}" for path in tmp_path.glob("*.log"))
+    assert third.returncode == 0, out + err + logs
+    assert len(recommended(out)) == 5, out
+    assert not set(range(8)) & set(recommended(out))
+
+
+def recommended(out: str) -> list[int]:
+    """The item numbers in the table of `hushrec recommend`, whose columns are place, item and score."""
+    return [int(item) for item in re.findall(r"^\D*\d+\D+(\d+)\D+\d+\.\d+\D*$", out, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_of_a_tutorial_exist_with_their_options(page: Path) -> None:
+    lines = command_lines(page)
+    assert lines
+    for line in lines:
+        program, *words = shlex.split(line)
+        command = [word for word in words[:2] if re.fullmatch(r"[a-z][a-z-]*", word)]
+        for known in (command, command[:1]):
+            done = CliRunner().invoke(APPS[program], [*known, "--help"], env={"COLUMNS": "300"})
+            if done.exit_code == 0:
+                break
+        assert done.exit_code == 0, line
+        for option in (word for word in words if word.startswith("-")):
+            assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", done.stdout), f"{option}: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_settings_of_a_tutorial_exist(page: Path) -> None:
+    known = {f"HUSHREC_{name.upper()}" for name in Settings.model_fields} | {"HUSHREC_ISSUER"}
+    assert set(re.findall(r"HUSHREC_[A-Z_]+", page.read_text(encoding="utf-8"))) <= known
+
+
+def test_the_alerts_name_metrics_that_the_monitoring_page_has() -> None:
+    page = (FOLDER / "production.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^<!-- alerts -->\n```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (group,) = yaml.safe_load(text)["groups"]
+    documented = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    for rule in group["rules"]:
+        assert rule["annotations"]["summary"]
+        for metric in re.findall(r"hushrec_\w+", rule["expr"]):
+            assert f"`{metric}" in documented, rule
+
+
+def test_the_commands_of_the_page_on_cost_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = command_lines(FOLDER / "cost-of-encryption.md")
+    assert [line.split()[1] for line in lines] == ["cost", "cost", "cost", "simulate"]
+    for line in lines:
+        done = CliRunner().invoke(client_sdk.cli.app, shlex.split(line)[1:])
+        assert done.exit_code == 0, done.output

@@ -1,0 +1,271 @@
+"""A server of one-shot rounds that speaks the real messages and proposes what a test tells it to, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk import Identity, MemoryStore, Policy
+from client_sdk.agreement.terms import TaskTerms
+from client_sdk.api.committee_calls import CommitteeCalls
+from client_sdk.api.effects import Request, Response, content_digest
+from client_sdk.api.retry import RetryPolicy
+from client_sdk.committee.service import CommitteeService
+from client_sdk.local_state.store import ClientStore, Membership, Store
+from client_sdk.participation.certificates import MembershipCheck, obtain_certificate
+from client_sdk.participation.events import Event
+from protocols.codec import b64decode, b64encode
+from protocols.crypto.certificates import CertifiedRole
+from protocols.layout import whole_route
+from protocols.messages import BadShares, RoundView, Schedule, TaskView
+from protocols.sums.masked.task_binding import broadcast_digest
+from protocols.sums.oneshot import client, server
+from protocols.sums.oneshot.committee import Committee, make_committee
+from protocols.sums.oneshot.context import OneshotContext
+from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.messages import CommitteeKey, Statement, Upload, body_digest, survivors_digest
+from protocols.sums.oneshot.plan import OneshotPlan, encode
+from protocols.sums.oneshot.policy import OneshotPolicy
+from tests.support.organiser import TRIAL
+from tests.support.programs import ProgramRunner, problem
+
+__all__ = ["LyingServer", "Person", "Sent", "oneshot_terms"]
+
+URL = "https://server.example"
+COMMITTEE = 5
+
+
+def oneshot_terms(recipe: str = "fedmf", certified: bool = True, **schedule: int) -> TaskTerms:
+    """A task of 20 items with one-shot sums: a committee of 5, of which one may be corrupt, so t = 4."""
+    parameters = {"fedmf": {"items": 20, "dim": 2, "clip": 0.5}, "privirec-k": {"items": 20, "components": 2}}[recipe]
+    view = {
+        "task_id": "t_1",
+        "name": "movies",
+        "state": "open",
+        "recipe": {"name": recipe, "parameters": parameters},
+        "mechanism": {"name": "oneshot", "parameters": {}},
+        "schedule": Schedule(**{"cohort_size": 8, "min_clients": 3, "rounds": 5, **schedule}).model_dump(),
+        "seed": "A" * 43,
+        "plan": {},
+        "opened_by": "anyone",
+        "members": 8,
+        "keyed_members": 8,
+        "completed_rounds": 0,
+        "failed_rounds": 0,
+        "organiser": TRIAL.pin.model_dump() if certified else None,
+    }
+    return TaskTerms.of(TaskView.model_validate(view))
+
+
+@dataclass
+class Person:
+    """A client or a member of the committee: its identity, and its certificate for a role; None for no certificate."""
+
+    name: str
+    identity: Identity = field(default_factory=Identity.generate)
+    certificate: bytes = bytes(81)
+
+    @classmethod
+    def certified(cls, name: str, role: CertifiedRole) -> Person:
+        """A person that the tests' organiser has certified."""
+        identity = Identity.generate()
+        runner = ProgramRunner(lambda _: problem("not-found"))
+        issued = runner.run(obtain_certificate(TRIAL.source(role), identity, RetryPolicy()))
+        return cls(name, identity, b64decode(issued.certificate))
+
+
+@dataclass
+class Sent:
+    """One client's upload as the server stores it."""
+
+    statement: Statement
+    sealed: tuple[bytes, ...]
+    contribution: bytes
+
+
+class LyingServer:
+    """One task. A test opens rounds, changes what is proposed to whom, and lets the members attend.
+
+    proposals: member name -> names of clients; of members that are missing here, all uploads. statement_of, share_of:
+    replace what a member is given. confirmations, shares: what members have sent in the newest round.
+    """
+
+    def __init__(self, terms: TaskTerms | None = None) -> None:
+        self.terms = terms or oneshot_terms()
+        self.members = [Person.certified(f"m_{place}", "committee") for place in range(COMMITTEE)]
+        self.keys: dict[int, dict[str, bytes]] = {}
+        self.view = self.round_view(0, 0, 3)
+        self.uploads: dict[str, Sent] = {}
+        self.proposals: dict[str, list[str]] = {}
+        self.share_of: Callable[[str, str, bytes], bytes] = lambda _member, _client, share: share
+        self.confirmations: dict[str, bytes] = {}
+        self.shares: dict[str, bytes] = {}
+        self.named: list[str] = []
+        self.before_put: Callable[[str, str], None] = lambda _member, _stage: None
+        self.committee: Committee | None = None
+        self.stores: dict[str, Store] = {member.name: MemoryStore() for member in self.members}
+        self.events: list[Event] = []
+
+    # --- the task ------------------------------------------------------------------------------------------------
+
+    def plan(self, step: int) -> OneshotPlan:
+        """The plan of a sum."""
+        plan = self.terms.sum_plan_at(step)
+        assert isinstance(plan, OneshotPlan)
+        return plan
+
+    def round_view(self, number: int, step: int, cohort: int) -> RoundView:
+        """A round as the server shows it."""
+        spec = self.terms.recipe.round_spec(self.terms.seed, max(1, number), max(1, step))
+        return RoundView(
+            task_id="t_1",
+            number=max(1, number),
+            step=max(1, step),
+            state="collecting",  # type: ignore[arg-type]
+            seed=b64encode(spec.seed),
+            cohort=cohort,
+            received=0,
+            survivors=0,
+            folded=0,
+            seconds_left=1.0,
+            aggregate_bytes=None,
+        )
+
+    def open_round(self, number: int, step: int, cohort: int) -> None:
+        """Open a round with the keys that the members have published for it."""
+        self.view = self.round_view(number, step, cohort)
+        self.uploads, self.proposals, self.confirmations, self.shares, self.named = {}, {}, {}, {}, []
+        digest = broadcast_digest(self.terms.view, step, None)
+        context = OneshotContext("t_1", number, step, self.plan(step), digest, cohort)
+        keys = [CommitteeKey.decode(key) for key in self.keys[number].values()]
+        self.committee = make_committee(context, keys, lambda _: True)
+
+    def upload(self, person: Person, vector: NDArray[np.float64]) -> None:
+        """Let a client contribute `vector`, float64 (layout.length,)."""
+        committee, plan = self.open_committee, self.open_committee.context.plan
+        blocks = plan.layout.split(vector)
+        steps = encode(plan, whole_route(plan.layout), blocks)
+        policy = OneshotPolicy(min_cohort=2)
+        made = client.contribute(committee, person.name, person.identity.signing_key, policy, steps)
+        own = (person.identity.public_key, person.identity.mailbox_key, person.certificate)
+        ticket = made.ticket.encode()
+        statement = server.check_upload(committee, person.name, *own, ticket, body_digest(made.contribution))
+        self.uploads[person.name] = Sent(statement, made.ticket.sealed, made.contribution)
+        assert len(Upload.split(plan, made.encode())[0]) == plan.ticket_bytes
+
+    @property
+    def open_committee(self) -> Committee:
+        """The committee of the open round."""
+        assert self.committee is not None
+        return self.committee
+
+    def proposed(self, member: str) -> list[str]:
+        """Names of the clients that are proposed to a member."""
+        names = self.proposals.get(member, list(self.uploads))
+        return [name for name in names if name not in self.named]
+
+    def statements(self, member: str) -> list[Statement]:
+        """What the clients proposed to a member have signed."""
+        return [self.uploads[name].statement for name in self.proposed(member)]
+
+    # --- the members ---------------------------------------------------------------------------------------------
+
+    def service(self, member: Person, policy: Policy | None = None) -> CommitteeService:
+        """A new process of a member, with what it has stored."""
+        membership = Membership(URL, "t_1", "movies", member.name, "committee", "hrc_token", member.certificate)
+        calls = CommitteeCalls(URL, "hrc_token", RetryPolicy(attempts=1))
+        store = ClientStore(self.stores[member.name], member.name, URL)
+        check = MembershipCheck(TRIAL.pin if self.terms.view.organiser else None)
+        return CommitteeService(calls, self.terms, membership, member.identity, store, policy or Policy(), check)
+
+    def attend(self, *members: Person) -> list[Event]:
+        """Let members attend the newest round, each in a new process; return what they reported."""
+        events: list[Event] = []
+        for member in members or self.members:
+            runner = ProgramRunner(lambda request, name=member.name: self.answer(name, request))
+            runner.run(self.service(member).attend_newest(events.append))
+        self.events += events
+        return events
+
+    def publish_keys(self) -> None:
+        """Let all members publish their keys before there is a round."""
+        for member in self.members:
+            runner = ProgramRunner(lambda request, name=member.name: self.answer(name, request))
+            runner.run(self.service(member).attend(None))
+
+    def opened(self, clients: Sequence[str]) -> NDArray[np.float64]:
+        """The sum over `clients` from the summed shares, as the server opens it. Raises what `unmask` raises."""
+        committee, plan = self.open_committee, self.open_committee.context.plan
+        digest = survivors_digest([self.uploads[name].statement for name in clients])
+        checked = {
+            name: server.check_summed_share(committee, name, digest, share) for name, share in self.shares.items()
+        }
+        route = whole_route(plan.layout)
+        partial = ONESHOT.fold(plan, None, [(route, self.uploads[name].contribution) for name in clients])
+        done = server.unmask(committee, partial, len(clients), checked)
+        return ONESHOT.open(plan, done.aggregate, len(clients), None)
+
+    # --- HTTP ----------------------------------------------------------------------------------------------------
+
+    def seen_by(self, member: str) -> RoundView:
+        """The newest round as a member sees it."""
+        state = self.view.state
+        sent = self.confirmations if state == "confirming" else self.shares
+        awaited = state == "confirming" or (state == "unmasking" and member in self.confirmations)
+        proposed = self.statements(member) if self.uploads else []
+        return self.view.model_copy(
+            update={
+                "in_committee": member in self.keys.get(self.view.number, {}),
+                "expected": awaited,
+                "delivered": member in sent,
+                "survivors_digest": survivors_digest(proposed).hex() if proposed else None,
+            }
+        )
+
+    def answer(self, member: str, request: Request) -> Response:
+        """Answer a member's request."""
+        path = urlsplit(request.url).path.removeprefix("/v1/tasks/t_1")
+        if request.method == "PUT":
+            return self._store(member, path, bytes(request.body))
+        if request.method == "POST":
+            named = BadShares.model_validate_json(bytes(request.body))
+            self.named += named.clients
+            return _json(self.seen_by(member).model_dump_json())
+        base = f"/rounds/{self.view.number}"
+        if path in ("/rounds/current", base):
+            return _json(self.seen_by(member).model_dump_json())
+        if path == f"{base}/committee":
+            keys = (key.encode() for key in self.open_committee.members)
+            return _bytes(b"".join(len(key).to_bytes(2, "little") + key for key in keys))
+        if path == f"{base}/statements":
+            return _bytes(b"".join(statement.encode() for statement in self.statements(member)))
+        if path == f"{base}/shares/{member}":
+            place = self.open_committee.place(member)
+            names = self.proposed(member)
+            return _bytes(b"".join(self.share_of(member, name, self.uploads[name].sealed[place]) for name in names))
+        if path == f"{base}/confirmations":
+            members = (each.member_id for each in self.open_committee.members)
+            return _bytes(b"".join(self.confirmations.get(name, bytes(64)) for name in members))
+        return problem("not-found")
+
+    def _store(self, member: str, path: str, body: bytes) -> Response:
+        if path.startswith(f"/committee/{member}/keys/"):
+            number = int(path.rsplit("/", 1)[1])
+            known = self.keys.setdefault(number, {}).setdefault(member, body)
+            return Response(200, {}) if known == body else problem("conflict")
+        stage = path.split("/")[-2]
+        self.before_put(member, stage)
+        {"confirm": self.confirmations, "unmask": self.shares}[stage][member] = body
+        return Response(201, {})
+
+
+def _json(text: str) -> Response:
+    return Response(200, {"content-type": "application/json", "etag": "1"}, text.encode())
+
+
+def _bytes(body: bytes) -> Response:
+    return Response(200, {"content-digest": content_digest(body)}, body)

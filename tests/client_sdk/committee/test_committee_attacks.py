@@ -1,0 +1,277 @@
+"""A lying server against the members of a committee: each attack with the defence, and with the defence out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from client_sdk.committee import member_round, proposal
+from client_sdk.committee.record import CommitteeRecord, store_record
+from client_sdk.local_state.store import ClientStore
+from client_sdk.participation.events import ClientsNamed, CommitteeRefused, Event, ShareSent, SurvivorsConfirmed
+from protocols.crypto.domain import SEED_BYTES
+from protocols.sums.oneshot import member
+from protocols.sums.oneshot.member import Confirmed, Inspection, Ledger, Ready
+from protocols.sums.oneshot.sealing import signed_survivors
+from tests.client_sdk.committee import lying_server
+from tests.client_sdk.committee.lying_server import URL, LyingServer, Person, oneshot_terms
+
+CLIENTS = [Person.certified(f"c_{place}", "member") for place in range(6)]
+NAMES = [person.name for person in CLIENTS]
+VICTIM = NAMES[0]
+OTHERS = NAMES[1:]
+
+
+def vector_of(place: int) -> NDArray[np.float64]:
+    """The same data of a client in every round: whole counts, and values between -0.5 and 0.5."""
+    layout = oneshot_terms().sum_plan.layout
+    drawn = np.random.default_rng(place).uniform(-0.5, 0.5, layout.length)
+    return np.where(np.concatenate([block.integral_mask() for block in layout.blocks]), 1.0, drawn)
+
+
+def server_in_round(number: int = 1, step: int = 1, server: LyingServer | None = None) -> LyingServer:
+    """A server whose round has the contributions of all clients and is in the state confirming."""
+    if server is None:
+        server = LyingServer()
+        server.publish_keys()
+    server.open_round(number, step, len(CLIENTS))
+    for place, person in enumerate(CLIENTS):
+        server.upload(person, vector_of(place))
+    server.view = server.view.model_copy(update={"state": "confirming"})
+    return server
+
+
+def unmask(server: LyingServer) -> list[Event]:
+    server.view = server.view.model_copy(update={"state": "unmasking"})
+    return server.attend()
+
+
+def reasons(events: list[Event]) -> set[str]:
+    return {event.reason for event in events if isinstance(event, CommitteeRefused)}
+
+
+def confirm_anything(
+    state: Ready, inspection: Inspection, ledger: Ledger, minimum: int, seed: bytes, difference: int | None = None
+) -> tuple[Confirmed, Ledger]:
+    """`member.confirm` without its checks."""
+    assert minimum and len(seed) == SEED_BYTES and difference
+    signature = state.identity.sign(signed_survivors(state.committee, inspection.digest))
+    return Confirmed(state, inspection, signature), Ledger((*ledger.released, inspection.clients), inspection.digest)
+
+
+def recovered(first: NDArray[np.float64], second: NDArray[np.float64]) -> bool:
+    return bool(np.allclose(first - second, vector_of(0), atol=1e-3))
+
+
+def test_an_honest_round_gives_the_exact_sum_of_the_survivors() -> None:
+    server = server_in_round()
+    assert reasons(server.attend()) == set() and len(server.confirmations) == 5
+    assert sum(isinstance(event, ShareSent) for event in unmask(server)) == 5
+    expected = sum(vector_of(place) for place in range(6))
+    assert np.allclose(server.opened(NAMES), expected, atol=1e-3)
+
+
+# --- two survivor sets in one round ------------------------------------------------------------------------------
+
+
+def ask_for_two_sets(server: LyingServer, forget: bool) -> tuple[list[Event], bool]:
+    """Ask for the sum of all, then for the sum without the victim; whether the victim's vector was found."""
+    server.attend()
+    unmask(server)
+    everybody = server.opened(NAMES)
+    server.confirmations, server.shares = {}, {}
+    server.proposals = {person.name: OTHERS for person in server.members}
+    server.view = server.view.model_copy(update={"state": "confirming"})
+    if forget:
+        for person in server.members:
+            store_record(ClientStore(server.stores[person.name], person.name, URL), "t_1", CommitteeRecord())
+    events = server.attend() + unmask(server)
+    return events, len(server.shares) > 3 and recovered(everybody, server.opened(OTHERS))
+
+
+def test_the_server_gets_no_second_set_in_a_round() -> None:
+    events, found = ask_for_two_sets(server_in_round(), forget=False)
+    assert not found
+    assert len(reasons(events)) == 1 and "was deleted" in reasons(events).pop()
+
+
+def test_attack_a_second_set_in_a_round_reveals_a_client_without_record_and_deletion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(member_round, "close_keys", lambda *_: None)
+    events, found = ask_for_two_sets(server_in_round(), forget=True)
+    assert reasons(events) == set() and found
+
+
+def test_a_member_that_has_signed_one_set_signs_no_other() -> None:
+    server = server_in_round()
+    server.attend()
+    server.confirmations = {}
+    server.proposals = {person.name: OTHERS for person in server.members}
+    assert "signed another set" in reasons(server.attend()).pop()
+    assert server.confirmations == {}
+
+
+def test_two_sets_for_two_halves_of_the_committee_open_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = server_in_round()
+    server.proposals = {person.name: OTHERS for person in server.members[:2]}
+    server.attend()
+    assert len(server.confirmations) == 5
+    events = unmask(server)
+    assert server.shares == {} and len(reasons(events)) == 2
+    # without the count of agreeing signatures both groups send what they hold, and a corrupt member adds the rest
+    monkeypatch.setattr(member, "verifies", lambda *_: True)
+    server.attend()
+    assert len(server.shares) == 5
+
+
+# --- too few clients ---------------------------------------------------------------------------------------------
+
+
+def test_no_member_signs_a_set_of_one() -> None:
+    server = server_in_round()
+    server.proposals = {person.name: [VICTIM] for person in server.members}
+    assert "requires at least 3" in reasons(server.attend()).pop()
+    assert server.confirmations == {}
+
+
+def test_attack_a_set_of_one_reveals_the_client_to_members_that_check_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_round.member, "confirm", confirm_anything)
+    server = server_in_round()
+    server.proposals = {person.name: [VICTIM] for person in server.members}
+    server.attend()
+    unmask(server)
+    assert np.allclose(server.opened([VICTIM]), vector_of(0), atol=1e-3)
+
+
+# --- the same step again -----------------------------------------------------------------------------------------
+
+
+def sum_again_without_victim(server: LyingServer) -> tuple[list[Event], bool]:
+    """Call round 1 failed after it was opened, and repeat the step without the victim."""
+    server.attend()
+    unmask(server)
+    everybody = server.opened(NAMES)
+    server.view = server.view.model_copy(update={"state": "failed"})
+    server.attend()
+    server_in_round(2, 1, server)
+    server.proposals = {person.name: OTHERS for person in server.members}
+    events = server.attend() + unmask(server)
+    return events, len(server.shares) > 3 and recovered(everybody, server.opened(OTHERS))
+
+
+def test_a_step_is_not_summed_again_with_one_client_fewer() -> None:
+    events, found = sum_again_without_victim(server_in_round())
+    assert not found and "too few clients" in " ".join(reasons(events))
+
+
+def test_attack_a_step_summed_again_reveals_a_client_to_members_without_a_ledger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forgetful(record: CommitteeRecord, *_: object) -> Ledger:
+        return Ledger((), record.signed if record.signed and not record.summed else None)
+
+    monkeypatch.setattr(CommitteeRecord, "ledger_of", forgetful)
+    assert sum_again_without_victim(server_in_round()) == ([*_done(2)], True)
+
+
+def _done(number: int) -> list[Event]:
+    return [*[SurvivorsConfirmed(number, 5)] * 5, *[ShareSent(number)] * 5]
+
+
+def test_renamed_clients_count_as_the_same() -> None:
+    """The server chooses the ids: a client that enrols again under another one must not look like another client."""
+    server = server_in_round()
+    server.attend()
+    unmask(server)
+    server.open_round(2, 1, len(CLIENTS))
+    for place, person in enumerate(CLIENTS[1:], 1):
+        server.upload(replace(person, name=f"c_new{place}"), vector_of(place))
+    server.view = server.view.model_copy(update={"state": "confirming"})
+    assert "too few clients" in reasons(server.attend()).pop()
+
+
+def test_no_member_goes_back_to_an_earlier_round_or_sum() -> None:
+    server = server_in_round(number=2, step=2)
+    server.attend()
+    server_in_round(1, 1, server)
+    assert "repeats round 1" in reasons(server.attend()).pop() or "was deleted" in reasons(server.attend()).pop()
+    server_in_round(3, 1, server)
+    assert "repeats round 3 (sum 1)" in reasons(server.attend()).pop()
+
+
+# --- shares that are not the client's ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attack", ["replayed", "for another member"])
+def test_a_share_that_the_client_did_not_seal_for_this_member_now_is_not_summed(
+    attack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = server_in_round(1)
+    earlier = {name: sent.sealed for name, sent in server.uploads.items()}
+    server_in_round(2, 2, server)
+
+    def wrong(member_id: str, client_id: str, share: bytes) -> bytes:
+        if client_id != VICTIM:
+            return share
+        place = server.open_committee.place(member_id)
+        now = server.uploads[VICTIM].sealed
+        return earlier[VICTIM][place] if attack == "replayed" else now[(place + 1) % len(now)]
+
+    server.share_of = wrong
+    events = server.attend(server.members[0])
+    assert events == [ClientsNamed(2, (VICTIM,))] and server.confirmations == {}
+    # without the checks the member signs a set whose shares it cannot add up
+    server.named = []
+    monkeypatch.setattr(member_round.member, "confirm", confirm_anything)
+    monkeypatch.setattr(Inspection, "bad", property(lambda _: (), lambda *_: None), raising=False)
+    server.attend(server.members[0])
+    assert len(server.confirmations) == 1
+
+
+# --- what the server adds ----------------------------------------------------------------------------------------
+
+
+def with_own_clients(server: LyingServer) -> None:
+    """Propose the victim beside two clients that the server made up."""
+    own = [Person("c_8"), Person("c_9")]
+    for person in own:
+        server.upload(person, np.zeros(vector_of(0).size))
+    server.proposals = {person.name: [VICTIM, "c_8", "c_9"] for person in server.members}
+
+
+def test_clients_that_the_server_made_up_are_named_and_nothing_is_signed() -> None:
+    server = server_in_round()
+    with_own_clients(server)
+    assert server.attend(server.members[0]) == [ClientsNamed(1, ("c_8", "c_9"))]
+    assert "requires at least 3" in reasons(server.attend()).pop()
+    assert server.confirmations == {}
+
+
+def test_attack_made_up_clients_reveal_the_victim_to_members_that_check_no_certificates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proposal, "is_certified", lambda *_: True)
+    server = server_in_round()
+    with_own_clients(server)
+    server.attend()
+    unmask(server)
+    assert np.allclose(server.opened([VICTIM, "c_8", "c_9"]), vector_of(0), atol=1e-3)
+
+
+def test_a_contribution_is_not_added_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = server_in_round()
+    server.proposals = {person.name: [VICTIM, VICTIM, NAMES[1]] for person in server.members}
+    assert "twice" in reasons(server.attend()).pop() and server.confirmations == {}
+    # behind the members' backs: the sum over all clients, with the victim's contribution folded twice
+    server.proposals = {}
+    server.attend()
+    unmask(server)
+    signed = lying_server.survivors_digest(server.statements("m_0"))
+    monkeypatch.setattr(lying_server, "survivors_digest", lambda _: signed)
+    with pytest.raises(ValueError, match="masks do not come off"):
+        server.opened([*NAMES, VICTIM])
+    assert server.opened(NAMES).size

@@ -1,0 +1,246 @@
+"""A member's program: what it stores before it sends, restarts in every state, bad shares, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from client_sdk import DirectoryStore, Policy, PolicyRefused
+from client_sdk.api.effects import Request, Response
+from client_sdk.committee.record import CommitteeRecord, load_record
+from client_sdk.committee.round_keys import secret_key
+from client_sdk.errors import LocalFileError
+from client_sdk.local_state.store import ClientStore
+from client_sdk.participation.events import (
+    ClientsNamed,
+    CommitteeRefused,
+    Event,
+    ShareSent,
+    SurvivorsConfirmed,
+    TaskEnded,
+    Waiting,
+)
+from protocols.errors import ParameterError, RefusalError
+from tests.client_sdk.committee.lying_server import URL, LyingServer, Person, oneshot_terms
+from tests.client_sdk.committee.test_committee_attacks import (
+    CLIENTS,
+    NAMES,
+    reasons,
+    server_in_round,
+    unmask,
+    vector_of,
+)
+from tests.support.programs import ProgramRunner, problem
+
+
+def store_of(server: LyingServer, member: Person) -> ClientStore:
+    return ClientStore(server.stores[member.name], member.name, URL)
+
+
+def test_the_record_is_stored_before_the_signature_and_before_the_share() -> None:
+    server = server_in_round()
+    seen: dict[str, tuple[bool, bool]] = {}
+
+    def note(member: str, stage: str) -> None:
+        record = load_record(ClientStore(server.stores[member], member, URL), "t_1")
+        seen[stage] = (record.signed is not None, record.summed)
+
+    server.before_put = note
+    server.attend()
+    unmask(server)
+    assert seen == {"confirm": (True, False), "unmask": (True, True)}
+
+
+def test_the_key_of_a_round_is_deleted_after_the_sum_and_never_made_again() -> None:
+    server = server_in_round()
+    one = server.members[0]
+    server.attend(one)
+    assert secret_key(store_of(server, one), "t_1", 1) is not None
+    server.attend(*server.members[1:])
+    unmask(server)
+    assert secret_key(store_of(server, one), "t_1", 1) is None
+    assert secret_key(store_of(server, one), "t_1", 2) is not None
+    published = server.keys.pop(1)
+    server.publish_keys()
+    assert 1 not in server.keys and len(published) == 5
+
+
+def test_a_restart_in_any_state_sends_the_same_bytes(tmp_path: Path) -> None:
+    server = LyingServer()
+    server.stores = {member.name: DirectoryStore(tmp_path / member.name) for member in server.members}
+    server.publish_keys()
+    keys = {number: dict(found) for number, found in server.keys.items()}
+    server.publish_keys()
+    assert server.keys == keys and len(keys) == 8
+    server_in_round(server=server)
+    server.attend()
+    signatures, server.confirmations = dict(server.confirmations), {}
+    server.attend()
+    assert server.confirmations == signatures
+    sent: list[bytes] = []
+
+    def crash(member: str, stage: str) -> None:
+        raise KeyboardInterrupt(f"{member} {stage}")
+
+    server.before_put = crash
+    server.view = server.view.model_copy(update={"state": "unmasking"})
+    with pytest.raises(KeyboardInterrupt):
+        server.attend(server.members[0])  # killed between storing and sending
+    server.before_put = lambda _member, _stage: None
+    server.attend(server.members[0])
+    sent.append(server.shares["m_0"])
+    assert reasons(server.attend()) == set() and server.shares["m_0"] == sent[0]
+    modes = {path.stat().st_mode & 0o777 for path in tmp_path.rglob("committee*") if path.is_file()}
+    assert modes == {0o600}
+
+
+def test_a_process_that_ends_after_the_share_deletes_the_key_when_it_starts_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = server_in_round()
+    server.attend()
+    with monkeypatch.context() as patched:
+        patched.setattr("client_sdk.committee.member_round.MemberRound.close", lambda _: None)
+        unmask(server)
+    one = store_of(server, server.members[0])
+    assert secret_key(one, "t_1", 1) is not None
+    server.attend(server.members[0])
+    assert secret_key(one, "t_1", 1) is None and load_record(one, "t_1").closed == 1
+
+
+def test_a_client_whose_share_does_not_open_is_named_and_the_rest_is_summed() -> None:
+    server = server_in_round()
+    server.share_of = lambda member, client, share: bytes(len(share)) if (member, client) == ("m_1", "c_3") else share
+    assert server.attend(server.members[1]) == [ClientsNamed(1, ("c_3",))]
+    assert server.attend() == [SurvivorsConfirmed(1, 5)] * 5
+    assert unmask(server) == [ShareSent(1)] * 5
+    assert server.opened([name for name in NAMES if name != "c_3"]).size
+
+
+def test_a_set_that_changes_while_it_is_checked_is_not_signed() -> None:
+    server = server_in_round()
+    one, changed = server.members[0], []
+
+    def answer(request: Request) -> Response:
+        if request.url.endswith("/rounds/1") and not changed:
+            changed.append(server.named.append("c_5"))  # another member has named a client meanwhile
+        return server.answer(one.name, request)
+
+    service = server.service(one)
+    events: list[Event] = []
+    ProgramRunner(answer).run(service.attend_newest(events.append))
+    assert events == [] and load_record(store_of(server, one), "t_1").signed is None
+    ProgramRunner(answer).run(service.attend_newest(events.append))
+    assert events == [SurvivorsConfirmed(1, 5)]
+
+
+@pytest.mark.parametrize("what", ["statements", "shares", "all bad", "committee"])
+def test_a_server_at_fault_gets_nothing_and_no_client_is_named(what: str) -> None:
+    server = server_in_round()
+
+    def answer(request: Request) -> Response:
+        found = server.answer("m_0", request)
+        if what != "all bad" and f"/{what}" in request.url and request.method == "GET":
+            return Response(200, {}, found.body[:-1]) if what != "committee" else problem("not-found")
+        return found
+
+    if what == "all bad":
+        server.share_of = lambda _member, _client, share: bytes(len(share))
+    events: list[Event] = []
+    ProgramRunner(answer).run(server.service(server.members[0]).attend_newest(events.append))
+    assert len(events) == 1 and isinstance(events[0], CommitteeRefused)
+    assert server.named == [] and server.confirmations == {}
+
+
+def test_what_is_refused_is_reported_once() -> None:
+    server = server_in_round()
+    server.proposals = {"m_0": NAMES[:2]}
+    service, events = server.service(server.members[0]), list[Event]()
+    for _ in range(3):
+        runner = ProgramRunner(lambda request: server.answer("m_0", request))
+        runner.run(service.attend_newest(events.append))
+    assert [type(event) for event in events] == [CommitteeRefused]
+
+
+def test_a_set_that_was_only_signed_does_not_block_the_next_round() -> None:
+    """Too few members confirmed in round 1; in round 2 one client has gone."""
+    server = server_in_round()
+    server.attend(*server.members[:3])
+    server.view = server.view.model_copy(update={"state": "failed"})
+    server.attend()
+    server.open_round(2, 1, 6)
+    for person in CLIENTS[1:]:
+        server.upload(person, vector_of(1))
+    server.view = server.view.model_copy(update={"state": "confirming"})
+    assert server.attend() == [SurvivorsConfirmed(2, 5)] * 5
+
+
+def test_a_frozen_cohort_counts_all_sums_as_of_the_same_data() -> None:
+    record = CommitteeRecord(2, 2, (frozenset({"aa"}), frozenset({"bb"})), bytes(32), True)
+    assert record.ledger_of(3, 3, same_data=True).released == record.released
+    assert record.ledger_of(3, 3, same_data=False).released == ()
+    assert record.ledger_of(3, 2, same_data=False).released == record.released
+    assert record.ledger_of(2, 2, same_data=False).signed == bytes(32)
+    for number, step in ((1, 2), (3, 1), (2, 3)):
+        with pytest.raises(RefusalError, match="sum"):
+            record.ledger_of(number, step, same_data=False)
+
+
+def test_a_record_survives_its_encoding_and_damage_is_noticed() -> None:
+    server = server_in_round()
+    server.attend()
+    store = store_of(server, server.members[0])
+    record = load_record(store, "t_1")
+    assert CommitteeRecord.decode(record.encode()) == record and len(record.released[0]) == 6
+    for body in (b"{}", b"[]", b"x", record.encode().replace(b'"released": ["', b'"released": ["AAAA')):
+        store.write("t_1", "committee.json", body)
+        with pytest.raises(LocalFileError, match="damaged"):
+            load_record(store, "t_1")
+    store.write("t_1", "committee_keys.bin", b"x")
+    with pytest.raises(LocalFileError, match="damaged"):
+        secret_key(store, "t_1", 1)
+
+
+def test_who_may_serve() -> None:
+    server = LyingServer(oneshot_terms(certified=False))
+    with pytest.raises(PolicyRefused, match="trust-roster"):
+        server.service(server.members[0])
+    service = server.service(server.members[0], Policy(trust_roster=True))
+    with pytest.raises(ParameterError, match="not in its committee"):
+        type(service)(
+            service.calls,
+            service.terms,
+            type(service.membership)(**{**vars(service.membership), "role": "member"}),
+            service.identity,
+            service.client_store,
+            service.policy,
+            service.membership_check,
+        )
+
+
+def test_serving_ends_with_the_task_and_publishes_lost_keys_again() -> None:
+    server = LyingServer()
+    one, states = server.members[0], iter(["open", "open", "complete"])
+
+    def answer(request: Request) -> Response:
+        path = request.url.split("?")[0].removeprefix(f"{URL}/v1/tasks/t_1")
+        if path == "":
+            state = next(states)
+            view = server.terms.view.model_copy(update={"state": state, "waiting_for": "the committee"})
+            if state == "open":
+                server.keys.clear()  # as after a round that failed for want of members
+            return Response(200, {}, view.model_dump_json().encode())
+        if path == "/committee":
+            member = {"client_id": one.name, "keys": sorted(server.keys), "in_round": False, "answered": []}
+            body = {"needed": 5, "threshold": 4, "next_round": 1, "members": [member]}
+            return Response(200, {}, json.dumps(body).encode())
+        if path == "/rounds/current":
+            return problem("not-found")
+        return server.answer(one.name, request)
+
+    events: list[Event] = []
+    ProgramRunner(answer).run(server.service(one).serve(events.append))
+    assert events == [Waiting("the committee"), TaskEnded("complete")]
+    assert sorted(server.keys) == list(range(1, 9))

@@ -1,0 +1,147 @@
+"""One-shot rounds of the SDK against a real server process: clients, committee and fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from client_sdk import (
+    AsyncClient,
+    AsyncCommitteeMember,
+    Client,
+    CommitteeMember,
+    Fleet,
+    FleetOptions,
+    Identity,
+    MemoryStore,
+    Operator,
+    task_request,
+)
+from protocols.errors import ParameterError
+from protocols.messages import Schedule
+from protocols.recipes.base import FactorState
+from protocols.recipes.privirec.state import privirec_state
+from protocols.recipes.registry import recipe as make_recipe
+from tests.support.organiser import TRIAL
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.tasks import SmallTask, interactions, small_task
+
+USERS = 8
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    data_dir: Path = tmp_path_factory.mktemp("aggregator") / "data"
+    with running_aggregator(data_dir, fold_batch=3) as running:
+        yield running
+
+
+@pytest.fixture
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as opened:
+        yield opened
+
+
+def enrolled(fleet: Fleet, task: SmallTask) -> Fleet:
+    fleet.enrol(task.invitation, None, task.certificates)
+    fleet.enrol_committee(task.operator.invite(task.task_id, 5, "committee").invitation, task.certificates)
+    return fleet
+
+
+def trained(server: AggregatorProcess, operator: Operator, mechanism: str, recipe: str) -> NDArray[np.float32]:
+    """The item factors after two rounds of a fleet with fixed seeds."""
+    task = small_task(
+        operator, f"{recipe}-{mechanism}", users=USERS, recipe=recipe, mechanism=mechanism, seed=bytes(32)
+    )
+    with Fleet(server.url, interactions(USERS), FleetOptions(seed=5)) as fleet:
+        if mechanism == "oneshot":
+            enrolled(fleet, task)
+        else:
+            fleet.enrol(task.invitation, None, task.certificates)
+        reports = fleet.run()
+        assert [report.state for report in reports] == ["complete", "complete"], reports
+        assert all(report.survivors == USERS for report in reports)
+        state = fleet.model()
+        assert isinstance(state, FactorState)
+        return state.item_factors
+
+
+@pytest.mark.parametrize("recipe", ["colr", "fedmf"])
+def test_a_fleet_trains_over_one_shot_sums_as_over_plain_ones(
+    server: AggregatorProcess, operator: Operator, recipe: str
+) -> None:
+    oneshot, plain = (trained(server, operator, mechanism, recipe) for mechanism in ("oneshot", "plain"))
+    assert np.allclose(oneshot, plain, atol=1e-3)
+
+
+def spectrum(server: AggregatorProcess, operator: Operator, mechanism: str) -> NDArray[np.float64]:
+    """The singular values of PriviRec-k: every sum is over the same data of a frozen cohort."""
+    parameters = {"items": 60, "components": 4, "iterations": 2, "oversampling": 4, "rayleigh_ritz": True}
+    recipe = make_recipe("privirec-k", parameters)
+    schedule = Schedule(rounds=recipe.steps, cohort_size=USERS, start_clients=USERS, min_clients=4, min_difference=3)
+    organiser = None if mechanism == "plain" else TRIAL.pin
+    task = operator.create_task(
+        task_request(f"spectrum-{mechanism}", recipe, mechanism, schedule, seed=bytes(32), organiser=organiser)
+    )
+    certificates = None if mechanism == "plain" else TRIAL.source
+    with Fleet(server.url, interactions(USERS), FleetOptions(seed=5)) as fleet:
+        fleet.enrol(operator.invite(task.task_id, USERS).invitation, None, certificates)
+        if mechanism == "oneshot":
+            fleet.enrol_committee(operator.invite(task.task_id, 5, "committee").invitation, certificates)
+        assert {report.state for report in fleet.run()} == {"complete"}
+        return privirec_state(fleet.model()).singular_values
+
+
+def test_privirec_over_one_shot_sums_has_the_spectrum_of_plain_ones(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    oneshot, plain = (spectrum(server, operator, mechanism) for mechanism in ("oneshot", "plain"))
+    assert np.allclose(oneshot[:4], plain[:4], rtol=1e-3)
+
+
+def test_clients_that_vanish_are_left_out_and_the_round_completes(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    task = small_task(operator, "vanishing", users=USERS, mechanism="oneshot", rounds=1, collect_seconds=15.0)
+    options = FleetOptions(seed=5, dropout=0.3, dropout_rng=np.random.default_rng(2))
+    with Fleet(server.url, interactions(USERS), options) as fleet:
+        (report,) = enrolled(fleet, task).run()
+    assert report.state == "complete" and report.missed
+    assert report.survivors == len(report.reports) == USERS - len(report.missed)
+
+
+def test_a_committee_needs_an_enrolled_fleet_and_a_task_with_one(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "no-committee", users=3)
+    with Fleet(server.url, interactions(3), FleetOptions()) as fleet:
+        with pytest.raises(ParameterError, match="call enrol"):
+            fleet.enrol_committee("hri_none")
+        fleet.enrol(task.invitation)
+        with pytest.raises(ParameterError, match="plain have no committee"):
+            fleet.enrol_committee("hri_none")
+
+
+def test_the_classes_for_programs_with_a_loop_of_their_own(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "loops", users=3, mechanism="oneshot")
+    invitation = operator.invite(task.task_id, 2, "committee").invitation
+    certificate = TRIAL.source("committee")
+    with Client(server.url, Identity.generate(), MemoryStore()) as client:
+        member = CommitteeMember(client.join(invitation=invitation, certificate=certificate))
+        assert member.attend_round() is None
+        member.serve(stop=lambda: True)
+
+    async def serve() -> None:
+        async with AsyncClient(server.url, Identity.generate(), MemoryStore()) as client:
+            part = await client.join(invitation=invitation, certificate=certificate)
+            other = AsyncCommitteeMember(part)
+            assert await other.attend_round() is None
+            await other.serve(stop=lambda: True)
+            with pytest.raises(ParameterError, match="committee serve"):
+                await part.take_part([1, 2, 3])
+
+    asyncio.run(serve())
+    assert "2 of 5" in (operator.task(task.task_id).waiting_for or "")

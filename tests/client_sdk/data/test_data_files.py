@@ -1,0 +1,296 @@
+"""The reader of any file of interactions: round trips through every format, what it says, and malformed files."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import string
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client_sdk.data import chunks, numbering, text_table
+from client_sdk.data.columns import Columns, parse_columns
+from client_sdk.data.data_file import read_data_file
+from client_sdk.data.errors import DataError
+from protocols.errors import ParameterError
+
+SEPARATORS = ["\t", "::", ",", ";", "|", " "]
+INTEGERS = st.integers(-(10**18) + 1, 10**18 - 1)
+TEXTS = st.text(string.ascii_letters + string.digits + "äß漢-_.", min_size=1, max_size=12)
+QUOTED = st.text(string.ascii_letters + ', "\n\täß', min_size=1, max_size=12).map(str.strip).filter(bool)
+RATINGS = st.integers(-20, 20).map(lambda value: value / 4)
+TIMES = st.integers(-(10**10), 10**10)
+
+
+def rows_of(ids):
+    """Tables in which the kind of the ids is visible: the first row is repeated with other ids."""
+    return st.lists(st.tuples(ids, ids, RATINGS, TIMES), min_size=1, max_size=40)
+
+
+def expected(rows) -> dict[tuple[str, str], tuple[float, int]]:
+    return {(str(user), str(item)): (rating, time) for user, item, rating, time in rows}
+
+
+def content(read) -> dict[tuple[str, str], tuple[float, int]]:
+    users, items = read.user_ids[read.users].tolist(), read.item_ids[read.items].tolist()
+    values = zip(read.ratings.tolist(), read.timestamps.tolist(), strict=True)
+    return {(str(user), str(item)): value for user, item, value in zip(users, items, values, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("files")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.one_of(rows_of(INTEGERS), rows_of(TEXTS), rows_of(INTEGERS | TEXTS)),
+    st.sampled_from(SEPARATORS),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([30, 100, 1 << 22]),
+)
+def test_round_trip_of_tables_in_text(folder, rows, separator, crlf, packed, size) -> None:
+    end = "\r\n" if crlf else "\n"
+    header = separator.join(("who", "what", "stars", "when"))
+    text = end.join([header, *(separator.join(map(str, row)) for row in rows)]) + end
+    path = folder / "table"
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "CHUNK_BYTES", size)
+        patch.setattr(numbering, "_MERGE_AT", 5)
+        found = read_data_file(path, parse_columns("user=who,item=what,rating=stars,time=when"))
+    assert content(found.interactions) == expected(rows)
+    assert found.rows == len(rows)
+    assert found.interactions.merged == len(rows) - len(expected(rows))
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows_of(QUOTED), st.integers(30, 400))
+def test_round_trip_of_quoted_fields_in_small_pieces(folder, rows, size) -> None:
+    written = io.StringIO(newline="")
+    csv.writer(written, quoting=csv.QUOTE_ALL).writerows([("user", "item", "rating", "time"), *rows])
+    path = folder / "quoted.csv"
+    path.write_text(written.getvalue(), newline="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "CHUNK_BYTES", size)
+        patch.setattr(text_table, "_ROWS", 3)
+        assert content(read_data_file(path).interactions) == expected(rows)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.one_of(rows_of(INTEGERS), rows_of(TEXTS), rows_of(QUOTED)))
+def test_round_trip_of_parquet(folder, rows) -> None:
+    users, items, ratings, times = zip(*rows, strict=True)
+    path = folder / "table.parquet"
+    made = pyarrow.table({"user_id": users, "movieId": items, "rating": ratings, "timestamp": times, "more": users})
+    pyarrow.parquet.write_table(made, path)
+    assert content(read_data_file(path).interactions) == expected(rows)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 60), min_size=2, max_size=9, unique=True), min_size=2, max_size=20))
+def test_round_trip_of_id_lists(folder, lists) -> None:
+    path = folder / "lists.txt"
+    lists[0] = list(range(6))  # no table: six numbers a line
+    path.write_text("".join(f"{user} {' '.join(map(str, items))}\n" for user, items in enumerate(lists)))
+    found = read_data_file(path)
+    assert [found.interactions.positives(user).tolist() for user in range(len(lists))] == lists
+    assert found.format == "a user and the items on each line"
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
+def test_pieces_of_any_size_hold_the_same_lines(tmp_path, size) -> None:
+    text = "\ufeffuser,item\r\na,1\r\nb,2\r\n\r\n\n".encode()
+    (tmp_path / "x.csv").write_bytes(text)
+    pieces = list(chunks.chunks(tmp_path / "x.csv", size))
+    assert b"".join(piece.data for piece in pieces).replace(b"\r", b"") == b"user,item\na,1\nb,2\n"
+    assert pieces[-1].line + pieces[-1].data.count(b"\n") == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "form"),
+    [
+        ("1 2 3.5\n1 3 4\n", "user=0,item=1,rating=2", "separated by blanks, no header"),
+        ("1,2,978300760\n1,3,978300761\n", "user=0,item=1,time=2", "separated by commas, no header"),
+        ("1\t2\t978300760\t4\n1\t3\t978300761\t5\n", "user=0,item=1,rating=3,time=2", "separated by tabs, no header"),
+        ("ann|x\nbob|y\n", "user=0,item=1", "separated by bars, no header"),
+        ("ann;x;good\nbob;y;bad\n", "user=0,item=1", "separated by semicolons, no header"),
+        ("Movie Id,USER_ID\n1,2\n", "user=USER_ID,item=Movie Id", "separated by commas, a header"),
+        (
+            "user_id:token\titem_id:token\trating:float\n1\t2\t3\n",
+            "user=user_id:token,item=item_id:token,rating=rating:float",
+            "separated by tabs, a header",
+        ),
+    ],
+)
+def test_what_is_found_is_said(tmp_path, text, columns, form) -> None:
+    path = tmp_path / "x"
+    path.write_text(text)
+    found = read_data_file(path)
+    assert (found.format, str(found.columns)) == (form, columns)
+    assert f"read {found.rows:,} rows, " in str(found)
+    again = read_data_file(path, parse_columns(columns))
+    assert again.columns == found.columns
+
+
+def test_columns_are_chosen_by_number_and_by_heading(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text('when,what,who\n3,"a, b",ann\n9,c,ann\n5,"a, b",007\n')
+    for columns in (Columns("who", "what", None, "when"), Columns(2, 1, time=0), Columns("who", 1, None, 0)):
+        read = read_data_file(path, columns).interactions
+        assert read.user_ids.tolist() == ["007", "ann"]
+        assert read.item_ids.tolist() == ["a, b", "c"]
+        assert read.positives(1).tolist() == [0, 1]
+        assert read.timestamps.tolist() == [5, 3, 9]
+        assert read.ratings is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "what"),
+    [
+        ("", None, None, "the file is empty"),
+        ("\n\r\n", None, None, "the file is empty"),
+        ("user,item\n", None, None, "has a header but no lines"),
+        ("alone\n", 1, None, "cannot tell what separates the columns"),
+        ("user,thing\n1,2\n", 1, None, "cannot tell which columns hold the user and the item"),
+        ("user,user_id,item\n1,2,3\n", 1, None, "two columns look like the user, 'user' and 'user_id'"),
+        ("user,item\n1,2\n1\n3,4\n", 3, None, "1 fields, but most lines have 2"),
+        ("user,item\n1,2\n\n3,4\n", 3, None, "a blank line"),
+        ("user,item\n1,2\n,3\n", 3, "'user' (user)", "the user is empty"),
+        ("user,item\n1,2\n  ,3\n", 3, "'user' (user)", "the user is empty"),
+        ("user,item,rating\n1,2,3\n1,3,good\n", 3, "'rating' (rating)", "the rating is not a number: 'good'"),
+        ("user,item,rating\n1,2,3\n1,3,\n", 3, "'rating' (rating)", "the rating is empty"),
+        ("user,item,rating\n1,2,3\n1,3,nan\n", 3, "'rating' (rating)", "the rating is not a number: 'nan'"),
+        ("user,item,rating\n1,2,3\n1,3,-inf\n", 3, "'rating' (rating)", "the rating is not a number"),
+        ("user,item,rating\n1,2,3\n1,3,1_0\n", 3, "'rating' (rating)", "the rating is not a number"),
+        ("user,item,rating\n1,2,3\n1,3,1e39\n", 3, "'rating' (rating)", "too large"),
+        ("1\t2\t3\t99\n1\t3\t3\t1e30\n", 2, "3 (time)", "too large"),
+        ('user,item\n"1\n2",2\n1,"2\n', 4, None, "not a CSV line"),
+        ('user,item\n"1\n2",2\n1\n', 4, None, "1 fields"),
+        ('user,item,rating\n"a",1,2\n"b\nc",1,x\n', 4, "'rating' (rating)", "not a number: 'x'"),
+        (f"user,item\n1,2\n1,{'x' * 300}\n", 3, "'item' (item)", "more than 255 bytes"),
+        (f'user,item\n1,"2"\n1,{"x" * 300}\n', 3, "'item' (item)", "more than 255 bytes"),
+        ("user,item\n1,2\n1,\0\n", 3, None, "not a text file"),
+    ],
+)  # fmt: skip
+def test_a_malformed_file_is_refused_with_its_place(tmp_path, text, line, column, what) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(text.encode())
+    with pytest.raises(DataError) as caught:
+        read_data_file(path)
+    assert what in caught.value.problem
+    assert (caught.value.path, caught.value.line, caught.value.column) == (path, line, column)
+    assert str(caught.value).startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "what"),
+    [
+        ("a,b\n1,2\n", "user=0,item=2", "no column 2: the file has 2, numbered from 0"),
+        ("a,b\n1,2\n", "user=who,item=b", "no column named 'who': the header has 'a', 'b'"),
+        ("a,a\n1,2\n", "user=a,item=1", "more than one column named 'a'"),
+    ],
+)
+def test_a_missing_column_is_named(tmp_path, text, columns, what) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(DataError, match=what):
+        read_data_file(tmp_path / "x.csv", parse_columns(columns))
+
+
+@pytest.mark.parametrize(
+    "text", ["user=0", "user=0,item", "user=0,item=1,stars=2", "user=0,item=0", "user=0,user=1,item=2"]
+)
+def test_columns_that_make_no_sense_are_refused(text) -> None:
+    with pytest.raises(ParameterError):
+        parse_columns(text)
+
+
+def test_huge_ids_negative_times_and_repeated_pairs(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    huge = 10**30
+    path.write_text(f"{huge},7,3,-5\n{huge},7,4,-9\n5,007,1,2.9\n")
+    found = read_data_file(path)
+    read = found.interactions
+    assert read.user_ids.tolist() == [str(huge), "5"]
+    assert read.item_ids.tolist() == ["007", "7"]
+    assert (read.merged, read.ratings.tolist(), read.timestamps.tolist()) == (1, [4, 1], [-9, 2])
+    assert "1 repeated pairs" in str(found)
+    assert "times from -9 to 2" in str(found)
+
+
+def test_other_compressions_are_named(tmp_path) -> None:
+    for start, what in ((b"PK\x03\x04", "zip"), (b"BZh9", "bzip2"), (b"\x28\xb5\x2f\xfd", "zstd")):
+        (tmp_path / "x").write_bytes(start + bytes(99))
+        with pytest.raises(DataError, match=what):
+            read_data_file(tmp_path / "x")
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"user": [1], "item": [2]}), path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match=r"pip install 'hushrec\[parquet\]'"):
+        read_data_file(path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ({"user": [1, None], "item": [1, 2]}, "line 2, column 'user' (user): the user is missing"),
+        ({"user": [1, 2], "item": [1.5, 2]}, "column 'item' (item): the item has type double"),
+        ({"user": ["a", ""], "item": [1, 2]}, "line 2, column 'user' (user): the user is empty"),
+        ({"user": [1, 2], "item": [1, 2], "rating": ["5", "4"]}, "the rating has type string"),
+        ({"user": [1, 2], "item": [1, 2], "rating": [5, float("nan")]}, "line 2, column 'rating' (rating)"),
+        ({"user": [1, 2], "thing": [1, 2]}, "cannot tell which columns"),
+    ],
+)
+def test_malformed_parquet_is_refused_with_its_place(tmp_path, columns, what) -> None:
+    path = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(DataError) as caught:
+        read_data_file(path)
+    assert what in str(caught.value)
+
+
+def test_damaged_parquet(tmp_path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"PAR1" + bytes(40))
+    with pytest.raises(DataError, match="not a readable parquet file"):
+        read_data_file(tmp_path / "x.parquet")
+
+
+def test_times_of_parquet_may_be_timestamps(tmp_path) -> None:
+    path = tmp_path / "x.parquet"
+    when = np.array(["2020-01-02", "2020-01-01"], "datetime64[s]")
+    pyarrow.parquet.write_table(pyarrow.table({"user": ["a", "a"], "item": [1, 2], "timestamp": when}), path)
+    assert np.diff(read_data_file(path).interactions.timestamps).tolist()[0] < 0
+
+
+def test_memory_is_bounded_by_the_pieces(tmp_path, monkeypatch) -> None:
+    """Read whole, a file needs several times the memory of what is kept of it."""
+    path = tmp_path / "large.csv"
+    rng = np.random.default_rng(0)
+    rows = zip(rng.integers(0, 3000, 300_000).tolist(), rng.integers(0, 2000, 300_000).tolist(), strict=True)
+    path.write_text("user,item,rating,timestamp\n" + "".join(f"{u},{i},3.5,{10**9 + u * i}\n" for u, i in rows))
+
+    def peak(size: int) -> int:
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", size)
+        tracemalloc.start()
+        try:
+            assert read_data_file(path).rows == 300_000
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    in_pieces, whole = peak(1 << 18), peak(1 << 30)
+    assert in_pieces < 80 * 300_000
+    assert whole > 2 * in_pieces

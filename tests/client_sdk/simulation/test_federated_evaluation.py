@@ -1,0 +1,171 @@
+"""Federated evaluation equals central evaluation of the same users, over every mechanism; and what follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.data.interactions import Interactions
+from client_sdk.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.evaluation.metrics import hit_ratio, ndcg, ranks_of
+from client_sdk.history import History
+from client_sdk.simulation.federation import Federation
+from client_sdk.training.evaluated import HELD_OUT, EvaluatedHalf
+from client_sdk.training.mf import MFConfig
+from protocols.messages import Evaluation
+from protocols.recipes.evaluated import Evaluated, evaluated_state
+
+USERS, ROUNDS = 24, 6
+MECHANISMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "masked": {"dropout": 0.0},
+    "ckks": {},
+    "paillier": {"key_bits": 3072},
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    "fedmf": {"dim": 4, "clip": 2.0},
+    "scolr": {"dim": 4, "rank": 2, "clip": 2.0, "item_bias": "counts"},
+}
+
+
+@pytest.fixture(scope="module")
+def data() -> Interactions:
+    return synthetic(SyntheticConfig(users=USERS, items=40, positives=6))
+
+
+def federation(data: Interactions, recipe: str, mechanism: str, evaluation: Evaluation, **more: Any) -> Federation:
+    parameters = {"items": data.n_items, **RECIPES[recipe]}
+    chosen = {"training": MFConfig(epochs=1), "cohort_size": USERS, "schedule_rounds": ROUNDS, **more}
+    return Federation(data, recipe, parameters, mechanism, MECHANISMS[mechanism], evaluation=evaluation, **chosen)
+
+
+def last(history: History) -> tuple[History, int]:
+    return History(history.items[:-1]), int(history.items[-1])
+
+
+def central(made: Federation) -> dict[str, float]:
+    """The metrics of the present model over all users, each with the last item of its history held out."""
+    model, half = evaluated_state(made.state).model, made.half
+    assert isinstance(half, EvaluatedHalf)
+    counts = np.zeros(made.train.n_items)
+    ranks, popular = [], []
+    for user in range(USERS):
+        kept, target = last(made.train.history(user))
+        counts[kept.items] += 1
+    for user in range(USERS):
+        kept, target = last(made.train.history(user))
+        others = np.setdiff1d(np.arange(made.train.n_items), made.train.history(user).items)
+        scores = half.inner.scores(model, made.client_states[user], kept)
+        ranks.append(ranks_of(scores[[target]], scores[others][None])[0])
+        popular.append(ranks_of(counts[[target]], counts[others][None])[0])
+    own, control = np.array(ranks), np.array(popular)
+    return {
+        "hr@10": hit_ratio(own), "ndcg@10": ndcg(own),
+        "popularity hr@10": hit_ratio(control), "popularity ndcg@10": ndcg(control),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", sorted(MECHANISMS))
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_the_summed_metrics_are_those_of_a_central_evaluation(data: Interactions, recipe: str, mechanism: str) -> None:
+    made = federation(data, recipe, mechanism, Evaluation(every=2))
+    assert isinstance(made.recipe, Evaluated)
+    first = made.recipe.main_sum
+    list(made.run(first + 1))  # one measured sum and one that is not: everybody has trained
+    assert len(made.recipe.curve(made.state).points) == 1
+    expected = central(made)
+    list(made.run(1))
+    curve = made.recipe.curve(made.state)
+    point = curve.points[-1]
+    assert (point.model_round, point.round, point.clients) == (first + 1, first + 2, USERS)
+    assert set(curve.measures) == ({*expected} if recipe == "scolr" else {"hr@10", "ndcg@10"})
+    found = curve.metrics(point)
+    for name in curve.measures:
+        assert found[name] == pytest.approx(expected[name], abs=made.plan.predicted_error / USERS + 1e-7)
+    assert 0 < expected["hr@10"] < 1  # otherwise nothing would have been compared
+
+
+def test_measuring_changes_nothing_that_is_trained_but_the_rows(data: Interactions) -> None:
+    """The same federation over histories without their last items, and without evaluation, trains the same model."""
+    made = federation(data, "fedmf", "plain", Evaluation(every=1))
+    list(made.run(3))
+    kept = np.ones(data.size, dtype=bool)
+    kept[data.indptr[1:] - 1] = False
+    plain = Federation(
+        data.where(kept), "fedmf", {"items": data.n_items, **RECIPES["fedmf"]},
+        training=MFConfig(epochs=1), cohort_size=USERS,
+    )  # fmt: skip
+    list(plain.run(3))
+    np.testing.assert_array_equal(evaluated_state(made.state).model.item_factors, plain.state.item_factors)
+
+
+def test_the_last_rounds_train_on_the_held_out_items_if_the_task_says_so(data: Interactions) -> None:
+    without, with_them = (
+        federation(data, "fedmf", "plain", Evaluation(every=2, final_rounds=final)) for final in (0, 2)
+    )
+    for made in (without, with_them):
+        list(made.run(ROUNDS - 2))
+    np.testing.assert_array_equal(
+        evaluated_state(without.state).model.item_factors, evaluated_state(with_them.state).model.item_factors
+    )
+    for made in (without, with_them):
+        list(made.run(2))
+    assert len(without.recipe.curve(without.state).points) == 3
+    assert len(with_them.recipe.curve(with_them.state).points) == 2
+    difference = evaluated_state(without.state).model.item_factors - evaluated_state(with_them.state).model.item_factors
+    assert np.abs(difference).max() > 1e-3
+
+
+def test_what_is_held_out_stays_the_same_as_the_history_grows(data: Interactions) -> None:
+    made = federation(data, "fedmf", "plain", Evaluation(every=1))
+    spec = made.recipe.round_spec(made.task_seed, 1)
+    start = made.half.initial_client_state(np.random.default_rng(0))
+
+    def held(items: list[int], client_state: Any) -> Any:
+        rng = np.random.default_rng(0)
+        return made.half.contribute(spec, "c", made.state, History.of(items, 40), client_state, rng).client_state
+
+    first = held([5, 3, 9], start)
+    assert first[HELD_OUT].tolist() == [9]
+    assert held([5, 3, 9, 11], first)[HELD_OUT].tolist() == [9]
+    assert held([5, 3, 11], first)[HELD_OUT].tolist() == [11]  # the user deleted item 9
+    assert held([5], start)[HELD_OUT].tolist() == []  # nothing would be left to train on
+
+
+def test_a_client_without_held_out_rows_is_not_counted() -> None:
+    data = Interactions.from_pairs(np.array([0, 0, 1, 2, 2]), np.array([1, 2, 3, 4, 5]), n_users=3, n_items=30)
+    made = Federation(data, "fedmf", {"items": 30, "dim": 4}, cohort_size=3, evaluation=Evaluation(every=1))
+    list(made.run(1))
+    assert made.recipe.curve(made.state).points[0].clients == 2
+
+
+def test_rfrec_is_stopped_when_it_overfits_and_its_curve_is_that_of_a_central_evaluation() -> None:
+    rng = np.random.default_rng(3)
+    users, items = np.nonzero(rng.random((30, 25)) < 0.5)
+    taste = rng.standard_normal((30, 2)) @ rng.standard_normal((2, 25))
+    ratings = np.clip(np.rint(3 + 0.5 * taste + 1.2 * rng.standard_normal((30, 25))), 1, 5)[users, items]
+    data = Interactions.from_pairs(users, items, n_users=30, n_items=25, ratings=ratings.astype(np.float32))
+    rounds = 100
+    evaluation = Evaluation(every=2, keep="best", stop_after=3)
+    made = Federation(
+        data, "rfrec", {"items": 25, "dim": 8}, cohort_size=30, evaluation=evaluation, schedule_rounds=rounds
+    )
+    list(made.run(2))
+    squared = []
+    assert isinstance(made.half, EvaluatedHalf)
+    for user in range(30):
+        history = made.train.history(user)
+        assert history.ratings is not None
+        kept = History(history.items[:-1], history.ratings[:-1])
+        scores = made.half.inner.scores(evaluated_state(made.state).model, made.client_states[user], kept)
+        squared.append(((np.clip(scores[history.items[-1]], 1, 5) - history.ratings[-1]) / 4) ** 2)
+    list(made.run(rounds))
+    curve = made.recipe.curve(made.state)
+    assert curve.points[1].model_round == 2
+    assert curve.metrics(curve.points[1])["rmse"] == pytest.approx(float(np.sqrt(np.mean(squared))), abs=1e-6)
+    assert made.state.round_number < rounds, "nothing stopped the task"
+    assert curve.best is not None
+    assert curve.since_best == 3
+    assert curve.metrics(curve.points[-1])["rmse"] > curve.metrics(curve.best)["rmse"]

@@ -1,0 +1,180 @@
+"""`simulate` trains every recipe on any split; its figures are those of the evaluation functions, its sums exact."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.data.errors import DataError
+from client_sdk.data.holdout import hold_out_share, split_rows
+from client_sdk.data.interactions import Interactions
+from client_sdk.data.splits import Split, load_split
+from client_sdk.evaluation import candidates_of, evaluate, evaluate_full
+from client_sdk.simulation.federation import Federation
+from client_sdk.simulation.simulate import SimulationRequest, simulate
+from client_sdk.training.mf import MFConfig
+from protocols.errors import ParameterError
+from protocols.recipes.registry import CARRIERS, RECIPES
+
+SMALL: dict[str, dict[str, Any]] = {
+    "fair": {"dim": 8},
+    "privirec": {"reveal_gram": True, "components": 6, "iterations": 2},
+    "privirec-k": {"components": 6, "iterations": 2},
+}
+
+
+def rated(users: int = 24, items: int = 120) -> Interactions:
+    """Interactions with text ids and ratings from 0.5 to 4."""
+    rng = np.random.default_rng(0)
+    user, item = np.nonzero(rng.random((users, items)) < 0.12)
+    return Interactions.from_ids(
+        np.array([f"user {number}" for number in user]),
+        np.array([f"item {number}" for number in item]),
+        ratings=rng.integers(1, 9, user.size) / 2,
+    )
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    whole = rated()
+    train, test = hold_out_share(whole, 0.2, 0)
+    return Split(train, test, "a fifth")
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_every_recipe_of_the_registry_is_simulated(split: Split, recipe: str) -> None:
+    request = SimulationRequest(recipe=recipe, recipe_parameters=SMALL.get(recipe, {}), rounds=4, cohort=None)
+    result = simulate(split, request)
+    assert result.points[-1].round == result.rounds >= 3
+    for values in [*(point.values for point in result.points), *result.controls.values()]:
+        assert tuple(values) == result.metrics
+        assert all(math.isfinite(value) for value in values.values())
+    assert result.metrics == (("MAE", "RMSE") if recipe.startswith("rfrec") else ("Recall@20", "NDCG@20"))
+    assert json.loads(json.dumps(result.as_json()))["points"][0]["values"] == result.points[0].values
+
+
+@pytest.mark.parametrize("recipe", ["colr", "privirec-k", "rfrec"])
+def test_sum_without_masks_has_the_bits_of_the_masked_protocol(split: Split, recipe: str) -> None:
+    parameters = {"items": split.train.n_items, **SMALL.get(recipe, {})}
+    if recipe == "rfrec":
+        parameters |= {"rating_min": 0.5, "rating_max": 4.0}
+    states = []
+    for masks in (True, False):
+        made = Federation(
+            split.train, recipe, parameters, "masked", {"dropout": 0.0}, cohort_size=split.train.n_users, masks=masks
+        )
+        assert len(list(made.run(2))) == 2
+        states.append(made.recipe.encode_state(made.state))
+    assert states[0] == states[1]
+    plain = Federation(split.train, recipe, parameters, "plain", cohort_size=split.train.n_users)
+    list(plain.run(2))
+    assert plain.recipe.encode_state(plain.state) != states[0]  # quantised, so the comparison above says something
+
+
+def test_curve_is_what_the_evaluation_functions_give() -> None:
+    split = load_split("synthetic")
+    request = SimulationRequest("fedmf", {"dim": 4}, training=MFConfig(epochs=1), rounds=7, cohort=400, every=7)
+    result = simulate(split, request)
+    made = Federation(
+        split.train, "fedmf", {"items": split.train.n_items, "dim": 4}, training=MFConfig(epochs=1), cohort_size=400
+    )
+    list(made.run(7))
+    data = split.one_each
+    assert data is not None
+    negatives = candidates_of(data, np.random.default_rng(0)).negatives
+    sampled = evaluate(made.user_factors, made.state.item_factors, data, negatives)
+    full = evaluate_full(made.user_factors, made.state.item_factors, data)
+    assert result.points[-1].values == pytest.approx(
+        {"HR@10": sampled.hr, "NDCG@10": sampled.ndcg, "HR@10 full": full.hr, "NDCG@10 full": full.ndcg}, abs=0.01
+    )
+    assert [point.round for point in result.points] == [0, 7]
+
+
+def test_user_who_never_took_part_trains_for_itself(split: Split) -> None:
+    parameters = {"items": split.train.n_items, "dim": 4, "rank": 2}
+    made = Federation(split.train, "colr", parameters, training=MFConfig(epochs=20), cohort_size=5)
+    list(made.run(3))
+    user = int(np.flatnonzero(~made.took_part)[0])
+    history = split.train.history(user)
+    untrained = made.half.scores(made.state, made.client_states[user], history)
+    scores = made.scores(np.array([user]))[0]
+    np.testing.assert_array_equal(scores, made.scores(np.array([user]))[0])
+    assert scores[history.items].mean() - scores.mean() > untrained[history.items].mean() - untrained.mean()
+
+
+def test_some_users_are_evaluated_and_controls_on_the_same(split: Split) -> None:
+    few, all_users = (simulate(split, SimulationRequest(rounds=1, most_users=count)) for count in (5, 1000))
+    assert "of 5 users" in few.measure
+    assert few.controls["popularity"] != all_users.controls["popularity"]
+
+
+def test_users_without_training_rows_are_counted_and_left_out() -> None:
+    whole = rated()
+    first = whole.users == 0
+    train, test = whole.where(~first), whole.where(first)
+    more_train, more_test = split_rows(train, 0.2, 0)
+    both = Interactions.from_pairs(
+        np.concatenate([test.users, more_test.users]),
+        np.concatenate([test.items, more_test.items]),
+        n_users=whole.n_users,
+        n_items=whole.n_items,
+        ratings=np.concatenate([test.ratings, more_test.ratings]),
+    )
+    result = simulate(Split(more_train, both, "given"), SimulationRequest("rfrec", rounds=1))
+    assert result.left_out == 1
+
+
+def test_recommendations_name_the_ids_of_the_data(split: Split) -> None:
+    result = simulate(split, SimulationRequest(rounds=1, recommend=("user 3",)))
+    found = result.recommendations["user 3"]
+    number = split.train.user_ids.tolist().index("user 3")
+    seen = set(split.train.item_ids[split.train.positives(number)].tolist())
+    assert len(found) == len(set(found)) == 10
+    assert set(found) <= set(split.train.item_ids.tolist()) - seen
+    with pytest.raises(DataError, match="no user has the id 'nobody'"):
+        simulate(split, SimulationRequest(rounds=1, recommend=("nobody",)))
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "what"),
+    [
+        (SimulationRequest(cohort=25), ParameterError, "cohort of 25 is greater than the 24 users"),
+        (SimulationRequest("privirec-k", SMALL["privirec-k"], rounds=1), ParameterError, "choose more"),
+        (SimulationRequest(mechanism="oneshot"), ParameterError, "not simulated: choose masked"),
+        (SimulationRequest("nothing"), ParameterError, "unknown recipe"),
+        (SimulationRequest("svd", mechanism="ckks"), ParameterError, "cannot be combined"),
+    ],
+)
+def test_what_does_not_fit_is_refused(split: Split, request_: SimulationRequest, error: type, what: str) -> None:
+    with pytest.raises(error, match=what):
+        simulate(split, request_)
+
+
+def test_ratings_are_needed_where_they_are_learned_from() -> None:
+    with pytest.raises(DataError, match="the data has none"):
+        simulate(load_split("synthetic"), SimulationRequest("rfrec"))
+
+
+@pytest.mark.parametrize("mechanism", sorted(CARRIERS["colr"] - {"oneshot", "paillier"}))
+def test_every_mechanism_gives_nearly_the_same_curve(split: Split, mechanism: str) -> None:
+    plain, other = (
+        simulate(split, SimulationRequest("colr", {"dim": 4}, mechanism=name, rounds=2, cohort=10))
+        for name in ("plain", mechanism)
+    )
+    assert other.points[-1].values == pytest.approx(plain.points[-1].values, abs=0.05)
+    assert other.bytes_up > 0
+
+
+def test_task_that_starts_from_privirec_ranks_at_once_and_names_its_start(split: Split) -> None:
+    shape = {"dim": 8}
+    started = simulate(split, SimulationRequest(recipe_parameters=shape, rounds=2, start_from_privirec=True))
+    random = simulate(split, SimulationRequest(recipe_parameters=shape, rounds=2))
+    assert started.recipe_parameters["start_from"]["task"] == "simulation"
+    assert random.recipe_parameters["start_from"] is None
+    assert started.points[0].values != random.points[0].values
+    with pytest.raises(ParameterError, match="cannot start"):
+        simulate(split, SimulationRequest(recipe="topk", rounds=2, start_from_privirec=True))

@@ -1,0 +1,88 @@
+"""RFRec with item means: the first sums are of ratings, and predictions begin with shrunk user and item means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from client_sdk.data.interactions import Interactions
+from client_sdk.history import History
+from client_sdk.simulation.federation import Federation
+from client_sdk.training.registry import client_half
+from protocols.errors import CodecError, ParameterError
+from protocols.recipes.recommended import parameters_for
+from protocols.recipes.registry import recipe
+from protocols.recipes.rfrec.means import item_means, rating_offsets
+
+ITEMS, SEED = 6, bytes(range(32))
+CHOSEN = {"items": ITEMS, "dim": 2, "item_bias": "means"}
+
+
+def rated(users: int = 9) -> Interactions:
+    rng = np.random.default_rng(3)
+    pairs = [(user, item) for user in range(users) for item in rng.permutation(ITEMS)[:4]]
+    owners, items = np.array(pairs).T
+    return Interactions.from_pairs(owners, items, n_items=ITEMS, ratings=rng.integers(1, 6, owners.size))
+
+
+@pytest.mark.parametrize(("mechanism", "parameters"), [("plain", {}), ("ckks", {}), ("masked", {"dropout": 0.0})])
+def test_the_first_sum_gives_every_items_mean(mechanism: str, parameters: dict[str, float]) -> None:
+    train = rated()
+    made = Federation(train, "rfrec", CHOSEN, mechanism, parameters, cohort_size=train.n_users)
+    list(made.run(2))
+    totals = made.state.item_totals
+    np.testing.assert_array_equal(np.rint(totals[0]), train.item_degrees())
+    above = (train.ratings - 1) / 4 - 0.5
+    np.testing.assert_allclose(totals[1], np.bincount(train.items, above, ITEMS), atol=1e-3)
+    assert made.recipe.report(made.state) == {"iterations": 1.0}
+
+
+def test_ratings_are_counted_once() -> None:
+    train = rated()
+    made = Federation(train, "rfrec", {**CHOSEN, "count_sums": 3}, "plain", {}, cohort_size=6)
+    list(made.run(5))
+    np.testing.assert_array_equal(made.state.item_totals[0], train.item_degrees())
+
+
+def test_means_are_shrunk_and_offsets_are_their_logits() -> None:
+    totals = np.array([[10.0, 0.0], [2.0, 0.0]])
+    means = item_means(totals)
+    assert means.overall == pytest.approx(0.7)
+    assert means.deviations == pytest.approx([0.0, 0.0])
+    offsets = rating_offsets(means, np.array([0], np.int32), np.array([1.0]))
+    expected = 0.7 + 0.3 / 6
+    assert offsets == pytest.approx([np.log(expected / (1 - expected))] * 2, rel=1e-5)
+    assert item_means(np.zeros((2, 3))).overall == 0.5
+
+
+def test_a_device_that_never_took_part_predicts_the_means() -> None:
+    chosen = recipe("rfrec", CHOSEN)
+    total = np.concatenate([np.full(ITEMS, 50.0), np.linspace(-20, 20, ITEMS)])
+    state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), total, 50)
+    half, history = client_half(chosen), History(np.array([0, 5], np.int32), np.array([1.0, 5.0], np.float32))
+    prepared = half.prepare(chosen.round_spec(SEED, 2), state, history, np.random.default_rng(0))
+    scores = half.scores(state, prepared, history)
+    assert (np.diff(scores) > 0).all()
+    assert scores.min() >= 1 and scores.max() <= 5
+
+
+def test_the_state_keeps_its_totals() -> None:
+    chosen = recipe("rfrec", CHOSEN)
+    total = np.arange(2.0 * ITEMS)
+    state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), total, 50)
+    body = chosen.encode_state(state)
+    assert len(body) == chosen.state_bytes(1)
+    np.testing.assert_array_equal(chosen.decode_state(1, body).item_totals.ravel(), total)
+    damaged = body[:4] + np.full(2 * ITEMS, np.nan, "<f4").tobytes() + body[4 + 8 * ITEMS :]
+    with pytest.raises(CodecError, match="not finite"):
+        chosen.decode_state(1, damaged)
+
+
+def test_only_rfrec_as_released_without_noise_has_means() -> None:
+    for bad in ({"variant": "paper"}, {"ldp": {"clip": 1.0, "scale": 1.0}}):
+        with pytest.raises(ParameterError, match="item_bias"):
+            recipe("rfrec", {**CHOSEN, **bad})
+    with pytest.raises(ParameterError, match="no item means"):
+        recipe("rfrecf", CHOSEN)
+    assert parameters_for("rfrec", {"items": 3})["item_bias"] == "means"
+    assert parameters_for("rfrec", {"items": 3, "variant": "paper"}) == {"items": 3, "variant": "paper"}

@@ -1,0 +1,196 @@
+"""Federated evaluation as a recipe: layouts, states, the curve, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from protocols.errors import CodecError, ParameterError
+from protocols.messages import Evaluation
+from protocols.recipes.base import ModelState
+from protocols.recipes.evaluated import MAX_POINTS, Evaluated, EvaluatedState, evaluated_state, with_evaluation
+from protocols.recipes.evaluation_curve import BEST_ROUND, MEASURES, Curve, CurvePoint
+from protocols.recipes.registry import recipe
+
+SEED, ITEMS, ROUNDS = bytes(range(32)), 6, 10
+RECIPES: dict[str, dict[str, Any]] = {
+    "fedmf": {},
+    "colr": {"rank": 2, "item_bias": "counts", "count_sums": 2},
+    "scolr": {"rank": 2},
+    "rfrec": {},
+}
+
+
+def measured(name: str, rounds: int = ROUNDS, **evaluation: Any) -> Evaluated:
+    inner = recipe(name, {"items": ITEMS, "dim": 3, **RECIPES[name]})
+    made = with_evaluation(inner, Evaluation(**{"every": 3, **evaluation}), rounds)
+    assert isinstance(made, Evaluated)
+    return made
+
+
+def after(made: Evaluated, sums: int, values: list[float] | None = None) -> EvaluatedState:
+    """The state after `sums` sums of zeros, whose measurements are of 2 clients, the first metric from `values`."""
+    state: ModelState = made.initial_state(SEED)
+    for number in range(1, sums + 1):
+        total = np.zeros(made.layout(number).length)
+        if made.measures_in(number):
+            place = total.size - len(made.measures)
+            total[place - 1 :] = 2.0, *[0.5] * len(made.measures)
+            if values is not None:
+                total[place:] = 2 * values[made.points_after(number) - 1]
+        state = made.absorb(state, made.round_spec(SEED, number), total, 4)
+    return evaluated_state(state)
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_the_sums_that_measure_have_the_values_at_the_end(name: str) -> None:
+    made = measured(name)
+    first, width = made.main_sum, 1 + len(made.measures)
+    measuring = [number for number in range(1, ROUNDS + 1) if made.measures_in(number)]
+    assert measuring == list(range(first, ROUNDS + 1, 3))
+    assert [made.points_after(number) for number in (first - 1, first, first + 2, first + 3)] == [0, 1, 1, 2]
+    for number in range(1, ROUNDS + 1):
+        inner, layout = made.inner.layout(number), made.layout(number)
+        assert layout.length == inner.length + (width if number in measuring else 0)
+        if number not in measuring:
+            assert layout == inner
+            continue
+        bounds = np.concatenate([block.bounds() for block in layout.blocks])
+        assert (bounds[-width:] == 1.0).all()
+        assert layout.integral_mask()[-width:].tolist() == [True, *[False] * (width - 1)]
+        spec = made.round_spec(SEED, number)
+        blocks = [np.full(b.length, 0.25) for b in inner.contribution_blocks(made.inner.route(spec, "c"))]
+        sent = made.attach(spec, blocks, np.full(width - 1, 0.75))
+        whole = layout.scatter(made.route(spec, "c"), sent)
+        assert whole[-width:].tolist() == [1.0, *[0.75] * (width - 1)]
+        np.testing.assert_array_equal(whole[:-width], inner.scatter(made.inner.route(spec, "c"), blocks))
+        assert not layout.scatter(made.route(spec, "c"), made.attach(spec, blocks, None))[-width:].any()
+        assert made.longest_vector() >= layout.length
+
+
+@pytest.mark.parametrize("values", [[0.5], [1.2, 0.0], [-0.1, 0.0], [float("nan"), 0.0]])
+def test_only_values_between_0_and_1_are_measurements(values: list[float]) -> None:
+    made = measured("fedmf")
+    with pytest.raises(ParameterError, match=r"2 values in \[0, 1\]"):
+        made.attach(made.round_spec(SEED, 1), [np.zeros(24)], np.array(values))
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_states_have_the_length_of_their_sum_and_survive_encoding(name: str) -> None:
+    made = measured(name)
+    for sums in range(ROUNDS + 1):
+        state = after(made, sums)
+        body = made.encode_state(state)
+        assert len(body) == made.state_bytes(sums) <= made.longest_state_bytes()
+        again = made.decode_state(state.round_number, body)
+        assert again.points == state.points
+        assert made.encode_state(again) == body
+        again.freeze()
+    assert made.name == name
+    assert made.view(state, 0) is state
+    assert not made.frozen_cohort
+    assert not made.by_snapshot
+    assert made.warnings()[-1].startswith("Sums also carry")
+
+
+def test_malformed_states_are_refused() -> None:
+    made = measured("fedmf")
+    body = made.encode_state(after(made, 7))
+    assert len(evaluated_state(made.decode_state(7, body)).points) == 3
+    width = (len(body) - made.inner.state_bytes(1)) // 3
+    swapped = body[: -2 * width] + body[-width:] + body[-2 * width : -width]
+    own = body[: -3 * width]
+    not_finite = body[:-8] + np.array([np.nan]).tobytes()
+    for number, wrong, reason in (
+        (7, body[:-1], "another length"),
+        (7, body + body[-width:] * 9, "another length"),
+        (7, own[:-4], "another length"),
+        (7, swapped, "out of order"),
+        (5, body, "a measurement of round 7"),
+        (7, not_finite, "not finite"),
+    ):
+        with pytest.raises(CodecError, match=reason):
+            made.decode_state(number, wrong)
+    with pytest.raises(ParameterError, match="holds no measurements"):
+        evaluated_state(made.inner.initial_state(SEED))
+
+
+def test_a_member_that_leaves_out_a_sum_has_a_state_of_the_same_length() -> None:
+    made = measured("fedmf")
+    state = after(made, 3)
+    left_out = made.left_out(state, made.round_spec(SEED, 4))
+    assert len(made.encode_state(left_out)) == made.state_bytes(4)
+    assert made.curve(left_out).metrics(left_out.points[-1]) == {}
+    assert made.curve(left_out).best == state.points[0]
+    assert made.left_out(state, made.round_spec(SEED, 7, 6)).points == state.points
+
+
+def test_the_curve_names_the_best_model_and_stops_a_task_that_does_not_improve() -> None:
+    made = measured("fedmf", stop_after=2, every=1)
+    values = [0.1, 0.3, 0.2, 0.3, 0.1]
+    assert not made.is_done(after(made, 0))
+    done = [made.is_done(after(made, sums, values)) for sums in range(1, 6)]
+    assert done == [False, False, False, True, True]
+    state = after(made, 4, values)
+    report = made.report(state)
+    assert report == {
+        "hr@10": 0.3, "ndcg@10": 0.3, "evaluated clients": 2.0, "evaluated model round": 3.0, BEST_ROUND: 1.0
+    }  # fmt: skip
+    assert made.curve(state).since_best == 2
+    assert made.report(made.initial_state(SEED)) == {}
+
+
+def test_the_lowest_error_is_the_best() -> None:
+    points = tuple(CurvePoint(n, n + 1, 4.0, (4 * error**2, 4 * error)) for n, error in enumerate([0.4, 0.2, 0.3]))
+    curve = Curve(MEASURES["ratings"], points)
+    assert curve.best == points[1]
+    assert curve.metrics(points[1]) == pytest.approx({"rmse": 0.2, "mae": 0.2})
+    assert Curve(MEASURES["ratings"], ()).best is None
+    assert Curve(MEASURES["ratings"], ()).since_best == 0
+
+
+def test_no_sum_of_the_final_rounds_measures() -> None:
+    made = measured("fedmf", every=2, final_rounds=3)
+    assert [n for n in range(1, ROUNDS + 1) if made.measures_in(n)] == [1, 3, 5, 7]
+    assert [n for n in range(1, ROUNDS + 1) if made.trains_on_all(n)] == [8, 9, 10]
+    assert made.points_after(ROUNDS) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "reason"),
+    [
+        ("privirec-k", {"components": 4, "oversampling": 0, "rayleigh_ritz": False}, "after its last sum only"),
+        ("fair", {}, "one device group"),
+        ("topk", {"support": "own", "reveal_indices": True}, "choose their blocks"),
+        ("pfedclr", {"noise_scale": 0.1, "max_interactions": 1}, "add noise"),
+    ],
+)
+def test_recipes_that_cannot_be_measured_are_refused(name: str, parameters: dict[str, Any], reason: str) -> None:
+    made = recipe(name, {"items": 40, **parameters})
+    with pytest.raises(ParameterError, match=reason):
+        with_evaluation(made, Evaluation(every=1), ROUNDS)
+    assert with_evaluation(made, None, ROUNDS) is made
+
+
+def test_too_many_and_no_measurements_are_refused() -> None:
+    inner = recipe("fedmf", {"items": ITEMS, "dim": 3})
+    with pytest.raises(ParameterError, match="choose every >= 2"):
+        with_evaluation(inner, Evaluation(every=1), MAX_POINTS + 1)
+    assert with_evaluation(inner, Evaluation(every=2), MAX_POINTS + 1) is not inner
+    with pytest.raises(ParameterError, match="fewer final_rounds"):
+        with_evaluation(inner, Evaluation(every=1, final_rounds=ROUNDS), ROUNDS)
+
+
+@pytest.mark.parametrize("changes", [{"keep": "best"}, {"stop_after": 2}])
+def test_a_model_that_trained_on_held_out_rows_cannot_be_the_best(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="final_rounds needs keep 'last'"):
+        Evaluation(every=1, final_rounds=2, **changes)
+
+
+@pytest.mark.parametrize("holdout", [0, 0.6, "first"])
+def test_at_most_half_of_the_rows_are_held_out(holdout: object) -> None:
+    with pytest.raises(ValidationError):
+        Evaluation.model_validate({"every": 1, "holdout": holdout})

@@ -1,0 +1,184 @@
+"""Item biases: the first sums count items, later ones train, and round 0 of training ranks by popularity."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aggregator_service.tasks.tasks import plan_request
+from client_sdk.data.interactions import leave_one_out
+from client_sdk.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.history import History
+from client_sdk.local_state.store import ClientStore, MemoryStore
+from client_sdk.operator import task_request
+from client_sdk.simulation.federation import Federation
+from client_sdk.training.item_counts import COUNTED, count_items, logit_offsets
+from client_sdk.training.registry import client_half
+from protocols.errors import CodecError, ParameterError
+from protocols.recipes.item_counts import CountedFactors, item_biases
+from protocols.recipes.recommended import RECOMMENDED, advise, parameters_for
+from protocols.recipes.registry import recipe
+from protocols.sums.registry import mechanism
+
+ITEMS, SEED = 12, bytes(range(32))
+RECIPES = ["colr", "fedmf", "pfedclr", "scolr"]
+
+
+def make(name: str, **changes: object):
+    return recipe(name, {"items": ITEMS, "dim": 4, "item_bias": "counts", "count_sums": 2, **changes})
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_first_sums_count_and_later_ones_do_not(name: str) -> None:
+    chosen = make(name)
+    for sum_index in (1, 2):
+        assert chosen.layout(sum_index).length == ITEMS
+        assert chosen.route(chosen.round_spec(SEED, 5, sum_index), "c") == ((0,),)
+    assert chosen.main_sum == 3
+    assert chosen.layout(3) == recipe(name, {"items": ITEMS, "dim": 4}).layout()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_counts_are_added_up_and_leave_the_factors_alone(name: str) -> None:
+    chosen = make(name)
+    first = chosen.initial_state(SEED)
+    np.testing.assert_array_equal(item_biases(first), np.zeros(ITEMS))
+    total = np.arange(ITEMS, dtype=np.float64)
+    second = chosen.absorb(first, chosen.round_spec(SEED, 1), total, 12)
+    third = chosen.absorb(second, chosen.round_spec(SEED, 2), total + 0.2, 12)
+    np.testing.assert_array_equal(third.item_counts, 2 * total)
+    np.testing.assert_array_equal(third.item_factors, first.item_factors)
+    counts = 2 * total
+    np.testing.assert_allclose(item_biases(third), np.log((counts + 1) / (counts.mean() + 1)), rtol=1e-6)
+
+
+def test_counts_outside_the_cohort_are_moved_to_the_bound() -> None:
+    chosen = make("fedmf")
+    total = np.full(ITEMS, 9.0)
+    total[0] = -3.0
+    counts = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), total, 4).item_counts
+    assert counts.tolist() == [0.0, *[4.0] * (ITEMS - 1)]
+
+
+def test_a_sum_of_counts_needs_its_state_and_its_turn() -> None:
+    chosen, plain = make("fedmf"), recipe("fedmf", {"items": ITEMS, "dim": 4})
+    spec = chosen.round_spec(SEED, 1)
+    with pytest.raises(ParameterError, match="no item counts"):
+        chosen.absorb(plain.initial_state(SEED), spec, np.zeros(ITEMS), 3)
+    done = chosen.absorb(chosen.initial_state(SEED), spec, np.zeros(ITEMS), 3)
+    with pytest.raises(ParameterError, match="already"):
+        chosen.absorb(done, spec, np.zeros(ITEMS), 3)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_state_keeps_its_counts(name: str) -> None:
+    chosen = make(name)
+    state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.arange(ITEMS, dtype=float), 99)
+    body = chosen.encode_state(state)
+    assert len(body) == chosen.state_bytes(1) == 4 * ITEMS * 5
+    again = chosen.decode_state(1, body)
+    assert isinstance(again, CountedFactors)
+    np.testing.assert_array_equal(again.item_counts, state.item_counts)
+    np.testing.assert_array_equal(again.item_factors, state.item_factors)
+    with pytest.raises(CodecError):
+        chosen.decode_state(1, body[:-4])
+
+
+def test_a_client_is_counted_in_one_sum_only() -> None:
+    chosen, history = make("fedmf"), History(np.array([2, 5], np.int32))
+    first = count_items(chosen.round_spec(SEED, 1), ITEMS, history, {})
+    assert np.flatnonzero(first.blocks[0]).tolist() == [2, 5]
+    repeated = count_items(chosen.round_spec(SEED, 2, 1), ITEMS, history, first.client_state)
+    assert np.flatnonzero(repeated.blocks[0]).tolist() == [2, 5]  # the same sum after a failed round
+    later = count_items(chosen.round_spec(SEED, 3, 2), ITEMS, history, first.client_state)
+    assert not later.blocks[0].any()
+    assert later.client_state[COUNTED].tolist() == [1]
+    with pytest.raises(ParameterError, match="without interactions"):
+        count_items(chosen.round_spec(SEED, 1), ITEMS, History(np.zeros(0, np.int32)), {})
+
+
+@pytest.mark.parametrize("name", ["colr", "fedmf", "pfedclr", "scolr"])
+def test_the_state_of_a_counted_client_is_read_again(name: str) -> None:
+    """A restarted client compares its stored state with the form of the initial one."""
+    chosen, history = make(name), History(np.array([2, 5], np.int32))
+    half = client_half(chosen)
+    initial = half.initial_client_state(np.random.default_rng(0))
+    counted = count_items(chosen.round_spec(SEED, 1), ITEMS, history, initial).client_state
+    store = ClientStore(MemoryStore(), "counted")
+    store.keep_client_state("t", counted)
+    again = store.client_state("t", initial)
+    assert again is not None
+    assert again[COUNTED].tolist() == [1]
+
+
+@pytest.mark.parametrize(("carrier", "parameters"), [("plain", {}), ("ckks", {}), ("masked", {"dropout": 0.0})])
+@pytest.mark.parametrize("name", ["colr", "pfedclr"])
+def test_every_mechanism_counts_each_client_once(name: str, carrier: str, parameters: dict[str, float]) -> None:
+    train = leave_one_out(synthetic(SyntheticConfig(users=18, items=30, positives=8)), 0).train
+    chosen = {"items": train.n_items, "dim": 8, "item_bias": "counts", "count_sums": 3}
+    made = Federation(train, name, chosen, carrier, parameters, cohort_size=12)  # 36 places for 18 clients
+    list(made.run(4))
+    np.testing.assert_array_equal(made.state.item_counts, train.item_degrees())
+
+
+def test_sums_of_counts_and_of_changes_share_keys() -> None:
+    train = leave_one_out(synthetic(SyntheticConfig(users=18, items=700, positives=8)), 0).train
+    chosen = make("colr", items=train.n_items, count_sums=1)
+    alone = [mechanism("ckks").plan({}, chosen.layout(index), 6).degree for index in (1, 2)]
+    assert alone[0] != alone[1]
+    parameters = {"items": train.n_items, "dim": 4, "item_bias": "counts"}
+    made = Federation(train, "colr", parameters, "ckks", {}, cohort_size=18)
+    assert len(list(made.run(2))) == 2
+    np.testing.assert_array_equal(made.state.item_counts, train.item_degrees())
+    request = task_request("counted", "colr", "ckks", recipe_parameters=parameters)
+    assert plan_request(request).sum_plan.layout == chosen.layout(2)
+
+
+def test_scores_begin_with_popularity() -> None:
+    chosen = make("fedmf")
+    half = client_half(chosen)
+    state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.arange(ITEMS, dtype=float), 99)
+    zero = {"user_factor": np.zeros(4, np.float32)}
+    ranked = np.argsort(-half.scores(state, zero, History(np.array([1], np.int32))))
+    assert ranked.tolist() == list(range(ITEMS))[::-1]
+    np.testing.assert_allclose(logit_offsets(state, 4), item_biases(state) - np.log(4), rtol=1e-6)
+    assert logit_offsets(recipe("fedmf", {"items": 3, "dim": 4}).initial_state(SEED), 4) is None
+
+
+def test_the_server_rate_multiplies_the_mean_change() -> None:
+    moved = []
+    for rate in (1.0, 4.0):
+        chosen = recipe("fedmf", {"items": 2, "dim": 1, "server_rate": rate})
+        before = chosen.initial_state(SEED)
+        after = chosen.absorb(before, chosen.round_spec(SEED, 1), np.array([0.5, 0.5, 2.0, 0.0]), 3)
+        moved.append(after.item_factors - before.item_factors)
+    np.testing.assert_allclose(moved[1], 4 * moved[0], rtol=1e-5)
+
+
+def test_the_task_sets_the_training_and_a_client_may_choose_its_own() -> None:
+    half = client_half(make("fedmf", epochs=3, batch_size=7, weight_decay=0.01))
+    assert (half.training.epochs, half.training.batch_size, half.training.weight_decay) == (3, 7, 0.01)
+    assert half.training.learning_rate == 0.5
+    own = client_half(make("pfedclr", epochs=3, buffer_learning_rate=0.5))
+    assert (own.training.epochs, own.training.buffer_learning_rate) == (3, 0.5)
+    with pytest.raises(ParameterError, match="no weight decay"):
+        make("pfedclr", weight_decay=0.01)
+
+
+def test_recommended_parameters_give_way_to_those_that_are_named() -> None:
+    for name, chosen in RECOMMENDED.items():
+        made = recipe(name, parameters_for(name, {"items": ITEMS}))
+        assert made.parameters.model_dump().items() >= dict(chosen).items()
+    assert parameters_for("colr", {"items": 3, "batch_size": 9})["batch_size"] == 9
+    assert parameters_for("colr", {"items": 3}, "paper") == {"items": 3}
+    assert parameters_for("colr", {"items": 3, "item_bias": "none"}) == {"items": 3, "item_bias": "none"}
+    assert parameters_for("privirec-k", {"items": 3}) == {"items": 3}
+
+
+def test_advice_follows_the_size_of_the_data() -> None:
+    assert advise(1682, 943, 99_057) == (110, 100, 10)  # dense data: the least rounds
+    assert advise(2983, 2836, 42_697) == (605, 100, 10)  # sparse data: more
+    assert advise(10**6, 50, 5000) == (1001, 50, 1)
+    for bad in ((0, 9, 9), (5, 2, 9), (5, 9, 8)):
+        with pytest.raises(ParameterError, match="advice"):
+            advise(*bad)

@@ -1,0 +1,165 @@
+"""Spectral start: round 0 scores like the filter it comes from, and only the announced state of round 0 is used."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from client_sdk.data.interactions import Interactions, leave_one_out
+from client_sdk.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.evaluation.controls import popularity_control
+from client_sdk.evaluation.leave_one_out import candidates_of, evaluate_scores
+from client_sdk.simulation.federation import Federation
+from client_sdk.training.factors import USER_FACTOR
+from protocols.errors import ParameterError
+from protocols.messages import Evaluation
+from protocols.recipes.evaluated import with_evaluation
+from protocols.recipes.item_counts import CountedFactors, item_biases
+from protocols.recipes.privirec.state import PriviRecState, privirec_state
+from protocols.recipes.recommended import STARTED, parameters_for
+from protocols.recipes.registry import recipe
+from protocols.recipes.spectral_start import projected_user, spectral_factors, start_of, start_parameters, start_state
+
+RECIPES = ["colr", "fedmf", "pfedclr", "scolr"]
+DIM, SEED = 8, bytes(range(32))
+
+
+@pytest.fixture(scope="module")
+def train() -> Interactions:
+    return synthetic(SyntheticConfig(users=60, items=50, positives=10))
+
+
+@pytest.fixture(scope="module")
+def spectrum(train: Interactions) -> PriviRecState:
+    return _spectrum(train)
+
+
+def _spectrum(train: Interactions) -> PriviRecState:
+    made = Federation(
+        train,
+        "privirec-k",
+        {"items": train.n_items, "components": 20, "iterations": 10},
+        cohort_size=train.n_users,
+    )
+    list(made.run(20))
+    return privirec_state(made.state)
+
+
+def parameters(items: int, **changes: object) -> dict[str, object]:
+    return {"items": items, "dim": DIM, "item_bias": "counts", **changes}
+
+
+def test_round_0_scores_like_the_low_pass_filter_with_popularity_added(
+    train: Interactions, spectrum: PriviRecState
+) -> None:
+    made = Federation(train, "fedmf", parameters(train.n_items, start_weight=2.0), cohort_size=9, start=spectrum)
+    rows = np.zeros((train.n_users, train.n_items))
+    for user in range(train.n_users):
+        rows[user, train.positives(user)] = 1.0
+    degrees, size = rows.sum(axis=0), rows.sum(axis=1)
+    order = np.argsort(-spectrum.singular_values)[:DIM]
+    vectors, values = spectrum.basis[:, order].astype(float), spectrum.singular_values[order].astype(float)
+    power = train.n_items / values.sum()
+    scale = np.sqrt(np.maximum(degrees, 1.0).mean())
+    weights = rows * scale / np.sqrt(np.maximum(degrees, 1.0)) / np.sqrt(size)[:, None]
+    expected = 2.0 * power * weights @ vectors @ np.diag(values) @ vectors.T + item_biases(made.state)
+    found = [
+        made.half.scores(made.state, made.client_states[user], train.history(user)) for user in range(train.n_users)
+    ]
+    np.testing.assert_allclose(np.stack(found), expected, atol=1e-3)
+    assert np.array_equal(made.state.item_counts, degrees)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_started_task_counts_nothing_and_trains_from_the_projected_factor(
+    name: str, train: Interactions, spectrum: PriviRecState
+) -> None:
+    made = Federation(train, name, parameters(train.n_items), cohort_size=60, start=spectrum)
+    first = made.state
+    assert isinstance(first, CountedFactors)
+    assert made.recipe.main_sum == 1
+    encoded = made.recipe.encode_state(first)
+    assert len(encoded) == made.recipe.state_bytes(1)
+    assert np.array_equal(made.recipe.decode_state(0, encoded).item_factors, first.item_factors)
+    assert not any(state[USER_FACTOR].any() for state in made.client_states)
+    list(made.run(1))
+    own = projected_user(first, train.positives(0), 16.0)
+    assert np.linalg.norm(made.client_states[0][USER_FACTOR] - own) < 0.5 * np.linalg.norm(own)
+    assert not np.array_equal(made.state.item_factors, first.item_factors)  # type: ignore[attr-defined]
+    with pytest.raises(ParameterError, match="not from the seed"):
+        made.recipe.initial_state(SEED)
+
+
+def test_round_0_beats_popularity_and_a_random_start_does_not() -> None:
+    data = leave_one_out(synthetic(SyntheticConfig(users=300, items=200, positives=20)), 0)
+    candidates = candidates_of(data, np.random.default_rng(1)).negatives
+
+    def hits(made: Federation) -> float:
+        def scores(users: np.ndarray, items: np.ndarray) -> np.ndarray:
+            states = made.client_states
+            found = [made.half.scores(made.state, states[u], data.train.history(u)) for u in users]
+            return np.take_along_axis(np.stack(found), items.astype(np.intp), axis=1)
+
+        return evaluate_scores(scores, data, candidates).hr
+
+    popular = popularity_control(data, candidates).hr
+    made = parameters(data.train.n_items)
+    assert hits(Federation(data.train, "colr", made, start=_spectrum(data.train))) > popular
+    assert hits(Federation(data.train, "colr", made)) < popular
+
+
+def test_the_parameters_name_the_source_and_the_digests(train: Interactions, spectrum: PriviRecState) -> None:
+    plain = recipe("colr", parameters(train.n_items))
+    assert start_of(plain.parameters) is None
+    assert start_of(recipe("privirec-k", {"items": 300}).parameters) is None
+    given, body = start_parameters(plain, parameters(train.n_items), "t_1", 11, b"source", spectrum)
+    start = start_of(recipe("colr", given).parameters)
+    assert start is not None
+    assert (start.task, start.round) == ("t_1", 11)
+    assert start.snapshot == hashlib.sha256(b"source").hexdigest()
+    assert start.digest == hashlib.sha256(body).hexdigest()
+
+
+def test_an_evaluated_task_starts_too_and_measures_popularity(train: Interactions, spectrum: PriviRecState) -> None:
+    evaluation = Evaluation(every=2)
+    given, _ = start_parameters(
+        recipe("colr", parameters(train.n_items)), parameters(train.n_items), "t_1", 11, b"", spectrum
+    )
+    made = with_evaluation(recipe("colr", given), evaluation, 6)
+    state = start_state(made, spectrum)
+    assert np.array_equal(
+        made.decode_state(0, made.encode_state(state)).model.item_factors,
+        state.model.item_factors,  # type: ignore[attr-defined]
+    )
+    assert "popularity" in " ".join(made.measures)  # type: ignore[attr-defined]
+
+
+def test_what_cannot_start_is_refused(train: Interactions, spectrum: PriviRecState) -> None:
+    made = recipe("colr", parameters(train.n_items))
+    with pytest.raises(ParameterError, match="holds no spectrum"):
+        start_state(made, made.initial_state(SEED))
+    with pytest.raises(ParameterError, match="item biases|item_bias"):
+        start_parameters_of("colr", {"items": train.n_items, "dim": DIM}, spectrum)
+    with pytest.raises(ParameterError, match="has 50"):
+        start_state(recipe("colr", parameters(train.n_items + 1)), spectrum)
+    with pytest.raises(ParameterError, match="20 singular vectors"):
+        spectral_factors(spectrum, 21)
+    with pytest.raises(ParameterError, match="cannot start"):
+        start_state(recipe("topk", {"items": train.n_items}), spectrum)
+    early = PriviRecState(1, 1, spectrum.item_degrees, spectrum.basis, np.zeros(20, np.float32))
+    with pytest.raises(ParameterError, match="no singular values"):
+        spectral_factors(early, DIM)
+
+
+def start_parameters_of(name: str, given: dict[str, object], spectrum: PriviRecState) -> None:
+    made, _ = start_parameters(recipe(name, given), given, "t_1", 11, b"", spectrum)
+    recipe(name, made)
+
+
+def test_recommended_values_of_started_tasks_are_accepted(spectrum: PriviRecState, train: Interactions) -> None:
+    for name in STARTED:
+        given = parameters_for(name, {"items": train.n_items, "dim": DIM}, started=True)
+        start_parameters_of(name, given, spectrum)
+    assert parameters_for("colr", {"items": 3, "learning_rate": 0.7}, started=True)["learning_rate"] == 0.7

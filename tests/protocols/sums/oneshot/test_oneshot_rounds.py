@@ -1,0 +1,302 @@
+"""Rounds of all parties, and the checks that each of them makes of the others' messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.codec import Reader
+from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.errors import CodecError, ContributionError, ParameterError, RefusalError, ThresholdError
+from protocols.layout import Block, Segment, VectorLayout
+from protocols.sums.oneshot import client, member, server
+from protocols.sums.oneshot.committee import check_committee_key, make_committee, make_committee_key
+from protocols.sums.oneshot.context import OneshotContext
+from protocols.sums.oneshot.fold import correct
+from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.messages import CommitteeKey, Statement, Ticket, Upload, body_digest, survivors_digest
+from protocols.sums.oneshot.plan import make_plan
+from protocols.sums.oneshot.policy import OneshotPolicy
+from protocols.sums.oneshot.run import run_oneshot_sum
+from protocols.sums.oneshot.sealing import open_share, seal_share, signed_sum
+from tests.protocols.sums.oneshot.rounds import Round, counting_random, small_plan
+
+
+@pytest.fixture(scope="module")
+def done() -> Round:
+    played = Round(small_plan())
+    played.contribute()
+    return played
+
+
+@pytest.mark.parametrize("absent", [(), ("c1", "c4"), ("member-3",), ("c0", "member-0")])
+def test_a_sum_of_all_who_are_there(absent: tuple[str, ...]) -> None:
+    plan, rng = small_plan(clients=7), np.random.default_rng(1)
+    vectors = {f"c{n}": np.append(rng.uniform(-1, 1, 40), rng.integers(0, 2, 3)) for n in range(7)}
+    transcript = run_oneshot_sum(plan, vectors, absent)
+    truth = np.sum([vector for name, vector in vectors.items() if name not in absent], axis=0)
+    assert np.abs(transcript.total - truth).max() <= plan.predicted_error
+    assert transcript.total[-3:].tolist() == truth[-3:].tolist()
+    assert transcript.wrong == ()
+    assert {len(body) for body in transcript.uploads.values()} == {plan.ticket_bytes + plan.body_bytes}
+    assert {len(body) for body in transcript.summed_shares.values()} == {plan.summed_share_bytes}
+    assert len(transcript.summed_shares) == 5 - sum(name.startswith("member") for name in absent)
+
+
+def test_two_members_of_five_may_not_be_missing() -> None:
+    vectors = {f"c{n}": np.zeros(43) for n in range(3)}
+    with pytest.raises(ThresholdError):
+        run_oneshot_sum(small_plan(), vectors, {"member-0", "member-1"})
+
+
+@settings(max_examples=12)
+@given(st.integers(16, 52), st.integers(3, 8), st.integers(1, 300), st.sampled_from([None, 0.5]), st.integers(0, 2**32))
+def test_sums_equal_the_fixed_point_sums_bit_for_bit(
+    bits: int, clients: int, values: int, bound: float | None, seed: int
+) -> None:
+    """Also where single contributions are larger than any sum (`sum_bound`)."""
+    rng = np.random.default_rng(seed)
+    layout = VectorLayout((Block("b", (Segment("v", values, 1.0, sum_bound=bound), Segment("w", 2, 30.0))),))
+    plan = make_plan({"bits": bits, "committee": 3, "corrupt": 0}, layout, clients)
+    played = Round(plan, clients=clients, seed=seed, policy=OneshotPolicy(min_corrupt=0))
+    scattered = rng.uniform(-1, 1, (clients, values))
+    if bound is not None:
+        scattered[-1] = -scattered[:-1].sum(axis=0) / clients
+        scattered[:-1] /= clients
+    for name, row in zip(played.names, scattered, strict=True):
+        played.vectors[name] = np.append(row, rng.uniform(-30, 30, 2))
+    played.contribute()
+    names = played.names
+    assert played.open(names, played.summed(names)).tolist() == played.truth(names).tolist()
+
+
+def test_a_round_over_more_than_one_polynomial() -> None:
+    plan = make_plan({"bits": 28}, VectorLayout((Block("b", (Segment("values", 30_000, 1.0),)),)), 3)
+    assert plan.polynomials == 3
+    rng = np.random.default_rng(1)
+    vectors = {f"c{n}": rng.uniform(-1, 1, 30_000) for n in range(3)}
+    transcript = run_oneshot_sum(plan, vectors)
+    assert np.abs(transcript.total - sum(vectors.values())).max() <= plan.predicted_error
+
+
+def test_contributions_look_uniform_and_differ_every_time(done: Round) -> None:
+    plan = done.plan
+    again = client.contribute(done.committee, "c0", done.identities["c0"], done.policy, done.steps("c0"))
+    first, second = (np.frombuffer(body, "<u4") for body in (again.contribution, done.uploads["c0"].contribution))
+    assert (first == second).mean() < 0.05
+    assert again.ticket.ephemeral_key != done.uploads["c0"].ticket.ephemeral_key
+    assert len(again.encode()) == plan.ticket_bytes + plan.body_bytes
+    ticket, contribution = Upload.split(plan, again.encode())
+    assert (bytes(ticket), bytes(contribution)) == (again.ticket.encode(), again.contribution)
+    assert again.contribution.hex() not in repr(again)
+
+
+def test_a_contribution_needs_its_shape_and_a_round_that_satisfies_the_policy(done: Round) -> None:
+    own = (done.committee, "c0", done.identities["c0"])
+    for steps in (np.zeros(42, np.int64), np.zeros(43)):
+        with pytest.raises(ParameterError, match="steps are int64"):
+            client.contribute(*own, done.policy, steps)  # type: ignore[arg-type]
+    for policy, text in (
+        (OneshotPolicy(min_cohort=7), "at least 7"),
+        (OneshotPolicy(min_committee=7), "committee is 5"),
+        (OneshotPolicy(min_corrupt=2), "corrupt is 1"),
+        (OneshotPolicy(min_bits=32), "bits is 28"),
+    ):
+        with pytest.raises(RefusalError, match=text):
+            client.contribute(*own, policy, done.steps("c0"))
+        with pytest.raises(RefusalError, match=text):
+            done.ready("m0", policy)
+    with pytest.raises(ParameterError, match="at least 2"):
+        OneshotPolicy(min_cohort=1)
+
+
+def test_a_committee_is_checked_by_every_party(done: Round) -> None:
+    keys, context = list(done.keys.values()), done.context
+    assert make_committee(context, reversed(keys), lambda _: True) == done.committee
+    assert done.committee.points == (1, 2, 3, 4, 5)
+    stranger = make_committee_key(Ed25519PrivateKey.generate(), "t_1", 1, "m9")[1]
+    other_round = make_committee_key(done.identities["m0"], "t_1", 2, "m0")[1]
+    cases = {
+        "names 4": keys[:4],
+        "names 6": [*keys, stranger],
+        "an id occurs twice": [*keys[:4], replace(stranger, member_id="m0")],
+        "an identity key occurs twice": [*keys[:4], replace(keys[0], member_id="m9", round_key=stranger.round_key)],
+        "a round key occurs twice": [*keys[:4], replace(stranger, round_key=keys[0].round_key)],
+        "not signed by its member for this task and round": [other_round, *keys[1:]],
+        "low order": [replace(keys[0], round_key=bytes(32)), *keys[1:]],
+    }
+    for text, wrong in cases.items():
+        with pytest.raises(RefusalError, match=text):
+            make_committee(context, wrong, lambda _: True)
+    with pytest.raises(RefusalError, match="member 2 of the committee has no valid proof"):
+        make_committee(context, keys, lambda key: key.member_id != "m2")
+    with pytest.raises(CodecError):
+        check_committee_key("t_2", 1, keys[0])
+    with pytest.raises(ParameterError, match="not in the committee"):
+        done.committee.place("m9")
+
+
+def test_every_fact_of_a_round_is_in_its_binding(done: Round) -> None:
+    base = done.context
+    layouts = make_plan({}, VectorLayout((Block("b", (Segment("v", 5, 1.0),)),)), 6)
+    others = [
+        replace(base, task_id="t_2"),
+        replace(base, round_number=2),
+        replace(base, step=1),
+        replace(base, model_digest=bytes(31) + b"\1"),
+        replace(base, cohort=5),
+        replace(base, plan=layouts),
+        replace(base, plan=small_plan(bits=27)),
+        replace(base, plan=small_plan(corrupt=0)),
+        replace(base, plan=small_plan(committee=6)),
+    ]
+    assert len({context.binding for context in (base, *others)}) == 10
+    for wrong in ({"model_digest": b""}, {"round_number": 0}, {"step": -1}, {"cohort": 2}, {"cohort": 7}):
+        with pytest.raises(ParameterError):
+            replace(base, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_member_joins_only_with_its_own_keys(done: Round) -> None:
+    with pytest.raises(RefusalError, match="not its own"):
+        member.join(done.committee, "m0", done.identities["m0"], done.secrets["m1"], done.policy)
+    with pytest.raises(RefusalError, match="not its own"):
+        member.join(done.committee, "m0", done.identities["m1"], done.secrets["m0"], done.policy)
+    assert "secret" not in repr(done.ready("m0"))
+
+
+def test_shares_that_do_not_open_name_their_client(done: Round) -> None:
+    played = Round(done.plan)
+    played.contribute()
+    sealed = bytearray(played.uploads["c2"].ticket.sealed[1])
+    sealed[100] ^= 1
+    played.tamper("c2", sealed={1: bytes(sealed)})
+    assert played.inspect("m0").bad == ()
+    found = played.inspect("m1")
+    assert found.bad == ("c2",)
+    with pytest.raises(RefusalError, match="first c2"):
+        played.confirm("m1")
+    rest = [name for name in played.names if name != "c2"]
+    assert played.open(rest, played.summed(rest)).tolist() == played.truth(rest).tolist()
+
+
+def test_a_share_is_residues_of_the_planned_number(done: Round) -> None:
+    ticket, committee = done.uploads["c0"].ticket, done.committee
+    args = (done.secrets["m0"], committee, 0, "c0")
+    assert open_share(ticket.sealed[0], *args, ticket.ephemeral_key) is not None
+    assert open_share(ticket.sealed[0], *args, bytes(32)) is None  # low order
+    assert open_share(ticket.sealed[0], *args, done.uploads["c1"].ticket.ephemeral_key) is None
+    ephemeral, prime = done.secrets["m4"], done.plan.ring.primes[0]
+    for share in (np.zeros(4095), np.full(4096, prime)):
+        made = seal_share(share.astype(np.uint32), ephemeral, committee, 0, "c0")
+        assert open_share(made, *args, ephemeral.public_key().public_bytes_raw()) is None
+
+
+def test_a_larger_set_than_the_cohort_is_refused(done: Round) -> None:
+    found = replace(done.inspect("m0"), clients=frozenset(map(str, range(7))))
+    with pytest.raises(RefusalError, match="asks 6 clients"):
+        member.confirm(done.ready("m0"), found, member.Ledger(), 3, bytes(32))
+
+
+def test_confirmations_count_only_with_the_right_signature(done: Round) -> None:
+    state = done.confirm("m0")[0]
+    good = {name: done.confirm(name)[0].signature for name in done.members}
+    digest = survivors_digest(done.statements())
+    for name, signature in good.items():
+        server.check_confirmation(done.committee, name, digest, signature)
+    with pytest.raises(ContributionError, match="not this member's signature"):
+        server.check_confirmation(done.committee, "m1", digest, good["m0"])
+    server.check_confirmed(done.committee, ["m0", "m1", "m2", "m3"])
+    with pytest.raises(ThresholdError):
+        server.check_confirmed(done.committee, ["m0", "m1", "m2"])
+    wrong = {**good, "m3": good["m4"], "m2": bytes(64), "stranger": good["m1"]}
+    with pytest.raises(ThresholdError) as refusal:
+        member.sum_share(state, wrong)
+    assert refusal.value.present == 3
+    three = {name: good[name] for name in ("m0", "m1", "m2")}
+    with pytest.raises(ThresholdError):
+        member.sum_share(state, three)
+    assert member.sum_share(state, three | {"m4": good["m4"]}) == member.sum_share(state, good)
+
+
+def test_summed_shares_are_checked(done: Round) -> None:
+    digest, plan = survivors_digest(done.statements()), done.plan
+    confirmed = {name: done.confirm(name)[0] for name in done.members}
+    signatures = {name: state.signature for name, state in confirmed.items()}
+    body = member.sum_share(confirmed["m0"], signatures)
+    assert server.check_summed_share(done.committee, "m0", digest, body).tolist() == (
+        done.inspect("m0").summed.tolist()
+    )
+    for name, survivors, wrong in (
+        ("m1", digest, body),
+        ("m0", bytes(32), body),
+        ("m0", digest, bytes([body[0] ^ 1]) + body[1:]),
+    ):
+        with pytest.raises(ContributionError, match="not signed"):
+            server.check_summed_share(done.committee, name, survivors, wrong)
+    with pytest.raises(ContributionError, match="bytes"):
+        server.check_summed_share(done.committee, "m0", digest, body[:-1])
+    large = np.full(plan.ring.degree, plan.ring.primes[0]).astype("<u4").tobytes()
+    signed = large + done.identities["m0"].sign(signed_sum(done.committee, digest, "m0", large))
+    with pytest.raises(ContributionError, match="not below its prime"):
+        server.check_summed_share(done.committee, "m0", digest, signed)
+
+
+def test_uploads_are_checked(done: Round) -> None:
+    upload, key = done.uploads["c0"], done.public_key("c0")
+    own = (key, bytes(32), NO_CERTIFICATE)
+    digest = body_digest(upload.contribution)
+    with pytest.raises(ContributionError, match="bytes"):
+        server.check_upload(done.committee, "c0", *own, upload.ticket.encode()[:-1], digest)
+    with pytest.raises(ContributionError, match="not signed"):
+        server.check_upload(done.committee, "c1", *own, upload.ticket.encode(), digest)
+    with pytest.raises(ContributionError, match="not below its prime"):
+        ONESHOT.check(done.plan, ((0,),), b"\xff" * done.plan.body_bytes)
+    with pytest.raises(CodecError):
+        Upload.split(done.plan, upload.encode()[:-1])
+    assert server.sealed_shares(done.plan, upload.ticket.encode()) == upload.ticket.sealed
+
+
+def test_messages_are_read_strictly(done: Round) -> None:
+    key, statement = done.keys["m0"], done.statement("c0")
+    assert CommitteeKey.decode(key.encode()) == key
+    reader = Reader(statement.encode() * 2)
+    assert Statement.read(done.plan, reader) == Statement.read(done.plan, reader) == statement
+    reader.finish()
+    assert Ticket.decode(done.plan, done.uploads["c0"].ticket.encode()) == done.uploads["c0"].ticket
+    body = key.encode()
+    for wrong in (body[:-1], body + b"\0", b"\0" + body[1:], b"\x41" + body[1:], b"\2\xff\xff" + body[3:]):
+        with pytest.raises(CodecError):
+            CommitteeKey.decode(wrong)
+    for changed in ({"member_id": ""}, {"member_id": "m" * 65}, {"round_key": b""}):
+        with pytest.raises(ParameterError):
+            replace(key, **changed).encode()  # type: ignore[arg-type]
+    with pytest.raises(ParameterError):
+        replace(statement, share_digests=(b"",) * 5).encode()
+
+
+def test_the_digest_of_a_set_depends_on_every_statement_and_not_on_their_order(done: Round) -> None:
+    statements = done.statements()
+    digest = survivors_digest(statements)
+    assert survivors_digest(statements[::-1]) == digest
+    assert survivors_digest(statements[1:]) != digest
+    other = replace(statements[0], contribution_digest=bytes(32))
+    assert survivors_digest([other, *statements[1:]]) != digest
+
+
+def test_a_sum_of_secrets_has_the_rings_shape(done: Round) -> None:
+    partial = done.partial()
+    for secret in (np.zeros(4095, np.int64), np.zeros(4096)):
+        with pytest.raises(ParameterError, match="int64"):
+            correct(done.plan, partial, done.context.binding, secret)  # type: ignore[arg-type]
+
+
+def test_keys_of_a_round_are_drawn_from_the_source() -> None:
+    identity = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    made = [make_committee_key(identity, "t", 1, "m", random=counting_random(4))[1] for _ in range(2)]
+    assert made[0] == made[1] != make_committee_key(identity, "t", 1, "m")[1]
+    assert OneshotContext("t", 1, 0, small_plan(), bytes(32), 6).binding

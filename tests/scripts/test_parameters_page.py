@@ -1,0 +1,67 @@
+"""docs/parameters.md equals what the models say, and covers every recipe, mechanism and training class."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from client_sdk.training import fair, mf, pfedclr  # noqa: F401  (defines the subclasses that the test lists)
+from client_sdk.training.base import TrainingConfig
+from protocols.recipes.registry import PARAMETERS, RECIPES
+from protocols.sums.registry import MECHANISMS, mechanism, parameters_of
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "parameters_page.py"
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("parameters_page", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_matches_the_models() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_check_notices_a_changed_page(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = tmp_path / "parameters.md"
+    changed.write_text(script.PAGE.read_text().replace("| `rank` |", "| `rang` |"))
+    monkeypatch.setattr(script, "PAGE", changed)
+    assert script.main(["--check"]) == 1
+    assert script.main([]) == 0
+    assert script.main(["--check"]) == 0
+    monkeypatch.setattr(script, "PAGE", tmp_path / "missing.md")
+    assert script.main(["--check"]) == 1
+
+
+def test_every_recipe_mechanism_and_training_class_is_there(script: ModuleType) -> None:
+    assert set(PARAMETERS) == set(RECIPES)
+    assert set(script.TRAINING) == set(TrainingConfig.__subclasses__())
+    text = script.page()
+    for name in [*RECIPES, *MECHANISMS, *(kind.__name__ for kind in script.TRAINING)]:
+        assert f"\n### {name}\n" in text
+    for row in text.splitlines():
+        assert not row.startswith("| `") or "|  | [" not in row, f"no meaning: {row}"
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_a_mechanism_without_a_model_takes_no_parameters(name: str) -> None:
+    model = parameters_of(name)
+    if model is None:
+        assert name == "plain"
+    else:
+        assert model.model_config["extra"] == "forbid"
+    assert mechanism(name).name == name

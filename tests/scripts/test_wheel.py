@@ -1,0 +1,107 @@
+"""The wheel installs into an empty environment with each extra, and both commands work or say what is missing.
+
+Dependencies are those of requirements.lock, so that nothing is resolved anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UV = str(Path(sys.executable).with_name("uv"))
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+WORKS = {
+    "": "from protocols.sums.registry import mechanism; mechanism('masked'); import client_sdk; client_sdk.Fleet",
+    "ckks": "from protocols.sums.registry import mechanism; mechanism('ckks').plan",
+    "paillier": "from protocols.sums.registry import mechanism; mechanism('paillier').plan",
+    "filters": "import client_sdk.filters",
+    "server": "import aggregator_service.app, aggregator_service.commands.serve, aggregator_service.commands.tasks",
+    "organiser": "import client_sdk.organiser.app",
+    "plots": "from client_sdk.demo.plots import plots_available; assert plots_available()",
+    "parquet": "import pyarrow.parquet, client_sdk.data.parquet",
+    "demo": "import client_sdk.demo.run, client_sdk.demo.report, client_sdk.demo.privirec.run",
+    "server,postgres": "import psycopg, aggregator_service.storage.postgres",
+    "server,s3": "import aggregator_service.storage.s3",
+    "server,cluster": "import aggregator_service.compute.dask_pool",
+    "server,otel": "import opentelemetry.sdk, aggregator_service.observability.tracing",
+}
+"""Extras -> what works with them."""
+
+
+def run(*command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "PYTHONPATH"))}
+    return subprocess.run(
+        [str(part) for part in command],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        cwd=cwd,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for package in ("aggregator_service", "client_sdk", "protocols"):
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+    """Runs a command of a new environment with the wheel and the extras that the test names."""
+    extras = [extra for extra in request.param.split(",") if extra]
+    environment = tmp_path / "environment"
+    pins = run(sys.executable, ROOT / "docs" / "deploy" / "pins.py", *extras)
+    assert pins.returncode == 0, pins.stderr
+    (tmp_path / "pins.txt").write_text(pins.stdout, encoding="utf-8")
+    target = ("--python", environment / "bin" / "python", "--no-deps")
+    for command in (
+        (UV, "venv", "--python", sys.executable, environment),
+        (UV, "pip", "install", *target, "--require-hashes", "-r", tmp_path / "pins.txt"),
+        (UV, "pip", "install", *target, wheel),
+    ):
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+    return lambda program, *arguments: run(environment / "bin" / program, *arguments, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(("installed", "code"), list(WORKS.items()), indirect=["installed"])
+def test_what_an_extra_brings_works_without_the_others(installed: Run, code: str) -> None:
+    done = installed("python", "-W", "error", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert installed("hushrec", "--help").returncode == 0
+    assert installed("hushrec-server", "--help").returncode == 0
+    assert installed("hushrec", "doctor").returncode == 0
+
+
+@pytest.mark.parametrize("installed", [""], indirect=True)
+def test_a_client_only_installation_names_the_extra_that_is_missing(installed: Run) -> None:
+    for command, words in {
+        ("hushrec-server", "serve"): "hushrec[server]",
+        ("hushrec", "demo"): "hushrec[demo]",
+        ("hushrec", "evaluate", "--dataset", "synthetic"): None,
+        ("hushrec", "simulate", "--recipe", "colr", "--mechanism", "ckks", "--rounds", "1"): "hushrec[ckks]",
+        ("hushrec", "organiser", "serve"): None,
+    }.items():
+        done = installed(*command)
+        assert "Traceback" not in done.stderr, (command, done.stderr)
+        if words is not None:
+            assert done.returncode == 1, command
+            assert words in done.stderr, (command, done.stderr)

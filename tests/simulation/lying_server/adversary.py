@@ -1,0 +1,231 @@
+"""What the server and its helpers can compute from everything that they got: all secrets, then all sums.
+
+1. Shares that helpers decrypted and shares of replies give self-mask seeds and mask keys, where there are enough.
+2. Masks whose seed or key is known are removed from each contribution. The others are unknowns: a contribution is its
+   client's vector plus or minus unknowns. Every combination in which the unknowns cancel is opened.
+3. Every combination of what was opened is a sum over some honest members with some coefficients. Found is the smallest
+   group of members that such a combination is over.
+
+Steps 2 and 3 are linear algebra and miss no combination of any size, as long as masks are taken for random. Each opened
+sum is also computed from the bytes and compared with the vectors, so that the algebra cannot be wrong unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from protocols.sums.masked import client
+from protocols.sums.masked.key_agreement import is_mask_secret, pair_mask_key, seed_commitment
+from protocols.sums.masked.masks import add_masks
+from protocols.sums.masked.messages import SEALED_BYTES, Advertisement, split_slots
+from protocols.sums.masked.roster import Roster
+from protocols.sums.masked.shamir import SHARE_BYTES, combine
+from protocols.sums.masked.shares import open_pair, point
+from tests.simulation.lying_server.linear import combinations_without, left_kernel
+from tests.simulation.lying_server.parties import Elements, Puppet
+
+__all__ = ["SELF_MASKS", "Adversary", "Contribution", "Data", "Opened", "Reply", "SentShares"]
+
+SELF_MASKS: Final = [True]
+"""Whether contributions have a self mask; a test that takes it out empties the list."""
+Data = tuple[int, int]
+"""A vector: (member, which data)."""
+
+
+@dataclass(frozen=True)
+class SentShares:
+    """The sealed shares of a member, for the neighbours that it has in its roster."""
+
+    roster: Roster
+    place: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A member's shares of its neighbours' secrets, after it was told these survivors."""
+
+    roster: Roster
+    place: int
+    survivors: frozenset[int]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A masked vector. data: None when the server knows the vector: zero. sharers: as the member was told."""
+
+    roster: Roster
+    place: int
+    sharers: frozenset[int]
+    sharers_body: bytes
+    data: Data | None
+    elements: Elements
+
+    @property
+    def own(self) -> Advertisement:
+        """The member's keys of the round."""
+        return self.roster.entries[self.place].advertised
+
+    @property
+    def stream(self) -> bytes:
+        """The context of the member's masks."""
+        return client.mask_context(self.roster.context, self.roster.digest, self.sharers_body)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A sum without masks: vector -> coefficient, and the value."""
+
+    coefficients: Mapping[Data, int]
+    value: Elements
+
+
+@dataclass
+class Adversary:
+    """Everything that the server and its helpers saw."""
+
+    puppets: dict[bytes, Puppet] = field(default_factory=dict)
+    shares: list[SentShares] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    contributions: list[Contribution] = field(default_factory=list)
+
+    def know(self, puppet: Puppet) -> None:
+        """Add a member whose keys the server made."""
+        self.puppets[puppet.entry.advertised.sealing_key] = puppet
+
+    # --- secrets --------------------------------------------------------------------------------------------------
+
+    def secrets(self) -> tuple[dict[bytes, bytes], dict[bytes, X25519PrivateKey]]:
+        """Return the known self-mask seeds by commitment, and the known mask keys by public key."""
+        keys = {one.entry.advertised.mask_key: one.mask_secret for one in self.puppets.values()}
+        seeds: dict[bytes, bytes] = {}
+        for sent in self.shares:
+            owner = sent.roster.entries[sent.place].advertised
+            of_seed, of_key = self._shares_of(sent, owner)
+            if len(of_seed) >= sent.roster.threshold:
+                seed = combine(of_seed, sent.roster.threshold)
+                assert seed_commitment(seed) == owner.commitment
+                seeds[owner.commitment] = seed
+            if len(of_key) >= sent.roster.threshold:
+                secret = combine(of_key, sent.roster.threshold)
+                assert is_mask_secret(secret, owner.mask_key)
+                keys[owner.mask_key] = X25519PrivateKey.from_private_bytes(secret)
+        return seeds, keys
+
+    def _shares_of(self, sent: SentShares, owner: Advertisement) -> tuple[dict[int, bytes], dict[int, bytes]]:
+        """Return the known shares of one member's seed and of its mask key, by Shamir point."""
+        of_seed: dict[int, bytes] = {}
+        of_key: dict[int, bytes] = {}
+        slots = split_slots(sent.body, sent.roster.degree, SEALED_BYTES, "shares")
+        for place, sealed in zip(sent.roster.neighbours_of(sent.place), slots, strict=True):
+            holder = self.puppets.get(sent.roster.entries[place].advertised.sealing_key)
+            if holder is not None and sealed is not None:
+                pair = open_pair(sealed, holder.sealing_secret, sent.roster, sent.place, place)
+                assert pair is not None
+                of_seed[point(place)], of_key[point(place)] = pair.of_seed, pair.of_mask_key
+        for reply in self.replies:
+            slots = split_slots(reply.body, reply.roster.degree, SHARE_BYTES, "a reply")
+            name = reply.roster.entries[reply.place].client_id
+            for place, share in zip(reply.roster.neighbours_of(reply.place), slots, strict=True):
+                if share is not None and reply.roster.entries[place].advertised == owner:
+                    (of_seed if place in reply.survivors else of_key)[point(sent.roster.index(name))] = share
+        return of_seed, of_key
+
+    # --- sums -----------------------------------------------------------------------------------------------------
+
+    def opened(self) -> list[Opened]:
+        """Return a basis of all combinations of contributions in which no unknown mask is left."""
+        seeds, keys = self.secrets()
+        split = [_split_masks(one, seeds, keys) for one in self.contributions]
+        usable = _without_lone_masks([unknown for unknown, _ in split])
+        found = []
+        for coefficients in left_kernel([split[number][0] for number in usable]):
+            value = np.zeros_like(self.contributions[0].elements)
+            counts: dict[Data, int] = {}
+            for number, coefficient in zip(usable, coefficients, strict=True):
+                value += split[number][1] * np.uint32(coefficient % (1 << 32))
+                data = self.contributions[number].data
+                if data is not None:
+                    counts[data] = counts.get(data, 0) + coefficient
+            found.append(Opened({data: count for data, count in counts.items() if count}, value))
+        return found
+
+    def shared_masks(self) -> Iterable[tuple[Contribution, Contribution]]:
+        """Yield the pairs of contributions that have a mask in common."""
+        for one, other in combinations(self.contributions, 2):
+            if one.stream == other.stream and not _pairs(one).isdisjoint(_pairs(other)):
+                yield one, other
+
+
+def _pairs(seen: Contribution) -> set[tuple[bytes, bytes]]:
+    return {_pair(seen, place) for place in seen.roster.neighbours_of(seen.place) if place in seen.sharers}
+
+
+def _pair(seen: Contribution, place: int) -> tuple[bytes, bytes]:
+    own, peer = seen.own.mask_key, seen.roster.entries[place].advertised.mask_key
+    return (own, peer) if own < peer else (peer, own)
+
+
+def _split_masks(
+    seen: Contribution, seeds: Mapping[bytes, bytes], keys: Mapping[bytes, X25519PrivateKey]
+) -> tuple[dict[Hashable, int], Elements]:
+    """Return the unknown masks of a contribution, with their signs, and its elements without the known masks."""
+    stream, own, elements = seen.stream, seen.own, seen.elements.copy()
+    unknown: dict[Hashable, int] = {}
+    known: list[Any] = []
+    if SELF_MASKS:
+        if own.commitment in seeds:
+            known.append((seeds[own.commitment], stream, -1))
+        else:
+            unknown["self", own.commitment, stream] = 1
+    for place in seen.roster.neighbours_of(seen.place):
+        if place not in seen.sharers:
+            continue
+        sign, peer = 1 if seen.place < place else -1, seen.roster.entries[place].advertised.mask_key
+        if own.mask_key in keys:
+            known.append((pair_mask_key(keys[own.mask_key], own.mask_key, peer), stream, -sign))
+        elif peer in keys:
+            known.append((pair_mask_key(keys[peer], peer, own.mask_key), stream, -sign))
+        else:
+            unknown["pair", _pair(seen, place), stream] = sign
+    add_masks(elements, known)
+    return unknown, elements
+
+
+def _without_lone_masks(rows: list[dict[Hashable, int]]) -> list[int]:
+    """Return the rows whose unknowns all occur in another such row too: only these can be in a combination."""
+    kept = list(range(len(rows)))
+    while True:
+        counts: dict[Hashable, int] = {}
+        for number in kept:
+            for mask in rows[number]:
+                counts[mask] = counts.get(mask, 0) + 1
+        left = [number for number in kept if all(counts[mask] > 1 for mask in rows[number])]
+        if len(left) == len(kept):
+            return kept
+        kept = left
+
+
+def smallest_group(
+    opened: list[Opened], members: frozenset[int], below: int
+) -> tuple[frozenset[int], list[int]] | None:
+    """Return fewer than `below` members that a combination of opened sums is over, and its coefficients; None if none.
+
+    Members whose data do not matter because they cancel are not counted.
+    """
+    rows = [dict[Hashable, int](one.coefficients) for one in opened]
+    everything = {data for row in rows for data in row}
+    involved = sorted(members & {data[0] for data in everything})  # type: ignore[index]
+    for size in range(1, below):
+        for group in combinations(involved, min(size, len(involved))):
+            others = frozenset(data for data in everything if data[0] not in group)  # type: ignore[index]
+            for _, coefficients in combinations_without(rows, others):
+                return frozenset(group), coefficients
+    return None

@@ -1,0 +1,228 @@
+"""The parties: real clients of the SDK, and members whose keys the server has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from client_sdk import Identity, Policy
+from client_sdk.api.calls import ApiCalls
+from client_sdk.api.effects import Program, Work
+from client_sdk.local_state.store import ClientStore, Membership, MemoryStore
+from client_sdk.participation.certificates import MembershipCheck
+from client_sdk.participation.masked_protocol import MaskedPart
+from protocols.codec import b64encode
+from protocols.crypto.certificates import NO_CERTIFICATE, certify
+from protocols.layout import Block, Segment, VectorLayout
+from protocols.messages import OrganiserPin, RoundView
+from protocols.messages import Schedule as TaskSchedule
+from protocols.sums.masked.context import RoundContext, model_digest
+from protocols.sums.masked.key_agreement import clamped, sign_advertisement
+from protocols.sums.masked.parameters import MaskedParameters, Neighbourhood
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.roster import RosterEntry
+from tests.simulation.lying_server.schedule import Invention, Task
+
+__all__ = [
+    "LAYOUT",
+    "Elements",
+    "Honest",
+    "Puppet",
+    "certificate_of",
+    "context_of",
+    "identity_of",
+    "make_puppet",
+    "name_of",
+    "plan_of",
+]
+
+LAYOUT: Final = VectorLayout((Block("a", (Segment("v", 4, 1.0),)),))
+_SCOPE: Final = "lies"
+_ORGANISER: Final = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+_STRANGER: Final = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
+_PIN: Final = OrganiserPin(key=b64encode(_ORGANISER.public_key().public_bytes_raw()), scope=_SCOPE)
+Elements = NDArray[np.uint32]
+
+
+class _CompletePlan(MaskedPlan):
+    """A plan with the complete graph and the smallest threshold that the rule 2t > k + corrupt neighbours allows."""
+
+    def neighbourhood(self, clients: int) -> Neighbourhood:
+        own = self.parameters
+        degree, corrupt = clients - 1, int(own.corrupt * clients)
+        threshold = max(2, (degree + corrupt) // 2 + 1)
+        bounds = (own.corrupt, own.dropout, own.mode, own.sigma, own.eta, 0.0, 0.0, 0.0)
+        return Neighbourhood(clients, degree, threshold, *bounds)
+
+
+def plan_of(task: Task) -> MaskedPlan:
+    """Return the plan of the task's sums."""
+    parameters = MaskedParameters(corrupt=task.corrupt, dropout=task.dropout)
+    layout = replace(LAYOUT, repeated=task.frozen)
+    return (_CompletePlan if task.complete else MaskedPlan)(parameters, layout, task.cohort_size if task.frozen else 64)
+
+
+def name_of(index: int) -> str:
+    """Return the client id of member `index`."""
+    return f"c_{index:03d}"
+
+
+@cache
+def identity_of(index: int) -> Identity:
+    """Return the keys of member `index`, the same in every schedule."""
+    secret = bytes([index + 1] * 32)
+    return Identity(Ed25519PrivateKey.from_private_bytes(secret), X25519PrivateKey.from_private_bytes(secret))
+
+
+@cache
+def certificate_of(index: int) -> bytes:
+    """Return the membership certificate of member `index`."""
+    own = identity_of(index)
+    made = certify(_ORGANISER, _SCOPE, own.public_key, own.mailbox_key, role="member", serial=index, not_after=1)
+    return made.encode()
+
+
+@cache
+def _membership_check(index: int) -> MembershipCheck:
+    """Return the check of member `index`, which remembers the certificates that it found valid."""
+    del index
+    return MembershipCheck(_PIN, clock=lambda: 0.0)
+
+
+def context_of(task: Task, number: int, crafted: bool) -> RoundContext:
+    """Return what a client that got the true model, or a crafted one, takes the round to be."""
+    digest = model_digest(b"terms", b"crafted" if crafted else b"model")
+    return RoundContext("t_1", number, bytes([number]) * 32, plan_of(task), digest, task.cohort_size)
+
+
+@dataclass
+class Honest:
+    """A member that follows the protocol: `MaskedPart` on a store that outlives the rounds."""
+
+    index: int
+    task: Task
+    store: ClientStore
+    part: MaskedPart | None = None
+    context: RoundContext | None = None
+    answers: dict[str, bytes] | None = None
+    sent: dict[str, bytes] | None = None
+
+    @classmethod
+    def of(cls, index: int, task: Task) -> Honest:
+        """Return a member that has not taken part yet."""
+        return cls(index, task, ClientStore(MemoryStore(), "me"))
+
+    def enter(self, number: int, sum_index: int, crafted: bool) -> None:
+        """Begin a round. crafted: whether the server sends the model for which the contribution is zero."""
+        task, identity = self.task, identity_of(self.index)
+        self.context, self.answers, self.sent = context_of(task, number, crafted), {}, {}
+        url = "https://server.example"
+        self.part = MaskedPart(
+            cast(ApiCalls, self),
+            Membership(url, "t_1", "lies", name_of(self.index), "member", "token", certificate_of(self.index), _PIN),
+            identity,
+            Policy(),
+            _membership_check(self.index),
+            self.context,
+            self.store,
+            TaskSchedule(
+                cohort_size=task.cohort_size, min_clients=task.min_clients, min_difference=task.min_difference
+            ),
+            sum_index,
+            task.frozen,
+        )
+
+    def asked(self, state: str, answers: dict[str, bytes], elements: Callable[[], Elements]) -> dict[str, bytes]:
+        """Tell the client that the round is in `state`; return what it sends. Raises what `MaskedPart` raises."""
+        assert self.part is not None
+        self.answers, self.sent = answers, {}
+        _run(self.part.advance(cast(RoundView, SimpleNamespace(state=state)), elements))
+        return self.sent
+
+    # --- the calls of the client -----------------------------------------------------------------------------------
+
+    def put_stage(self, task_id: str, number: int, stage: str, client_id: str, body: bytes) -> Program[None]:
+        """Take a message of the client."""
+        del task_id, number, client_id
+        assert self.sent is not None
+        self.sent[stage] = body
+        yield from ()
+
+    def contribute(
+        self, task_id: str, number: int, client_id: str, body: bytes, round_key: str | None = None
+    ) -> Program[None]:
+        """Take a contribution of the client."""
+        del round_key
+        return self.put_stage(task_id, number, "contribute", client_id, body)
+
+    def stage_body(
+        self, task_id: str, number: int, what: str, max_bytes: int, length: int | None = None
+    ) -> Program[bytes]:
+        """Return what the server hands out to this client."""
+        del task_id, number, max_bytes, length
+        assert self.answers is not None
+        yield from ()
+        return self.answers[what]
+
+
+def _run(program: Program[Any]) -> None:
+    """Run a program whose only effects are computations."""
+    effect = next(program, None)
+    while effect is not None:
+        assert isinstance(effect, Work)
+        try:
+            effect = program.send(effect.call())
+        except StopIteration:
+            return
+
+
+@dataclass(frozen=True, repr=False)
+class Puppet:
+    """A member of one roster whose round keys the server has. signs: its identity key, if the server has that too."""
+
+    entry: RosterEntry
+    mask_secret: X25519PrivateKey
+    sealing_secret: X25519PrivateKey
+    signs: Ed25519PrivateKey | None
+
+
+def make_puppet(context: RoundContext, who: int | Invention, helps: bool, draw: Callable[[int], bytes]) -> Puppet:
+    """Return a member of the roster whose round keys the server makes.
+
+    who: a member, or how one is made up. helps: whether the member gives the server its identity key; if not, the
+    server's keys stand under the identity of a member that did not sign them. draw: returns random bytes.
+    """
+    signs = Ed25519PrivateKey.from_private_bytes(draw(32))
+    if isinstance(who, int):
+        own = identity_of(who)
+        signs = own.signing_key if helps else signs
+        name, key, mailbox, certificate = name_of(who), own.public_key, own.mailbox_key, certificate_of(who)
+    else:
+        name, key, mailbox = f"d_{draw(2).hex()}", signs.public_key().public_bytes_raw(), identity_of(99).mailbox_key
+        certificate = _invented_certificate(who, key, mailbox)
+    mask_secret = X25519PrivateKey.from_private_bytes(clamped(draw(32)))
+    sealing_secret, seed = X25519PrivateKey.from_private_bytes(draw(32)), draw(32)
+    keys = (mask_secret.public_key().public_bytes_raw(), sealing_secret.public_key().public_bytes_raw())
+    body = sign_advertisement(signs, context, name, *keys, seed).encode()
+    return Puppet(
+        RosterEntry(name, key, mailbox, certificate, body),
+        mask_secret,
+        sealing_secret,
+        signs if helps or not isinstance(who, int) else None,
+    )
+
+
+def _invented_certificate(how: Invention, key: bytes, mailbox: bytes) -> bytes:
+    if how == "no certificate":
+        return NO_CERTIFICATE
+    if how == "copied certificate":
+        return certificate_of(0)
+    return certify(_STRANGER, _SCOPE, key, mailbox, role="member", serial=1, not_after=1).encode()

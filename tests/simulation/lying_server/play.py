@@ -1,0 +1,343 @@
+"""Play a schedule of lies against real clients. Two invariants must hold, whatever the server says:
+
+1. Nothing that the server and its helpers can compute is over fewer honest members than the task promises: the smaller
+   of `min_clients` and `min_difference`, less the helpers. So no member's vector comes out.
+2. Members that were told different things have no mask in common: their contributions cannot be in one sum.
+
+The clients are `MaskedPart` with its store, as in the SDK; the helpers' keys are the server's. The server never deletes
+anything, and hands out what serves it best; it can repeat any answer. Certificates, signatures and shares are real.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+from unittest.mock import patch
+
+import numpy as np
+
+from protocols.errors import HushRecError, ParameterError, ThresholdError
+from protocols.sums.masked import key_agreement, messages
+from protocols.sums.masked.key_agreement import sign_survivors
+from protocols.sums.masked.packing import unpack
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
+from tests.simulation.lying_server.adversary import Adversary, Contribution, Reply, SentShares, smallest_group
+from tests.simulation.lying_server.parties import (
+    LAYOUT,
+    Elements,
+    Honest,
+    Puppet,
+    certificate_of,
+    context_of,
+    identity_of,
+    make_puppet,
+    name_of,
+)
+from tests.simulation.lying_server.schedule import Attempt, Claim, Schedule
+
+__all__ = ["LiesError", "Outcome", "play"]
+
+_BITS: Final = 32
+_CRAFTED: Final = np.zeros(LAYOUT.length, np.uint32)
+
+
+class LiesError(AssertionError):
+    """A schedule broke an invariant; the text says which, and lists the schedule."""
+
+
+@dataclass
+class Outcome:
+    """What happened: one line per step, the refusals by text, and how many sums the server opened."""
+
+    trace: list[str] = field(default_factory=list)
+    refusals: Counter[str] = field(default_factory=Counter)
+    opened: int = 0
+    replies: int = 0
+
+
+def play(schedule: Schedule) -> Outcome:
+    """Play a schedule to its end, then compute what the server can know. Raises `LiesError`.
+
+    Each signature is verified once, and not once for each member: this halves the time.
+    """
+    world = _World(schedule)
+    with patch.object(key_agreement, "_verify", lru_cache(maxsize=None)(key_agreement._verify)):
+        for number, attempt in enumerate(schedule.attempts, start=1):
+            _Round(world, number, attempt).play()
+    world.check()
+    return world.outcome
+
+
+class _World:
+    """The members, what the server saw, and what it can repeat."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.task = schedule, schedule.task
+        self.choose = random.Random(schedule.seed + 1_000_003)
+        self.members = {index: Honest.of(index, self.task) for index in sorted(self.task.honest)}
+        self.adversary, self.outcome = Adversary(), Outcome()
+        self.advertisements: dict[int, list[bytes]] = {index: [] for index in self.members}
+        self.handed: dict[str, list[bytes]] = {}
+        self.vectors: dict[tuple[int, int], Elements] = {}
+
+    def vector(self, member: int, data: int) -> Elements:
+        """Return the vector of a member for these data."""
+        if (member, data) not in self.vectors:
+            rng = np.random.default_rng([self.schedule.seed, member, data])
+            self.vectors[member, data] = rng.integers(0, 1 << _BITS, LAYOUT.length, np.uint32)
+        return self.vectors[member, data]
+
+    def check(self) -> None:
+        """Check both invariants."""
+        opened = self.adversary.opened()
+        self.outcome.opened = len(opened)
+        for one in opened:
+            expected = np.zeros(LAYOUT.length, np.uint32)
+            for (member, data), count in one.coefficients.items():
+                expected += self.vector(member, data) * np.uint32(count % (1 << _BITS))
+            assert (one.value == expected).all(), "the sums that the simulation opens are wrong"
+        found = smallest_group(opened, self.task.honest, self.task.least)
+        if found is not None:
+            self._broken(1, f"the server computes something over {sorted(found[0])} alone, from {len(opened)} sums")
+        for one, other in self.adversary.shared_masks():
+            if (one.roster.body, one.sharers_body, one.roster.context.model_digest) != (
+                other.roster.body,
+                other.sharers_body,
+                other.roster.context.model_digest,
+            ):
+                self._broken(2, "two members that were told different things have a mask in common")
+
+    def _broken(self, invariant: int, what: str) -> None:
+        raise LiesError("\n".join([f"invariant {invariant}: {what}", *self.schedule.lines(), *self.outcome.trace]))
+
+
+@dataclass
+class _Round:
+    """One round: each stage with each member."""
+
+    world: _World
+    number: int
+    attempt: Attempt
+    rosters: dict[int, Roster] = field(default_factory=dict)
+    puppets: dict[str, Puppet] = field(default_factory=dict)
+    shares: dict[int, bytes] = field(default_factory=dict)
+    inboxes: dict[int, bytes] = field(default_factory=dict)
+    contributed: set[int] = field(default_factory=set)
+    confirmed: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
+    told: dict[int, bytes] = field(default_factory=dict)
+
+    def play(self) -> None:
+        """Play the round from its first to its last stage."""
+        sent = self._advertise()
+        if not self._make_rosters(sent):
+            return
+        for index, roster in self.rosters.items():
+            body = self._hand_out("roster", roster.body)
+            told = self._ask(index, "sharing", {"roster": body})
+            if "share" in told:
+                self.rosters[index] = open_roster(self._context(index), body)
+                self.shares[index] = told["share"]
+                place = self.rosters[index].index(name_of(index))
+                self.world.adversary.shares.append(SentShares(self.rosters[index], place, told["share"]))
+        for index in self.shares:
+            self._collect(index)
+        claims = self.attempt.claims
+        for together in [(claim,) for claim in claims] if self.attempt.in_turn else [claims]:
+            for ask in (self._confirm, self._unmask):
+                for claim in together:
+                    for index in sorted(claim.clients & self.contributed):
+                        ask(index, claim)
+
+    # --- stages ---------------------------------------------------------------------------------------------------
+
+    def _advertise(self) -> dict[int, bytes]:
+        sent = {}
+        for index, member in self.world.members.items():
+            member.enter(self.number, self.attempt.sum_index, index in self.attempt.crafted)
+            told = self._ask(index, "advertising", {})
+            if "advertise" in told:
+                sent[index] = told["advertise"]
+        return sent
+
+    def _make_rosters(self, sent: dict[int, bytes]) -> bool:
+        """Make the roster of every member that is in one; False if there is none."""
+        attempt, everyone = self.attempt, sorted(self.world.members)
+        made = [self._puppet(how, helps=True) for how in attempt.invented]
+        lists = {False: attempt.listed, True: attempt.second_listed}
+        entries: dict[int, RosterEntry] = {}
+        for index in sorted(attempt.listed | attempt.second_listed):
+            if index not in self.world.members or index in attempt.swapped:
+                entries[index] = self._puppet(index, helps=index not in self.world.members)
+            elif index in sent:
+                old = self.world.advertisements[index]
+                body = old[0] if index in attempt.replayed and old else sent[index]
+                own = identity_of(index)
+                entries[index] = RosterEntry(
+                    name_of(index), own.public_key, own.mailbox_key, certificate_of(index), body
+                )
+        for index, body in sent.items():
+            self.world.advertisements[index].append(body)
+        for index in everyone:
+            crafted, listed = index in attempt.crafted, lists[index in attempt.second]
+            if index not in listed or index not in sent:
+                continue
+            chosen = [*(entries[one] for one in sorted(listed) if one in entries), *made]
+            try:
+                self.rosters[index] = make_roster(context_of(self.world.task, self.number, crafted), chosen)
+            except (ParameterError, ThresholdError):
+                self._note("no such roster can be made")
+        return bool(self.rosters)
+
+    def _puppet(self, who: object, helps: bool) -> RosterEntry:
+        context = context_of(self.world.task, self.number, crafted=False)
+        puppet = make_puppet(context, who, helps, self.world.choose.randbytes)  # type: ignore[arg-type]
+        self.puppets[puppet.entry.client_id] = puppet
+        self.world.adversary.know(puppet)
+        return puppet.entry
+
+    def _collect(self, index: int) -> None:
+        """Hand out the inbox, and take the contribution."""
+        roster = self.rosters[index]
+        listed = {entry.client_id: place for place, entry in enumerate(roster.entries)}
+        sharing = [name for name in listed if name in self._sharing]
+        without = {name_of(one) for one in self.attempt.unshared}
+        without |= {name_of(peer) for one, peer in self.attempt.hidden if one == index}
+        sharers = messages.encode_set([listed[name] for name in sharing if name not in without], len(roster))
+        slots = [
+            self._sealed_for(index, roster.entries[place].client_id)
+            if roster.entries[place].client_id not in without
+            else None
+            for place in roster.neighbours_of(listed[name_of(index)])
+        ]
+        inbox = self._hand_out("inbox", sharers + messages.join_slots(slots, messages.SEALED_BYTES))
+        crafted = index in self.attempt.crafted
+        elements = _CRAFTED if crafted else self.world.vector(index, self._data)
+        told = self._ask(index, "collecting", {"inbox": inbox}, lambda: elements)
+        if "contribute" not in told:
+            return
+        self.contributed.add(index)
+        body = inbox[: messages.set_bytes(len(roster))]
+        self.world.adversary.contributions.append(
+            Contribution(
+                roster,
+                listed[name_of(index)],
+                messages.decode_set(body, len(roster)),
+                body,
+                None if crafted else (index, self._data),
+                unpack(told["contribute"], _BITS, LAYOUT.length),
+            )
+        )
+
+    def _sealed_for(self, receiver: int, sender: str) -> bytes | None:
+        """Return what `sender` sealed for `receiver`, if it is a member that follows the protocol and shared."""
+        index = next((one for one in self.shares if name_of(one) == sender), None)
+        if index is None or sender in self.puppets:
+            return None
+        roster = self.rosters[index]
+        places = [roster.entries[place].client_id for place in roster.neighbours_of(roster.index(sender))]
+        if name_of(receiver) not in places:
+            return None
+        at = places.index(name_of(receiver)) * messages.SEALED_BYTES
+        return self.shares[index][at : at + messages.SEALED_BYTES]
+
+    def _confirm(self, index: int, claim: Claim) -> None:
+        body = self._hand_out("survivors", self._survivors(index, claim))
+        told = self._ask(index, "confirming", {"survivors": body})
+        if "confirm" in told:
+            self.confirmed[index, body] = told["confirm"]
+            self.told[index] = body
+
+    def _survivors(self, index: int, claim: Claim) -> bytes:
+        """Return the claimed survivors: without those who never shared; the server's own members are in it."""
+        roster, alive = self.rosters[index], {name_of(one) for one in claim.survivors}
+        places = [
+            place
+            for place, entry in enumerate(roster.entries)
+            if entry.client_id not in self._unshared
+            and (entry.client_id in alive or entry.client_id.startswith("d_"))
+            and entry.client_id in self._sharing
+        ]
+        return messages.encode_set(places, len(roster))
+
+    @property
+    def _sharing(self) -> frozenset[str]:
+        """The members that shared, or of whom the server says so."""
+        return frozenset(self.puppets) | {name_of(one) for one in (*self.shares, *self.attempt.replayed)}
+
+    @property
+    def _unshared(self) -> frozenset[str]:
+        return frozenset(name_of(one) for one in self.attempt.unshared)
+
+    def _unmask(self, index: int, claim: Claim) -> None:
+        roster, survivors = self.rosters[index], self.told.get(index, self._survivors(index, claim))
+        place = roster.index(name_of(index))
+        slots = [self._signature(roster, at, index, survivors) for at in range(len(roster))]
+        confirmations = self._hand_out("confirmations", messages.join_slots(slots, messages.CONFIRMATION_BYTES))
+        told = self._ask(index, "unmasking", {"confirmations": confirmations, "survivors": survivors})
+        if "unmask" in told:
+            self.world.outcome.replies += 1
+            alive = messages.decode_set(survivors, len(roster))
+            self.world.adversary.replies.append(Reply(roster, place, alive, told["unmask"]))
+
+    def _signature(self, roster: Roster, place: int, asking: int, survivors: bytes) -> bytes | None:
+        """Return the best signature for a slot: of these survivors, or else any that this member made."""
+        entry = roster.entries[place]
+        puppet = self.puppets.get(entry.client_id)
+        if puppet is not None:
+            if puppet.signs is None:
+                return bytes([1]) * messages.CONFIRMATION_BYTES
+            sharers = self._sharers_told(asking)
+            return sign_survivors(puppet.signs, roster.context, roster.digest, sharers, survivors)
+        index = int(entry.client_id.removeprefix("c_"))
+        made = {body: signature for (one, body), signature in self.confirmed.items() if one == index}
+        return made.get(survivors, next(iter(made.values()), None))
+
+    def _sharers_told(self, index: int) -> bytes:
+        name = name_of(index)
+        told = [one for one in self.world.adversary.contributions if one.roster.entries[one.place].client_id == name]
+        return told[-1].sharers_body
+
+    # --- one question ---------------------------------------------------------------------------------------------
+
+    def _ask(
+        self, index: int, state: str, answers: dict[str, bytes], elements: Callable[[], Elements] = lambda: _CRAFTED
+    ) -> dict[str, bytes]:
+        """Tell a member the state of the round; return what it sends. A refusal is recorded."""
+        try:
+            told = self.world.members[index].asked(state, answers, elements)
+        except HushRecError as error:
+            self.world.outcome.refusals[type(error).__name__] += 1
+            self._note(f"{name_of(index)}, {state}: {error}")
+            return {}
+        self._note(f"{name_of(index)}, {state}: sends {', '.join(told) or 'nothing'}")
+        return told
+
+    def _hand_out(self, kind: str, body: bytes) -> bytes:
+        """Return `body`, or what the server hands out in its place; every body is kept for later."""
+        kept, choose = self.world.handed.setdefault(kind, []), self.world.choose
+        kept.append(body)
+        if choose.random() >= self.attempt.disturbed:
+            return body
+        way = choose.choice(["earlier", "earlier", "cut", "bit"])
+        if way == "earlier":
+            return choose.choice(kept)
+        if way == "cut":
+            return body[:-1]
+        at = choose.randrange(len(body))
+        return body[:at] + bytes([body[at] ^ 1 << choose.randrange(8)]) + body[at + 1 :]
+
+    def _context(self, index: int) -> object:
+        context = self.world.members[index].context
+        assert context is not None
+        return context
+
+    @property
+    def _data(self) -> int:
+        return 0 if self.world.task.frozen else self.attempt.sum_index
+
+    def _note(self, text: str) -> None:
+        self.world.outcome.trace.append(f"  round {self.number}: {text}")

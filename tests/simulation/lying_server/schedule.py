@@ -1,0 +1,387 @@
+"""Schedules of lies, drawn from a seed: the task, who helps the server, and what the server tells whom."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+__all__ = ["LIES", "Attempt", "Claim", "Invention", "Schedule", "Task", "draw_schedule"]
+
+Invention = Literal["no certificate", "another organiser", "copied certificate"]
+"""How the server makes a member up."""
+Group = frozenset[int]
+NOBODY: Final[Group] = frozenset()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A masked task with `members` members, of whom `helpers` obey the server; all numbers are indices of members.
+
+    min_clients, min_difference: as in the task's schedule. complete: whether the neighbour graph is complete, with the
+    smallest threshold that tolerates the helpers; else the graph follows from the task's parameters. corrupt, dropout:
+    the tolerated shares. frozen: whether all sums of the task are over the same data. cohort: largest roster, 0 for all
+    members.
+    """
+
+    members: int
+    helpers: Group
+    min_clients: int
+    min_difference: int
+    complete: bool
+    corrupt: float
+    frozen: bool
+    dropout: float = 0.1
+    cohort: int = 0
+
+    @property
+    def cohort_size(self) -> int:
+        """The task's `cohort_size`."""
+        return self.cohort or self.members
+
+    @property
+    def honest(self) -> Group:
+        """The members that follow the protocol."""
+        return frozenset(range(self.members)) - self.helpers
+
+    @property
+    def least(self) -> int:
+        """Fewest honest members that any combination of what the server opens may be over."""
+        return min(self.min_clients, self.min_difference) - len(self.helpers)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The server asks `clients` to agree to the set `survivors`."""
+
+    clients: Group
+    survivors: Group
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One round that the server starts. It calls every one failed, whatever it got, and may repeat the sum.
+
+    listed: members in the roster. invented: members that the server makes up. swapped: honest members that are listed
+    with round keys of the server. replayed: members that are listed with their advertisement of an earlier round.
+    second: clients that get another roster, with the members `second_listed`. unshared: members left out of the list of
+    sharers. hidden: (client, peer): the client's own list of sharers lacks the peer. claims: who is told which
+    survivors; a client in two claims is asked twice. in_turn: whether a claim is answered before the next one is made.
+    crafted: clients that get a model for which their contribution is zero. disturbed: share of all answers that are
+    replaced by an earlier one, or damaged.
+    """
+
+    sum_index: int
+    listed: Group
+    invented: tuple[Invention, ...] = ()
+    swapped: Group = NOBODY
+    replayed: Group = NOBODY
+    second: Group = NOBODY
+    second_listed: Group = NOBODY
+    unshared: Group = NOBODY
+    hidden: frozenset[tuple[int, int]] = frozenset()
+    claims: tuple[Claim, ...] = ()
+    in_turn: bool = False
+    crafted: Group = NOBODY
+    disturbed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a seed determines. kinds: the lies, by their names in `LIES`."""
+
+    seed: int
+    task: Task
+    kinds: tuple[str, ...]
+    attempts: tuple[Attempt, ...] = field(repr=False)
+
+    def lines(self) -> Iterator[str]:
+        """The schedule as readable lines."""
+        task = self.task
+        graph = "complete graph" if task.complete else f"graph for a corrupt share of {task.corrupt:g}"
+        yield (
+            f"seed {self.seed}: {task.members} members, {sorted(task.helpers)} help the server, min_clients "
+            f"{task.min_clients}, min_difference {task.min_difference}, {graph}"
+            f"{', the same data in every sum' if task.frozen else ''}: {', '.join(self.kinds)}"
+        )
+        plain = Attempt(0, NOBODY)
+        for number, attempt in enumerate(self.attempts, start=1):
+            told = (f"{name}={_text(value)}" for name, value in vars(attempt).items() if value != vars(plain)[name])
+            yield f"  round {number}: {', '.join(told)}"
+
+
+def _text(value: object) -> str:
+    return str(sorted(value)) if isinstance(value, frozenset) else str(value)
+
+
+def draw_schedule(seed: int) -> Schedule:
+    """Return the schedule of a seed, always the same."""
+    choose = random.Random(seed)
+    task = _complete_if_frozen(_draw_task(choose))
+    names = tuple(choose.choices(list(LIES), k=choose.choice([1, 1, 2])))
+    draw_own = next((_OWN_TASKS[name] for name in names if name in _OWN_TASKS), None)
+    if draw_own is not None:
+        task, names = draw_own(choose), tuple(name for name in names if name in _OWN_TASKS)[:1]
+    attempts: list[Attempt] = []
+    for name in names:
+        first = attempts[-1].sum_index + choose.randint(0, 1) if attempts else 1
+        attempts += LIES[name](task, first, choose)
+    often = choose.choice([0.0, 0.0, 0.0, 0.1, 0.3])
+    return Schedule(seed, task, names, tuple(replace(one, disturbed=often) for one in attempts[:4]))
+
+
+def _draw_task(choose: random.Random) -> Task:
+    helpers = choose.choice([0, 0, 1, 1, 2])
+    if helpers == 0:
+        members, floor, corrupt = choose.randint(5, 7), choose.randint(3, 5), 0.05
+    elif helpers == 1:
+        members, floor, corrupt = choose.randint(6, 7), choose.randint(5, 6), 0.2
+    else:
+        members, floor, corrupt = choose.randint(7, 8), choose.randint(6, 7), 0.34
+    return Task(
+        members,
+        frozenset(choose.sample(range(members), helpers)),
+        floor,
+        choose.randint(3 + (helpers == 2), floor),
+        choose.random() < 0.7,
+        corrupt,
+        choose.random() < 0.3,
+    )
+
+
+def _complete_if_frozen(task: Task) -> Task:
+    """Frozen cohorts have high thresholds, with which a sparse graph decides who can go on, and it is random."""
+    return replace(task, complete=task.complete or task.frozen)
+
+
+def _draw_shrinking_task(choose: random.Random) -> Task:
+    helpers = frozenset(choose.sample(range(12), choose.choice([0, 0, 1])))
+    floor = 3 + len(helpers)
+    return Task(choose.randint(12, 13), helpers, floor, floor, True, 0.1, True, dropout=0.25)
+
+
+def _draw_two_cohorts_task(choose: random.Random) -> Task:
+    del choose
+    return Task(14, NOBODY, 3, 3, True, 0.1, True, dropout=0.13, cohort=8)
+
+
+_OWN_TASKS: Final[Mapping[str, Callable[[random.Random], Task]]] = {
+    "disjoint confirmers": _draw_shrinking_task,
+    "two cohorts": _draw_two_cohorts_task,
+}
+"""Lies about frozen cohorts that need tasks of a certain size."""
+
+
+# --- the lies ---------------------------------------------------------------------------------------------------------
+
+
+def _everyone(task: Task) -> Group:
+    return frozenset(range(task.members))
+
+
+def _some(choose: random.Random, among: Group, count: int) -> Group:
+    return frozenset(choose.sample(sorted(among), max(0, min(count, len(among)))))
+
+
+def _honestly(task: Task, sum_index: int, listed: Group, survivors: Group | None = None) -> Attempt:
+    """A round over `survivors` without another lie."""
+    alive = listed if survivors is None else survivors
+    return Attempt(sum_index, listed, claims=(Claim(alive & task.honest, alive),))
+
+
+def _one_fewer(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """The same sum again, or the next one, without a few members: left out of roster, sharers or survivors."""
+    everyone = _everyone(task)
+    left = everyone - _some(choose, task.honest, choose.randint(1, 2))
+    again = index + choose.choice([0, 0, 1])
+    fewer = choose.choice(
+        [
+            _honestly(task, again, left),
+            replace(_honestly(task, again, everyone, left), unshared=everyone - left),
+            _honestly(task, again, everyone, left),
+        ]
+    )
+    both = [_honestly(task, index, everyone), replace(fewer, sum_index=again)]
+    return both if again > index or choose.random() < 0.7 else both[::-1]
+
+
+def _few(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """A roster, sharers or survivors below what the task promises."""
+    everyone = _everyone(task)
+    left = _some(choose, task.honest, choose.randint(1, 3)) | task.helpers
+    left |= _some(choose, task.honest - left, 3 - len(left))
+    return [
+        choose.choice(
+            [
+                _honestly(task, index, left),
+                replace(_honestly(task, index, everyone, left), unshared=everyone - left),
+                _honestly(task, index, everyone, left),
+            ]
+        )
+    ]
+
+
+def _alive_and_dead(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Some hear that a member survived, the others that it dropped out. Or everyone hears both, in turn."""
+    everyone = _everyone(task)
+    victim = choose.choice(sorted(task.honest))
+    others = task.honest - {victim}
+    half = _some(choose, others, choose.choice([len(others) // 2, (len(others) + 1) // 2]))
+    alive, dead = Claim(half | {victim}, everyone), Claim(others - half, everyone - {victim})
+    twice = choose.random() < 0.4
+    if twice:
+        alive, dead = Claim(task.honest, everyone), Claim(others, everyone - {victim})
+    claims = (alive, dead) if choose.random() < 0.5 else (dead, alive)
+    return [Attempt(index, everyone, claims=claims, in_turn=twice)]
+
+
+def _many_dropouts(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Each member hears of few dropouts, but not of the same ones: together they are more than the task allows."""
+    everyone, most = _everyone(task), task.members - task.min_clients
+    gone = choose.sample(sorted(task.honest), min(2 * most, len(task.honest) - 2))
+    claims = []
+    for number, client in enumerate(sorted(task.honest)):
+        others = [one for one in gone if one != client]
+        start = number * most
+        dead = frozenset(others[(start + step) % len(others)] for step in range(most)) if others else NOBODY
+        claims.append(Claim(frozenset({client}), everyone - dead))
+    return [Attempt(index, everyone, claims=tuple(claims))]
+
+
+def _invented(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Members that nobody certified take the place of real ones, or stand beside them."""
+    listed = _some(choose, task.honest, choose.randint(1, task.min_clients - 1)) | task.helpers
+    ways: list[Invention] = ["no certificate", "another organiser", "copied certificate"]
+    room = task.members - len(listed)
+    made = tuple(choose.choice(ways) for _ in range(max(1, min(room, task.min_clients - len(listed) + 1))))
+    return [replace(_honestly(task, index, listed), invented=made)]
+
+
+def _swapped(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """The server's keys in the place of members' keys."""
+    everyone = _everyone(task)
+    spared = _some(choose, task.honest, choose.randint(1, 2))
+    return [replace(_honestly(task, index, everyone), swapped=task.honest - spared)]
+
+
+def _rosters(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Two rosters, each with a member that the other lacks."""
+    everyone = _everyone(task)
+    first, last = choose.sample(sorted(everyone), 2)
+    second = _some(choose, task.honest - {first}, len(task.honest) // 2) - {last}
+    attempt = _honestly(task, index, everyone - {first})
+    return [replace(attempt, second=second | ({first} & task.honest), second_listed=everyone - {last})]
+
+
+def _models(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """All but a few get a model for which they contribute zero."""
+    everyone = _everyone(task)
+    return [replace(_honestly(task, index, everyone), crafted=task.honest - _some(choose, task.honest, 1))]
+
+
+def _sharers(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Two members do not hear that the other one shared."""
+    everyone = _everyone(task)
+    one, other = choose.sample(sorted(task.honest), 2)
+    hidden = frozenset({(one, other), (other, one)})
+    return [replace(_honestly(task, index, everyone), hidden=hidden)]
+
+
+def _late(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """A member is declared a dropout although its contribution arrived."""
+    everyone = _everyone(task)
+    return [_honestly(task, index, everyone, everyone - _some(choose, task.honest, 1))]
+
+
+def _old_keys(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Dropouts, whose mask keys the server then knows, are listed with the same keys in a later round."""
+    everyone = _everyone(task)
+    gone = _some(choose, task.honest, choose.randint(1, 2))
+    listed = everyone - _some(choose, task.honest - gone, task.members - task.min_clients)
+    again = replace(_honestly(task, index + 1, listed), replayed=gone)
+    return [_honestly(task, index, everyone, everyone - gone), again]
+
+
+def _three_sums(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """P, Q, and P with Q and one more, in any order; over the same data."""
+    members = choose.sample(range(task.members), task.members)
+    half = (task.members - 1) // 2
+    one, two = frozenset(members[:half]), frozenset(members[half : 2 * half])
+    sums = [_honestly(task, index, one), _honestly(task, index, two), _honestly(task, index, _everyone(task))]
+    return choose.sample(sums, 3)
+
+
+def _disjoint_confirmers(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """A frozen cohort: all members, confirmed by most; most of these; and those that confirmed neither."""
+    order = choose.sample(sorted(task.honest), len(task.honest))
+    others = frozenset(order[: choose.choice([3, 3, 4])])
+    confirmers = frozenset(order) - others
+    left = choose.choice([1, 1, 2])
+    kept = confirmers - _some(choose, confirmers, left) | task.helpers
+    everyone = _everyone(task)
+    first = Attempt(index, everyone, claims=(Claim(confirmers, everyone),))
+    again = index + choose.randint(0, 1)
+    apart = others | task.helpers
+    rest = [
+        choose.choice([_honestly(task, again, kept), _honestly(task, again, everyone, kept)]),
+        choose.choice([_honestly(task, again, apart), _honestly(task, again, everyone, apart)]),
+    ]
+    return [first, *choose.sample(rest, 2)]
+
+
+def _two_cohorts(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Two frozen cohorts with two members in common; each shrinks by those two and one more."""
+    order = choose.sample(range(task.members), task.members)
+    one, other, (x, y) = frozenset(order[:5]), frozenset(order[5:10]), order[10:12]
+    first, second = one | {x, y, order[12]}, other | {x, y, order[13]}
+    sums = [
+        Attempt(index, first, claims=(Claim(first - {y}, first),)),
+        Attempt(index, second, claims=(Claim(second - {x}, second),)),
+    ]
+    again = index + choose.randint(0, 1)
+    return [*choose.sample(sums, 2), _honestly(task, again, one), _honestly(task, again, other)]
+
+
+def _anything(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Lies at random."""
+    everyone = _everyone(task)
+
+    def rarely(most: int) -> Group:
+        return _some(choose, task.honest, choose.choice([0, 0, 0, choose.randint(1, most)]))
+
+    def attempt(sum_index: int) -> Attempt:
+        claims = tuple(
+            Claim(task.honest - rarely(3), everyone - rarely(3)) for _ in range(choose.choice([1, 1, 1, 2, 3]))
+        )
+        return Attempt(
+            sum_index,
+            everyone - rarely(3),
+            invented=tuple(choose.choices(["no certificate", "copied certificate"], k=choose.choice([0, 0, 0, 0, 1]))),
+            swapped=rarely(1),
+            replayed=rarely(1),
+            unshared=rarely(2),
+            claims=claims,
+        )
+
+    return [attempt(index + (number > 1)) for number in range(choose.randint(2, 3))]
+
+
+LIES: Final[Mapping[str, Callable[[Task, int, random.Random], list[Attempt]]]] = {
+    "one fewer": _one_fewer,
+    "few": _few,
+    "alive and dead": _alive_and_dead,
+    "many dropouts": _many_dropouts,
+    "invented members": _invented,
+    "swapped keys": _swapped,
+    "two rosters": _rosters,
+    "two models": _models,
+    "two lists of sharers": _sharers,
+    "late upload": _late,
+    "old keys": _old_keys,
+    "three sums": _three_sums,
+    "disjoint confirmers": _disjoint_confirmers,
+    "two cohorts": _two_cohorts,
+    "anything": _anything,
+}
+"""The lies by name."""

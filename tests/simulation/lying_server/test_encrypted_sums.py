@@ -1,0 +1,157 @@
+"""A server that lies about encrypted sums: two aggregates, an aggregate again, an envelope again.
+
+The server never holds a secret key, so no lie shows it a vector. With a member that gives it its keyring it opens every
+contribution (shared mode); with the key holder's opened sums it sees what it named the sum (public mode). Both are
+documented limits, and the tests here show them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from client_sdk.participation.certificates import MembershipCheck
+from protocols.codec import b64encode
+from protocols.crypto import envelope as envelopes
+from protocols.crypto.certificates import certify
+from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
+from protocols.crypto.keyring import Keyring, encode_keyring
+from protocols.errors import CertificateError, EnvelopeError, KeyringError
+from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.messages import OrganiserPin
+from protocols.sums.registry import mechanism
+from tests.protocols.sums.paillier.cases import made_up_keyring
+
+_LAYOUT: Final = VectorLayout((Block("b", (Segment("v", 8, 1.0),)),))
+MODES: Final = ["ckks shared", "ckks public", "paillier shared", "paillier public"]
+EVERY_MODE = pytest.mark.parametrize("mode", MODES)
+DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
+
+
+@dataclass(frozen=True)
+class Task:
+    """Three members' contributions to one round, and what they are encrypted with."""
+
+    name: str
+    plan: Any
+    keyring: Keyring
+    vectors: list[NDArray[np.float64]]
+    bodies: list[bytes]
+
+    def aggregate(self, *members: int) -> bytes:
+        """Return the sum over some members, as the server releases it."""
+        of, route = mechanism(self.name), whole_route(_LAYOUT)
+        partial = of.fold(self.plan, None, ((route, self.bodies[member]) for member in members))
+        return bytes(of.release(self.plan, partial))
+
+    def opened(self, aggregate: bytes, count: int, keyring: Keyring) -> NDArray[np.float64]:
+        """Return the opened sum. Raises `KeyringError` without the secret key."""
+        return np.asarray(mechanism(self.name).open(self.plan, aggregate, count, keyring))
+
+    def is_over(self, total: NDArray[np.float64], *members: int) -> bool:
+        """Whether a total is the sum over these members."""
+        error = self.plan.predicted_error + 1e-6
+        return bool(np.allclose(total, np.sum([self.vectors[one] for one in members], axis=0), atol=error))
+
+
+@cache
+def task(mode: str) -> Task:
+    name, how = mode.split()
+    more = {"key_bits": 2048} if name == "paillier" else {}
+    of = mechanism(name)
+    plan = of.plan({"mode": how, **more}, _LAYOUT, 4)
+    keyring = made_up_keyring(plan) if name == "paillier" else of.generate_keyring(plan)  # type: ignore[attr-defined,arg-type]
+    vectors = [np.random.default_rng(member).uniform(-1, 1, 8) for member in range(3)]
+    route = whole_route(_LAYOUT)
+    bodies = [bytes(of.seal(plan, route, _LAYOUT.split(vector), keyring)) for vector in vectors]
+    return Task(name, plan, keyring, vectors, bodies)
+
+
+@EVERY_MODE
+def test_two_aggregates_show_the_server_nothing(mode: str) -> None:
+    """Different sums to different members: the server cannot open either. A member's keyring opens both: the limit."""
+    given = task(mode)
+    whole, less = given.aggregate(0, 1, 2), given.aggregate(0, 1)
+    servers = given.keyring.without_secret_key()
+    for aggregate, count in ((whole, 3), (less, 2), (given.aggregate(2), 1)):
+        with pytest.raises(KeyringError):
+            given.opened(aggregate, count, servers)
+    difference = given.opened(whole, 3, given.keyring) - given.opened(less, 2, given.keyring)
+    assert np.allclose(difference, given.vectors[2], atol=2 * given.plan.predicted_error + 1e-6)
+
+
+@EVERY_MODE
+def test_an_aggregate_again_is_the_same_sum(mode: str) -> None:
+    """The server hands out the aggregate of an earlier round: clients open that sum, and the server still nothing."""
+    given = task(mode)
+    again = given.aggregate(0, 1, 2)
+    assert given.is_over(given.opened(again, 3, given.keyring), 0, 1, 2)
+    with pytest.raises(KeyringError):
+        given.opened(again, 3, given.keyring.without_secret_key())
+
+
+@pytest.mark.parametrize("mode", ["ckks public", "paillier public"])
+def test_a_holder_opens_what_the_server_calls_the_sum(mode: str) -> None:
+    """A documented limit of public mode: the opened result is the one vector that the server called the sum."""
+    given = task(mode)
+    assert given.is_over(given.opened(given.aggregate(1), 1, given.keyring), 1)
+
+
+# --- envelopes --------------------------------------------------------------------------------------------------------
+
+
+def certified(organiser: Ed25519PrivateKey, role: Any) -> tuple[EnvelopeSender, X25519PrivateKey]:
+    """Return a sender of envelopes with a certificate for this role, and its mailbox."""
+    signing, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    public = mailbox.public_key().public_bytes_raw()
+    made = certify(organiser, "s", signing.public_key().public_bytes_raw(), public, role=role, serial=1, not_after=9)
+    return EnvelopeSender(signing, public, made.encode()), mailbox
+
+
+@DEFENDED
+@pytest.mark.parametrize("lie", ["another task's", "another member's"])
+def test_an_envelope_again(lie: str, defended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server hands out an envelope that the holder made for another task, or for another member.
+
+    Without the signed statement, the first one would open: the member would encrypt with the keys of that task.
+    """
+    organiser = Ed25519PrivateKey.generate()
+    holder, _ = certified(organiser, "holder")
+    member, other = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+    body = encode_keyring(task("paillier shared").keyring)
+    for_whom = other if lie == "another member's" else member
+    old = seal_envelope(body, for_whom.public_key().public_bytes_raw(), "t_1", holder)
+    if not defended:
+        real, tag = envelopes.derive_key, envelopes.domain_tag
+        monkeypatch.setattr(envelopes, "derive_key", lambda secret, purpose, *_: real(secret, purpose))
+        monkeypatch.setattr(envelopes, "domain_tag", lambda purpose, *_: tag(purpose))
+        old = seal_envelope(body, for_whom.public_key().public_bytes_raw(), "t_1", holder)
+    try:
+        accepted = open_envelope(old, member, "t_2", lambda *_: None) == body
+    except EnvelopeError:
+        accepted = False
+    assert accepted is (not defended and lie == "another task's")
+
+
+@DEFENDED
+def test_an_envelope_of_a_member_that_helps_the_server(defended: bool) -> None:
+    """A certified member seals keys that the server knows: only the role of key holder counts."""
+    organiser = Ed25519PrivateKey.generate()
+    helper, _ = certified(organiser, "member")
+    member = X25519PrivateKey.generate()
+    key = organiser.public_key().public_bytes_raw()
+    check = MembershipCheck(OrganiserPin(key=b64encode(key), scope="s"), clock=lambda: 0.0)
+    roles: Any = ("holder",) if defended else ("holder", "member")
+    sealed = seal_envelope(b"the server's keys", member.public_key().public_bytes_raw(), "t_1", helper)
+    try:
+        accepted = open_envelope(sealed, member, "t_1", lambda *sender: check.require(*sender, roles)) != b""
+    except CertificateError:
+        accepted = False
+    assert accepted is not defended
