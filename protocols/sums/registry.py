@@ -24,6 +24,7 @@ MECHANISMS: Final[dict[str, str]] = {
 PARAMETERS: Final[dict[str, str]] = {
     "ckks": "protocols.sums.ckks.parameters:CkksParameters",
     "masked": "protocols.sums.masked.parameters:MaskedParameters",
+    "oneshot": "protocols.sums.oneshot.parameters:OneshotParameters",
     "paillier": "protocols.sums.paillier.parameters:PaillierParameters",
 }
 """Name -> "module:class" of the model of its parameters. A mechanism that is not listed has none."""

@@ -34,6 +34,8 @@ INSIDES: Final = re.compile(
     r"\bpython\b",
     re.IGNORECASE,
 )
+_NOT_OPERATIONS: Final = frozenset({"/", "/openapi.json"})
+"""What answers beside the operations of the document: the page for people, and the document itself."""
 _ALWAYS: Final = (
     "x-content-type-options",
     "referrer-policy",
@@ -70,9 +72,14 @@ def operation_of(method: str, path: str) -> tuple[str, dict[str, str]] | None:
     """Return the path template and path parameters of the operation that a request is for; None if there is none."""
     for pattern, template in _ROUTES:
         found = pattern.match(path)
-        if found is not None and method.lower() in _PATHS[template]:
+        if found is not None and documented_method(method, template).lower() in _PATHS[template]:
             return template, dict(zip(re.findall(r"\{(\w+)\}", template), found.groups(), strict=True))
     return None
+
+
+def documented_method(method: str, template: str) -> str:
+    """Return the method whose operation answers: HEAD is answered wherever GET is, if it is no operation of its own."""
+    return "GET" if method == "HEAD" and "head" not in _PATHS[template] else method
 
 
 def strings_in(value: object) -> Iterator[str]:
@@ -140,7 +147,7 @@ class Judge:
         if answer.status >= 400:
             self._check_problem(answer)
         if found is None:
-            assert answer.status >= 400 or answer.path == "/openapi.json", "no such operation"
+            assert answer.status >= 400 or answer.path in _NOT_OPERATIONS, "no such operation"
             return
         template, parameters = found
         self.seen[answer.method, template][answer.status] += 1
@@ -182,7 +189,7 @@ class Judge:
             assert not repeated, f"repeats what was sent: {given[:80]!r}"
 
     def _check_document(self, answer: Answer, template: str) -> None:
-        responses = _PATHS[template][answer.method.lower()]["responses"]
+        responses = _PATHS[template][documented_method(answer.method, template).lower()]["responses"]
         assert str(answer.status) in responses, f"{answer.status} is not documented"
         documented = responses[str(answer.status)]
         content = documented.get("content", {})
@@ -198,7 +205,7 @@ class Judge:
         if answer.status < 400:
             for name in documented.get("headers", {}):
                 assert name.lower() in answer.headers, f"no header {name}"
-            if "application/json" in content and answer.response is not None:
+            if "application/json" in content and answer.response is not None and answer.method != "HEAD":
                 SCHEMA[template][answer.method].validate_response(answer.response)
 
     def _check_caller(self, answer: Answer, template: str, parameters: Mapping[str, str]) -> None:
@@ -206,7 +213,8 @@ class Judge:
         who = answer.who
         if who is None:
             return
-        assert who.kind in self._promised[answer.method, template], f"{who.kind} is let in"
+        method = documented_method(answer.method, template)
+        assert who.kind in self._promised[method, template], f"{who.kind} is let in"
         if who.task is None:
             return
         assert parameters.get("task", who.task) == who.task, "let into another task"

@@ -282,7 +282,7 @@ STORIES: Final[tuple[Callable[[World], Story], ...]] = (
     round_keys,
     evaluated,
 )
-_HALF_WAY: Final = ((plain, 12), (keyed, 9), (masked, 15), (paillier, 3))
+_HALF_WAY: Final = ((plain, 12), (keyed, 9), (masked, 15), (paillier, 3), (oneshot, 8))
 
 
 def abandoned(world: World) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 __all__ = ["CALLERS", "promised"]
 
 _PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
-_ABOVE = {"read-only": {"operator", "admin"}, "operator": {"admin"}, "member": {"holder"}}
-CALLERS = ("nobody", "member", "holder", "read-only", "operator", "admin")
+_ABOVE = {"read-only": {"operator", "admin"}, "operator": {"admin"}, "member": {"holder", "committee"}}
+CALLERS = ("nobody", "member", "holder", "committee", "read-only", "operator", "admin")
 
 
 def promised() -> dict[tuple[str, str], set[str]]:

@@ -149,7 +149,7 @@ def test_round_keys_and_refusals(api: Api, tmp_path: Path) -> None:
     assert holder.refuse(1).status_code == 200
     holder.task.wait_round(2, "collecting")
     member = holder.members[0]
-    path, notice = f"{holder.task.path}/rounds/2/refuse", {"reason": "policy"}
+    path, notice = f"{holder.task.path}/rounds/2/refusals", {"reason": "policy"}
     assert api.http.post(path, json=notice, headers=member.auth).status_code == 200
     check(recorder, tmp_path, "PUT keyring", "PUT 1", "PUT 2", "PUT contributions", "POST 1", "POST 2")
 
@@ -211,8 +211,8 @@ def test_every_changing_route_of_clients_is_replayed() -> None:
         "members/me/certificate",
         "keyring/{client}",
         "rounds/{number}/key",
-        "rounds/{number}/refusal",
-        "rounds/{number}/refuse",
+        "rounds/{number}/refusals",
+        "rounds/{number}/sum-refusal",
         "snapshots/{number}",
         "rounds/{number}/stages/{stage}/{client}",
         "rounds/{number}/contributions/{client}",

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.api import Api, TestMember, digest_field
 from tests.support.inside import aggregator_inside
+from tests.support.oneshot import oneshot_task
 from tests.support.promises import CALLERS, promised
 
 ROOT = Path(__file__).parents[3]
@@ -28,25 +29,27 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def callers(api: Api) -> dict[str, dict[str, str]]:
-    """Request headers by caller; member and holder belong to one keyed task."""
+    """Request headers by caller; member and holder belong to one keyed task, the committee to one of its own."""
     task = api.create_task("mine", cohort=2, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
     (holder,), (member,) = task.enrol(1, role="holder"), task.enrol(1)
     envelope = {**holder.auth, "Content-Digest": digest_field(b"sealed")}
     assert (
         api.http.put(f"{task.path}/keyring/{member.client_id}", content=b"sealed", headers=envelope).status_code == 201
     )
-    fields = {"nobody": {}, "member": member.auth, "holder": holder.auth}
+    (committee,) = oneshot_task(api, "summed-once", 5).enrol(1, role="committee")
+    fields = {"nobody": {}, "member": member.auth, "holder": holder.auth, "committee": committee.auth}
     for role in ("read-only", "operator", "admin"):
         made = api.http.post("/v1/operators", json={"name": role, "role": role}, headers=api.operator)
         assert made.status_code == 201, made.text
         fields[role] = {"Authorization": f"Bearer {made.json()['token']}"}
-    api.task, api.member, api.holder = task, member, holder  # type: ignore[attr-defined]
+    api.clients = {"member": member, "holder": holder, "committee": committee}  # type: ignore[attr-defined]
     return fields
 
 
 def call(api: Api, method: str, path: str, headers: dict[str, str], own: str) -> httpx.Response:
     """Make a call that changes nothing: its body is invalid, or what it names does not exist."""
-    member: TestMember = api.holder if own == "holder" else api.member  # type: ignore[attr-defined]
+    clients: dict[str, TestMember] = api.clients  # type: ignore[attr-defined]
+    member = clients.get(own, clients["member"])
     known = {"task": member.task.id, "client": member.client_id, "number": "1", "stage": "advertise", "name": "nobody"}
     known["invitation"] = "i_" + "0" * 20
     if method == "DELETE" or path.endswith("/close"):

@@ -39,7 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
 def test_commands_create_private_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
     if not defended:
-        monkeypatch.setattr(cli, "UMASK", 0o022)
+        monkeypatch.setattr(cli, "_UMASK", 0o022)
         monkeypatch.setattr(serve, "make_private", lambda *_: None)
     data = tmp_path / "data"
     data.mkdir(mode=0o755)

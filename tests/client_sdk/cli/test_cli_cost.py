@@ -45,10 +45,8 @@ def test_json_contains_the_papers_minutes_and_the_parameters() -> None:
 
 def test_parameters_are_passed_to_the_recipe_and_the_mechanism() -> None:
     small = document("-r", "rank=2", "-m", "set=compact")
-    assert small["parameters"] == {
-        "recipe": {"items": 3706, "dim": 64, "clip": 4.0, "rank": 2},
-        "mechanism": {"set": "compact"},
-    }
+    assert small["parameters"]["mechanism"] == {"set": "compact"}
+    assert small["parameters"]["recipe"].items() >= {"items": 3706, "dim": 64, "clip": 4.0, "rank": 2}.items()
     large = document("--rank", "2", "-m", "mode=public")
     assert large["countings"]["ckks"]["up_bytes"] > 3 * small["countings"]["ckks"]["up_bytes"]
 

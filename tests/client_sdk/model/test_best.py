@@ -11,6 +11,7 @@ import pytest
 from client_sdk.agreement.terms import AgreedTerms, TaskTerms
 from client_sdk.api.effects import Program
 from client_sdk.errors import ContractBroken, ModelUnavailable
+from client_sdk.local_state.best_state import read_best_state
 from client_sdk.local_state.store import ClientStore, MemoryStore
 from client_sdk.model.best import best_model, curve_of, keep_if_best
 from protocols.codec import b64encode
@@ -116,7 +117,7 @@ def test_nothing_is_kept_where_the_task_ends_with_its_newest_model() -> None:
     terms, store = TaskTerms.of(view("ckks", {"every": 1})), ClientStore(MemoryStore(), "owner")
     made = states(terms, CURVE)
     keep_if_best(terms, store, made[2], made[3])
-    assert store.item_state("t_1", terms.recipe, best=True) is None
+    assert read_best_state(store, "t_1", terms.recipe) is None
     plain = TaskTerms.of(view("plain", None))
     assert curve_of(plain.recipe, plain.recipe.initial_state(plain.seed)) is None
 
