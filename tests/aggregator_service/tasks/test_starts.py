@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +109,7 @@ def test_attack_another_initial_model_is_not_used(
 
 
 def replace_snapshot(data_dir: Path, task_id: str) -> None:
-    import sqlite3
-
-    with sqlite3.connect(data_dir / "hushrec.db") as rows:
+    with closing(sqlite3.connect(data_dir / "hushrec.db")) as rows:
         (key,) = rows.execute("SELECT blob_key FROM snapshots WHERE task_id = ?", (task_id,)).fetchone()
         (path,) = (path for path in data_dir.rglob("*") if path.is_file() and str(path).endswith(key))
         body = bytearray(path.read_bytes())

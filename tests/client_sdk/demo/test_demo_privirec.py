@@ -66,7 +66,7 @@ def test_demo_runs_to_the_end_and_writes_its_results(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--dataset", "movielens-9"], "unknown data set 'movielens-9': choose one of filmtrust, goodreads-100, gowalla"),
+        (["--dataset", "movielens-9"], "unknown data set 'movielens-9': choose one of filmtrust"),
         (["--cohort", "9"], "privirec-k sums over all clients"),
         (["--rank", "400"], "240 items have at most 240 vectors"),
         (["--mechanism", "ckks"], "this demo runs masked, oneshot, plain sums, not 'ckks'"),
