@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, select, update
+from sqlalchemy import Connection, CursorResult, Engine, Executable, event, select, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from aggregator_service.storage.dialects import Candidacy, dialect_of
 from aggregator_service.storage.schema import TaskRow
@@ -191,7 +192,8 @@ class Database:
             session.execute(select(TaskRow.id).limit(1)).all()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; one that a thread still uses is closed when it is returned."""
+        event.listen(self._engine, "checkin", _close_returned)  # the pool would keep it open, and be forgotten with it
         self._engine.dispose()
 
 
@@ -237,6 +239,10 @@ def changed_rows(session: Session, statement: Executable, parameters: Mapping[st
     options = {"synchronize_session": False, "preserve_rowcount": True}
     result = session.execute(statement, parameters, execution_options=options)
     return cast("CursorResult[Any]", result).rowcount
+
+
+def _close_returned(_connection: object, record: ConnectionPoolEntry) -> None:
+    record.invalidate()
 
 
 def _effects(session: Session) -> Effects:

@@ -233,3 +233,12 @@ def test_postgresql_is_durable_and_limits_waiting(postgres: TestDatabase) -> Non
 def test_other_databases_are_refused(url: str) -> None:
     with pytest.raises(ParameterError, match="database"):
         Database(url)
+
+
+def test_a_connection_that_is_in_use_when_the_database_closes_is_closed_when_it_is_returned(database: Database) -> None:
+    with database.read() as session:
+        connection = session.connection().connection.driver_connection
+        database.close()
+        session.execute(select(TaskRow.id)).all()
+    with pytest.raises(Exception, match="closed"):
+        connection.execute("SELECT 1")
