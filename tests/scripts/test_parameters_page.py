@@ -13,7 +13,7 @@ import pytest
 from client_sdk.training import fair, mf, pfedclr  # noqa: F401  (defines the subclasses that the test lists)
 from client_sdk.training.base import TrainingConfig
 from protocols.recipes.registry import PARAMETERS, RECIPES
-from protocols.sums.registry import MECHANISMS, mechanism, parameters_of
+from protocols.sums.registry import MECHANISMS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "parameters_page.py"
@@ -55,13 +55,3 @@ def test_every_recipe_mechanism_and_training_class_is_there(script: ModuleType) 
         assert f"\n### {name}\n" in text
     for row in text.splitlines():
         assert not row.startswith("| `") or "|  | [" not in row, f"no meaning: {row}"
-
-
-@pytest.mark.parametrize("name", sorted(MECHANISMS))
-def test_a_mechanism_without_a_model_takes_no_parameters(name: str) -> None:
-    model = parameters_of(name)
-    if model is None:
-        assert name == "plain"
-    else:
-        assert model.model_config["extra"] == "forbid"
-    assert mechanism(name).name == name

@@ -22,7 +22,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from protocols import errors
-from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SIGNED_FIELDS, SignedRequest, sign_request
+from protocols.crypto.http_signature import (
+    SIGNATURE,
+    SIGNATURE_INPUT,
+    SIGNED_FIELDS,
+    SignedRequest,
+    format_authority,
+    sign_request,
+)
 from protocols.crypto.http_signature import verify_request as verify
 from protocols.errors import SignatureError
 
@@ -189,3 +196,19 @@ def test_one_character_more_less_or_other_is_refused(request: SignedRequest, dat
 def test_what_no_request_line_holds_is_not_signed(method: str, path: str, query: str, fields: dict[str, str]) -> None:
     with pytest.raises(SignatureError):
         sign_request(KEY, CLIENT, SignedRequest(method, "example.org", path, query, fields), 0)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host", "port", "text"),
+    [
+        ("https", "Sums.Example", None, "sums.example"),
+        ("https", "sums.example", 443, "sums.example"),
+        ("https", "sums.example", 80, "sums.example:80"),
+        ("http", "127.0.0.1", 80, "127.0.0.1"),
+        ("http", "::1", 8000, "[::1]:8000"),
+    ],
+)
+def test_the_authority_is_in_lower_case_without_the_default_port(
+    scheme: str, host: str, port: int | None, text: str
+) -> None:
+    assert format_authority(scheme, host, port) == text

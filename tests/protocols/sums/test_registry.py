@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 
 import pytest
 
 from protocols.errors import ParameterError
 from protocols.sums.base import Mechanism
-from protocols.sums.registry import MECHANISMS, mechanism
+from protocols.sums.registry import MECHANISMS, PARAMETERS, mechanism, parameters_of
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
@@ -27,3 +30,25 @@ def test_a_plain_sum_needs_no_encryption_library() -> None:
         "sys.exit(any(m.split('.')[0] in ('tenseal', 'phe') for m in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_the_parameters_of_every_mechanism_are_found(name: str) -> None:
+    model = parameters_of(name)
+    assert (model is None) == (name not in PARAMETERS)
+    if model is None:
+        assert name == "plain"
+    else:
+        assert model.model_config["extra"] == "forbid"
+
+
+@pytest.mark.parametrize(("extra", "package"), [("ckks", "tenseal"), ("ckks", "zstandard"), ("paillier", "gmpy2")])
+def test_a_missing_package_is_named_with_the_extra(extra: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, really = importlib.import_module(f"protocols.sums.{extra}"), importlib.util.find_spec
+
+    def without(name: str) -> ModuleSpec | None:
+        return None if name == package else really(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    with pytest.raises(ParameterError, match=rf"pip install 'hushrec\[{extra}\]'"):
+        importlib.reload(module)
