@@ -63,6 +63,7 @@ def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[J
         ("masked", 1.5),
         ("masked_round", 1.5),
         ("oneshot", 1.5),
+        ("oneshot_round", 12.0),
         ("federated_evaluation", 0.2),
         ("overhead", 2.5),
         ("memory", 0.5),

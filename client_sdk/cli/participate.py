@@ -160,7 +160,10 @@ def recommend(
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="Published settings of the filter for a data set: amazon-book, gowalla or yelp2018."),
+        typer.Option(
+            help="Settings of the filter for a data set, from its authors' code: amazon-book, gowalla, yelp2018. "
+            "Those of bspm-lm for gowalla and yelp2018 are not published: they are those of bspm-em."
+        ),
     ] = None,
     identity: IdentityFile = None,
     allow_http: AllowHttp = False,

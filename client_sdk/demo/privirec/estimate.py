@@ -26,7 +26,7 @@ def estimated_seconds(setup: PriviRecSetup) -> float | None:
 
     Every client expands a mask for each neighbour and one of its own, and the server one for each client; every pair
     agrees on a key and exchanges shares. The time of one mask and of one pair is measured here, in a fraction of a
-    second. Requests, catching up and training are left out, so the real time is longer, by up to a half.
+    second. Requests, catching up and training are left out, so the real time is longer.
     """
     if setup.request.mechanism != "masked":
         return None

@@ -1,0 +1,215 @@
+"""One round over HTTP whose vectors are drawn, so that the released sum can be compared with the true one.
+
+A real `hushrec-server`, and clients of the SDK in this process, each with its own keys and requests.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench._report import Figure
+from bench._server import OPERATOR_TOKEN, Server, Watch
+from client_sdk.history import History
+from client_sdk.local_state.client_state import ClientState
+from client_sdk.operator import Operator, task_request
+from client_sdk.organiser import TrialOrganiser
+from client_sdk.simulation.fleet import Fleet
+from client_sdk.simulation.fleet_options import FleetOptions
+from client_sdk.simulation.fleet_rounds import FleetRound
+from client_sdk.training.base import LocalResult
+from protocols.layout import VectorLayout, whole_route
+from protocols.messages import Schedule
+from protocols.recipes.base import ModelState, RoundSpec
+from protocols.sums.base import SumPlan
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.plan import encode as encode_masked
+from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.sums.oneshot.plan import encode as encode_oneshot
+
+__all__ = ["MIB", "DrawnRound", "Played", "play"]
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class DrawnRound:
+    """What is played: FedMF sums items x dim values, and one count per item.
+
+    dropout: share of the clients that drop out in the state `dropout_stage`; the round then waits for its deadline.
+    stage_seconds: deadline of every state.
+    """
+
+    mechanism: str
+    clients: int
+    items: int = 10_000
+    dim: int = 9
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    dropout: float = 0.0
+    dropout_stage: str = "collecting"
+    stage_seconds: float = 600.0
+
+
+@dataclass(frozen=True)
+class Played:
+    """A round that is over, its plan, and what server and committee needed. committee: of one member, see `_Committee`.
+
+    exact: whether the released sum equals that of the contributors' vectors.
+    """
+
+    round: FleetRound
+    plan: SumPlan
+    exact: bool
+    seconds: float
+    watch: Watch
+    committee: dict[str, Figure]
+
+
+@dataclass(frozen=True)
+class DrawnVectorHalf:
+    """A client half that sends a vector drawn from its client's number instead of training."""
+
+    number: int
+    layout: VectorLayout
+
+    def vector(self) -> NDArray[np.float64]:
+        """(layout.length,) float64 within the clips, counts 0 or 1."""
+        block = self.layout.blocks[0]
+        random = np.random.default_rng([1, self.number])
+        values = random.uniform(-1.0, 1.0, block.length) * block.bounds()
+        return np.where(block.integral_mask(), np.rint(np.abs(values)), values)
+
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+        """No state: nothing is trained."""
+        return {}
+
+    def contribute(
+        self,
+        spec: RoundSpec,
+        client_id: str,
+        state: ModelState,
+        history: History,
+        client_state: ClientState,
+        rng: np.random.Generator,
+        excluded: NDArray[np.int32] | None = None,
+    ) -> LocalResult:
+        """The drawn vector; model and history have no effect."""
+        return LocalResult([self.vector()], 0, {}, float("nan"), 0)
+
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+        """No state: nothing is trained."""
+        return {}
+
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
+        """Zeros, float32 (items,)."""
+        return np.zeros(self.layout.length, dtype=np.float32)
+
+
+def play(drawn: DrawnRound) -> Played:
+    """Play one round through a fresh server; `SystemExit` if it failed."""
+    with tempfile.TemporaryDirectory() as root, Server(Path(root)) as server:
+        fleet, operator = _start(server, drawn)
+        with fleet, operator:
+            started = time.perf_counter()
+            committee = _Committee(fleet)
+            with Watch(server.pid) as watch:
+                (played,) = fleet.run(rounds=1)
+            seconds = time.perf_counter() - started
+            if played.state != "complete":
+                raise SystemExit(f"the round failed: {played.failure}")
+            exact = _is_exact(fleet, {report.client_id for report in played.reports})
+            return Played(played, fleet.clients[0].terms.sum_plan, exact, seconds, watch, committee.figures())
+
+
+class _Committee:
+    """Counts processor seconds and bytes of the fleet's committee, which works while the clients of the fleet wait."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._committee = fleet, fleet._committee
+        self._attend, self._seconds, self._bytes = self._committee.attend, 0.0, 0
+        self._committee.attend = self._counted  # type: ignore[method-assign]
+
+    def _counted(self) -> None:
+        seconds, traffic = time.process_time(), sum(self._fleet.traffic())
+        self._attend()
+        self._seconds += time.process_time() - seconds
+        self._bytes += sum(self._fleet.traffic()) - traffic
+
+    def figures(self) -> dict[str, Figure]:
+        """`member_cpu_s` and `member_bytes`, of one member in the whole round; nothing without a committee."""
+        members = len(self._committee.members)
+        if not members:
+            return {}
+        return {"member_cpu_s": self._seconds / members, "member_bytes": self._bytes / members}
+
+
+def _start(server: Server, drawn: DrawnRound) -> tuple[Fleet, Operator]:
+    """Create a task of one round whose cohort is all clients; return its enrolled fleet and the operator."""
+    clients, organiser = drawn.clients, TrialOrganiser()
+    schedule = Schedule(
+        rounds=1,
+        cohort_size=clients,
+        min_clients=clients // 2,
+        collect_seconds=drawn.stage_seconds,
+        stage_seconds=drawn.stage_seconds,
+    )
+    operator = Operator(server.url, OPERATOR_TOKEN)
+    request = task_request(
+        f"round-{clients}",
+        "fedmf",
+        drawn.mechanism,
+        schedule,
+        {"items": drawn.items, "dim": drawn.dim, "clip": 1.0},
+        dict(drawn.parameters),
+        organiser=organiser.pin,
+    )
+    task = operator.create_task(request)
+    options = FleetOptions(
+        downloads="once",
+        dropout=drawn.dropout,
+        dropout_rng=np.random.default_rng(5),
+        dropout_stage=drawn.dropout_stage,
+    )
+    fleet = Fleet(server.url, [[0]] * clients, options)
+    fleet.enrol(operator.invite(task.task_id, uses=clients).invitation, certificates=organiser.source)
+    plan = fleet.clients[0].terms.sum_plan
+    if isinstance(plan, OneshotPlan):
+        fleet.enrol_committee(operator.invite(task.task_id, plan.committee, "committee").invitation, organiser.source)
+    for number, client in enumerate(fleet.clients):
+        client.half = DrawnVectorHalf(number, plan.layout)
+    return fleet, operator
+
+
+def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
+    """Whether the released sum equals that of the contributors' fixed-point values, element by element."""
+    first = fleet.clients[0]
+    plan, task_id = first.terms.sum_plan, first.terms.task_id
+    vectors = [
+        DrawnVectorHalf(number, plan.layout).vector
+        for number, client in enumerate(fleet.clients)
+        if client.membership.client_id in contributors
+    ]
+    view = fleet._driver.run(first.calls.round(task_id, 1))
+    body = fleet._driver.run(first.calls.aggregate(task_id, 1, plan.aggregate_bytes, view.aggregate_digest))
+    if view.survivors != len(vectors) or body is None:
+        return False
+    route = whole_route(plan.layout)
+    if isinstance(plan, MaskedPlan):
+        total = np.zeros(plan.layout.length, plan.dtype)
+        for vector in vectors:
+            total += encode_masked(plan, route, [vector()])
+        return bool(body == total.tobytes())
+    assert isinstance(plan, OneshotPlan)
+    whole = np.zeros(plan.layout.length, np.int64)
+    for vector in vectors:
+        whole += encode_oneshot(plan, route, [vector()])
+    opened = ONESHOT.open(plan, body, len(vectors), None)
+    return all((opened[where] * fixed.scale == whole[where]).all() for fixed, where in plan.places[0])

@@ -1,0 +1,1 @@
+"""The tables of `bench.key_tables`, by subject."""

@@ -1,0 +1,133 @@
+"""Keys of the results of the service: load, memory, scaling, cost of encryption, local training."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.keys import Key, at_least, at_most
+
+__all__ = ["TABLES"]
+
+_SPREAD: Final = "{median,min,max}"
+
+TABLES: Final[dict[str, tuple[Key, ...]]] = {
+    "overhead": (
+        at_most("fedmf.ours.ratio", 1.4, "", "contribution / float32 plaintext, the full matrix"),
+        at_most("seconds", 600, "s", "time to measure the whole table"),
+        Key(
+            "<row>.<way>.ratio",
+            "",
+            "contribution / plaintext; an entry of Top-K is 8 bytes of plaintext, value and index",
+        ),
+        Key("<row>.<way>.ciphertext_kb", "KiB", "size of one contribution"),
+        Key("<row>.<way>.plaintext_kb", "KiB", "size of its plaintext"),
+        Key("<row>.<way>.client_seconds", "s", "sum of the client's steps"),
+        Key("<row>.<way>.client_{encrypt,serialise,decrypt}_seconds", "s", "one step of the client"),
+        Key("<row>.<way>.server_seconds", "s", "sum of the server's steps, for one of `clients` clients"),
+        Key("<row>.<way>.server_{deserialise,fold}_seconds", "s", "one step of the server, for one client"),
+        Key("<row>.<way>.scaled", "bool", "whether the row was measured on a sample and multiplied"),
+        Key("clients", "", "contributions of one sum"),
+        Key("repetitions", "", "repetitions of each timed step"),
+        Key("phe_key_bits", "bits", "size of the Paillier key"),
+        Key("phe_sample", "", "values that phe was measured on; null: every value"),
+    ),
+    "federated_evaluation": (
+        Key("<recipe>.<mechanism>.bytes", "bytes", "a contribution to a sum that trains, without evaluation"),
+        Key("<recipe>.<mechanism>.more_bytes", "bytes", "what a measurement adds to it"),
+        Key("<recipe>.client_ms", "ms", "a client's processor time for the contribution's values, not sealed"),
+        Key("<recipe>.measuring_ms", "ms", "what a measurement adds to it"),
+        Key("{items,dim,repetitions}", "", "size of the model; repetitions of each timed step"),
+    ),
+    "memory": (
+        at_most("peak_rss_ratio", 1.2, "", "server's peak memory, 500 clients / 50 clients"),
+        Key("peak_rss_mib_{50,500}", "MiB", "peak memory of the API process and its worker together"),
+        Key("peak_rss_{api,workers}_mib_{50,500}", "MiB", "peak memory of each"),
+        Key("seconds_{50,500}", "s", "from the first upload to the released aggregate"),
+        Key("contribution_bytes", "bytes", "size of one contribution"),
+    ),
+    "scaling": (
+        Key("{fold,unmask}.n<clients>.m<values>.cpu_s[_min,_max]", "s", "processor time to fold or to unmask a round"),
+        Key("{fold,unmask}.n<clients>.m<values>.path_s[_min,_max]", "s", "the same along the critical path"),
+        Key("{fold,unmask}.n<clients>.m<values>.wall_s[_min,_max]", "s", "the same by the clock"),
+        Key("fold.n<clients>.m<values>.bytes", "bytes", "contributions of the round"),
+        Key("unmask.n<clients>.m<values>.masks", "", "masks that are removed"),
+        Key(
+            "workers.<kind>.{fold,unmask}.cpu_s[_min,_max]",
+            "s",
+            "all jobs of all workers; `<kind>`: `{here,local,dask}{1,2,4}`",
+        ),
+        Key(
+            "workers.<kind>.{fold,unmask}.path_s[_min,_max]",
+            "s",
+            "slowest part + merge, batch after batch: the time with one core for every worker",
+        ),
+        Key("workers.<kind>.{fold,unmask}.wall_s[_min,_max]", "s", "by the clock, on the cores of this machine"),
+        Key("workers.<kind>.{fold,unmask}.speedup_{path,wall}", "", "time of one worker / time of this many"),
+        Key("workers.{clients,values,masks}", "", "size of that round"),
+        Key("units.secret_us.t<threshold>", "µs", "reconstruct a secret from `<threshold>` shares"),
+        Key("units.pair_us", "µs", "agree on the mask key of a pair"),
+        Key("units.merge_bytes_per_s", "bytes/s", "read, check, add and write partial sums"),
+        Key("units.digest_bytes_per_s", "bytes/s", "SHA-256 alone"),
+        Key("units.dispatch_ms.{local,dask}", "ms", "run an empty job, by the clock"),
+        Key("units.{roster_bytes,reply_bytes}", "bytes", "data of a round of `units.clients` that a worker is given"),
+        Key("units.collect_shares_ms", "ms", "time to read that data"),
+        Key("units.{clients,masks,degree,threshold}", "", "size of that round"),
+    ),
+    "service": (
+        at_least("ingest_fraction", 0.6, "", "rate of 4.2 MB contributions / a bare server's that discards them"),
+        at_least("control_fraction", 0.5, "", "rate of polls / a bare FastAPI route's"),
+        at_least("round10k.exact", 1, "bool", "10,000 clients: values within the predicted error, counts exact"),
+        at_most("round10k.peak_rss_ratio", 1.2, "", "server's peak memory, 10,000 clients / 1,000 clients"),
+        Key("round1k.exact", "bool", "the same for 1,000 clients"),
+        Key("round{1k,10k}.wall_s", "s", "from the opened round to its release"),
+        Key("round{1k,10k}.whole_s", "s", "from the first enrolment to the release"),
+        Key("round{1k,10k}.{enrol,envelopes,poll,upload,fold_rest}_s", "s", "each step"),
+        Key("round{1k,10k}.{enrol,poll,upload}_p{50,95,99}_ms", "ms", "latencies of a step's requests"),
+        Key("round{1k,10k}.server_cpu_s", "s", "processor time of the server"),
+        Key("round{1k,10k}.peak_rss[_api,_workers]_mb", "MiB", "peak memory of all processes, or of one kind"),
+        Key("round{1k,10k}.{max,predicted}_error", "", "largest error of the sum, and its bound"),
+        Key("round{1k,10k}.{clients,survivors,connections}", "", "size of the round and of the load"),
+        Key("round{1k,10k}.contribution_bytes", "bytes", "size of one contribution"),
+        Key("ingest.{ours,bare}_mb_s[_min,_max]", "MB/s", "median rate of the batches, and its range"),
+        Key("ingest.{ours,bare}_{server,generator}_cpu_ms", "ms", "processor time for a body, of server and load"),
+        Key("ingest.{ours,bare}_p{50,95,99}_ms", "ms", "from the first byte to the answer, 4 bodies at once"),
+        Key("ingest.fold_ms_per_contribution", "ms", "fold and release of all contributions, afterwards"),
+        Key("ingest.body_bytes", "bytes", "size of a body"),
+        Key("ingest.{connections,repetitions,batch}", "", "size of the load"),
+        Key("control.{poll,round,task,ledger}_fraction", "", "rate of this request / the bare route's"),
+        Key("control.{bare,poll,round,task,ledger}_per_s", "1/s", "requests per second"),
+        Key("control.{bare,poll,round,task,ledger}_server_cpu_us", "µs", "processor time of the server for a request"),
+        Key("control.{bare,poll,round,task,ledger}_full_p{50,95,99}_ms", "ms", "latencies under full load"),
+        Key("latency.{bare,poll,round}_p{50,95,99}_ms", "ms", "latencies at a fixed rate, from when a request was due"),
+        Key("latency.rate_per_s", "1/s", "that rate"),
+        Key(
+            "certificates.enrol_cpu_ms[_without]",
+            "ms",
+            "server's processor time of an enrolment, with a certificate or without",
+        ),
+        Key("certificates.enrol_p50_ms[_without]", "ms", "from the request to the answer, 4 enrolments at once"),
+        Key("certificates.issue_cpu_ms", "ms", "organiser's processor time to certify a member, new keys included"),
+        Key(
+            "certificates.roster_bytes[_without]",
+            "bytes",
+            "masked round's roster, and the same without its certificates",
+        ),
+        Key("certificates.roster_check_ms", "ms", "client's processor time to check every certificate of a roster"),
+        Key("certificates.roster_check_again_ms", "ms", "the same in a later round, when they are known"),
+        Key("certificates.roster_check_ms_without", "ms", "the same in a task without an organiser (`trust_roster`)"),
+        Key("certificates.{enrolments,roster_members}", "", "size of these measurements"),
+    ),
+    "training": (
+        at_most("client_round_ms", 5, "ms", "median processor time of a client's round, FedMF (all 64 columns)"),
+        at_most("client_round_ms_colr4", 5, "ms", "median processor time of a client's round, CoLR at rank 4"),
+        at_most("colr1000.seconds", 600, "s", "60 clients x 1,000 rounds of CoLR in one process, wall time"),
+        Key("client_round_ms_{colr1,colr16,scolr16}", "ms", "median processor time of a client's round, other recipes"),
+        Key(f"client_round[_colr1,_colr4,_colr16,_scolr16]_ms_{_SPREAD}", "ms", "spread over `repetitions`"),
+        Key("repetitions", "", "repetitions of each timed step"),
+        Key("positives", "", "items in the history of the measured user"),
+        Key("colr1000.cpu_seconds", "s", "processor time of the 1,000 rounds"),
+        Key("colr1000.{rounds_run,clients}", "", "rounds that were run, and clients in each"),
+        Key("colr1000.scaled", "bool", "whether fewer rounds were run and the times multiplied"),
+        Key("colr1000.loss_{first,last}", "", "mean training loss of the first and of the last round"),
+    ),
+}
