@@ -1,4 +1,4 @@
-"""Whole tasks over one-shot sums beside the same tasks in plain: the figures are equal within the rounding of the sums.
+"""Whole tasks over one-shot sums beside the same tasks with another mechanism: the figures are equal within rounding.
 
     .venv/bin/python -m bench.oneshot_tasks colr --data data --users 200 --cohort 20
     .venv/bin/python -m bench.oneshot_tasks privirec-k --data data --users 100
@@ -6,7 +6,8 @@
 colr: CoLR on MovieLens-1M; HR@10 and NDCG@10 after the last round, and the largest difference of any measurement in
 between. privirec-k: PriviRec-k on MovieLens-100K; singular values, and Recall@20 and NDCG@20 of GF-CF on the devices.
 Every client is a client over HTTP, and a committee of five opens the sums. --users: so many users drawn at random,
-since each is a client; without it all. Clients and committee run in one process, the server in another.
+since each is a client; without it all. --beside: the other mechanism, masked or plain. Clients and committee run in one
+process, the server in another.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import privirec_state
 from protocols.recipes.registry import recipe as make_recipe
 
-MECHANISMS = ("oneshot", "plain")
-POLICY = Policy(mechanisms=frozenset(MECHANISMS))
+BESIDE = ("masked", "plain")
+POLICY = Policy(mechanisms=frozenset(("oneshot", *BESIDE)))
 
 
 def colr(server: DemoServer, options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """Train CoLR at rank 4 over both mechanisms, with the demo's settings for MovieLens-1M."""
+    mechanisms = ("oneshot", options.beside)
     settings, seed = settings_for("ml-1m"), 0
     whole = load_interactions("ml-1m", options.data, None)
     data = leave_one_out(whole if options.users is None else sample_users(whole, options.users, seed), seed)
@@ -70,7 +72,7 @@ def colr(server: DemoServer, options: argparse.Namespace, say: Callable[[str], N
         if progress.report is not None:
             say(f"{progress.arm.name}: round {progress.report.number}, {progress.point}")
 
-    done = [run_arm(Arm(name, "colr", parameters, name, {}), shared, server, show)[0] for name in MECHANISMS]
+    done = [run_arm(Arm(name, "colr", parameters, name, {}), shared, server, show)[0] for name in mechanisms]
     curves = [[(point.hr, point.ndcg) for point in arm.curve] for arm in done]
     return {
         "users": clients,
@@ -89,8 +91,8 @@ def privirec(server: DemoServer, options: argparse.Namespace, say: Callable[[str
     whole = load_interactions("ml-100k", options.data, None)
     found = whole if options.users is None else sample_users(whole, options.users, 0)
     train, test = hold_out_share(found, rng=0)
-    figures: dict[str, Any] = {}
-    for mechanism in MECHANISMS:
+    mechanisms, figures = ("oneshot", options.beside), dict[str, Any]()
+    for mechanism in mechanisms:
         parameters = {"components": 48, "iterations": 4, "oversampling": 80, "rayleigh_ritz": True}
         recipe = make_recipe("privirec-k", {**parameters, "items": train.n_items})
         if not isinstance(recipe, PriviRecK):
@@ -117,7 +119,7 @@ def privirec(server: DemoServer, options: argparse.Namespace, say: Callable[[str
             "ndcg_at_20": ranked.ndcg,
             "seconds": sum(report.seconds for report in reports),
         }
-    values = [np.array(figures[mechanism].pop("singular_values")) for mechanism in MECHANISMS]
+    values = [np.array(figures[mechanism].pop("singular_values")) for mechanism in mechanisms]
     return {
         "users": len(train.user_degrees()),
         "items": train.n_items,
@@ -134,6 +136,7 @@ def main() -> None:
     parser.add_argument("task", choices=("colr", "privirec-k"))
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder with the data sets")
     parser.add_argument("--users", type=int, help="users drawn at random; all without it")
+    parser.add_argument("--beside", choices=BESIDE, default=BESIDE[0], help="the mechanism to compare with")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of colr")
     parser.add_argument("--cohort", type=int, default=60, help="clients in each round of colr")
     options = parser.parse_args()

@@ -37,6 +37,10 @@ TITLES: Final = {
         "One-shot sums",
         "One message a client and a committee, compared with a masked client in the same run.",
     ),
+    "oneshot_round": (
+        "One-shot rounds over HTTP",
+        "1,000 clients through a real server, beside masked rounds; 10,000 clients for memory.",
+    ),
     "overhead": (
         "The cost of encryption",
         "The HE table of the CoLR paper for ML-1M: published figures, the usual way, and HushRec.",
@@ -65,7 +69,7 @@ TITLES: Final = {
 }
 QUESTIONS: Final = {
     "What does encryption cost a client and the server?": ("overhead", "ckks", "paillier", "masked", "oneshot"),
-    "How many clients does one server serve?": ("service", "masked_round", "scaling", "memory"),
+    "How many clients does one server serve?": ("service", "masked_round", "oneshot_round", "scaling", "memory"),
     "Is the quality that of the papers?": ("fidelity-", "privirec-service", "training", "quality"),
 }
 """Questions of a reader, and the results files that answer each; a name that ends with "-" is a prefix."""

@@ -33,7 +33,7 @@ from protocols.sums.oneshot.parameters import OneshotParameters
 __all__ = ["Arm", "ArmProgress", "SharedSetup", "run_arm"]
 
 _COMMITTEE: Final = OneshotParameters().committee
-_POLICY: Final = Policy(mechanisms=frozenset({"ckks", "oneshot", "plain"}), snapshot_every=1)
+_POLICY: Final = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), snapshot_every=1)
 """Allows plain sums, for comparison. A snapshot in every round keeps downloads short: most clients of a demo were last
 in a cohort many rounds ago."""
 

@@ -176,9 +176,15 @@ def failures_without_a_reason(patch: Patch) -> None:
     patch.setattr(transactions, "fail_round", fail_round)
 
 
+def _has(plan: Plan, *kinds: str) -> bool:
+    return any(one.kind in kinds for one in plan.faults)
+
+
 _WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {
     chunks_in_any_order: lambda plan: bool(plan.chunks) and any("duplicate" in str(one) for one in plan.faults),
-    revoked_and_still_asked: lambda plan: any(one.kind == "revoked" for one in plan.faults),
+    revoked_and_still_asked: lambda plan: _has(plan, "revoked"),
+    contributions_at_any_time: lambda plan: plan.job == "plain" and _has(plan, "aborted", "closed"),
+    receipts_before_rows: lambda plan: not plan.masked and _has(plan, "database unavailable"),
     no_guard: lambda plan: plan.job == "frozen" and bool(plan.silent),
     any_group: lambda plan: plan.job == "groups",
 }

@@ -98,8 +98,8 @@ def test_replay_and_snapshots_give_the_same_model(
         assert shot.round >= 6
         spared, loaded = sum(r.bytes_spared for r in rounds), sum(r.bytes_down for r in rounds)
         assert (spared > 0) == (downloads == "once")
-        receipts_and_attestations = 2000 * 4 * 7
-        assert (loaded > receipts_and_attestations) == (downloads == "each")
+        receipts = 1000 * 4 * 7
+        assert (loaded > max(spared, receipts)) == (downloads == "each")
         assert all(r.bytes_up == sum(report.contribution_bytes for report in r.reports) for r in rounds)
     assert operator.task(task.task_id).state == "complete"
 

@@ -29,7 +29,7 @@ from tests.simulation.lying_server.play import LiesError, play
 from tests.simulation.lying_server.schedule import LIES, Attempt, Claim, Schedule, Task, draw_schedule
 
 Patch = pytest.MonkeyPatch
-SCHEDULES: Final = int(os.environ.get("HUSHREC_LIES", "2000"))
+SCHEDULES: Final = int(os.environ.get("HUSHREC_LIES", "500"))
 _SOME: Final = 250
 _ENOUGH: Final = 150
 
