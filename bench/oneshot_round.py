@@ -32,8 +32,9 @@ def beside_masked(clients: int, tick: Callable[[], object]) -> dict[str, Figure]
     figures: dict[str, Figure] = {}
     for gone in (0.0, GONE):
         for drawn in (MASKED, ONESHOT):
-            # With dropouts every round waits for its deadline, so the deadline is near the time that the clients need.
-            deadline = 1_800.0 if gone == 0 else max(20.0, 0.2 * clients)
+            # A round with dropouts waits for its deadline, so the deadline is near the time that its clients need.
+            needed = figures.get(f"{drawn.mechanism}.wall_s")
+            deadline = 3_600.0 if needed is None else 15.0 + 1.5 * float(needed)
             done = play(replace(drawn, clients=clients, dropout=gone, stage_seconds=deadline))
             figures |= _figures(f"{drawn.mechanism}{'_gone' if gone else ''}", done)
             tick()
