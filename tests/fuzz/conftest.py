@@ -15,7 +15,7 @@ from tests.support.server import running_aggregator
 schemathesis.serializer.alias("application/partial-upload", "application/octet-stream")
 
 _UNLIMITED = {"client_rate": 0, "operator_rate": 0, "failure_rate": 0}
-_BRISK = {"wait_max_seconds": 0.02, "body_idle_seconds": 1.0}
+_BRISK = {"wait_max_seconds": 0.02, "body_idle_seconds": 2.0}
 
 
 @pytest.fixture(scope="module")
