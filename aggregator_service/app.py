@@ -21,7 +21,7 @@ from aggregator_service.access.tokens import hash_token
 from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.compute.process_pool import Workers, WorkersUnavailableError
-from aggregator_service.dashboard import front
+from aggregator_service.dashboard import creation, front
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.live import Streams
 from aggregator_service.http.body_guard import BodyGuard
@@ -81,7 +81,7 @@ def create_app(
     )
     app.state.open_bodies = Counter()
     app.state.live_streams = Streams()
-    for router in (*API_ROUTERS, front.router, dashboard.router):
+    for router in (*API_ROUTERS, front.router, creation.router, dashboard.router):
         app.include_router(router)
     describe(app)
     install_problem_handlers(app)

@@ -32,6 +32,8 @@ class _Commands(LazyGroup):
         "round": LazyCommand(f"{_HERE}.rounds", "rounds", "Extend or abort an active round."),
         "member": LazyCommand(f"{_HERE}.members", "members", "List and revoke the members of a task."),
         "token": LazyCommand(f"{_HERE}.tokens", "tokens", "Create, list, rotate and revoke operator tokens."),
+        "backup": LazyCommand(f"{_HERE}.storage", "backup", "Copy an SQLite database and its blobs in use."),
+        "migrate-storage": LazyCommand(f"{_HERE}.storage", "migrate_storage", "Copy everything to another storage."),
         "export-openapi": LazyCommand(f"{_HERE}.documents", "export_openapi", "Write the OpenAPI document as JSON."),
         "diagram": LazyCommand(f"{_HERE}.documents", "show_diagram", "Print the states of a round as a diagram."),
     }
@@ -81,6 +83,7 @@ def _correctable(error: Exception) -> str | None:
 
     from aggregator_service.commands.common import CommandError
     from aggregator_service.compute.process_pool import WorkersUnavailableError
+    from aggregator_service.migrations.migrate import NewerDatabaseError
     from aggregator_service.problems import Problem
     from aggregator_service.storage.blobs import BlobsUnavailableError
     from aggregator_service.storage.cleanup import DataDirectoryInUseError
@@ -98,6 +101,7 @@ def _correctable(error: Exception) -> str | None:
         CommandError,
         DataDirectoryInUseError,
         HushRecError,
+        NewerDatabaseError,
         BlobsUnavailableError,
         WorkersUnavailableError,
         OSError,

@@ -45,6 +45,10 @@ TITLES: Final = {
         "The cost of encryption",
         "The HE table of the CoLR paper for ML-1M: published figures, the usual way, and HushRec.",
     ),
+    "federated_evaluation": (
+        "Federated evaluation",
+        "Bytes and milliseconds that measuring the model adds to a contribution, by recipe and mechanism.",
+    ),
     "privirec-service": (
         "PriviRec through the service",
         "Masked sums of all ML-100K users over HTTP, some of whom drop out, compared with the same data in one place.",
@@ -68,7 +72,14 @@ TITLES: Final = {
     ),
 }
 QUESTIONS: Final = {
-    "What does encryption cost a client and the server?": ("overhead", "ckks", "paillier", "masked", "oneshot"),
+    "What does encryption cost a client and the server?": (
+        "overhead",
+        "ckks",
+        "paillier",
+        "masked",
+        "oneshot",
+        "federated_evaluation",
+    ),
     "How many clients does one server serve?": ("service", "masked_round", "oneshot_round", "scaling", "memory"),
     "Is the quality that of the papers?": ("fidelity-", "privirec-service", "training", "quality"),
 }

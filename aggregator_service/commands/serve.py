@@ -94,6 +94,14 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._app = app
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to serve, and log the address once requests are answered."""
+        await super().startup(sockets)
+        if self.started:
+            host, port = (sockets or self.servers[0].sockets)[0].getsockname()[:2]
+            name = f"[{host}]" if ":" in host else host
+            _LOG.info("running on %s://%s:%d", "https" if self.config.is_ssl else "http", name, port)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all long polls, then shut down."""
         services: Services = self._app.state.services
@@ -174,13 +182,18 @@ def _raise_file_limit(settings: Settings) -> None:
 
 def _listen(config: uvicorn.Config, settings: Settings) -> socket.socket:
     """Return the bound socket; `CommandError` if the address is in use or not available."""
+    log = logging.getLogger("uvicorn.error")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # it would log that it runs, before it does, or an error without the address
     try:
         return config.bind_socket()
-    except SystemExit:  # uvicorn has logged the system's error, without the address
+    except SystemExit:
         raise CommandError(
             f"cannot listen on {settings.host}:{settings.port}; choose another address with --host and --port "
             f"(port 0 selects a free port)"
         ) from None
+    finally:
+        log.setLevel(level)
 
 
 def _uvicorn_config(settings: Settings, app: FastAPI) -> uvicorn.Config:

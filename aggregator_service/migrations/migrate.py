@@ -6,12 +6,18 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 import aggregator_service.migrations
 from aggregator_service.storage.database import Database
 
-__all__ = ["alembic_config", "migrate"]
+__all__ = ["NewerDatabaseError", "alembic_config", "migrate"]
+
+
+class NewerDatabaseError(RuntimeError):
+    """A newer version of the server has migrated the database."""
 
 
 def alembic_config(connection: Connection) -> Config:
@@ -23,5 +29,20 @@ def alembic_config(connection: Connection) -> Config:
 
 
 def migrate(database: Database) -> None:
-    """Run the missing migrations in one transaction. Processes that start at the same time take turns."""
-    database.migrating(lambda connection: command.upgrade(alembic_config(connection), "head"))
+    """Run the missing migrations in one transaction. Processes that start at the same time take turns.
+
+    Raises `NewerDatabaseError` if this version does not know the database's schema.
+    """
+    database.migrating(_upgrade)
+
+
+def _upgrade(connection: Connection) -> None:
+    config = alembic_config(connection)
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    unknown = set(MigrationContext.configure(connection).get_current_heads()) - known
+    if unknown:
+        raise NewerDatabaseError(
+            f"a newer version of the server has migrated this database (to {', '.join(sorted(unknown))}): install that "
+            "version, or restore a backup from before the upgrade"
+        )
+    command.upgrade(config, "head")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -206,7 +207,7 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
 
 def describe(app: FastAPI) -> None:
     """Set title, version and OpenAPI document of `app`: tags, examples, links, and problem documents for errors."""
-    app.title, app.version, app.description = "HushRec aggregator", "0.1.0", _DESCRIPTION
+    app.title, app.version, app.description = "HushRec aggregator", metadata.version("hushrec"), _DESCRIPTION
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
 
 

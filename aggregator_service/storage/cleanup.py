@@ -14,21 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.logs import fields
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, task_of_key
 from aggregator_service.storage.database import DATABASE_GONE, Database, Effects
-from aggregator_service.storage.schema import (
-    ChunkRow,
-    ClientRow,
-    ContributionRow,
-    RoundRow,
-    SnapshotRow,
-    TaskRow,
-    ViewRow,
-)
+from aggregator_service.storage.named_blobs import named_blobs
+from aggregator_service.storage.schema import TaskRow
 
 __all__ = [
     "DataDirectoryInUseError",
@@ -89,7 +81,7 @@ def collect_orphans(database: Database, blobs: BlobStore, before: float | None =
     storage and before serving. Blobs of unknown tasks belong to another database and are kept.
     """
     with database.read() as session:
-        named, tasks = _named_blobs(session), set(session.scalars(select(TaskRow.id)))
+        named, tasks = named_blobs(session), set(session.scalars(select(TaskRow.id)))
     blobs.clean(before)
     orphans = 0
     for batch in _batches(key for key in blobs.keys(before) if key not in named and task_of_key(key) in tasks):
@@ -128,21 +120,3 @@ def delete_orphans(effects: Effects, blobs: BlobStore) -> None:
         _LOG.warning(
             "cannot delete orphaned blobs: %s; they are deleted later", error, extra=fields(blobs=len(effects.orphans))
         )
-
-
-def _named_blobs(session: Session) -> set[str]:
-    columns = (
-        ContributionRow.blob_key,
-        ChunkRow.blob_key,
-        RoundRow.partial_key,
-        RoundRow.aggregate_key,
-        SnapshotRow.blob_key,
-        ViewRow.blob_key,
-        ClientRow.envelope_key,
-    )
-    return {
-        key
-        for column in columns
-        for key in session.scalars(select(column).where(column.is_not(None)))
-        if key is not None
-    }

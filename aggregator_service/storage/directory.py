@@ -65,6 +65,19 @@ class DirectoryBlobs:
                 _rename(temporary, target)
                 path.unlink(missing_ok=True)
 
+    def link(self, key: str, into: DirectoryBlobs) -> bool:
+        """Give a blob a second name (hard link) in another directory of this file system; False if it does not exist.
+
+        The bytes stay readable there when the blob is deleted here. Raises `BlobsUnavailableError` otherwise.
+        """
+        target = into._path_of_new(key)
+        with self._reporting_errors():
+            try:
+                target.hardlink_to(self._path(key))
+            except FileNotFoundError:
+                return False
+        return True
+
     def view(self, key: str, digest: str) -> memoryview:
         """See `BlobStore.view`. The mapping ends with its last reference."""
         with self._open_blob(key) as file:

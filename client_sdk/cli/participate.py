@@ -111,8 +111,10 @@ def join(options: JoinOptions) -> None:
     who = open_identity(options.identity)
     with Client(options.url, who, policy=policy, options=ClientOptions(allow_http=options.allow_http)) as client:
         if options.invitation is not None and not client.memberships():
-            # A file that does not fit the task must not use up the invitation.
-            read_history(options.interactions, client.preview(options.invitation).n_items)
+            # What does not fit the task must not use up the invitation.
+            terms = client.preview(options.invitation)
+            _check_device_group(options.device_group, terms.recipe.device_groups)
+            read_history(options.interactions, terms.n_items)
         part = client.join(
             options.task,
             invitation=options.invitation,
@@ -130,6 +132,13 @@ def join(options: JoinOptions) -> None:
             console.print(monitor.summary())
     if monitor.ended == "failed":
         fail(f"task {part.terms.name!r} failed: too many consecutive rounds did not complete")
+
+
+def _check_device_group(asked: int | None, groups: int) -> None:
+    """Exit with an error if the task has no such device group."""
+    if asked is not None and asked >= groups:
+        has = "one device group, 0" if groups == 1 else f"the device groups 0 to {groups - 1}"
+        fail(f"--device-group {asked}: the task has {has}")
 
 
 def _describe_task(part: Participant, items: int) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,15 @@ from packaging.requirements import Requirement
 
 from aggregator_service.app import create_app
 from aggregator_service.cli import app
+from aggregator_service.migrations.migrate import migrate
+from aggregator_service.observability.metrics import Metrics
+from aggregator_service.round_states import TABLE
 from aggregator_service.settings import Settings
+from aggregator_service.storage.database import Database
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
-IMAGE = "hushrec:0.1.0"
+IMAGE = f"hushrec:{metadata.version('hushrec')}"
 MANIFESTS = sorted(path for path in DEPLOY.glob("kubernetes*/*.yaml") if path.name != "kustomization.yaml")
 KUBERNETES = "1.31"  # the oldest supported version
 EXTRAS = ["server", "postgres", "s3", "cluster", "otel"]
@@ -73,6 +79,29 @@ def test_compose_matches_its_schema() -> None:
     command += ["--builtin-schema", "vendor.compose-spec", str(DEPLOY / "compose.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dockerfile_passes_its_linter() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run([hadolint, DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_base_images_have_digests_and_the_image_is_not_run_by_root() -> None:
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    assert re.search(r"^ARG PYTHON=python:3\.12-slim@sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${PYTHON}"}
+    assert re.search(r"^USER 10001:10001$", text, re.MULTILINE)
+    assert re.search(r"^HEALTHCHECK ", text, re.MULTILINE)
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    for name in ("proxy", "postgres"):
+        assert re.search(r"@sha256:[0-9a-f]{64}$", compose["services"][name]["image"])
+
+
+def test_compose_publishes_plain_http_on_the_loopback_interface_only() -> None:
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    published = [port for service in compose["services"].values() for port in service.get("ports", [])]
+    assert published == ["127.0.0.1:8000:8000"]
 
 
 def settings_named() -> set[str]:
@@ -125,7 +154,6 @@ def test_images_and_commands_exist() -> None:
             assert container["command"][0] in scripts
         else:
             assert container["args"][0] in commands
-    assert metadata.version("hushrec") == IMAGE.partition(":")[2]
 
 
 @pytest.mark.parametrize("role", ["scheduler", "worker"])
@@ -208,6 +236,57 @@ def test_the_image_has_all_dependencies_and_no_tools() -> None:
             needed = Requirement(line)
             if needed.marker is None or needed.marker.evaluate({"extra": ""}):
                 assert re.sub(r"[-_.]+", "-", needed.name).lower() in names, f"{name} needs {needed.name}"
+
+
+@pytest.fixture
+def metric_names(tmp_path: Path) -> set[str]:
+    """The names of all metrics of a server, without the suffixes of histograms."""
+    database, metrics = Database(f"sqlite:///{tmp_path / 'hushrec.db'}", connections=1), Metrics()
+    with closing(database):
+        migrate(database)
+        metrics.watch(database)
+        text = metrics.text().decode()
+    return set(re.findall(r"^# TYPE (?!\S+_created)(\S+)", text, flags=re.MULTILINE))
+
+
+def expressions() -> list[str]:
+    (rules,) = documents(DEPLOY / "prometheus" / "hushrec-rules.yaml")
+    dashboard = json.loads((DEPLOY / "grafana" / "hushrec.json").read_text(encoding="utf-8"))
+    found = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    return found + [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def test_alerts_and_dashboard_use_existing_metrics_and_labels(metric_names: set[str]) -> None:
+    for expression in expressions():
+        for metric in re.findall(r"\b(?:hushrec|process)_\w+", expression):
+            assert re.sub("_bucket$", "", metric) in metric_names, metric
+        for outcome in re.findall(r'outcome!?[=~]+"([a-z_|]+)"', expression):
+            assert set(outcome.split("|")) <= {event.name.lower() for row in TABLE.values() for event in row}, outcome
+    used = " ".join(expressions())
+    assert {name for name in metric_names if name.startswith("hushrec_") and name not in used} == set()
+
+
+def test_every_alert_says_what_happened_and_what_to_do() -> None:
+    (rules,) = documents(DEPLOY / "prometheus" / "hushrec-rules.yaml")
+    for rule in rules["groups"][0]["rules"]:
+        assert set(rule["annotations"]) == {"summary", "action"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_accepts_the_rules() -> None:
+    path = DEPLOY / "prometheus" / "hushrec-rules.yaml"
+    done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / "hushrec.service").read_text(encoding="utf-8")
+    unit = tmp_path / "hushrec.service"
+    unit.write_text(text.replace("/opt/hushrec/bin/hushrec-server serve", "/bin/true"), encoding="utf-8")
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_connection_of_dask_uses_tls() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,17 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from sqlalchemy import text
 
 from aggregator_service.commands.common import CommandError
 from aggregator_service.commands.startup_checks import check_tls_files, doubtful_settings
+from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
+from aggregator_service.storage.database import Database
 from client_sdk import Client, Identity, MemoryStore, Policy
 from client_sdk.errors import UntrustedServer
 from tests.support.certificates import Authority
-from tests.support.server import running_aggregator
+from tests.support.server import AggregatorProcess, running_aggregator
 
 
 def settings(tmp_path: Path, **values: object) -> Settings:
@@ -47,8 +51,8 @@ def test_tls_files_that_are_swapped_foreign_or_unreadable_are_named(tmp_path: Pa
     authority = Authority(tmp_path)
     pair, other = authority.sign("server", server=True), authority.sign("other", server=True)
     check_tls_files(settings(tmp_path, tls_cert=pair.certificate, tls_key=pair.key, client_ca=authority.certificate))
-    text = tmp_path / "notes.txt"
-    text.write_text("nothing", encoding="ascii")
+    notes = tmp_path / "notes.txt"
+    notes.write_text("nothing", encoding="ascii")
     sealed = tmp_path / "sealed.key"
     key = load_pem_private_key(pair.key.read_bytes(), None)
     sealed.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
@@ -66,7 +70,7 @@ def test_tls_files_that_are_swapped_foreign_or_unreadable_are_named(tmp_path: Pa
             "holds no private key but: CERTIFICATE",
         ),
         (pair.certificate, other.key, None, "do not fit: KEY_VALUES_MISMATCH"),
-        (text, pair.key, None, f"{text} holds no certificate: it is not a PEM file"),
+        (notes, pair.key, None, f"{notes} holds no certificate: it is not a PEM file"),
         (pair.certificate, pair.key, pair.key, f"--client-ca {pair.key} holds no certificate"),
         (tmp_path / "none.pem", pair.key, None, f"cannot read {tmp_path / 'none.pem'}"),
         (pair.certificate, sealed, None, "the private key is encrypted"),
@@ -87,3 +91,19 @@ def test_a_client_names_an_untrusted_certificate_at_once(tmp_path: Path) -> None
             pytest.raises(UntrustedServer, match="the server's certificate is not trusted"),
         ):
             client.join("films", invitation="hri_" + "x" * 32)
+        assert server.log().count(f"running on {server.url}") == 1
+
+
+def test_a_server_does_not_run_on_a_database_of_a_newer_version(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    database = Database(f"sqlite:///{data / 'hushrec.db'}", connections=1)
+    with closing(database):
+        migrate(database)
+        with database.write() as session:
+            session.execute(text("UPDATE alembic_version SET version_num = '9999_of_the_future'"))
+    server = AggregatorProcess(data)
+    with pytest.raises(RuntimeError, match="a newer version of the server has migrated this database"):
+        server.start()
+    assert "running on" not in server.log()
+    assert "Traceback" not in server.log()

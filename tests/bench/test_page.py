@@ -205,3 +205,8 @@ def test_a_run_has_one_row_with_all_its_metrics() -> None:
         ("ML-1M, CoLR, rank 4, CKKS", [0.5, 0.3]),
         ("ML-1M, x", [0.1, None]),
     ]
+
+
+def test_every_committed_result_answers_one_of_the_questions() -> None:
+    results = read_results(Path(__file__).parents[2] / "bench" / "results")
+    assert "Other results" not in render(results)

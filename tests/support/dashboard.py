@@ -149,6 +149,9 @@ def places(house: Furnished) -> dict[str, str]:
         "round-masked": f"{songs}/rounds/2",
         "extend": f"{movies}/rounds/6/extend",
         "abort": f"{movies}/rounds/6/abort",
+        "new": "/dashboard/new",
+        "new-task": "/dashboard/new?recipe=colr&mechanism=masked",
+        "invite": f"{movies}/invite",
         "server": "/dashboard/health",
         "refusal": "/dashboard/nowhere",
     }

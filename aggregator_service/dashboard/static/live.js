@@ -9,6 +9,7 @@
   let clockOffset = Number(page.dataset.now) - Date.now() / 1000; // offset of the server's clock from the browser's, seconds
   let stream = null;
   let over = false;
+  let absolute = false; // whether times are shown as dates: titles cannot be seen on touch screens
 
   // --- times, in the format of words.span ---
   const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
@@ -31,7 +32,7 @@
     for (const time of document.querySelectorAll("time[data-time]")) {
       const at = Date.parse(time.dateTime) / 1000;
       const text = span(Math.abs(at - now));
-      const whole = time.dataset.time === "bare" ? text : at > now ? `in ${text}` : `${text} ago`;
+      const whole = absolute && time.dataset.time !== "bare" ? time.title : time.dataset.time === "bare" ? text : at > now ? `in ${text}` : `${text} ago`;
       if (time.textContent !== whole) time.textContent = whole;
     }
     for (const clock of document.querySelectorAll("svg.clock")) {
@@ -39,6 +40,19 @@
       const part = Math.min(1, Math.max(0, (now - since) / Math.max(0.001, until - since)));
       clock.querySelector(".gone").setAttribute("width", (100 * part).toFixed(1));
     }
+  }
+
+  // --- dates instead of ages ---
+  const dates = document.getElementById("show-dates");
+  function toggleDates() {
+    absolute = !absolute;
+    page.dataset.dates = absolute ? "absolute" : "relative";
+    dates.textContent = absolute ? "Show ages" : "Show dates";
+    tick();
+  }
+  if (dates) {
+    dates.hidden = false;
+    dates.addEventListener("click", toggleDates);
   }
 
   // --- fragments ---
@@ -49,6 +63,7 @@
     const open = [...part.querySelectorAll("details[open][id]")].map((one) => one.id);
     const sideways = [...part.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
     part.innerHTML = html;
+    if (absolute) tick();
     for (const id of open) document.getElementById(id)?.setAttribute("open", "");
     part.querySelectorAll(".scroll").forEach((one, index) => { one.scrollLeft = sideways[index] || 0; });
     if (held) {

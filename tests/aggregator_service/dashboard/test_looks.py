@@ -33,6 +33,41 @@ def test_every_page_fits_its_window(
     assert len(list(folder.glob(f"*-{scheme}-{size}.png"))) >= 12
 
 
+def test_times_can_be_shown_as_dates_without_a_pointer(
+    browser: Browser, server: AggregatorProcess, house: Furnished
+) -> None:
+    with visiting(browser, server, size="phone") as page:
+        page.goto(places(house)["round-failed"])
+        opened = page.locator(".figures time").first
+        expect(opened).to_have_text(re.compile("ago$"))
+        page.get_by_role("button", name="Show dates").click()
+        expect(opened).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$"))
+        page.get_by_role("button", name="Show ages").click()
+        expect(opened).to_have_text(re.compile("ago$"))
+        page.goto(places(house)["refusal"])
+        assert page.locator("#show-dates").count() == 0  # a page without times
+
+
+_GAPS = """() => {
+  const box = (cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return range.getBoundingClientRect();
+  };
+  const cells = [...document.querySelectorAll("table .n + :not(.n)")];
+  return cells.map((one) => box(one).left - box(one.previousElementSibling).right);
+}"""
+
+
+def test_a_column_stands_apart_from_right_aligned_figures(
+    browser: Browser, server: AggregatorProcess, house: Furnished
+) -> None:
+    with visiting(browser, server) as page:
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto(places(house)["tasks"])
+        assert min(page.evaluate(_GAPS)) >= 30
+
+
 _PALETTE = """() => {
   const style = getComputedStyle(document.documentElement);
   const value = (name) => {

@@ -255,6 +255,9 @@ def test_item_outside_the_task_is_refused(operator: Operator, server: Aggregator
     assert status == 1
     assert f"line 2: item {ITEMS} is outside 0..{ITEMS - 1}, the items of the task" in err
     assert "run the command again" in err
+    status, _, err = member.run("join", server.url, *arguments, "--device-group", "7")
+    assert status == 1
+    assert "--device-group 7: the task has one device group, 0" in err
     (unused,) = operator.invitations(task.task_id)
     assert (unused.used, unused.uses) == (0, 1)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 import aggregator_service.cli
@@ -140,17 +139,6 @@ def test_the_commands_of_a_tutorial_exist_with_their_options(page: Path) -> None
 def test_the_settings_of_a_tutorial_exist(page: Path) -> None:
     known = {f"HUSHREC_{name.upper()}" for name in Settings.model_fields} | {"HUSHREC_ISSUER"}
     assert set(re.findall(r"HUSHREC_[A-Z_]+", page.read_text(encoding="utf-8"))) <= known
-
-
-def test_the_alerts_name_metrics_that_the_monitoring_page_has() -> None:
-    page = (FOLDER / "production.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"^<!-- alerts -->\n```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (group,) = yaml.safe_load(text)["groups"]
-    documented = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
-    for rule in group["rules"]:
-        assert rule["annotations"]["summary"]
-        for metric in re.findall(r"hushrec_\w+", rule["expr"]):
-            assert f"`{metric}" in documented, rule
 
 
 def test_the_commands_of_the_page_on_cost_run(monkeypatch: pytest.MonkeyPatch) -> None:

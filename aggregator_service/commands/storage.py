@@ -1,0 +1,148 @@
+"""`hushrec-server backup` and `migrate-storage`: copy what a server stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from sqlalchemy import make_url
+
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, server_settings
+from aggregator_service.migrations.migrate import migrate
+from aggregator_service.settings import Settings
+from aggregator_service.storage.backup import BackupError, back_up
+from aggregator_service.storage.copy_storage import StorageNotEmptyError, copy_blobs, copy_rows, refuse_rows
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.named_blobs import named_blobs
+from aggregator_service.storage.stores import open_store
+
+__all__ = ["backup", "migrate_storage"]
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(help="New directory for the backup.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Copy an SQLite database and its blobs into a new directory. The server may run meanwhile.
+
+    The directory can serve as a data directory: to restore, stop the server, put
+    it in the place of the data directory and start the server. For PostgreSQL
+    use pg_dump.
+
+    Example: hushrec-server backup /backup/2026-01-31 --data-dir /var/lib/hushrec
+    """
+    settings = server_settings(data_dir, database_url)
+    if not _is_sqlite(settings.database):
+        raise CommandError("hushrec-server backup copies SQLite databases: for PostgreSQL use pg_dump")
+    store = open_store(settings.blob_location, settings.scratch_dir)
+    blobs = store if isinstance(store, DirectoryBlobs) else None
+    with _opened(settings.database) as database:
+        try:
+            made = back_up(database, blobs, target.resolve())
+        except BackupError as error:
+            raise CommandError(str(error)) from None
+    typer.echo(f"{made.path}: the database and {made.blobs} blobs")
+    if blobs is None:
+        typer.echo(f"The blobs are in {settings.blob_location}, which this command does not copy: copy the prefix now.")
+    _report_damage(made.damaged)
+
+
+def migrate_storage(
+    to_database_url: Annotated[
+        str | None, typer.Option(help="SQLAlchemy URL of the new, empty database; default: the rows stay.")
+    ] = None,
+    to_blobs: Annotated[
+        str | None, typer.Option(help="New blob store, dir:/path or s3://bucket/prefix; default: the blobs stay.")
+    ] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Copy rows to another database and blobs to another store, while no server runs.
+
+    The old database and blobs stay as they are. Start the server on the new ones
+    only: two servers must not continue the same tasks.
+
+    Example: hushrec-server migrate-storage --to-database-url postgresql://hushrec@db.example.org/hushrec
+    """
+    if to_database_url is None and to_blobs is None:
+        raise CommandError("name where to copy: --to-database-url, --to-blobs or both")
+    settings = server_settings(data_dir, database_url)
+    if to_blobs == settings.blob_location:
+        raise CommandError("--to-blobs is the store that is in use")
+    with _opened(settings.database) as source, _led(source):
+        damaged = _copy(settings, source, to_database_url, to_blobs)
+    typer.echo("Set these and start the server; do not start it on the old storage again:")
+    if to_database_url is not None:
+        typer.echo(f"  HUSHREC_DATABASE_URL={make_url(to_database_url).render_as_string(hide_password=True)}")
+    if to_blobs is not None:
+        typer.echo(f"  HUSHREC_BLOBS={to_blobs}")
+    _report_damage(damaged)
+
+
+def _copy(settings: Settings, source: Database, to_database: str | None, to_blobs: str | None) -> list[str]:
+    """Copy the blobs, then the rows, so that an interrupted run can be repeated; return keys of damaged blobs."""
+    damaged: list[str] = []
+    if to_database is None:
+        return _copy_blobs(settings, source, to_blobs)
+    with _opened(to_database) as target:
+        try:
+            refuse_rows(target)
+            damaged = _copy_blobs(settings, source, to_blobs)
+            copied = copy_rows(source, target)
+        except StorageNotEmptyError as error:
+            raise CommandError(str(error)) from None
+    typer.echo(f"copied {sum(copied.values())} rows of {len(copied)} tables")
+    return damaged
+
+
+def _copy_blobs(settings: Settings, source: Database, location: str | None) -> list[str]:
+    if location is None:
+        return []
+    target = open_store(location, settings.scratch_dir)
+    target.prepare()
+    with source.read() as session:
+        named = named_blobs(session)
+    damaged = copy_blobs(named, open_store(settings.blob_location, settings.scratch_dir), target)
+    typer.echo(f"copied {len(named) - len(damaged)} blobs")
+    return damaged
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[Database]:
+    """Yield a database with the newest schema."""
+    database = Database(url, connections=2)
+    try:
+        migrate(database)
+        yield database
+    finally:
+        database.close()
+
+
+@contextmanager
+def _led(database: Database) -> Iterator[None]:
+    """Hold the leader lock, so that no server drives rounds. Raises: `CommandError` if a server has it."""
+    candidacy = database.candidacy()
+    if not candidacy.leads():
+        raise CommandError("a server runs on this database: stop it first")
+    try:
+        yield
+    finally:
+        candidacy.resign()
+
+
+def _is_sqlite(url: str) -> bool:
+    return make_url(url).get_backend_name() == "sqlite"
+
+
+def _report_damage(damaged: list[str]) -> None:
+    if damaged:
+        names = ", ".join(sorted(damaged)[:5])
+        raise CommandError(
+            f"complete, but {len(damaged)} blobs are missing or damaged in the old store, and rounds that need them "
+            f"will fail: {names}"
+        )

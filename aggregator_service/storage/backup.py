@@ -1,0 +1,128 @@
+"""A backup of an SQLite database and its blobs, while a server uses them.
+
+Database and blobs must fit together, although the server deletes blobs all the time. For a moment no other transaction
+can write: in it the backup starts to read the database and gives each blob that a row names a second name, which
+outlives its deletion. Both are copied afterwards, while the server writes again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aggregator_service.storage.copy_storage import copy_blobs
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.named_blobs import named_blobs
+
+__all__ = ["Backup", "BackupError", "back_up"]
+
+DATABASE_NAME: Final = "hushrec.db"
+BLOBS_NAME: Final = "blobs"
+_LOCK: Final = ".backup.lock"
+_STAGING: Final = ".backup-"
+
+
+class BackupError(RuntimeError):
+    """A backup is not possible; the message says why."""
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A finished backup. damaged: keys of blobs that were already missing or damaged in the store."""
+
+    path: Path
+    blobs: int
+    damaged: list[str]
+
+
+def back_up(database: Database, blobs: DirectoryBlobs | None, target: Path) -> Backup:
+    """Copy an SQLite database and its blobs to the new directory `target`, which can serve as a data directory.
+
+    blobs: None copies the database alone. The directory has its name only when the backup is complete; until then it
+    ends with `.partial`. Raises `BackupError` if `target` exists or another backup of these blobs runs.
+    """
+    if target.exists():
+        raise BackupError(f"{target} exists already: name a new directory")
+    path = Path(database.engine.url.database or "")
+    partial = target.with_name(f"{target.name}.partial-{secrets.token_hex(4)}")
+    partial.mkdir(parents=True, mode=0o700)
+    try:
+        backup = _copy(database, path, blobs, partial)
+        _sync(partial)
+        partial.rename(target)
+        _sync(target.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return Backup(target, backup.blobs, backup.damaged)
+
+
+def _copy(database: Database, path: Path, blobs: DirectoryBlobs | None, partial: Path) -> Backup:
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)) as reading:
+        if blobs is None:
+            _begin_reading(reading)
+            _copy_database(reading, partial / DATABASE_NAME)
+            return Backup(partial, 0, [])
+        with _staging(blobs) as staged:
+            with database.write() as session:
+                named = named_blobs(session)  # from this first statement to the end of the block nothing else writes
+                _begin_reading(reading)
+                missing = [key for key in named if not blobs.link(key, staged)]
+            _copy_database(reading, partial / DATABASE_NAME)
+            copies = DirectoryBlobs(partial / BLOBS_NAME)
+            copies.prepare()
+            present = {key: digest for key, digest in named.items() if key not in set(missing)}
+            damaged = copy_blobs(present, staged, copies)
+    return Backup(partial, len(present) - len(damaged), missing + damaged)
+
+
+def _begin_reading(connection: sqlite3.Connection) -> None:
+    """Begin a transaction that sees the present state, however long it lasts."""
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+
+
+def _copy_database(reading: sqlite3.Connection, target: Path) -> None:
+    with closing(sqlite3.connect(target)) as copy:
+        reading.backup(copy)
+        (result,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+        if result != "ok":
+            raise BackupError(f"the database is damaged: {result}")
+    with target.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _staging(blobs: DirectoryBlobs) -> Iterator[DirectoryBlobs]:
+    """Yield a directory on the file system of the blobs, for their second names. Removes what killed backups left."""
+    with (blobs.root / _LOCK).open("ab") as lock:
+        try:
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BackupError(f"another backup of {blobs.root} runs") from None
+        for left in blobs.root.glob(f"{_STAGING}*"):
+            shutil.rmtree(left)
+        folder = blobs.root / f"{_STAGING}{secrets.token_hex(4)}"
+        staged = DirectoryBlobs(folder)
+        staged.prepare()
+        try:
+            yield staged
+        finally:
+            shutil.rmtree(folder)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

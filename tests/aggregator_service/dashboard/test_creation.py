@@ -1,0 +1,165 @@
+"""Tasks and invitations made in the dashboard."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from protocols.recipes.recommended import RECOMMENDED
+from protocols.recipes.registry import CARRIERS
+from tests.support.api import Api, signed_enrolment
+from tests.support.dashboard import OURS, enter, new_operator
+
+pytestmark = pytest.mark.usefixtures("nobody")
+
+GOOD = {"recipe": "colr", "mechanism": "plain", "name": "from-a-form", "recipe.items": "40"}
+
+
+def send(api: Api, place: str, **fields: str) -> httpx.Response:
+    return api.http.post(f"/dashboard{place}", data={"form_token": enter(api), **fields}, headers=OURS)
+
+
+def task_named(api: Api, name: str) -> dict[str, object]:
+    (task,) = api.http.get("/v1/tasks", params={"name": name}, headers=api.operator).json()["tasks"]
+    return dict(task)
+
+
+def test_a_task_has_what_the_form_says_and_recommended_values_otherwise(api: Api) -> None:
+    more = {"schedule.rounds": "7", "recipe.rank": " 3 ", "evaluation.every": "2", "data_set": "films"}
+    answer = send(api, "/new", **GOOD, **more, **{"schedule.sampling": ""})
+    task = task_named(api, "from-a-form")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/dashboard/tasks/{task['task_id']}")
+    assert task["recipe"] == {"name": "colr", "parameters": {**RECOMMENDED["colr"], "items": 40, "rank": 3}}
+    schedule, evaluation = task["schedule"], task["evaluation"]
+    assert isinstance(schedule, dict)
+    assert isinstance(evaluation, dict)
+    assert (schedule["rounds"], schedule["sampling"], evaluation["every"]) == (7, "uniform", 2)
+    assert (task["data_set"], task["organiser"]) == ("films", None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"recipe.items": ""}, "items: is required"),
+        ({"recipe.items": "many"}, "items: Input should be a valid integer"),
+        ({"recipe.itmes": "4"}, "itmes: unknown name"),
+        ({"schedule.cohort_size": "2", "schedule.min_clients": "3"}, "min_clients is greater than cohort_size"),
+        ({"name": "Two Words"}, "name: "),
+        ({"organiser": "nonsense"}, "the organiser's public key is what hushrec organiser init printed"),
+        ({"mechanism.set": "compact"}, "takes no parameters"),
+        ({"evaluation.keep": "best"}, "evaluation: every: is required"),
+    ],
+)
+def test_a_wrong_value_is_named_and_the_others_are_kept(api: Api, fields: dict[str, str], words: str) -> None:
+    answer = send(api, "/new", **{**GOOD, "name": "not-made", "schedule.rounds": "12", **fields})
+    text = html.unescape(answer.text)
+    assert answer.status_code == 422
+    (shown,) = re.findall(r'role="alert".*?<span>(.*?)</span>', text)
+    assert words.lower() in shown.lower()
+    assert 'value="12"' in text
+    assert api.http.get("/v1/tasks", params={"name": "not-made"}, headers=api.operator).json()["tasks"] == []
+
+
+def test_a_name_that_is_taken_is_refused(api: Api) -> None:
+    api.create_task("taken")
+    assert "exists already" in send(api, "/new", **{**GOOD, "name": "taken"}).text
+
+
+@pytest.mark.parametrize(("recipe", "mechanism"), [(recipe, one) for recipe in CARRIERS for one in CARRIERS[recipe]])
+def test_every_combination_has_a_form_without_hidden_required_fields(api: Api, recipe: str, mechanism: str) -> None:
+    enter(api)
+    page = api.http.get("/dashboard/new", params={"recipe": recipe, "mechanism": mechanism})
+    assert page.status_code == 200
+    shown, *folded = page.text.split("<details")
+    assert re.findall(r'name="([a-z_.]+)"[^>]* required', shown) == ["name", "recipe.items"]
+    assert not [part for part in folded if " required" in part.partition("</details>")[0]]
+
+
+def test_combinations_that_do_not_exist_are_refused(api: Api) -> None:
+    enter(api)
+    for recipe, mechanism, words in (
+        ("svd", "ckks", "the recipe svd cannot be summed with ckks; choose from: plain"),
+        ("nothing", "ckks", "from the lists"),
+        ("colr", "", "from the lists"),
+    ):
+        page = api.http.get("/dashboard/new", params={"recipe": recipe, "mechanism": mechanism})
+        assert page.status_code == 422
+        assert words in page.text.replace("The recipe", "the recipe")
+    assert send(api, "/new", recipe="svd", mechanism="ckks").status_code == 422
+
+
+def test_an_invitation_is_shown_once_and_works(api: Api) -> None:
+    task = api.create_task("inviting")
+    answer = send(api, f"/tasks/{task.id}/invite", role="member", uses="2", hours="1.5")
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+    (invitation,) = re.findall(r"hri_[\w-]+", answer.text)
+    assert "hushrec join http://test --invitation INVITATION" in answer.text
+    body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    assert api.http.post("/v1/enrolments", json=body).status_code == 201
+    (listed,) = api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"]
+    assert (listed["role"], listed["uses"], listed["used"]) == ("member", 2, 1)
+    assert 5000 < listed["expires_seconds"] <= 5400
+    assert "hri_" not in api.http.get(f"/dashboard/tasks/{task.id}").text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"uses": "0"},
+        {"uses": "x"},
+        {"uses": "1.5"},
+        {"hours": "-1"},
+        {"hours": "nan"},
+        {"hours": "1e99"},
+        {"role": "king"},
+    ],
+)
+def test_a_wrong_invitation_shows_the_form_again(api: Api, fields: dict[str, str]) -> None:
+    task = api.create_task(f"strict-{abs(hash(str(fields)))}")
+    answer = send(api, f"/tasks/{task.id}/invite", **{"role": "member", "uses": "1", "hours": "24", **fields})
+    assert answer.status_code == 422
+    assert 'role="alert"' in answer.text
+    assert api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"] == []
+
+
+def test_only_roles_that_the_task_has_are_offered(api: Api) -> None:
+    enter(api)
+    for mechanism, roles in (
+        ("plain", ["member"]),
+        ("ckks", ["member", "holder"]),
+        ("oneshot", ["member", "committee"]),
+    ):
+        task = api.create_task(f"roles-{mechanism}", mechanism_name=mechanism, cohort=40, min_clients=20)
+        page = api.http.get(f"/dashboard/tasks/{task.id}/invite").text
+        assert re.findall(r'<option value="(\w+)"', page) == roles
+
+
+def test_who_may_not_act_and_foreign_forms_make_nothing(api: Api) -> None:
+    task = api.create_task("guarded-invitations")
+    places = {"/new": GOOD, f"/tasks/{task.id}/invite": {"role": "member", "uses": "1", "hours": "1"}}
+    carried = enter(api)
+    for place, fields in places.items():
+        for headers in ({"Origin": "https://evil.example"}, {}):
+            data = {"form_token": carried, **fields}
+            assert api.http.post(f"/dashboard{place}", data=data, headers=headers).status_code == 403
+        assert api.http.post(f"/dashboard{place}", data=fields, headers=OURS).status_code == 403
+    reader = enter(api, new_operator(api, "only-reads", "read-only"))
+    for place, fields in places.items():
+        assert api.http.get(f"/dashboard{place}").status_code == 403
+        data = {"form_token": reader, **fields}
+        assert api.http.post(f"/dashboard{place}", data=data, headers=OURS).status_code == 403
+        assert f'href="/dashboard{place}"' not in api.http.get("/dashboard").text
+    assert api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"] == []
+
+
+def test_a_closed_task_invites_nobody(api: Api) -> None:
+    task = api.create_task("over-for-good")
+    api.http.post(f"{task.path}/close", headers=api.operator)
+    answer = send(api, f"/tasks/{task.id}/invite", role="member", uses="1", hours="1")
+    assert answer.status_code == 409
+    assert api.http.get(f"/dashboard/tasks/{task.id}/invite").status_code == 409

@@ -1,0 +1,215 @@
+"""Backups of a running server, and the move to PostgreSQL and S3: rounds that were open continue there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aggregator_service.cli import main
+from aggregator_service.migrations.migrate import migrate
+from aggregator_service.storage import backup
+from aggregator_service.storage.backup import BackupError, back_up
+from aggregator_service.storage.copy_storage import StorageNotEmptyError, copy_rows
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.named_blobs import named_blobs
+from aggregator_service.storage.schema import ClientRow
+from tests.support.api import Api, TestMember, TestTask
+from tests.support.postgres import TestDatabase
+from tests.support.rows import client_row, round_row, task_row
+from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator
+
+COHORT = 4
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `hushrec-server`; returns what it printed, after a failure the error."""
+
+    def call(*arguments: str, status: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["hushrec-server", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert (ended.value.code or 0) == status, err
+        return err if status else out
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def half_a_round(api: Api) -> tuple[TestTask, list[TestMember]]:
+    """A task whose round 1 has half of its contributions."""
+    task = api.create_task(cohort=COHORT)
+    members = task.enrol(COHORT)
+    task.wait_round(1, "collecting")
+    for index in range(COHORT // 2):
+        assert members[index].put(1, members[index].contribution(1, 2.0**index)).status_code == 201
+    return task, members
+
+
+def complete(server: AggregatorProcess, task: TestTask, members: list[TestMember]) -> None:
+    """Let the other half contribute, at `server`; the sum is that of all."""
+    with closing(Api(server.url, OPERATOR_TOKEN)) as api:
+        moved = TestTask(api, task.view)
+        for index in range(COHORT // 2, COHORT):
+            member = TestMember(moved, members[index].client_id, members[index].token)
+            assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
+        moved.wait_round(1, "complete")
+        total, mask = moved.opened(1), moved.plan.layout.blocks[0].integral_mask()
+        assert np.allclose(total[~mask], 2.0**COHORT - 1, atol=1e-6)
+
+
+def test_a_backup_of_a_running_server_continues_its_round(tmp_path: Path, run: Run) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with running_aggregator(data, fold_batch=100) as server, closing(Api(server.url, OPERATOR_TOKEN)) as api:
+        task, members = half_a_round(api)
+        assert "2 blobs" in run("backup", str(copy), "--data-dir", str(data))
+        complete(server, task, members)  # the original goes on, and deletes what the backup holds
+        assert "exists already" in run("backup", str(copy), "--data-dir", str(data), status=1)
+    assert [path for path in (copy, *copy.rglob("*")) if path.stat().st_mode & 0o077] == []
+    assert list(data.glob("blobs/.backup-*")) == []
+    with running_aggregator(copy) as restored:
+        complete(restored, task, members)
+
+
+def test_storage_moves_to_postgresql_and_s3(
+    tmp_path: Path, run: Run, postgres: TestDatabase, new_prefix: Callable[[], str]
+) -> None:
+    data, url, prefix = tmp_path / "data", postgres.schema(), new_prefix()
+    move = ("migrate-storage", "--data-dir", str(data), "--to-database-url", url, "--to-blobs", prefix)
+    with running_aggregator(data, fold_batch=100) as server, closing(Api(server.url, OPERATOR_TOKEN)) as api:
+        task, members = half_a_round(api)
+        assert "a server runs on this database" in run(*move, status=1)
+    output = run(*move)
+    assert "copied 2 blobs" in output
+    assert f"HUSHREC_BLOBS={prefix}" in output
+    assert "not empty" in run(*move, status=1)
+    with running_aggregator(tmp_path / "new", database_url=url, blobs=prefix) as moved:
+        complete(moved, task, members)
+        with closing(Api(moved.url, OPERATOR_TOKEN)) as api:
+            api.create_task("another", cohort=2).enrol(2)  # rows get new numbers
+
+
+def test_migrate_storage_needs_a_destination(tmp_path: Path, run: Run) -> None:
+    run("init", "--data-dir", str(tmp_path / "data"))
+    assert "--to-database-url" in run("migrate-storage", "--data-dir", str(tmp_path / "data"), status=1)
+    place = f"dir:{tmp_path / 'data' / 'blobs'}"
+    assert "in use" in run("migrate-storage", "--data-dir", str(tmp_path / "data"), "--to-blobs", place, status=1)
+
+
+def test_numbers_of_copied_rows_are_not_given_out_again(tmp_path: Path, database_url: str) -> None:
+    source, target = Database(f"sqlite:///{tmp_path / 'source.db'}", 1), Database(database_url, 1)
+    with closing(source), closing(target):
+        migrate(source)
+        migrate(target)
+        with source.write() as session:
+            session.add(task_row())
+            session.flush()
+            session.add(round_row(id=7))
+        assert copy_rows(source, target)["rounds"] == 1
+        with target.write() as session:
+            added = round_row(number=2)
+            session.add(added)
+            session.flush()
+            assert added.id == 8
+        with pytest.raises(StorageNotEmptyError):
+            copy_rows(source, target)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[tuple[Database, DirectoryBlobs]]:
+    """A database with one client, whose envelope is a blob."""
+    database, blobs = Database(f"sqlite:///{tmp_path / 'hushrec.db'}", 4), DirectoryBlobs(tmp_path / "blobs")
+    migrate(database)
+    blobs.prepare()
+    with database.write() as session:
+        session.add(task_row())
+        session.flush()
+        digest = blobs.put("envelopes/t_1-0", b"0")
+        session.add(client_row("c_1", envelope_key="envelopes/t_1-0", envelope_digest=digest, envelope_bytes=1))
+    yield database, blobs
+    database.close()
+
+
+def test_backups_fit_together_while_blobs_are_replaced(
+    storage: tuple[Database, DirectoryBlobs], tmp_path: Path
+) -> None:
+    database, blobs = storage
+    stop = threading.Event()
+
+    def replace_envelopes() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            key, body = f"envelopes/t_1-{number}", str(number).encode()
+            digest = blobs.put(key, body)
+            with database.write() as session:
+                row = session.get_one(ClientRow, "c_1")
+                old, row.envelope_key, row.envelope_digest = str(row.envelope_key), key, digest
+            blobs.delete(old)
+
+    thread = threading.Thread(target=replace_envelopes)
+    thread.start()
+    try:
+        for number in range(12):
+            made = back_up(database, blobs, tmp_path / f"copy-{number}")
+            assert (made.blobs, made.damaged) == (1, [])
+            copy = Database(f"sqlite:///{made.path / 'hushrec.db'}", 1)
+            with closing(copy), copy.read() as session:
+                ((key, digest),) = named_blobs(session).items()
+            assert bytes(DirectoryBlobs(made.path / "blobs").view(key, digest)).decode() == key.rpartition("-")[2]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_damaged_blob_is_named_and_the_rest_is_kept(
+    storage: tuple[Database, DirectoryBlobs], tmp_path: Path, run: Run
+) -> None:
+    _, blobs = storage
+    (blobs.root / "envelopes" / "t_1-0").write_bytes(b"wrong")
+    error = run("backup", str(tmp_path / "copy"), "--data-dir", str(tmp_path), status=1)
+    assert "1 blobs are missing or damaged" in error
+    assert "envelopes/t_1-0" in error
+    assert (tmp_path / "copy" / "hushrec.db").exists()
+
+
+def test_a_failed_backup_leaves_nothing_behind(
+    storage: tuple[Database, DirectoryBlobs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, blobs = storage
+
+    def fail(*_: object) -> list[str]:
+        raise BackupError("no space")
+
+    monkeypatch.setattr(backup, "copy_blobs", fail)
+    with pytest.raises(BackupError, match="no space"):
+        back_up(database, blobs, tmp_path / "copy")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("copy")] == []
+    assert list(blobs.root.glob(".backup-*")) == []
+
+
+def test_one_backup_at_a_time_and_only_of_sqlite(
+    storage: tuple[Database, DirectoryBlobs], tmp_path: Path, run: Run
+) -> None:
+    database, blobs = storage
+    with backup._staging(blobs), pytest.raises(BackupError, match="another backup"):
+        back_up(database, blobs, tmp_path / "copy")
+    error = run("backup", str(tmp_path / "copy"), "--database-url", "postgresql://h@127.0.0.1/h", status=1)
+    assert "pg_dump" in error
