@@ -70,7 +70,9 @@ def test_a_name_that_is_taken_is_refused(api: Api) -> None:
     assert "exists already" in send(api, "/new", **{**GOOD, "name": "taken"}).text
 
 
-@pytest.mark.parametrize(("recipe", "mechanism"), [(recipe, one) for recipe in CARRIERS for one in CARRIERS[recipe]])
+@pytest.mark.parametrize(
+    ("recipe", "mechanism"), [(recipe, one) for recipe in sorted(CARRIERS) for one in sorted(CARRIERS[recipe])]
+)
 def test_every_combination_has_a_form_without_hidden_required_fields(api: Api, recipe: str, mechanism: str) -> None:
     enter(api)
     page = api.http.get("/dashboard/new", params={"recipe": recipe, "mechanism": mechanism})
