@@ -145,7 +145,7 @@ def _invitation(role: str, uses: str, hours: str) -> InvitationRequest:
     except ValidationError as error:
         raise ParameterError(first_fault(error).replace("expires_seconds: ", "hours, in seconds: ")) from None
     except (ValueError, OverflowError):
-        raise ParameterError("enter whole numbers of clients and hours") from None
+        raise ParameterError("enter a whole number of clients and a number of hours") from None
 
 
 def _invitation_form(

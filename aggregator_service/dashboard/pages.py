@@ -23,6 +23,7 @@ from aggregator_service.dashboard.access import HOME, NotSignedInError
 from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import DATABASE_GONE
+from protocols.errors import ParameterError
 from protocols.messages.problem import PROBLEM_TYPES
 
 __all__ = ["PageRoute", "asset", "fragment", "home", "page", "redirect"]
@@ -113,6 +114,8 @@ class PageRoute(APIRoute):
             except Problem as problem:
                 request.scope["hushrec.problem"] = problem.slug
                 return refusal(request, problem.slug, problem.detail, problem.headers)
+            except ParameterError as error:
+                return refusal(request, "invalid-parameters", str(error))
             except RequestValidationError:
                 detail = "A value in the address or the form is missing, unknown or out of range."
                 return refusal(request, "invalid-parameters", detail)
