@@ -36,6 +36,7 @@ __all__ = ["PAGE", "RECIPE_SOURCES", "TRAINING", "main", "page"]
 PAGE: Final = Path(__file__).parents[1] / "docs" / "parameters.md"
 COLR: Final = "Nguyen et al., WWW 2024"
 RECIPE_SOURCES: Final = {
+    "arrays": "McMahan et al., AISTATS 2017; Reddi et al., ICLR 2021. Guide: [your own model](own-model.md)",
     "colr": f"{COLR}, eq. 5 to 7",
     "fair": "Desai et al., 2023, Algorithm 1. Guide: [FAIR](fair.md)",
     "fedmf": "Chai et al., 2019",

@@ -8,11 +8,12 @@ from typing import Final
 from client_sdk.errors import ContractBroken, PolicyRefused
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.envelope import sealed_bytes
+from protocols.errors import ParameterError
 from protocols.layout import VectorLayout
 from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, RoundView, Schedule, TaskView
 from protocols.messages.base import Key32, Message
 from protocols.messages.evaluation import Evaluation
-from protocols.recipes.base import Recipe, RoundSpec, main_layout
+from protocols.recipes.base import ItemParameters, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import check_combination
 from protocols.recipes.registry import recipe as make_recipe
@@ -136,8 +137,11 @@ class TaskTerms:
 
     @property
     def n_items(self) -> int:
-        """Number of items of the model."""
-        return self.recipe.parameters.items
+        """Number of items of the model. Raises `ParameterError` for a recipe whose model has no numbered items."""
+        parameters = self.recipe.parameters
+        if not isinstance(parameters, ItemParameters):
+            raise ParameterError(f"the model of recipe {self.recipe.name!r} has no numbered items")
+        return parameters.items
 
     @property
     def opened_by(self) -> OpenedBy:

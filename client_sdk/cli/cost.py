@@ -58,7 +58,10 @@ class CostOptions:
 
     def recipe_parameters(self) -> dict[str, object]:
         """Return the recipe's parameters by name; `-r` overrides --items, --dim and --rank."""
-        shape = {"items": self.items, "dim": self.dim, "rank": self.rank}
+        from protocols.recipes.registry import has_items
+
+        items = self.items if has_items(self.recipe) else None
+        shape = {"items": items, "dim": self.dim, "rank": self.rank}
         given = {name: value for name, value in shape.items() if value is not None}
         return given | named_values(self.recipe_parameter or [])
 

@@ -14,7 +14,7 @@ from client_sdk.local_state.client_state import ClientState
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 
-__all__ = ["ChecksHistory", "ClientHalf", "LocalResult", "TrainingConfig", "training_for"]
+__all__ = ["ChecksHistory", "ClientHalf", "LocalResult", "ReadsInteractions", "TrainingConfig", "training_for"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class LocalResult:
     blocks: the float64 vectors of the contribution, one for each entry of the route, within their clips. clipped: how
     many values were clipped. client_state: state to store when the server has accepted the contribution. loss: mean
     training loss, NaN for recipes that do not train. samples: number of training samples. finish: training that can
-    run after the contribution has been sent, or None; it returns the state to store instead of `client_state`.
+    run after the contribution has been sent, or None; it returns the state to store instead of `client_state`. scaled:
+    factor by which the whole update was scaled to a bound on its norm, 1.0 if it was not.
     """
 
     blocks: Sequence[NDArray[np.float64]]
@@ -33,6 +34,7 @@ class LocalResult:
     loss: float
     samples: int
     finish: Callable[[], ClientState] | None = None
+    scaled: float = 1.0
 
     @property
     def values(self) -> int:
@@ -88,6 +90,14 @@ class ClientHalf(Protocol):
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return a score for each item, float32 (items,); higher is better."""
+
+
+@runtime_checkable
+class ReadsInteractions(Protocol):
+    """A client side that is given something else than item numbers or ratings."""
+
+    def read(self, interactions: object) -> History:
+        """Return `interactions` as a `History`; `ParameterError` for what it cannot use."""
 
 
 @runtime_checkable

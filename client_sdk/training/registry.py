@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from client_sdk.training.arrays import ArraysHalf
 from client_sdk.training.base import ClientHalf, TrainingConfig, training_for
 from client_sdk.training.evaluated import EvaluatedHalf
 from client_sdk.training.factors import FactorHalf
@@ -15,6 +16,7 @@ from client_sdk.training.pfedclr import PFedCLRConfig, PFedCLRHalf
 from client_sdk.training.rfrec import RFRecHalf
 from client_sdk.training.topk import TopKHalf
 from protocols.errors import ParameterError
+from protocols.recipes.arrays.recipe import Arrays
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.fair.recipe import Fair
@@ -51,6 +53,10 @@ def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_fi
         return EvaluatedHalf(recipe, client_half(recipe.inner, training, graph_filter))
     if graph_filter is not None and not isinstance(recipe, PriviRecK):
         raise ParameterError(f"recipe {recipe.name!r} has no graph filter: leave it out")
+    if isinstance(recipe, Arrays):
+        if training is not None:
+            raise ParameterError("the application trains the arrays itself: leave out the training settings")
+        return ArraysHalf(recipe)
     if isinstance(recipe, TopKRecipe):
         return TopKHalf(recipe, training_for(recipe.name, training, MFConfig))
     if isinstance(recipe, Fair):

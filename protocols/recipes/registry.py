@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 from protocols.errors import CombinationError, ParameterError
 from protocols.layout import VectorLayout
 from protocols.parameter_text.first_fault import first_fault
-from protocols.recipes.base import Recipe
+from protocols.recipes.arrays.recipe import Arrays, ArraysParameters
+from protocols.recipes.base import ItemParameters, Recipe
 from protocols.recipes.colr.colr import CoLR, CoLRParameters
 from protocols.recipes.colr.scolr import SCoLR, SCoLRParameters
 from protocols.recipes.fair.recipe import Fair, FairParameters
@@ -23,9 +24,10 @@ from protocols.recipes.rfrec.recipe import RFRec, RFRecF
 from protocols.recipes.svd import SVD, SVDParameters
 from protocols.recipes.topk.recipe import TopKParameters, top_k
 
-__all__ = ["CARRIERS", "PARAMETERS", "RECIPES", "check_combination", "recipe"]
+__all__ = ["CARRIERS", "PARAMETERS", "RECIPES", "check_combination", "has_items", "recipe"]
 
 RECIPES: Final[dict[str, Callable[[Mapping[str, Any]], Recipe]]] = {
+    "arrays": lambda p: Arrays(ArraysParameters.model_validate(dict(p))),
     "colr": lambda p: CoLR(CoLRParameters.model_validate(dict(p))),
     "fair": lambda p: Fair(FairParameters.model_validate(dict(p))),
     "fedmf": lambda p: FedMF(FedMFParameters.model_validate(dict(p))),
@@ -39,6 +41,7 @@ RECIPES: Final[dict[str, Callable[[Mapping[str, Any]], Recipe]]] = {
     "topk": lambda p: top_k(TopKParameters.model_validate(dict(p))),
 }
 PARAMETERS: Final[dict[str, type[BaseModel]]] = {
+    "arrays": ArraysParameters,
     "colr": CoLRParameters,
     "fair": FairParameters,
     "fedmf": FedMFParameters,
@@ -54,6 +57,7 @@ PARAMETERS: Final[dict[str, type[BaseModel]]] = {
 """Recipe -> the model of its parameters."""
 
 CARRIERS: Final[dict[str, frozenset[str]]] = {
+    "arrays": frozenset({"ckks", "masked", "oneshot", "paillier", "plain"}),
     "colr": frozenset({"ckks", "masked", "oneshot", "paillier", "plain"}),
     "fair": frozenset({"ckks", "masked", "oneshot", "plain"}),
     "fedmf": frozenset({"ckks", "masked", "oneshot", "paillier", "plain"}),
@@ -100,6 +104,11 @@ def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     except ValidationError as error:
         known = PARAMETERS[name].model_fields
         raise ParameterError(f"recipe {name!r}: {first_fault(error, known)}") from None
+
+
+def has_items(name: str) -> bool:
+    """Return whether the model of recipe `name` is about numbered items; True for an unknown name."""
+    return name not in PARAMETERS or issubclass(PARAMETERS[name], ItemParameters)
 
 
 def check_combination(what: Recipe | str, mechanism_name: str) -> None:

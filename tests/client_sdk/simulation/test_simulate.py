@@ -45,7 +45,7 @@ def split() -> Split:
     return Split(train, test, "a fifth")
 
 
-@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"arrays"}))
 def test_every_recipe_of_the_registry_is_simulated(split: Split, recipe: str) -> None:
     request = SimulationRequest(recipe=recipe, recipe_parameters=SMALL.get(recipe, {}), rounds=4, cohort=None)
     result = simulate(split, request)

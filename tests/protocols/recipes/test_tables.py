@@ -25,9 +25,14 @@ CONSENT = {"privirec": {"reveal_gram": True}}
 OWN_SUPPORT = {"support": "own", "reveal_indices": True}
 
 
+def size(name: str, items: int) -> dict[str, Any]:
+    """Parameters of a model of this size."""
+    return {"shapes": {"table": [items, 4]}} if name == "arrays" else {"items": items}
+
+
 def can_run(name: str, mechanism: str, items: int, **parameters: Any) -> bool:
     try:
-        check_combination(recipe(name, {"items": items, **CONSENT.get(name, {}), **parameters}), mechanism)
+        check_combination(recipe(name, {**size(name, items), **CONSENT.get(name, {}), **parameters}), mechanism)
     except CombinationError:
         return False
     return True
