@@ -48,8 +48,8 @@ from protocols.parameter_text.first_fault import first_fault
 from protocols.parameter_text.named_values import named_values
 from protocols.recipes.arrays.initial import shapes_of
 from protocols.recipes.recommended import Variant, advise, parameters_for
-from protocols.recipes.registry import RECIPES
-from protocols.sums.registry import MECHANISMS
+from protocols.recipes.registry import recipe_entry, recipes
+from protocols.sums.registry import mechanisms
 
 __all__ = ["invite", "tasks"]
 
@@ -82,9 +82,9 @@ def _show_parameters(context: typer.Context, wanted: bool) -> None:
 @tasks.command("create")
 def task_create(
     name: Annotated[str, typer.Argument(help="Name of the task.")],
-    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(sorted(RECIPES))}.", is_eager=True)],
+    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(recipes())}.", is_eager=True)],
     mechanism: Annotated[
-        str, typer.Option(help=f"How it is summed: {', '.join(sorted(MECHANISMS))}.", is_eager=True)
+        str, typer.Option(help=f"How it is summed: {', '.join(mechanisms())}.", is_eager=True)
     ] = "ckks",
     help_parameters: Annotated[
         bool,
@@ -157,7 +157,7 @@ def task_create(
     request = TaskRequest.model_validate(
         {
             "name": name,
-            "recipe": {"name": recipe, "parameters": chosen},
+            "recipe": {"name": recipe, "parameters": chosen, "version": recipe_entry(recipe).version},
             "mechanism": {"name": mechanism, "parameters": named_values(mechanism_parameter or [])},
             "schedule": _schedule(schedule or []),
             "data_set": data_set,

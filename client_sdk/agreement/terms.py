@@ -7,6 +7,7 @@ from typing import Final
 
 from client_sdk.errors import ContractBroken, PolicyRefused
 from protocols.codec import b64decode, b64encode
+from protocols.combinations import check_combination
 from protocols.crypto.envelope import sealed_bytes
 from protocols.errors import ParameterError
 from protocols.layout import VectorLayout
@@ -15,10 +16,10 @@ from protocols.messages.base import Key32, Message
 from protocols.messages.evaluation import Evaluation
 from protocols.recipes.base import ItemParameters, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.registry import check_combination
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.sums.base import KeyedByRound, Mechanism, OpenedBy, SumPlan, plan_sum
 from protocols.sums.registry import mechanism as find_mechanism
+from protocols.sums.registry import mechanism_entry
 
 __all__ = ["AgreedTerms", "TaskTerms", "model_bytes"]
 
@@ -88,10 +89,11 @@ class TaskTerms:
         """Return the terms of the task that `view` states.
 
         max_bytes: largest `model_bytes`, checked before anything of that size is allocated; `PolicyRefused` beyond.
-        Raises `ParameterError` for an unknown recipe or mechanism and for two that do not fit each other, and
-        `ContractBroken` when the server states another `opened_by` than the parameters imply.
+        Raises `ParameterError` for an unknown recipe or mechanism, or another version of it than this client's, and for
+        two that do not fit each other, and `ContractBroken` when the server states another `opened_by` than the
+        parameters imply.
         """
-        made = make_recipe(view.recipe.name, view.recipe.parameters)
+        made = make_recipe(view.recipe.name, view.recipe.parameters, view.recipe.version)
         recipe = with_evaluation(made, view.evaluation, view.schedule.rounds)
         if max_bytes is not None and (needed := model_bytes(recipe)) > max_bytes:
             raise PolicyRefused(
@@ -99,6 +101,7 @@ class TaskTerms:
                 f"{max_bytes:,} (change it with --max-model-bytes, or Policy(max_model_bytes=...))"
             )
         check_combination(recipe, view.mechanism.name)
+        mechanism_entry(view.mechanism.name, view.mechanism.version)
         mechanism = find_mechanism(view.mechanism.name)
         plan = mechanism.plan(view.mechanism.parameters, recipe.layout(recipe.main_sum), view.schedule.cohort_size)
         if plan.opened_by != view.opened_by:

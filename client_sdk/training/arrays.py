@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
-from client_sdk.training.base import LocalResult
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
 from protocols.errors import ParameterError
 from protocols.recipes.arrays.recipe import Arrays
 from protocols.recipes.arrays.update import Contribution, Update, contribution
 from protocols.recipes.base import ModelState, RoundSpec
 
-__all__ = ["ArraysHalf", "ArraysRound", "OwnTrainer", "Trainer"]
+__all__ = ["ArraysHalf", "ArraysRound", "OwnTrainer", "Trainer", "half"]
 
 
 class ArraysRound:
@@ -128,3 +128,9 @@ class ArraysHalf:
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Raise `ParameterError`: only the application knows what its arrays mean."""
         raise ParameterError("the arrays are the application's own model: take them with task.arrays()")
+
+
+def half(recipe: Arrays, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+    """Return the client half; `ParameterError` for settings that the recipe does not have."""
+    refuse_settings(recipe, training, graph_filter, "the application itself trains in recipe {}")
+    return ArraysHalf(recipe)

@@ -12,9 +12,19 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.base import ModelState, Recipe, RoundSpec
+from protocols.recipes.item_counts import BiasedParameters
 
-__all__ = ["ChecksHistory", "ClientHalf", "LocalResult", "ReadsInteractions", "TrainingConfig", "training_for"]
+__all__ = [
+    "ChecksHistory",
+    "ClientHalf",
+    "LocalResult",
+    "ReadsInteractions",
+    "TrainingConfig",
+    "refuse_settings",
+    "task_training",
+    "training_for",
+]
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,29 @@ def training_for(recipe: str, given: TrainingConfig | None, kind: type[C]) -> C:
     if not isinstance(given, kind):
         raise ParameterError(f"recipe {recipe!r} needs a {kind.__name__}, not a {type(given).__name__}")
     return given
+
+
+def refuse_settings(
+    recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None, why: str = ""
+) -> None:
+    """Raise `ParameterError` if the user gave settings that the recipe does not have.
+
+    why: why it has no training settings, with the recipe's name in place of {}; "" where it has some.
+    """
+    if graph_filter is not None:
+        raise ParameterError(f"recipe {recipe.name!r} has no graph filter: leave it out")
+    if training is not None and why:
+        raise ParameterError(f"{why.format(repr(recipe.name))}: leave out the training settings")
+
+
+def task_training(name: str, p: object, given: TrainingConfig | None, kind: type[C]) -> C:
+    """Return `given`, or the training settings of the task's parameters `p`, with `kind`'s defaults for the others.
+
+    Raises `ParameterError` for settings of another class.
+    """
+    if given is None and isinstance(p, BiasedParameters):
+        return kind(**p.training_settings())
+    return training_for(name, given, kind)
 
 
 class ClientHalf(Protocol):

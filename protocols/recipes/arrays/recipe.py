@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,9 @@ from protocols.recipes.arrays.parameters import ArraysParameters
 from protocols.recipes.arrays.state import PIECE, ArraysState, arrays_state
 from protocols.recipes.arrays.update import LEAST_WEIGHT, block_of, touched_name, weight_name
 from protocols.recipes.base import ModelState, RoundSpec, SingleGroupRecipe
+from protocols.recipes.entry import RecipeEntry
 
-__all__ = ["Arrays", "ArraysParameters"]
+__all__ = ["ENTRY", "Arrays", "ArraysParameters"]
 
 
 @dataclass(frozen=True)
@@ -127,3 +128,12 @@ class Arrays(SingleGroupRecipe):
         if p.max_weight is not None:
             found.append(f"The sum shows the total weight of a cohort: its examples, at most {p.max_weight:g} each.")
         return tuple(found)
+
+
+ENTRY: Final = RecipeEntry(
+    name="arrays",
+    parameters=ArraysParameters,
+    make=Arrays,
+    half="client_sdk.training.arrays:half",
+    source="McMahan et al., AISTATS 2017; Reddi et al., ICLR 2021. Guide: [your own model](own-model.md)",
+)

@@ -13,11 +13,12 @@ from client_sdk.errors import PolicyRefused
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import MechanismChoice, RecipeChoice, Schedule, TaskView
-from protocols.recipes.base import MAX_ITEMS, ItemParameters
-from protocols.recipes.registry import PARAMETERS, RECIPES, recipe
+from protocols.recipes.base import MAX_ITEMS
+from protocols.recipes.registry import OWN as RECIPES
+from protocols.recipes.registry import recipe, recipe_entry
 
 LIMIT = Policy().max_model_bytes
-ITEMS = {name: {"items": MAX_ITEMS} for name in RECIPES if issubclass(PARAMETERS[name], ItemParameters)}
+ITEMS = {name: {"items": MAX_ITEMS} for name in RECIPES if recipe_entry(name).has_items}
 SMALL: dict[str, dict[str, Any]] = {
     "arrays": {"shapes": {"a": [30, 4]}, "rows": ["a"], "optimiser": "adam"},
     "fair": {"dim": 4, "capacities": [0, 2]},

@@ -7,7 +7,8 @@ import pytest
 
 from protocols.errors import ParameterError
 from protocols.sums.base import Mechanism
-from protocols.sums.registry import MECHANISMS, mechanism
+from protocols.sums.registry import OWN as MECHANISMS
+from protocols.sums.registry import mechanism
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))

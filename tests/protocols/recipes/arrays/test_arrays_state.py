@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.recipes.arrays.state import state_of
-from protocols.recipes.registry import check_combination, recipe
+from protocols.recipes.registry import recipe
 from tests.protocols.recipes.arrays.cases import BASE, SEED, SHAPES, make
 
 

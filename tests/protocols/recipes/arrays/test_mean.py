@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from protocols.combinations import check_combination
 from protocols.layout import VectorLayout
 from protocols.recipes.arrays.recipe import Arrays
 from protocols.recipes.arrays.update import contribution
-from protocols.recipes.registry import check_combination
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked.plan import make_plan as masked_plan
 from protocols.sums.masked.run import run_masked_sum
