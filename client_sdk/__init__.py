@@ -42,10 +42,13 @@ if TYPE_CHECKING:
     from client_sdk.simulation.fleet import Fleet
     from client_sdk.simulation.fleet_options import FleetOptions
     from client_sdk.simulation.fleet_rounds import FleetRound
+    from client_sdk.training.arrays import ArraysRound
     from client_sdk.training.mf import MFConfig
+    from protocols.recipes.arrays.update import Rows
 
 __all__ = [
     "ApiError",
+    "ArraysRound",
     "AsyncClient",
     "AsyncCommitteeMember",
     "AsyncKeyHolder",
@@ -79,6 +82,7 @@ __all__ = [
     "RetryPolicy",
     "RoundMissed",
     "RoundReport",
+    "Rows",
     "ServerFault",
     "Timeouts",
     "task_request",
@@ -87,6 +91,7 @@ __all__ = [
 # A name is imported when it is first used, so that commands start quickly.
 _MODULES: Final = {
     "ApiError": "client_sdk.errors",
+    "ArraysRound": "client_sdk.training.arrays",
     "AsyncClient": "client_sdk.client",
     "AsyncCommitteeMember": "client_sdk.committee.member",
     "AsyncKeyHolder": "client_sdk.participation.participant",
@@ -120,6 +125,7 @@ _MODULES: Final = {
     "RetryPolicy": "client_sdk.api.retry",
     "RoundMissed": "client_sdk.participation.events",
     "RoundReport": "client_sdk.participation.events",
+    "Rows": "protocols.recipes.arrays.update",
     "ServerFault": "client_sdk.errors",
     "Timeouts": "client_sdk.api.drivers",
     "task_request": "client_sdk.operator",

@@ -34,6 +34,7 @@ from protocols.messages import (
 )
 from protocols.parameter_text.first_fault import first_fault
 from protocols.recipes.base import Recipe
+from protocols.recipes.registry import recipe_entry, recipes
 
 __all__ = ["Operator", "task_request"]
 
@@ -87,11 +88,13 @@ def _task_request(
     evaluation: Evaluation | None,
 ) -> TaskRequest:
     if isinstance(recipe, str):
-        choice = RecipeChoice(name=recipe, parameters=recipe_parameters or {})
+        choice = RecipeChoice(name=recipe, parameters=recipe_parameters or {}, version=_version(recipe))
     elif recipe_parameters:
         raise ParameterError("a recipe object has its own parameters: omit recipe_parameters")
     else:
-        choice = RecipeChoice(name=recipe.name, parameters=recipe.parameters.model_dump(mode="json"))
+        choice = RecipeChoice(
+            name=recipe.name, parameters=recipe.parameters.model_dump(mode="json"), version=_version(recipe.name)
+        )
     return TaskRequest(
         name=name,
         recipe=choice,
@@ -102,6 +105,11 @@ def _task_request(
         organiser=organiser,
         evaluation=evaluation,
     )
+
+
+def _version(recipe: str) -> int:
+    """Return the version of a recipe that is installed here, 1 for one that is not: the server decides then."""
+    return recipe_entry(recipe).version if recipe in recipes() else 1
 
 
 class Operator:

@@ -30,6 +30,10 @@ PAGES: Final = {
     "SECURITY.md": "security-policy.md",
     "CHANGELOG.md": "changelog.md",
     "bench/README.md": "benchmarks.md",
+    "examples/README.md": "examples.md",
+    "examples/cross_silo/README.md": "example-cross-silo.md",
+    "examples/custom_recipe/README.md": "example-custom-recipe.md",
+    "examples/two_tower_numpy/README.md": "example-two-tower.md",
 }
 """Pages outside `docs/`, by their path in the repository, and their path in the site."""
 

@@ -28,27 +28,14 @@ from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.parameter_text.parameter_rows import ParameterRow, parameter_rows
 from protocols.recipes.recommended import RECOMMENDED
-from protocols.recipes.registry import PARAMETERS
-from protocols.sums.registry import MECHANISMS, parameters_of
+from protocols.recipes.registry import OWN as RECIPES
+from protocols.recipes.registry import recipe_entry
+from protocols.sums.registry import OWN as MECHANISMS
+from protocols.sums.registry import parameters_of
 
-__all__ = ["PAGE", "RECIPE_SOURCES", "TRAINING", "main", "page"]
+__all__ = ["PAGE", "TRAINING", "main", "page"]
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "parameters.md"
-COLR: Final = "Nguyen et al., WWW 2024"
-RECIPE_SOURCES: Final = {
-    "colr": f"{COLR}, eq. 5 to 7",
-    "fair": "Desai et al., 2023, Algorithm 1. Guide: [FAIR](fair.md)",
-    "fedmf": "Chai et al., 2019",
-    "pfedclr": "Chen et al., 2025, Algorithm 1. Guide: [PFedCLR](pfedclr.md)",
-    "privirec": '"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](privirec.md)',
-    "privirec-k": '"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](privirec.md)',
-    "rfrec": "Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](rfrec.md)",
-    "rfrecf": "Liu et al., CIKM 2024, Algorithm 2. Guide: [RFRec](rfrec.md)",
-    "scolr": f"{COLR}, section 4.3",
-    "svd": f"{COLR}, section 3.2",
-    "topk": f"Aji and Heafield, EMNLP 2017; {COLR}, section 5.2. Guide: [Top-K](topk.md)",
-}
-"""Where each recipe comes from, and the page that explains it."""
 MECHANISM_SOURCES: Final = {
     "ckks": "Cheon, Kim, Kim and Song, 2017, with SEAL. Guide: [CKKS sums](ckks.md)",
     "masked": "Bell et al., CCS 2020 (SecAgg+). Guide: [masked sums](masked.md)",
@@ -82,9 +69,9 @@ schedule, or with the same names in the JSON of [`POST /v1/tasks`](http-api.md).
 def page() -> str:
     """Return the text of docs/parameters.md."""
     parts = [_INTRODUCTION, "## Schedule", _table(parameter_rows(Schedule)), "## Recipes"]
-    for name in sorted(PARAMETERS):
-        rows = parameter_rows(PARAMETERS[name], RECOMMENDED.get(name))
-        parts += [f"### {name}", f"Source: {_sentence(RECIPE_SOURCES[name])}", _table(rows)]
+    for name in sorted(RECIPES):
+        rows = parameter_rows(recipe_entry(name).parameters, RECOMMENDED.get(name))
+        parts += [f"### {name}", f"Source: {_sentence(recipe_entry(name).source)}", _table(rows)]
     parts.append("## Mechanisms")
     for name in sorted(MECHANISMS):
         model = parameters_of(name)

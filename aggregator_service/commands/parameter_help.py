@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.parameter_text.parameter_rows import as_text, parameter_rows
 from protocols.recipes.recommended import RECOMMENDED
-from protocols.recipes.registry import PARAMETERS
+from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import parameters_of
 
 __all__ = ["parameter_help"]
@@ -14,12 +13,11 @@ __all__ = ["parameter_help"]
 
 def parameter_help(recipe: str, mechanism: str) -> str:
     """Return the rows of docs/parameters.md for this choice as text; `ParameterError` for an unknown name."""
-    if recipe not in PARAMETERS:
-        raise ParameterError(f"unknown recipe: choose one of {', '.join(sorted(PARAMETERS))}")
+    own = recipe_entry(recipe).parameters
     sums = parameters_of(mechanism)
     parts = [
         f"Recipe {recipe}, -r name=value:",
-        as_text(parameter_rows(PARAMETERS[recipe], RECOMMENDED.get(recipe))),
+        as_text(parameter_rows(own, RECOMMENDED.get(recipe))),
         f"Mechanism {mechanism}, -m name=value:",
         "  no parameters" if sums is None else as_text(parameter_rows(sums)),
         "Schedule, -s name=value:",

@@ -27,20 +27,29 @@ from aggregator_service.commands.evaluation_options import (
     StopAfter,
     evaluation_of,
 )
+from aggregator_service.commands.initial_values import read_initial
 from aggregator_service.commands.parameter_help import parameter_help
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
 from aggregator_service.tasks.measurements import measurements
 from aggregator_service.tasks.revocations import store_revocations
-from aggregator_service.tasks.starts import StartSource, check_start, check_start_alone, store_start, with_start
+from aggregator_service.tasks.starts import (
+    StartSource,
+    check_start,
+    check_start_alone,
+    store_start,
+    with_start,
+    with_values,
+)
 from aggregator_service.tasks.tasks import create_invitation, create_task, list_tasks, plan_request, task_view
 from protocols.errors import CodecError
 from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
 from protocols.parameter_text.first_fault import first_fault
 from protocols.parameter_text.named_values import named_values
+from protocols.recipes.arrays.initial import shapes_of
 from protocols.recipes.recommended import Variant, advise, parameters_for
-from protocols.recipes.registry import RECIPES
-from protocols.sums.registry import MECHANISMS
+from protocols.recipes.registry import recipe_entry, recipes
+from protocols.sums.registry import mechanisms
 
 __all__ = ["invite", "tasks"]
 
@@ -73,9 +82,9 @@ def _show_parameters(context: typer.Context, wanted: bool) -> None:
 @tasks.command("create")
 def task_create(
     name: Annotated[str, typer.Argument(help="Name of the task.")],
-    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(sorted(RECIPES))}.", is_eager=True)],
+    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(recipes())}.", is_eager=True)],
     mechanism: Annotated[
-        str, typer.Option(help=f"How it is summed: {', '.join(sorted(MECHANISMS))}.", is_eager=True)
+        str, typer.Option(help=f"How it is summed: {', '.join(mechanisms())}.", is_eager=True)
     ] = "ckks",
     help_parameters: Annotated[
         bool,
@@ -117,6 +126,14 @@ def task_create(
             help="Name or id of a complete privirec-k task, plain or masked; the new task starts from its factors."
         ),
     ] = None,
+    initial: Annotated[
+        Path | None,
+        typer.Option(
+            help="Safetensors file with the initial values of an arrays task, whose shapes need not be given then.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -134,10 +151,13 @@ def task_create(
     )
     del help_parameters  # used by its callback
     chosen = parameters_for(recipe, named_values(recipe_parameter or []), variant, started=start_from is not None)
+    values = None if initial is None else read_initial(initial)
+    if values is not None:
+        chosen = {"shapes": shapes_of(values), **chosen}
     request = TaskRequest.model_validate(
         {
             "name": name,
-            "recipe": {"name": recipe, "parameters": chosen},
+            "recipe": {"name": recipe, "parameters": chosen, "version": recipe_entry(recipe).version},
             "mechanism": {"name": mechanism, "parameters": named_values(mechanism_parameter or [])},
             "schedule": _schedule(schedule or []),
             "data_set": data_set,
@@ -147,6 +167,8 @@ def task_create(
     )
     check_start(request)
     start, blobs = None, blob_store(data_dir, database_url)
+    if values is not None:
+        request, start = with_values(request, values)
     if start_from is not None:
         check_start_alone(request)
         with transaction(data_dir, database_url) as session:

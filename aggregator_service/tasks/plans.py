@@ -12,11 +12,12 @@ from functools import lru_cache
 from typing import Any
 
 from aggregator_service.storage.schema import RoundRow, TaskRow
+from protocols.combinations import check_combination
 from protocols.layout import Route, VectorLayout
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.registry import check_combination, recipe
+from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan, plan_sum
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.registry import mechanism

@@ -1,9 +1,15 @@
-"""Tasks that start from the model of a finished task: the state of round 0, derived once and stored as a snapshot."""
+"""Tasks that do not start from their seed: the state of round 0, stored as a snapshot with its digest in the terms.
+
+It is derived from the model of a finished task, or made of values that the operator uploads.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.blobs import BlobStore, new_key
@@ -13,11 +19,12 @@ from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot
 from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
 from protocols.errors import ParameterError
 from protocols.messages import TaskRequest
+from protocols.recipes.arrays.initial import initial_parameters
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.spectral_start import start_parameters
 
-__all__ = ["StartSource", "check_start", "check_start_alone", "store_start", "with_start"]
+__all__ = ["StartSource", "check_start", "check_start_alone", "store_start", "with_start", "with_values"]
 
 
 @dataclass(frozen=True)
@@ -58,12 +65,24 @@ def with_start(request: TaskRequest, source: StartSource, blobs: BlobStore) -> t
     return request.model_copy(update={"recipe": chosen}), start
 
 
+def with_values(request: TaskRequest, arrays: Mapping[str, NDArray[np.float32]]) -> tuple[TaskRequest, bytes]:
+    """Return `request` with the parameter `initial`, and the encoded state of round 0 with these values.
+
+    Raises `ParameterError` for another recipe than `arrays`, and for arrays that do not fit its parameters.
+    """
+    recipe, given = make_recipe(request.recipe.name, request.recipe.parameters), request.recipe.parameters
+    parameters, start = initial_parameters(recipe, given, arrays)
+    chosen = request.recipe.model_copy(update={"parameters": parameters})
+    return request.model_copy(update={"recipe": chosen}), start
+
+
 def check_start(request: TaskRequest) -> None:
     """Raise `ParameterError` if a request names a start whose state of round 0 does not come with it."""
-    if request.recipe.parameters.get("start_from") is not None:
-        raise ParameterError(
-            "start_from is set by the server: create the task with hushrec-server task create --start-from TASK"
-        )
+    for name, option in (("start_from", "--start-from TASK"), ("initial", "--initial FILE")):
+        if request.recipe.parameters.get(name) is not None:
+            raise ParameterError(
+                f"{name} is set by the server: create the task with hushrec-server task create {option}"
+            )
 
 
 def check_start_alone(request: TaskRequest) -> None:

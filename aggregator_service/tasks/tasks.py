@@ -32,7 +32,9 @@ from protocols.messages import (
     TaskRequest,
     TaskView,
 )
+from protocols.recipes.registry import recipe_entry
 from protocols.sums.masked.task_binding import broadcast_digest
+from protocols.sums.registry import mechanism_entry
 
 __all__ = ["agreed_digest", "create_invitation", "create_task", "list_tasks", "plan_request", "task_view"]
 
@@ -46,6 +48,8 @@ def plan_request(request: TaskRequest) -> TaskPlan:
     together. Call it before the transaction: it may take a second, during which a SQLite database could not be written.
     """
     recipe, mechanism = request.recipe, request.mechanism
+    recipe_entry(recipe.name, recipe.version)
+    mechanism_entry(mechanism.name, mechanism.version)
     terms = task_terms(
         recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule, request.evaluation
     )
@@ -117,8 +121,16 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "task_id": task.id,
             "name": task.name,
             "state": task.state,
-            "recipe": RecipeChoice(name=task.recipe_name, parameters=task.recipe_parameters),
-            "mechanism": MechanismChoice(name=task.mechanism_name, parameters=task.mechanism_parameters),
+            "recipe": RecipeChoice(
+                name=task.recipe_name,
+                parameters=task.recipe_parameters,
+                version=recipe_entry(task.recipe_name).version,
+            ),
+            "mechanism": MechanismChoice(
+                name=task.mechanism_name,
+                parameters=task.mechanism_parameters,
+                version=mechanism_entry(task.mechanism_name).version,
+            ),
             "schedule": schedule,
             "seed": b64encode(task.seed),
             "data_set": task.data_set,

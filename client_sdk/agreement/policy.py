@@ -14,7 +14,7 @@ from protocols.sums.masked.parameters import Mode
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.policy import OneshotPolicy
-from protocols.sums.registry import MECHANISMS
+from protocols.sums.registry import mechanisms
 
 __all__ = ["Policy"]
 
@@ -86,7 +86,7 @@ class Policy:
             raise ParameterError(f"max_clip_share must be in 0..1, got {self.max_clip_share}")
         if not 0 <= self.min_corrupt < 1:
             raise ParameterError(f"min_corrupt must be at least 0 and below 1, got {self.min_corrupt}")
-        _check_names("mechanisms", self.mechanisms, MECHANISMS)
+        _check_names("mechanisms", self.mechanisms, mechanisms())
         _check_names("masked_modes", self.masked_modes, get_args(Mode))
 
     def check_task(self, terms: TaskTerms) -> None:

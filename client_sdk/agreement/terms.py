@@ -7,17 +7,19 @@ from typing import Final
 
 from client_sdk.errors import ContractBroken, PolicyRefused
 from protocols.codec import b64decode, b64encode
+from protocols.combinations import check_combination
 from protocols.crypto.envelope import sealed_bytes
+from protocols.errors import ParameterError
 from protocols.layout import VectorLayout
 from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, RoundView, Schedule, TaskView
 from protocols.messages.base import Key32, Message
 from protocols.messages.evaluation import Evaluation
-from protocols.recipes.base import Recipe, RoundSpec, main_layout
+from protocols.recipes.base import ItemParameters, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.registry import check_combination
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.sums.base import KeyedByRound, Mechanism, OpenedBy, SumPlan, plan_sum
 from protocols.sums.registry import mechanism as find_mechanism
+from protocols.sums.registry import mechanism_entry
 
 __all__ = ["AgreedTerms", "TaskTerms", "model_bytes"]
 
@@ -87,10 +89,11 @@ class TaskTerms:
         """Return the terms of the task that `view` states.
 
         max_bytes: largest `model_bytes`, checked before anything of that size is allocated; `PolicyRefused` beyond.
-        Raises `ParameterError` for an unknown recipe or mechanism and for two that do not fit each other, and
-        `ContractBroken` when the server states another `opened_by` than the parameters imply.
+        Raises `ParameterError` for an unknown recipe or mechanism, or another version of it than this client's, and for
+        two that do not fit each other, and `ContractBroken` when the server states another `opened_by` than the
+        parameters imply.
         """
-        made = make_recipe(view.recipe.name, view.recipe.parameters)
+        made = make_recipe(view.recipe.name, view.recipe.parameters, view.recipe.version)
         recipe = with_evaluation(made, view.evaluation, view.schedule.rounds)
         if max_bytes is not None and (needed := model_bytes(recipe)) > max_bytes:
             raise PolicyRefused(
@@ -98,6 +101,7 @@ class TaskTerms:
                 f"{max_bytes:,} (change it with --max-model-bytes, or Policy(max_model_bytes=...))"
             )
         check_combination(recipe, view.mechanism.name)
+        mechanism_entry(view.mechanism.name, view.mechanism.version)
         mechanism = find_mechanism(view.mechanism.name)
         plan = mechanism.plan(view.mechanism.parameters, recipe.layout(recipe.main_sum), view.schedule.cohort_size)
         if plan.opened_by != view.opened_by:
@@ -136,8 +140,11 @@ class TaskTerms:
 
     @property
     def n_items(self) -> int:
-        """Number of items of the model."""
-        return self.recipe.parameters.items
+        """Number of items of the model. Raises `ParameterError` for a recipe whose model has no numbered items."""
+        parameters = self.recipe.parameters
+        if not isinstance(parameters, ItemParameters):
+            raise ParameterError(f"the model of recipe {self.recipe.name!r} has no numbered items")
+        return parameters.items
 
     @property
     def opened_by(self) -> OpenedBy:

@@ -11,9 +11,11 @@ import os
 import ssl
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import TracebackType
 from typing import Final, Self, TypeVar, cast
 
@@ -235,13 +237,16 @@ class AsyncDriver:
             verify=_tls_from_environment(), limits=limits, transport=transport, headers=_ENCODING
         )
 
-    async def run(self, program: Program[T]) -> T:
-        """Run `program` to its end and return its result. Raises what the program raises."""
+    async def run(self, program: Program[T], executor: Executor | None = None) -> T:
+        """Run `program` to its end and return its result. Raises what the program raises.
+
+        executor: where `Work` runs; None for the event loop's default threads.
+        """
         try:
             effect = next(program)
             while True:
                 try:
-                    reply = await self._perform(effect)
+                    reply = await self._perform(effect, executor)
                 except Exception as error:  # thrown into the program, which re-raises what it does not handle
                     effect = program.throw(error)
                 else:
@@ -251,7 +256,7 @@ class AsyncDriver:
         finally:
             program.close()
 
-    async def _perform(self, effect: Effect) -> object:
+    async def _perform(self, effect: Effect, executor: Executor | None) -> object:
         match effect:
             case Request():
                 return await self._send(effect)
@@ -259,7 +264,8 @@ class AsyncDriver:
                 await asyncio.sleep(effect.seconds)
                 return None
             case Work():
-                return await asyncio.to_thread(effect.call)
+                call = partial(copy_context().run, effect.call)
+                return await asyncio.get_running_loop().run_in_executor(executor, call)
 
     async def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)

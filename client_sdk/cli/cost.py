@@ -58,7 +58,10 @@ class CostOptions:
 
     def recipe_parameters(self) -> dict[str, object]:
         """Return the recipe's parameters by name; `-r` overrides --items, --dim and --rank."""
-        shape = {"items": self.items, "dim": self.dim, "rank": self.rank}
+        from protocols.recipes.registry import recipe_entry
+
+        items = self.items if recipe_entry(self.recipe).has_items else None
+        shape = {"items": items, "dim": self.dim, "rank": self.rank}
         given = {name: value for name, value in shape.items() if value is not None}
         return given | named_values(self.recipe_parameter or [])
 
@@ -77,7 +80,8 @@ def cost(options: CostOptions) -> None:
     Example: hushrec cost --recipe colr --rank 4 --mechanism ckks --clients 60 --rounds 1000 --up 0.25 --down 0.75
     """
     from client_sdk.simulation.traffic_costs import Link
-    from protocols.recipes.registry import check_combination, recipe
+    from protocols.combinations import check_combination
+    from protocols.recipes.registry import recipe
 
     link = Link(options.up, options.down)
     chosen = recipe(options.recipe, options.recipe_parameters())

@@ -19,7 +19,7 @@ from client_sdk.participation.certificates import CertificateChoice, Issuer
 from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import IssuedCertificate
-from protocols.sums.registry import MECHANISMS
+from protocols.sums.registry import mechanisms
 
 __all__ = [
     "READ_ONLY",
@@ -42,7 +42,7 @@ __all__ = [
 
 READ_ONLY: Final = Policy(
     min_cohort=2,
-    mechanisms=frozenset(MECHANISMS),
+    mechanisms=frozenset(mechanisms()),
     min_corrupt_members=0,
     reveal_indices=True,
     max_model_bytes=sys.maxsize,

@@ -29,7 +29,6 @@ from protocols.crypto.keyring import Keyring
 from protocols.errors import CodecError, EnvelopeError
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
-from protocols.recipes.spectral_start import start_of
 
 __all__ = ["CaughtUp", "ModelFollower"]
 
@@ -209,10 +208,10 @@ class ModelFollower:
         """Return the state of round 0: from the task's seed, or downloaded, where the terms have its digest."""
         recipe, seed = self.terms.recipe, self.terms.seed
         chain = AggregateChain.first(self.terms.task_id) if self.terms.chained else None
-        start = start_of(recipe.parameters)
+        start = recipe.parameters.start_digest
         if start is not None:
             length = recipe.state_bytes(1)
-            view = SnapshotView(round=0, bytes=length, digest=start.digest, author="server")
+            view = SnapshotView(round=0, bytes=length, digest=start, author="server")
             body = yield from self.calls.snapshot(self.terms.task_id, view, length)
             if body is None:
                 raise ModelUnavailable(0, "the server does not have the model that this task starts from")

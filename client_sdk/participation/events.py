@@ -42,7 +42,8 @@ class RoundReport:
     their bound. contribution_bytes: size of the contribution. bytes_up, bytes_down: bytes of bodies sent and received
     for it, retries included, headers not. bytes_spared: bytes that a shared `ModelCache` saved. The seconds are wall
     clock; in masked rounds sealing is all work on shares and masks, and upload includes the requests of every stage.
-    caught_up: how the model was brought up to date; see `SyncPlan.kind`.
+    caught_up: how the model was brought up to date; see `SyncPlan.kind`. scaled: factor by which the whole update was
+    scaled to a bound on its norm, 1.0 if it was not.
     """
 
     round: int
@@ -60,6 +61,7 @@ class RoundReport:
     seal_seconds: float
     upload_seconds: float
     caught_up: Literal["nothing", "replay", "snapshot"]
+    scaled: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,7 @@ class MaskedRound:
             samples=self._local.samples,
             values=self._local.values,
             clipped=self._local.clipped,
+            scaled=self._local.scaled,
             contribution_bytes=self.client.terms.sum_plan_at(self._spec.sum_index).contribution_bytes(route),
             bytes_up=self.traffic.up,
             bytes_down=self.traffic.down,

@@ -61,6 +61,7 @@ def take_oneshot_part(
         samples=local.samples,
         values=local.values,
         clipped=local.clipped,
+        scaled=local.scaled,
         contribution_bytes=len(upload),
         bytes_up=traffic.up,
         bytes_down=traffic.down,

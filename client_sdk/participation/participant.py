@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from concurrent.futures import Executor
+
+import numpy as np
+from numpy.typing import NDArray
+
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.drivers import AsyncDriver, SyncDriver
 from client_sdk.local_state.store import Membership
 from client_sdk.model.recommendation import Recommendations
+from client_sdk.participation.arrays_rounds import OpenRound, open_rounds
+from client_sdk.participation.async_arrays_rounds import AsyncOpenRound, async_open_rounds
 from client_sdk.participation.events import Progress, RoundReport
 from client_sdk.participation.keyring import Deliveries, KeyService, envelope_sender
 from client_sdk.participation.local_work import Stop
 from client_sdk.participation.participation import Participation
+from client_sdk.training.arrays import Trainer
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState
@@ -70,11 +79,11 @@ class Participant(_BaseParticipant):
         """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
         interactions: the user's item numbers in 0..N-1, each once, or a mapping from item to rating for recipes that
-        use ratings. progress: called with each `Event`. stop: called before each poll. poll_seconds: length of one long
-        poll, at most 30. patience: seconds for which an unreachable server is waited for, each time, before `GaveUp`;
-        None waits as long as it takes, and reports `ServerUnreachable`. Returns one report per contribution. A round
-        that this client misses is reported as `RoundMissed`. Raises `ParameterError` for interactions that the recipe
-        cannot use.
+        use ratings; for `arrays`, a function that is called with each `ArraysRound` and contributes to it. progress:
+        called with each `Event`. stop: called before each poll. poll_seconds: length of one long poll, at most 30.
+        patience: seconds for which an unreachable server is waited for, each time, before `GaveUp`; None waits as long
+        as it takes, and reports `ServerUnreachable`. Returns one report per contribution. A round that this client
+        misses is reported as `RoundMissed`. Raises `ParameterError` for interactions that the recipe cannot use.
         """
         return self.driver.run(self.core.run_until_closed(interactions, progress, stop, poll_seconds, patience))
 
@@ -96,6 +105,27 @@ class Participant(_BaseParticipant):
         Raises `ModelUnavailable` when it cannot be downloaded.
         """
         return self.driver.run(self.core.newest())
+
+    def rounds(
+        self, progress: Progress | None = None, poll_seconds: float = 5.0, patience: float | None = None
+    ) -> Iterator[OpenRound]:
+        """Yield each round of an `arrays` task that asks this client, until the task ends.
+
+        Train on `round.arrays()` and call `round.contribute` before the next round is taken. Without that the client
+        misses the round; in tasks whose sums only members open it sends zeros, so that the server does not learn which
+        clients train. progress, patience: as for `take_part`. Leaving the loop takes up to `poll_seconds`. Raises what
+        `take_part` raises, and `ParameterError` for other recipes.
+        """
+        return open_rounds(
+            lambda train, tell, stop: self.take_part(train, tell, stop, poll_seconds, patience), progress
+        )
+
+    def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """Return the arrays of the newest model of an `arrays` task, float32, by name: copies that may be changed.
+
+        Raises `ParameterError` for other recipes, and `ModelUnavailable`.
+        """
+        return self.driver.run(self.core.arrays())
 
     def evaluation(self) -> Curve:
         """Return the curve of the task's federated evaluation: its points, `metrics(point)` and `best`.
@@ -134,7 +164,7 @@ class AsyncParticipant(_BaseParticipant):
         poll_seconds: float = 20.0,
         patience: float | None = None,
     ) -> list[RoundReport]:
-        """See `Participant.take_part`; cancelling the task stops it at once."""
+        """See `Participant.take_part`; cancelling the task stops it at once. A trainer runs in a thread."""
         return await self.driver.run(self.core.run_until_closed(interactions, progress, stop, poll_seconds, patience))
 
     async def take_part_once(
@@ -152,6 +182,21 @@ class AsyncParticipant(_BaseParticipant):
     async def model(self) -> ModelState:
         """See `Participant.model`."""
         return await self.driver.run(self.core.newest())
+
+    def rounds(
+        self, progress: Progress | None = None, poll_seconds: float = 20.0, patience: float | None = None
+    ) -> AsyncIterator[AsyncOpenRound]:
+        """See `Participant.rounds`. To leave the loop at once, close the iterator (`contextlib.aclosing`)."""
+
+        def run(train: Trainer, tell: Progress, threads: Executor) -> Awaitable[list[RoundReport]]:
+            program = self.core.run_until_closed(train, tell, None, poll_seconds, patience)
+            return self.driver.run(program, threads)
+
+        return async_open_rounds(run, progress)
+
+    async def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """See `Participant.arrays`."""
+        return await self.driver.run(self.core.arrays())
 
     async def evaluation(self) -> Curve:
         """See `Participant.evaluation`."""

@@ -46,10 +46,11 @@ from client_sdk.participation.oneshot_rounds import take_oneshot_part
 from client_sdk.participation.outages import Outages, StoppedInOutage, through_outages
 from client_sdk.participation.refusals import tell_refusals
 from client_sdk.participation.unmasked_rounds import report_rejected, take_unmasked_part
-from client_sdk.training.base import ChecksHistory
+from client_sdk.training.base import ChecksHistory, ReadsInteractions
 from protocols.errors import ParameterError, RefusalError, RoundKeyError, ThresholdError
 from protocols.messages import RoundView
 from protocols.messages.stages import opening_state
+from protocols.recipes.arrays.recipe import Arrays
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluation_curve import Curve
 from protocols.sums.base import WorksAhead
@@ -93,6 +94,8 @@ class Participation(LocalWork):
 
     def history(self, interactions: object) -> History:
         """Return the interactions as a `History`; `ParameterError` if there are none or the recipe cannot use them."""
+        if isinstance(self.half, ReadsInteractions):
+            return self.half.read(interactions)
         history = History.of(interactions, self.terms.n_items)
         if not len(history):
             raise ParameterError("interactions must not be empty: there is nothing to train on")
@@ -234,6 +237,14 @@ class Participation(LocalWork):
         if curve is None:
             raise ParameterError(f"task {self.terms.name!r} has no federated evaluation")
         return curve
+
+    def arrays(self) -> Program[dict[str, NDArray[np.float32]]]:
+        """Return the newest arrays; see `Participant.arrays`."""
+        recipe = self.terms.recipe
+        if not isinstance(recipe, Arrays):
+            raise ParameterError(f"the model of recipe {recipe.name!r} has no named arrays: use model()")
+        state = yield from self.newest()
+        return {name: array.copy() for name, array in recipe.arrays(state).items()}
 
     # --- recommending --------------------------------------------------------------------------------------------
 

@@ -87,6 +87,7 @@ def take_unmasked_part(
         samples=local.samples,
         values=local.values,
         clipped=local.clipped,
+        scaled=local.scaled,
         contribution_bytes=len(body),
         bytes_up=traffic.up,
         bytes_down=traffic.down,

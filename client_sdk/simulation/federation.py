@@ -21,13 +21,13 @@ from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.base import LocalResult, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.registry import client_half
+from protocols.combinations import check_combination
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
 from protocols.layout import Route, whole_route
 from protocols.messages.evaluation import Evaluation
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.registry import check_combination
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.spectral_start import start_parameters, start_state
 from protocols.sums.base import SumPlan, plan_sum

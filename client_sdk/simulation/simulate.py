@@ -28,6 +28,7 @@ from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import privirec_state
 from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe as make_recipe
+from protocols.recipes.registry import recipe_entry
 
 __all__ = ["Point", "SimulationRequest", "SimulationResult", "predicts_ratings", "simulate"]
 
@@ -211,6 +212,8 @@ def _measured(federation: Federation) -> list[dict[str, float]]:
 
 def _federation(split: Split, request: SimulationRequest) -> Federation:
     train = split.train
+    if not recipe_entry(request.recipe).has_items:
+        raise ParameterError(f"recipe {request.recipe!r} trains a model of your own, which only your program can do")
     parameters: dict[str, Any] = {"items": train.n_items}
     if predicts_ratings(request.recipe):
         parameters |= _range_of_ratings(split)

@@ -12,9 +12,19 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.base import ModelState, Recipe, RoundSpec
+from protocols.recipes.item_counts import BiasedParameters
 
-__all__ = ["ChecksHistory", "ClientHalf", "LocalResult", "TrainingConfig", "training_for"]
+__all__ = [
+    "ChecksHistory",
+    "ClientHalf",
+    "LocalResult",
+    "ReadsInteractions",
+    "TrainingConfig",
+    "refuse_settings",
+    "task_training",
+    "training_for",
+]
 
 
 @dataclass(frozen=True)
@@ -24,7 +34,8 @@ class LocalResult:
     blocks: the float64 vectors of the contribution, one for each entry of the route, within their clips. clipped: how
     many values were clipped. client_state: state to store when the server has accepted the contribution. loss: mean
     training loss, NaN for recipes that do not train. samples: number of training samples. finish: training that can
-    run after the contribution has been sent, or None; it returns the state to store instead of `client_state`.
+    run after the contribution has been sent, or None; it returns the state to store instead of `client_state`. scaled:
+    factor by which the whole update was scaled to a bound on its norm, 1.0 if it was not.
     """
 
     blocks: Sequence[NDArray[np.float64]]
@@ -33,6 +44,7 @@ class LocalResult:
     loss: float
     samples: int
     finish: Callable[[], ClientState] | None = None
+    scaled: float = 1.0
 
     @property
     def values(self) -> int:
@@ -55,6 +67,29 @@ def training_for(recipe: str, given: TrainingConfig | None, kind: type[C]) -> C:
     if not isinstance(given, kind):
         raise ParameterError(f"recipe {recipe!r} needs a {kind.__name__}, not a {type(given).__name__}")
     return given
+
+
+def refuse_settings(
+    recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None, why: str = ""
+) -> None:
+    """Raise `ParameterError` if the user gave settings that the recipe does not have.
+
+    why: why it has no training settings, with the recipe's name in place of {}; "" where it has some.
+    """
+    if graph_filter is not None:
+        raise ParameterError(f"recipe {recipe.name!r} has no graph filter: leave it out")
+    if training is not None and why:
+        raise ParameterError(f"{why.format(repr(recipe.name))}: leave out the training settings")
+
+
+def task_training(name: str, p: object, given: TrainingConfig | None, kind: type[C]) -> C:
+    """Return `given`, or the training settings of the task's parameters `p`, with `kind`'s defaults for the others.
+
+    Raises `ParameterError` for settings of another class.
+    """
+    if given is None and isinstance(p, BiasedParameters):
+        return kind(**p.training_settings())
+    return training_for(name, given, kind)
 
 
 class ClientHalf(Protocol):
@@ -88,6 +123,14 @@ class ClientHalf(Protocol):
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return a score for each item, float32 (items,); higher is better."""
+
+
+@runtime_checkable
+class ReadsInteractions(Protocol):
+    """A client side that is given something else than item numbers or ratings."""
+
+    def read(self, interactions: object) -> History:
+        """Return `interactions` as a `History`; `ParameterError` for what it cannot use."""
 
 
 @runtime_checkable

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
-from client_sdk.training.base import LocalResult
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
 from client_sdk.training.item_counts import count_items, logit_offsets, uncounted
 from client_sdk.training.local import train_locally
 from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec, Update
+from protocols.recipes.base import ModelState, Recipe, RoundSpec, Update
 from protocols.recipes.factors import factors_of
 from protocols.recipes.item_counts import BiasedParameters, CountedFactors, item_biases
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.spectral_start import projected_user, start_of
 
-__all__ = ["USER_FACTOR", "FactorHalf", "user_factor"]
+__all__ = ["USER_FACTOR", "FactorHalf", "user_factor", "half"]
 
 USER_FACTOR: Final = "user_factor"
 """Key in the client state: float32 (dim,)."""
@@ -102,3 +102,11 @@ class FactorHalf:
         projection = self.recipe.projection(spec, client_id)
         offsets = logit_offsets(state, self.training.negatives)
         return train_locally(projection, factors, own, history.items, self.training, rng, excluded, offsets)
+
+
+def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+    """Return the client half; `ParameterError` for settings that the recipe does not have."""
+    refuse_settings(recipe, graph_filter=graph_filter)
+    if not isinstance(recipe, FactorRecipe):
+        raise ParameterError(f"recipe {recipe.name!r} sends no rows of change, so it has another client half")
+    return FactorHalf(recipe, task_training(recipe.name, recipe.parameters, training, MFConfig))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.adam import Adam
-from client_sdk.training.base import LocalResult, TrainingConfig
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, training_for
 from client_sdk.training.negatives import draw_negatives
 from client_sdk.training.neumf import pair_gradients, scores
 from client_sdk.training.touched import TouchedAdam
@@ -27,7 +27,7 @@ from protocols.recipes.fair.recipe import Fair
 from protocols.recipes.fair.state import TABLES, FairView, fair_view, spaces_of
 from protocols.recipes.fair.subspaces import CHUNK, Subspace
 
-__all__ = ["USER_VECTORS", "FairConfig", "FairHalf", "FairUpdate", "batches"]
+__all__ = ["USER_VECTORS", "FairConfig", "FairHalf", "FairUpdate", "batches", "half"]
 
 USER_VECTORS: Final = "user_vectors"
 """Key in the client state: float32 (2, dim), the vectors for GMF and for the MLP."""
@@ -178,3 +178,9 @@ def batches(
         for start in range(0, order.size, config.batch_size):
             batch = slice(start, start + config.batch_size)
             yield np.concatenate([order[batch], negatives[batch]])
+
+
+def half(recipe: Fair, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+    """Return the client half; `ParameterError` for settings that the recipe does not have."""
+    refuse_settings(recipe, graph_filter=graph_filter)
+    return FairHalf(recipe, training_for(recipe.name, training, FairConfig))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.adam import Adam, OuterAdam
-from client_sdk.training.base import LocalResult, TrainingConfig
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
 from client_sdk.training.factors import USER_FACTOR, user_factor
 from client_sdk.training.item_counts import count_items, logit_offsets, uncounted
 from client_sdk.training.mf import Samples, check_shapes, draw_samples
@@ -33,7 +33,7 @@ from protocols.recipes.pfedclr import PFedCLR
 
 Array = NDArray[np.floating[Any]]
 
-__all__ = ["BUFFER", "BUFFER_BASIS", "BUFFER_ROWS", "PFedCLRConfig", "PFedCLRHalf"]
+__all__ = ["BUFFER", "BUFFER_BASIS", "BUFFER_ROWS", "PFedCLRConfig", "PFedCLRHalf", "half"]
 
 BUFFER_ROWS: Final = "buffer_rows"
 """Key in the client state of variant clr: A, float32 (items, rank)."""
@@ -325,3 +325,9 @@ class _FirstStep:
     client_state: ClientState
     loss: float
     offsets: NDArray[np.float32] | None
+
+
+def half(recipe: PFedCLR, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+    """Return the client half; `ParameterError` for settings that the recipe does not have."""
+    refuse_settings(recipe, graph_filter=graph_filter)
+    return PFedCLRHalf(recipe, task_training(recipe.name, recipe.parameters, training, PFedCLRConfig))

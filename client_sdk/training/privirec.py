@@ -17,14 +17,14 @@ from client_sdk.filters import FILTERS, Components, Filter, TurboCF, preset, use
 from client_sdk.filters.registry import PRESETS
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
-from client_sdk.training.base import LocalResult
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.privirec.recipe import PriviRec, PriviRecK
 from protocols.recipes.privirec.state import PriviRecState, privirec_state
 from protocols.recipes.privirec.triangle import row_starts, triangle_places
 
-__all__ = ["PriviRecHalf", "components_of", "matching_filter"]
+__all__ = ["PriviRecHalf", "components_of", "matching_filter", "half"]
 
 
 @dataclass(frozen=True)
@@ -163,3 +163,12 @@ def _published(recipe: PriviRecK, name: str, dataset: str) -> Filter:
     if found.needs_gram and not isinstance(recipe, PriviRec):
         raise ParameterError(f"the settings of {name} for {dataset} need the Gram matrix: a task of recipe 'privirec'")
     return found
+
+
+def half(
+    recipe: PriviRecK,
+    training: TrainingConfig | None = None,  # noqa: ARG001 - PriviRec trains nothing
+    graph_filter: str | None = None,
+) -> ClientHalf:
+    """Return the client half; `ParameterError` for a filter that does not fit the task."""
+    return PriviRecHalf(recipe, matching_filter(recipe, graph_filter))

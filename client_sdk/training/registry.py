@@ -1,43 +1,21 @@
-"""The client side of each recipe."""
+"""The client side of each recipe, found by the recipe's entry."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import cast
 
-from pydantic import BaseModel
-
-from client_sdk.training.base import ClientHalf, TrainingConfig, training_for
+from client_sdk.training.base import ClientHalf, TrainingConfig
 from client_sdk.training.evaluated import EvaluatedHalf
-from client_sdk.training.factors import FactorHalf
-from client_sdk.training.fair import FairConfig, FairHalf
-from client_sdk.training.mf import MFConfig
-from client_sdk.training.pfedclr import PFedCLRConfig, PFedCLRHalf
-from client_sdk.training.rfrec import RFRecHalf
-from client_sdk.training.topk import TopKHalf
-from protocols.errors import ParameterError
+from protocols.plugins import load
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
-from protocols.recipes.fair.recipe import Fair
-from protocols.recipes.item_counts import BiasedParameters
-from protocols.recipes.pfedclr import PFedCLR
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.rfrec.recipe import RFRec
-from protocols.recipes.rows import FactorRecipe
-from protocols.recipes.topk.recipe import TopKRecipe
+from protocols.recipes.registry import recipe_entry
 
-__all__ = ["client_half"]
+__all__ = ["MakesHalf", "client_half"]
 
-C = TypeVar("C", bound=TrainingConfig)
-
-
-def task_training(name: str, p: BaseModel, given: TrainingConfig | None, kind: type[C]) -> C:
-    """Return `given`, or the training settings of the task's parameters `p`, with `kind`'s defaults for the others.
-
-    Raises `ParameterError` for settings of another class.
-    """
-    if given is None and isinstance(p, BiasedParameters):
-        return kind(**p.training_settings())
-    return training_for(name, given, kind)
+MakesHalf = Callable[[Recipe, TrainingConfig | None, str | None], ClientHalf]
+"""What `RecipeEntry.half` names: recipe, training settings, name of a graph filter -> client half."""
 
 
 def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
@@ -49,25 +27,4 @@ def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_fi
     """
     if isinstance(recipe, Evaluated):
         return EvaluatedHalf(recipe, client_half(recipe.inner, training, graph_filter))
-    if graph_filter is not None and not isinstance(recipe, PriviRecK):
-        raise ParameterError(f"recipe {recipe.name!r} has no graph filter: leave it out")
-    if isinstance(recipe, TopKRecipe):
-        return TopKHalf(recipe, training_for(recipe.name, training, MFConfig))
-    if isinstance(recipe, Fair):
-        return FairHalf(recipe, training_for(recipe.name, training, FairConfig))
-    if isinstance(recipe, FactorRecipe):
-        return FactorHalf(recipe, task_training(recipe.name, recipe.parameters, training, MFConfig))
-    if isinstance(recipe, PFedCLR):
-        return PFedCLRHalf(recipe, task_training(recipe.name, recipe.parameters, training, PFedCLRConfig))
-    if isinstance(recipe, RFRec):
-        if training is not None:
-            raise ParameterError(
-                f"the task determines how recipe {recipe.name!r} trains: leave out the training settings"
-            )
-        return RFRecHalf(recipe)
-    if isinstance(recipe, PriviRecK):
-        # Imported here, because it needs scipy, which takes half a second to import.
-        from client_sdk.training.privirec import PriviRecHalf, matching_filter
-
-        return PriviRecHalf(recipe, matching_filter(recipe, graph_filter))
-    raise ParameterError(f"this client does not support recipe {recipe.name!r}")
+    return cast(MakesHalf, load(recipe_entry(recipe.name).half))(recipe, training, graph_filter)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.adam import Adam
-from client_sdk.training.base import LocalResult
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.item_counts import COUNTED, may_count, uncounted
 from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings
@@ -31,7 +31,7 @@ from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.rfrec.means import item_means, rating_offsets
 from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec, RFRecMeansState, RFRecState, rfrec_state
 
-__all__ = ["AVERAGE", "OWN_ITEMS", "SUM_INDEX", "RFRecHalf"]
+__all__ = ["AVERAGE", "OWN_ITEMS", "SUM_INDEX", "RFRecHalf", "half"]
 
 OWN_ITEMS: Final = "own_items"
 """Key in the client state: V_i, float32 (items, dim); (0, dim) before the first round."""
@@ -202,3 +202,9 @@ class RFRecHalf:
             client_state |= dict(zip(_MOMENTS, kept, strict=True))
             client_state[_ADAM_STEPS] = np.array([model.adam.steps], np.int64)
         return client_state
+
+
+def half(recipe: RFRec, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+    """Return the client half; `ParameterError` for settings that the recipe does not have."""
+    refuse_settings(recipe, training, graph_filter, "the task determines how recipe {} trains")
+    return RFRecHalf(recipe)

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
-from client_sdk.training.base import LocalResult
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, training_for
 from client_sdk.training.factors import USER_FACTOR, FactorHalf
 from client_sdk.training.mf import MFConfig
 from protocols.recipes.base import ModelState, RoundSpec, Update
 from protocols.recipes.topk.recipe import TopKRecipe
 
-__all__ = ["RESIDUAL_ITEMS", "RESIDUAL_ROWS", "TopKHalf", "add_rows", "without_empty_rows"]
+__all__ = ["RESIDUAL_ITEMS", "RESIDUAL_ROWS", "TopKHalf", "add_rows", "without_empty_rows", "half"]
 
 RESIDUAL_ITEMS = "residual_items"
 """Key in the client state: int32 (k,), ascending, the items with a residual."""
@@ -90,3 +90,9 @@ class TopKHalf(FactorHalf):
         if not self.recipe.parameters.error_feedback:
             return {}
         return {RESIDUAL_ITEMS: residual.items, RESIDUAL_ROWS: residual.values}
+
+
+def half(recipe: TopKRecipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+    """Return the client half; `ParameterError` for settings that the recipe does not have."""
+    refuse_settings(recipe, graph_filter=graph_filter)
+    return TopKHalf(recipe, training_for(recipe.name, training, MFConfig))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self, dataclass_transform
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from protocols.crypto.certificates import LONGEST_SCOPE
 from protocols.errors import ParameterError
@@ -27,17 +27,30 @@ __all__ = [
 TaskState = Literal["open", "closed", "complete", "failed"]
 
 
-class RecipeChoice(Message):
-    """The recipe of a task, which determines what is summed."""
+class _Choice(Message):
+    """A recipe or a mechanism by name, with the version that the server and the clients must have."""
 
     name: Name
+    version: int = Field(default=1, ge=1, description="Version of its package entry; left out if it is 1.")
+
+    @model_serializer(mode="wrap")
+    def _without_first_version(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """Leave out version 1: digests of the terms are what they were before there were versions.
+
+        A return type would replace the schema of the fields.
+        """
+        return {name: value for name, value in handler(self).items() if (name, value) != ("version", 1)}
+
+
+class RecipeChoice(_Choice):
+    """The recipe of a task, which determines what is summed."""
+
     parameters: dict[str, Any] = Field(default_factory=dict, description="Validated by the recipe itself.")
 
 
-class MechanismChoice(Message):
+class MechanismChoice(_Choice):
     """The mechanism of a task, which determines how contributions are summed."""
 
-    name: Name
     parameters: dict[str, Any] = Field(default_factory=dict, description="Validated by the mechanism itself.")
 
 

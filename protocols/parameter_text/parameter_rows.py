@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -75,6 +75,10 @@ def _type(annotation: Any) -> str:
         return " or ".join("null" if part is NoneType else _type(part) for part in parts)
     if origin is Literal:
         return ", ".join(str(part) for part in parts)
+    if origin is Annotated:
+        return _type(parts[0])
+    if origin is dict:
+        return f"object, name to {_type(parts[1])}"
     if origin is tuple:
         return f"list of {_type(parts[0])}s"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

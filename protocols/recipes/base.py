@@ -22,6 +22,7 @@ __all__ = [
     "ModelState",
     "SingleGroupRecipe",
     "Recipe",
+    "RecipeParameters",
     "RoundSpec",
     "Update",
     "main_layout",
@@ -79,10 +80,20 @@ class Update:
     values: NDArray[np.float32]
 
 
-class ItemParameters(BaseModel):
-    """Parameters that every recipe has."""
+class RecipeParameters(BaseModel):
+    """Base of the parameters of every recipe."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def start_digest(self) -> str | None:
+        """SHA-256 (hex) of the encoded state of round 0, if that is stored with the task; None: it follows from the
+        task's seed."""
+        return None
+
+
+class ItemParameters(RecipeParameters):
+    """Parameters that every recipe with a model of numbered items has."""
 
     items: int = Field(ge=1, le=MAX_ITEMS, description="Number of items, N: rows of the item factors.")
 
@@ -163,7 +174,7 @@ class Recipe(Protocol):
         """The name by which tasks choose the recipe, such as `fedmf` or `colr`."""
 
     @property
-    def parameters(self) -> ItemParameters:
+    def parameters(self) -> RecipeParameters:
         """The validated parameters; `model_dump(mode="json")` gives the JSON form."""
 
     @property

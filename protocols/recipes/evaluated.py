@@ -26,7 +26,14 @@ from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.messages.evaluation import Evaluation
-from protocols.recipes.base import ItemParameters, ModelState, Recipe, RoundSpec, SingleGroupRecipe
+from protocols.recipes.base import (
+    ItemParameters,
+    ModelState,
+    Recipe,
+    RecipeParameters,
+    RoundSpec,
+    SingleGroupRecipe,
+)
 from protocols.recipes.evaluation_curve import MEASURES, Curve, CurvePoint
 from protocols.recipes.item_counts import BiasedParameters
 from protocols.recipes.rfrec.recipe import RFRec
@@ -72,7 +79,7 @@ class Evaluated(SingleGroupRecipe):
         return self.inner.name
 
     @property
-    def parameters(self) -> ItemParameters:
+    def parameters(self) -> RecipeParameters:
         """The parameters of the wrapped recipe."""
         return self.inner.parameters
 
@@ -288,6 +295,8 @@ def with_evaluation(recipe: Recipe, evaluation: Evaluation | None, rounds: int) 
 
 
 def _why_not(recipe: Recipe) -> str | None:
+    if not isinstance(recipe.parameters, ItemParameters):
+        return "its clients measure their model themselves"
     if recipe.frozen_cohort:
         return "its model is complete after its last sum only, so no sum can measure it"
     if recipe.device_groups > 1:

@@ -6,15 +6,17 @@ Chai et al., "Secure Federated Matrix Factorization" (2019), with the aggregatio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocols.recipes.base import RoundSpec
+from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.item_counts import BiasedParameters
 from protocols.recipes.rows import RowRecipe
 
-__all__ = ["FedMF", "FedMFParameters"]
+__all__ = ["ENTRY", "FedMF", "FedMFParameters"]
 
 
 class FedMFParameters(BiasedParameters):
@@ -40,3 +42,12 @@ class FedMF(RowRecipe):
     def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the sum of the changes of each row i / number of clients that touched i, float64 (items, dim)."""
         return self.mean_update(total)
+
+
+ENTRY: Final = RecipeEntry(
+    name="fedmf",
+    parameters=FedMFParameters,
+    make=FedMF,
+    half="client_sdk.training.factors:half",
+    source="Chai et al., 2019",
+)

@@ -93,6 +93,11 @@ class BiasedParameters(FactorParameters):
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
+    def start_digest(self) -> str | None:
+        """See `RecipeParameters`."""
+        return None if self.start_from is None else self.start_from.digest
+
+    @property
     def counting(self) -> int:
         """Number of first sums that are item counts; 0 without item biases, and with those of another task."""
         return self.count_sums if self.has_counts and self.start_from is None else 0

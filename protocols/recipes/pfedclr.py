@@ -34,12 +34,13 @@ from protocols.crypto.public_random import normals
 from protocols.layout import VectorLayout, clip_to_bounds
 from protocols.privacy.laplace import LaplaceNoise, privatise
 from protocols.recipes.base import FactorState, RoundSpec, Update
+from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import MAX_DIM, dense_rows
 from protocols.recipes.item_counts import BiasedParameters
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.weighted import weigh, weight_of, weighted_block, weighted_mean
 
-__all__ = ["PFedCLR", "PFedCLRParameters", "Start", "Variant"]
+__all__ = ["ENTRY", "PFedCLR", "PFedCLRParameters", "Start", "Variant"]
 
 _START: Final = bytes(32)
 Variant = Literal["af", "cf", "clr", "fedmf"]
@@ -169,3 +170,12 @@ class PFedCLR(FactorModel):
             f"local differential privacy of this task costs epsilon {noise.epsilon:g} for each uploaded value and "
             f"{noise.epsilon * values:,.0f} for the {values:,} values of one round, and adds up over rounds",
         )
+
+
+ENTRY: Final = RecipeEntry(
+    name="pfedclr",
+    parameters=PFedCLRParameters,
+    make=PFedCLR,
+    half="client_sdk.training.pfedclr:half",
+    source="Chen et al., 2025, Algorithm 1. Guide: [PFedCLR](pfedclr.md)",
+)

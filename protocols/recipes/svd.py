@@ -13,7 +13,7 @@ values that the paper counts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,11 @@ from pydantic import Field, model_validator
 
 from protocols.errors import ParameterError
 from protocols.recipes.base import RoundSpec, Update
+from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import FactorParameters
 from protocols.recipes.rows import RowRecipe
 
-__all__ = ["SVD", "SVDParameters", "low_rank"]
+__all__ = ["ENTRY", "SVD", "SVDParameters", "low_rank"]
 
 
 class SVDParameters(FactorParameters):
@@ -84,3 +85,16 @@ class SVD(RowRecipe):
     def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the best rank-r part of the mean change of every row, float64 (items, dim)."""
         return low_rank(self.mean_update(total), self.parameters.rank)
+
+
+ENTRY: Final = RecipeEntry(
+    name="svd",
+    parameters=SVDParameters,
+    make=SVD,
+    half="client_sdk.training.factors:half",
+    needs=frozenset({"clear contributions"}),
+    why_not="each client's factors U and V must be multiplied before they are added, which is not possible with "
+    "encrypted or masked factors, and compressing the sum again would need the SVD of an encrypted matrix, an open "
+    "problem (Nguyen et al., WWW 2024, section 3.2 and appendix C)",
+    source="Nguyen et al., WWW 2024, section 3.2",
+)

@@ -1,52 +1,65 @@
-"""Mechanisms by name. A mechanism is imported on first use, so that a plain client needs no HE library."""
+"""Mechanisms by name: ours, and those of installed packages (`protocols.plugins`).
+
+A mechanism is imported on first use, so that a plain client needs no HE library.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
+from functools import cache
 from typing import Final, cast
 
 from pydantic import BaseModel
 
 from protocols.errors import ParameterError
+from protocols.plugins import MECHANISM_GROUP, load, places
 from protocols.sums.base import Mechanism
+from protocols.sums.entry import MechanismEntry
 
-__all__ = ["MECHANISMS", "PARAMETERS", "mechanism", "parameters_of"]
+__all__ = ["OWN", "mechanism", "mechanism_entry", "mechanisms", "parameters_of"]
 
-MECHANISMS: Final[dict[str, str]] = {
-    "ckks": "protocols.sums.ckks.mechanism:CKKS",
-    "masked": "protocols.sums.masked.mechanism:MASKED",
-    "oneshot": "protocols.sums.oneshot.mechanism:ONESHOT",
-    "paillier": "protocols.sums.paillier.mechanism:PAILLIER",
-    "plain": "protocols.sums.plain:PLAIN",
+OWN: Final[dict[str, str]] = {
+    name: f"protocols.sums.entries:{name.upper()}" for name in ("ckks", "masked", "oneshot", "paillier", "plain")
 }
-"""Name -> "module:attribute" of the mechanism."""
+"""Our mechanisms: name -> "module:attribute" of the entry, as pyproject.toml declares them."""
 
-PARAMETERS: Final[dict[str, str]] = {
-    "ckks": "protocols.sums.ckks.parameters:CkksParameters",
-    "masked": "protocols.sums.masked.parameters:MaskedParameters",
-    "oneshot": "protocols.sums.oneshot.parameters:OneshotParameters",
-    "paillier": "protocols.sums.paillier.parameters:PaillierParameters",
-}
-"""Name -> "module:class" of the model of its parameters. A mechanism that is not listed has none."""
+
+def mechanisms() -> dict[str, str]:
+    """Return name -> "module:attribute" of the entry of every mechanism that is installed, sorted by name."""
+    return places(MECHANISM_GROUP, OWN)
+
+
+@cache
+def _loaded(name: str, place: str) -> MechanismEntry:
+    found = load(place)
+    if not isinstance(found, MechanismEntry) or found.name != name:
+        raise ParameterError(f"{place} is no entry of a mechanism called {name!r}")
+    return found
+
+
+def mechanism_entry(name: str, version: int | None = None) -> MechanismEntry:
+    """Return the entry of the mechanism called `name`.
+
+    version: the version that the other side has; None where there is no other side. Raises `ParameterError` for an
+    unknown name (the text lists the known ones), an entry that cannot be loaded, and another version.
+    """
+    found = mechanisms()
+    if name not in found:
+        raise ParameterError(f"unknown mechanism: choose one of {', '.join(found)}")
+    entry = _loaded(name, found[name])
+    if version not in (None, entry.version):
+        raise ParameterError(
+            f"mechanism {name!r} has version {version} on the other side and {entry.version} here: install the same "
+            "version of its package on both"
+        )
+    return entry
 
 
 def mechanism(name: str) -> Mechanism:
     """Return the mechanism called `name`; `ParameterError` for an unknown name lists the known ones."""
-    return cast(Mechanism, _loaded(MECHANISMS[_known(name)]))
+    return cast(Mechanism, load(mechanism_entry(name).mechanism))
 
 
 def parameters_of(name: str) -> type[BaseModel] | None:
     """Return the model of a mechanism's parameters, None if it has none; `ParameterError` for an unknown name."""
-    place = PARAMETERS.get(_known(name))
-    return None if place is None else cast(type[BaseModel], _loaded(place))
-
-
-def _known(name: str) -> str:
-    if name not in MECHANISMS:
-        raise ParameterError(f"unknown mechanism: choose one of {', '.join(sorted(MECHANISMS))}")
-    return name
-
-
-def _loaded(place: str) -> object:
-    module, attribute = place.split(":")
-    return getattr(import_module(module), attribute)
+    place = mechanism_entry(name).parameters
+    return None if place is None else cast(type[BaseModel], load(place))

@@ -8,7 +8,7 @@ B is redrawn each round and broadcast as 32 bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,11 @@ from pydantic import Field, model_validator
 
 from protocols.crypto.public_random import normals
 from protocols.recipes.base import RoundSpec
+from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.item_counts import BiasedParameters
 from protocols.recipes.rows import RowRecipe
 
-__all__ = ["CoLR", "CoLRParameters", "shared_projection"]
+__all__ = ["ENTRY", "CoLR", "CoLRParameters", "shared_projection"]
 
 
 class CoLRParameters(BiasedParameters):
@@ -64,3 +65,12 @@ class CoLR(RowRecipe):
         """Return A B, float64 (items, dim), with A[i] = sum of A_u[i] / number of clients that touched i."""
         projection = shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
         return np.asarray(self.mean_update(total) @ projection.astype(np.float64))
+
+
+ENTRY: Final = RecipeEntry(
+    name="colr",
+    parameters=CoLRParameters,
+    make=CoLR,
+    half="client_sdk.training.factors:half",
+    source="Nguyen et al., WWW 2024, eq. 5 to 7",
+)

@@ -10,6 +10,7 @@ the client's columns.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from protocols.crypto.public_random import permutation, uniforms
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.recipes.base import RoundSpec, Update
 from protocols.recipes.colr.colr import CoLRParameters, shared_projection
+from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import (
     clip_blocks,
     count_segment,
@@ -26,7 +28,7 @@ from protocols.recipes.factors import (
 )
 from protocols.recipes.rows import FactorRecipe
 
-__all__ = ["SCoLR", "SCoLRParameters", "client_columns"]
+__all__ = ["ENTRY", "SCoLR", "SCoLRParameters", "client_columns"]
 
 
 class SCoLRParameters(CoLRParameters):
@@ -87,3 +89,12 @@ class SCoLR(FactorRecipe):
         sums, counts = total.reshape(2, p.rank, p.items)
         mean = (sums / np.maximum(counts, 1.0)).T
         return np.asarray(mean @ shared_projection(spec.seed, p.rank, p.dim).astype(np.float64))
+
+
+ENTRY: Final = RecipeEntry(
+    name="scolr",
+    parameters=SCoLRParameters,
+    make=SCoLR,
+    half="client_sdk.training.factors:half",
+    source="Nguyen et al., WWW 2024, section 4.3",
+)

@@ -37,6 +37,7 @@ from protocols.crypto.public_random import normals, uniforms
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout, whole_route
 from protocols.recipes.base import ItemParameters, ModelState, RoundSpec
+from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import round_spec
 from protocols.recipes.fair.averaging import GroupSum, Mixing, average_table
 from protocols.recipes.fair.state import (
@@ -54,7 +55,7 @@ from protocols.recipes.fair.state import (
 from protocols.recipes.fair.subspaces import bucket_counts, chunks, hash_key, means
 from protocols.recipes.weighted import UPDATE, WEIGHT, weigh, weight_of, weighted_block
 
-__all__ = ["Fair", "FairParameters", "dense_length"]
+__all__ = ["ENTRY", "Fair", "FairParameters", "dense_length"]
 
 MOST_HALVINGS: Final = 20
 _INITIAL_SCALE: Final = 0.01
@@ -327,3 +328,13 @@ def _initial_dense(task_seed: bytes, dim: int) -> NDArray[np.float32]:
     mlp, prediction = np.split(weights, [2 * dim * dim])
     layers = (np.sqrt(6 / (3 * dim)) * mlp, np.zeros(dim), np.sqrt(6 / (2 * dim + 1)) * prediction)
     return np.concatenate(layers).astype(np.float32)
+
+
+ENTRY: Final = RecipeEntry(
+    name="fair",
+    parameters=FairParameters,
+    make=Fair,
+    half="client_sdk.training.fair:half",
+    needs=frozenset({"dense", "device groups"}),
+    source="Desai et al., 2023, Algorithm 1. Guide: [FAIR](fair.md)",
+)

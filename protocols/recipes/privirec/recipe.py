@@ -32,13 +32,14 @@ from numpy.typing import NDArray
 from protocols.errors import ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.recipes.base import ModelState, RoundSpec, SingleGroupRecipe
+from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import round_spec
 from protocols.recipes.privirec.parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
 from protocols.recipes.privirec.spectrum import captured, iterate, relative_change, ritz, start_basis
 from protocols.recipes.privirec.state import PriviRecState, StateForm, privirec_state
 from protocols.recipes.privirec.triangle import triangle_length
 
-__all__ = ["PriviRec", "PriviRecK", "Sum"]
+__all__ = ["PRIVIREC", "PRIVIREC_K", "PriviRec", "PriviRecK", "Sum"]
 
 Sum = Literal["degrees", "iteration", "gram"]
 
@@ -218,3 +219,22 @@ class PriviRec(PriviRecK):
     def warnings(self) -> tuple[str, ...]:
         """Return what the Gram matrix reveals, then what the other sums reveal."""
         return (f"{GRAM_REVEALS[0].upper()}{GRAM_REVEALS[1:]}.", *super().warnings())
+
+
+_SOURCE: Final = '"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](privirec.md)'
+PRIVIREC: Final = RecipeEntry(
+    name="privirec",
+    parameters=PriviRecParameters,
+    make=PriviRec,
+    half="client_sdk.training.privirec:half",
+    needs=frozenset({"dense", "frozen cohort"}),
+    source=_SOURCE,
+)
+PRIVIREC_K: Final = RecipeEntry(
+    name="privirec-k",
+    parameters=PriviRecKParameters,
+    make=PriviRecK,
+    half="client_sdk.training.privirec:half",
+    needs=frozenset({"dense", "frozen cohort"}),
+    source=_SOURCE,
+)

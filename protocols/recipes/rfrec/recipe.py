@@ -36,12 +36,23 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
 from protocols.privacy.laplace import privatise
 from protocols.recipes.base import FactorState, ModelState, RoundSpec, SingleGroupRecipe
+from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import decode_factors, encode_factors, round_spec
 from protocols.recipes.rfrec.coins import Stretch, stretches
 from protocols.recipes.rfrec.means import means_layout
 from protocols.recipes.rfrec.parameters import RFRecFParameters, RFRecParameters
 
-__all__ = ["INITIAL_STD", "RFRec", "RFRecF", "RFRecFState", "RFRecMeansState", "RFRecState", "rfrec_state"]
+__all__ = [
+    "INITIAL_STD",
+    "RFREC",
+    "RFRECF",
+    "RFRec",
+    "RFRecF",
+    "RFRecFState",
+    "RFRecMeansState",
+    "RFRecState",
+    "rfrec_state",
+]
 
 INITIAL_STD: Final = 0.01
 """Standard deviation of the initial average: N(0, 10^-4), Algorithm 1, line 3."""
@@ -263,3 +274,19 @@ class RFRecF(RFRec):
 
     def _state(self, number: int, sum_index: int, factors: NDArray[np.float32], extra: bytes) -> RFRecState:
         return RFRecFState(number, factors, sum_index, extra)
+
+
+RFREC: Final = RecipeEntry(
+    name="rfrec",
+    parameters=RFRecParameters,
+    make=RFRec,
+    half="client_sdk.training.rfrec:half",
+    source="Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](rfrec.md)",
+)
+RFRECF: Final = RecipeEntry(
+    name="rfrecf",
+    parameters=RFRecFParameters,
+    make=RFRecF,
+    half="client_sdk.training.rfrec:half",
+    source="Liu et al., CIKM 2024, Algorithm 2. Guide: [RFRec](rfrec.md)",
+)

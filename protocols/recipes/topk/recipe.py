@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,12 @@ from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
 from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
+from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import FactorParameters, advance, count_segment, decode_factors, dense_rows, mean_rows
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
 
-__all__ = ["OwnTopK", "Sending", "SharedTopK", "TopKParameters", "TopKRecipe", "TopKState", "top_k"]
+__all__ = ["ENTRY", "OwnTopK", "Sending", "SharedTopK", "TopKParameters", "TopKRecipe", "TopKState", "top_k"]
 
 
 class TopKParameters(FactorParameters):
@@ -307,3 +308,16 @@ def _shared_layout(parameters: TopKParameters, kept: int) -> VectorLayout:
 def _own_layout(entries: int, clip: float, kept: int) -> VectorLayout:
     entry = Block("entry", (Segment("update", 1, clip), count_segment(1)))
     return VectorLayout((entry,) * entries, chosen=kept)
+
+
+ENTRY: Final = RecipeEntry(
+    name="topk",
+    parameters=TopKParameters,
+    make=top_k,
+    half="client_sdk.training.topk:half",
+    needs=frozenset({"single entries"}),
+    why_not="Top-K adds single entries at positions that the client chooses, but a ciphertext holds thousands of "
+    "values that can only be added position by position (Nguyen et al., WWW 2024, appendix C); 'colr' and 'scolr' send "
+    "as few values, in one vector",
+    source="Aji and Heafield, EMNLP 2017; Nguyen et al., WWW 2024, section 5.2. Guide: [Top-K](topk.md)",
+)

@@ -14,10 +14,13 @@ from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import MechanismChoice, RecipeChoice, Schedule, TaskView
 from protocols.recipes.base import MAX_ITEMS
-from protocols.recipes.registry import RECIPES, recipe
+from protocols.recipes.registry import OWN as RECIPES
+from protocols.recipes.registry import recipe, recipe_entry
 
 LIMIT = Policy().max_model_bytes
+ITEMS = {name: {"items": MAX_ITEMS} for name in RECIPES if recipe_entry(name).has_items}
 SMALL: dict[str, dict[str, Any]] = {
+    "arrays": {"shapes": {"a": [30, 4]}, "rows": ["a"], "optimiser": "adam"},
     "fair": {"dim": 4, "capacities": [0, 2]},
     "privirec": {"components": 2, "reveal_gram": True},
     "privirec-k": {"components": 2},
@@ -26,6 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 """Parameters of small models, beside the number of items; the defaults for the other recipes."""
 HUGE: dict[str, dict[str, Any]] = {
+    "arrays": {"shapes": {"a": [2**26, 4]}, "optimiser": "adam"},
     "colr": {"dim": 4096},
     "fair": {"dim": 200, "capacities": [0, 1]},
     "fedmf": {"dim": 4096},
@@ -75,7 +79,7 @@ def peak_of(view: TaskView, limit: int | None) -> int:
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_attack_a_task_claims_a_huge_model(name: str) -> None:
     """The largest parameters that a recipe allows cost the client almost nothing."""
-    view = view_of(name, {"items": MAX_ITEMS, **HUGE[name]})
+    view = view_of(name, {**ITEMS.get(name, {}), **HUGE[name]})
     assert model_bytes(recipe(view.recipe.name, view.recipe.parameters)) > LIMIT
     assert peak_of(view, LIMIT) < 1 << 20
     with pytest.raises(PolicyRefused):
@@ -128,7 +132,7 @@ def test_the_default_admits_the_largest_data_sets_of_the_papers(name: str, param
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_no_sum_or_state_is_longer_than_stated(name: str) -> None:
-    made = recipe(name, {"items": 30, **SMALL.get(name, {})})
+    made = recipe(name, ({"items": 30} if name in ITEMS else {}) | SMALL.get(name, {}))
     sums = getattr(made, "steps", 2 * made.device_groups)
     assert max(made.layout(index).length for index in range(1, sums + 1)) == made.longest_vector()
     assert max(made.state_bytes(index) for index in range(1, sums + 1)) <= made.longest_state_bytes()

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.layout import VectorLayout
 from protocols.recipes.base import Recipe, RoundSpec, Update
 from protocols.recipes.colr.colr import shared_projection
 from protocols.recipes.colr.scolr import client_columns
-from protocols.recipes.registry import check_combination, recipe
+from protocols.recipes.registry import recipe
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, RANK = 30, 8, 4

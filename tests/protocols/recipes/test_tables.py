@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from protocols.combinations import carriers, check_combination
 from protocols.errors import CombinationError
-from protocols.recipes.registry import CARRIERS, RECIPES, check_combination, recipe
-from protocols.sums.registry import MECHANISMS
+from protocols.recipes.registry import OWN as RECIPES
+from protocols.recipes.registry import recipe
+from protocols.sums.registry import OWN as MECHANISMS
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("README.md", "docs/architecture.md")
@@ -25,9 +27,14 @@ CONSENT = {"privirec": {"reveal_gram": True}}
 OWN_SUPPORT = {"support": "own", "reveal_indices": True}
 
 
+def size(name: str, items: int) -> dict[str, Any]:
+    """Parameters of a model of this size."""
+    return {"shapes": {"table": [items, 4]}} if name == "arrays" else {"items": items}
+
+
 def can_run(name: str, mechanism: str, items: int, **parameters: Any) -> bool:
     try:
-        check_combination(recipe(name, {"items": items, **CONSENT.get(name, {}), **parameters}), mechanism)
+        check_combination(recipe(name, {**size(name, items), **CONSENT.get(name, {}), **parameters}), mechanism)
     except CombinationError:
         return False
     return True
@@ -82,4 +89,4 @@ def test_the_tables_have_a_column_for_every_mechanism() -> None:
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_a_recipes_carriers_are_the_mechanisms_that_take_it(name: str) -> None:
-    assert {mechanism for mechanism in COLUMNS if can_run(name, mechanism, items=SMALL)} == set(CARRIERS[name])
+    assert {mechanism for mechanism in COLUMNS if can_run(name, mechanism, items=SMALL)} == set(carriers(name))

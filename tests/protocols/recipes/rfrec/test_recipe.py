@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from protocols.combinations import check_combination
 from protocols.errors import CodecError, ParameterError
-from protocols.recipes.registry import check_combination, recipe
+from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec.coins import Stretch
 from protocols.recipes.rfrec.recipe import RFRec, RFRecF, RFRecState
 
@@ -162,5 +163,5 @@ def test_wrong_parameters_name_what_is_wrong(name: str, changes: dict[str, Any],
 
 @pytest.mark.parametrize("name", NAMES)
 def test_carriers(name: str) -> None:
-    for mechanism in ("plain", "ckks", "masked"):
+    for mechanism in ("plain", "ckks", "masked", "paillier"):
         check_combination(make(name), mechanism)

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.recipes.base import FactorState, Update
-from protocols.recipes.registry import check_combination, recipe
+from protocols.recipes.registry import recipe
 from protocols.recipes.topk.recipe import OwnTopK, SharedTopK, TopKRecipe, TopKState
 from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
 

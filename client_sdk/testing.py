@@ -1,0 +1,224 @@
+"""Tests that every recipe must pass, for the tests of packages that add one. Needs pytest.
+
+class TestPopularity(RecipeConformance):
+    name = "popularity"
+    parameters = {"items": 30}
+
+Override `interactions` for a recipe that learns from something else than items, and `training` for quick settings.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from client_sdk.history import History
+from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig
+from client_sdk.training.registry import client_half
+from protocols.combinations import carriers, check_combination
+from protocols.errors import CodecError, HushRecError, ParameterError
+from protocols.layout import VectorLayout
+from protocols.recipes.base import ItemParameters, ModelState, Recipe, RoundSpec, main_layout
+from protocols.recipes.registry import recipe, recipe_entry
+from protocols.sums.base import plan_sum
+from protocols.sums.registry import mechanism as find_mechanism
+
+__all__ = ["RecipeConformance"]
+
+_SEED = bytes(range(32))
+
+
+class RecipeConformance:
+    """Inherit it with the name and small parameters of a recipe; pytest runs every test.
+
+    clients: contributions of a sum. sums: sums that are played. mechanisms: those over which a sum is compared with the
+    plain one; None for CKKS, if it carries the recipe. Masked and one-shot sums use the plans of the others.
+    """
+
+    name: ClassVar[str]
+    parameters: ClassVar[Mapping[str, Any]]
+    clients: ClassVar[int] = 5
+    sums: ClassVar[int] = 3
+    training: ClassVar[TrainingConfig | None] = None
+    mechanisms: ClassVar[tuple[str, ...] | None] = None
+
+    def make(self) -> Recipe:
+        """Return the recipe."""
+        return recipe(self.name, self.parameters)
+
+    def half(self, made: Recipe) -> ClientHalf:
+        """Return the client half."""
+        return client_half(made, self.training)
+
+    def interactions(self, made: Recipe, client: int) -> object:
+        """Return what the client passes to `take_part`: by default rated items, alike in every call."""
+        parameters = made.parameters
+        assert isinstance(parameters, ItemParameters), "override interactions: the model has no numbered items"
+        rng = np.random.default_rng(client)
+        items = rng.choice(parameters.items, max(1, parameters.items // 3), replace=False).astype(np.int32)
+        return History(items, rng.integers(1, 6, items.size).astype(np.float32))
+
+    # --- one sum -------------------------------------------------------------------------------------------------
+
+    def _history(self, made: Recipe, client: int) -> History:
+        half, given = self.half(made), self.interactions(made, client)
+        if isinstance(half, ReadsInteractions):
+            return half.read(given)
+        assert isinstance(given, History)
+        return given
+
+    def _contribute(self, made: Recipe, spec: RoundSpec, state: ModelState, client: int) -> LocalResult:
+        half, rng = self.half(made), np.random.default_rng([client, spec.number])
+        view = made.view(state, made.device_group_of(spec.sum_index))
+        kept = half.initial_client_state(rng)
+        return half.contribute(spec, f"c_{client}", view, self._history(made, client), kept, rng)
+
+    def _sum(self, made: Recipe, spec: RoundSpec, state: ModelState, mechanism: str) -> NDArray[np.float64]:
+        """Return the opened sum of all clients, as a task with default parameters computes it."""
+        how = find_mechanism(mechanism)
+        plan = plan_sum(how, {}, made.layout(spec.sum_index), self.clients, main_layout(made))
+        keyring, sealed = how.generate_keyring(plan) if how.needs_keyring else None, []
+        for client in range(self.clients):
+            route = made.route(spec, f"c_{client}")
+            blocks = self._contribute(made, spec, state, client).blocks
+            sealed.append((route, how.seal(plan, route, blocks, keyring)))
+        aggregate = how.release(plan, how.fold(plan, None, sealed))
+        return how.open(plan, aggregate, self.clients, keyring)
+
+    def _states(self, made: Recipe, mechanism: str = "plain") -> list[ModelState]:
+        """Return the initial state and those after each of `sums` sums, fewer if the model is done before."""
+        states = [made.initial_state(_SEED)]
+        for number in range(1, self.sums + 1):
+            if made.is_done(states[-1]):
+                break
+            spec = made.round_spec(_SEED, number)
+            total = self._sum(made, spec, states[-1], mechanism)
+            states.append(made.absorb(states[-1], spec, total, self.clients))
+        return states
+
+    # --- tests ---------------------------------------------------------------------------------------------------
+
+    def test_it_is_registered_under_its_name_and_its_parameters_are_checked(self) -> None:
+        entry, made = recipe_entry(self.name), self.make()
+        assert (entry.name, made.name) == (self.name, self.name) and entry.version >= 1
+        assert isinstance(made.parameters, entry.parameters)
+        again = recipe(self.name, made.parameters.model_dump(mode="json"))
+        assert again.parameters == made.parameters
+        with pytest.raises(ParameterError, match="no_such_parameter"):
+            recipe(self.name, {**self.parameters, "no_such_parameter": 1})
+
+    def test_it_can_be_combined_with_the_mechanisms_that_its_entry_allows(self) -> None:
+        allowed = carriers(self.name)
+        assert "plain" in allowed
+        check_combination(self.make(), "plain")
+
+    def test_all_parties_compute_the_same_layouts_routes_and_rounds(self) -> None:
+        one, other = self.make(), self.make()
+        for number in range(1, self.sums + 1):
+            spec, layout = one.round_spec(_SEED, number), one.layout(number)
+            assert spec == other.round_spec(_SEED, number)
+            assert layout == other.layout(number) and hash(layout) == hash(other.layout(number))
+            assert layout.length <= one.longest_vector()
+            route = one.route(spec, "c_1")
+            assert route == other.route(spec, "c_1")
+            layout.check_route(route)
+            if layout.repeated:
+                assert one.frozen_cohort, "only a frozen cohort sums the same data again"
+        retried = one.round_spec(_SEED, 2, 1)
+        assert (retried.number, retried.sum_index) == (2, 1) and retried.seed == one.round_spec(_SEED, 2).seed
+
+    def test_contributions_fit_their_route_and_keep_their_clips(self) -> None:
+        made = self.make()
+        for state, number in zip(self._states(made), range(1, self.sums + 1), strict=False):
+            if made.is_done(state):
+                break
+            spec, layout = made.round_spec(_SEED, number), made.layout(number)
+            route = made.route(spec, "c_0")
+            local = self._contribute(made, spec, state, 0)
+            assert local.clipped >= 0 and 0 < local.scaled <= 1
+            if layout.chosen:
+                continue  # the mechanism checks the blocks that a contribution names
+            vector = np.concatenate(list(local.blocks))
+            bounds = layout.contribution_bounds(route)
+            assert vector.shape == bounds.shape and np.isfinite(vector).all()
+            assert (np.abs(vector) <= bounds * (1 + 2**-22)).all()
+            self._check_counts(layout, route, local)
+
+    @staticmethod
+    def _check_counts(layout: VectorLayout, route: Any, local: LocalResult) -> None:
+        for block, values in zip(layout.contribution_blocks(route), local.blocks, strict=True):
+            counts = values[block.integral_mask()]
+            assert np.array_equal(counts, np.rint(counts)) and (counts >= 0).all()
+
+    def test_a_state_has_its_stated_length_and_survives_encoding(self) -> None:
+        made = self.make()
+        for state in self._states(made)[1:]:
+            number, body = state.round_number, made.encode_state(state)
+            assert len(body) == made.state_bytes(number) <= made.longest_state_bytes()
+            again = made.decode_state(number, body)
+            assert made.encode_state(again) == body and again.round_number == number
+            for wrong in (body[:-1], body + b"\0", b""):
+                with pytest.raises(CodecError):
+                    made.decode_state(number, wrong)
+            for group in range(made.device_groups):
+                seen = made.encode_view(made.view(state, group), group)
+                assert len(seen) == made.view_bytes(number, group)
+                assert made.encode_view(made.decode_view(number, seen, group), group) == seen
+
+    def test_absorbing_is_a_function_of_its_arguments_and_a_round_is_absorbed_once(self) -> None:
+        made = self.make()
+        spec, before = made.round_spec(_SEED, 1), made.initial_state(_SEED)
+        held = made.encode_state(before)
+        total = self._sum(made, spec, before, "plain")
+        summed = total.copy()
+        before.freeze()
+        one, other = (made.absorb(before, spec, total, self.clients) for _ in range(2))
+        assert one.round_number == 1 and made.encode_state(one) == made.encode_state(other)
+        assert made.encode_state(before) == held and np.array_equal(total, summed), "the arguments were changed"
+        with pytest.raises(ParameterError):
+            made.absorb(one, spec, total, self.clients)
+
+    def test_encrypted_and_plain_sums_train_the_same_model(self) -> None:
+        made = self.make()
+        chosen = self.mechanisms if self.mechanisms is not None else ("ckks",)
+        spec, state = made.round_spec(_SEED, 1), made.initial_state(_SEED)
+        plain = self._sum(made, spec, state, "plain")
+        for name in chosen:
+            if name in carriers(self.name):
+                layout = made.layout(1)
+                plan = plan_sum(find_mechanism(name), {}, layout, self.clients, main_layout(made))
+                error = plan.predicted_error + 1e-6 * max(1.0, float(np.abs(plain).max(initial=0.0)))
+                np.testing.assert_allclose(self._sum(made, spec, state, name), plain, atol=error, rtol=0)
+
+    def test_the_report_holds_numbers_and_warnings_are_sentences(self) -> None:
+        made = self.make()
+        for state in self._states(made):
+            assert all(np.isfinite(value) for value in made.report(state).values())
+        assert all(text.strip() and text == text.strip() for text in made.warnings())
+
+    def test_states_are_frozen_and_pass_between_processes(self) -> None:
+        made = self.make()
+        last = self._states(made)[-1]
+        last.freeze()
+        assert made.encode_state(pickle.loads(pickle.dumps(last))) == made.encode_state(last)  # noqa: S301 - our own bytes
+        arrays = [getattr(last, field.name) for field in fields(last)]
+        assert not any(array.flags.writeable for array in arrays if isinstance(array, np.ndarray))
+
+    def test_scores_are_one_number_an_item_or_refused(self) -> None:
+        made = self.make()
+        half, state = self.half(made), self._states(made)[-1]
+        if not recipe_entry(self.name).has_items:
+            with pytest.raises(HushRecError):
+                half.scores(state, {}, History(np.zeros(0, np.int32)))
+            return
+        assert isinstance(made.parameters, ItemParameters)
+        rng, history = np.random.default_rng(0), self._history(made, 0)
+        view, spec = made.view(state, 0), made.round_spec(_SEED, max(1, state.round_number))
+        scores = half.scores(view, half.prepare(spec, view, history, rng), history)
+        assert scores.shape == (made.parameters.items,) and np.isfinite(scores).all()

@@ -1,0 +1,136 @@
+"""The client side of recipe `arrays`: the application trains its own model, in a function or in a loop of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.errors import RoundLost
+from client_sdk.history import History
+from client_sdk.local_state.client_state import ClientState
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
+from protocols.errors import ParameterError
+from protocols.recipes.arrays.recipe import Arrays
+from protocols.recipes.arrays.update import Contribution, Update, contribution
+from protocols.recipes.base import ModelState, RoundSpec
+
+__all__ = ["ArraysHalf", "ArraysRound", "OwnTrainer", "Trainer", "half"]
+
+
+class ArraysRound:
+    """One round that asks this client for an update.
+
+    number: number of the round.
+    """
+
+    def __init__(self, recipe: Arrays, number: int, state: ModelState) -> None:
+        self.number = number
+        self._recipe, self._state = recipe, state
+        self._made: Contribution | None = None
+        self._weight = 1.0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.number}>"
+
+    def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """Return the arrays of the newest model, float32, by name: copies that may be changed."""
+        return {name: array.copy() for name, array in self._recipe.arrays(self._state).items()}
+
+    def contribute(self, update: Update, weight: float | None = None) -> None:
+        """Set this client's update: the change of each array, by name, such as new minus `arrays()`.
+
+        An array that is summed by rows may be given as `Rows`, or whole: rows of zeros are then not touched. weight:
+        number of examples, in tasks with `max_weight`. Clipped values are counted in the round's report. Raises
+        `ParameterError`, naming the array, for an unknown name, a missing array, another shape, a dtype that is not
+        floating, and values that are not finite; nothing is sealed then, and another update may be given. Raises
+        `RoundLost` when called a second time.
+        """
+        self._give(self._checked(update, weight), weight)
+
+    def _checked(self, update: Update, weight: float | None) -> Contribution:
+        if self._made is not None:
+            raise RoundLost(f"an update was given for round {self.number} already")
+        return contribution(self._recipe.parameters, update, weight)
+
+    def _give(self, made: Contribution, weight: float | None) -> None:
+        self._made, self._weight = made, 1.0 if weight is None else weight
+
+    def result(self, client_state: ClientState) -> LocalResult:
+        """Return the update as the result of a round; `RoundLost` if none was given."""
+        if self._made is None:
+            raise RoundLost(f"no update was given for round {self.number}")
+        made = self._made
+        return LocalResult([made.vector], made.clipped, client_state, nan, round(self._weight), scaled=made.scaled)
+
+
+Trainer = Callable[[ArraysRound], None]
+"""Trains on `round.arrays()` and calls `round.contribute`. Errors that it raises end the client's part in the task."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTrainer(History):
+    """A trainer in place of interactions: the application keeps its data to itself."""
+
+    items: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    trainer: Trainer = field(kw_only=True)
+
+    def __len__(self) -> int:
+        return 1  # something to train on, of which only the trainer knows how much
+
+    def __repr__(self) -> str:
+        return "OwnTrainer()"
+
+
+@dataclass(frozen=True)
+class ArraysHalf:
+    """Calls the application's trainer. Nothing is kept on the device."""
+
+    recipe: Arrays
+
+    def read(self, interactions: object) -> OwnTrainer:
+        """Return what `take_part` was given, which must be a function; `ParameterError` for anything else."""
+        if isinstance(interactions, OwnTrainer):
+            return interactions
+        if not callable(interactions):
+            raise ParameterError(
+                "a task of recipe 'arrays' trains the application's own model: pass a function that takes a round, or "
+                "use task.rounds()"
+            )
+        return OwnTrainer(trainer=interactions)
+
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+        """Return nothing: the client keeps no state."""
+        return {}
+
+    def contribute(
+        self,
+        spec: RoundSpec,
+        client_id: str,
+        state: ModelState,
+        history: History,
+        client_state: ClientState,
+        rng: np.random.Generator,
+        excluded: NDArray[np.int32] | None = None,
+    ) -> LocalResult:
+        """Return the update that the trainer gives; `RoundLost` if it gives none."""
+        asked = ArraysRound(self.recipe, spec.number, state)
+        self.read(history).trainer(asked)
+        return asked.result(client_state)
+
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+        """Return nothing."""
+        return {}
+
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
+        """Raise `ParameterError`: only the application knows what its arrays mean."""
+        raise ParameterError("the arrays are the application's own model: take them with task.arrays()")
+
+
+def half(recipe: Arrays, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+    """Return the client half; `ParameterError` for settings that the recipe does not have."""
+    refuse_settings(recipe, training, graph_filter, "the application itself trains in recipe {}")
+    return ArraysHalf(recipe)

@@ -1,0 +1,3 @@
+"""Recipe `popularity`, an example of a recipe in a package of its own."""
+
+from __future__ import annotations

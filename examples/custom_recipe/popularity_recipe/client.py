@@ -1,0 +1,57 @@
+"""The client side of Popularity: nothing is trained; the client says which items it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.history import History
+from client_sdk.local_state.client_state import ClientState
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
+from popularity_recipe.popularity import Popularity, popularity_state
+from protocols.recipes.base import ModelState, RoundSpec
+
+__all__ = ["PopularityHalf", "half"]
+
+
+@dataclass(frozen=True)
+class PopularityHalf:
+    """A contribution is the client's 0/1 vector; the score of an item is its share."""
+
+    recipe: Popularity
+
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+        """Return nothing: the client keeps no state."""
+        return {}
+
+    def contribute(
+        self,
+        spec: RoundSpec,
+        client_id: str,
+        state: ModelState,
+        history: History,
+        client_state: ClientState,
+        rng: np.random.Generator,
+        excluded: NDArray[np.int32] | None = None,
+    ) -> LocalResult:
+        """Return 1 for each item of the history, 0 for the others."""
+        own = np.zeros(self.recipe.parameters.items)
+        own[history.items] = 1.0
+        return LocalResult([own], clipped=0, client_state=client_state, loss=nan, samples=len(history))
+
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+        """Return nothing: scores need no client state."""
+        return {}
+
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
+        """Return each item's share, float32 (items,)."""
+        return popularity_state(state).shares
+
+
+def half(recipe: Popularity, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+    """Return the client half; `ParameterError` for settings that the recipe does not have."""
+    refuse_settings(recipe, training, graph_filter, "recipe {} trains nothing")
+    return PopularityHalf(recipe)

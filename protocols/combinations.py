@@ -1,0 +1,61 @@
+"""Which recipe can be combined with which mechanism: what the one needs, the other must carry."""
+
+from __future__ import annotations
+
+from protocols.errors import CombinationError
+from protocols.layout import VectorLayout
+from protocols.recipes.base import Recipe
+from protocols.recipes.registry import recipe_entry
+from protocols.sums.entry import MechanismEntry
+from protocols.sums.registry import mechanism_entry, mechanisms
+
+__all__ = ["carriers", "check_combination"]
+
+
+def carriers(recipe: str) -> frozenset[str]:
+    """Return the names of the mechanisms that can carry a recipe (the table of the architecture page).
+
+    Raises `ParameterError` for an unknown recipe.
+    """
+    needs = recipe_entry(recipe).needs
+    return frozenset(name for name in mechanisms() if needs <= mechanism_entry(name).carries)
+
+
+def check_combination(what: Recipe | str, mechanism: str) -> None:
+    """Raise `CombinationError` with the reason if the recipe cannot be combined with the mechanism.
+
+    what: a recipe's name, checked by its capabilities alone, or a recipe, checked with its parameters too: they
+    determine the length of the sum and whether routes are public. Raises `ParameterError` for unknown names.
+    """
+    name = what if isinstance(what, str) else what.name
+    own, how = recipe_entry(name), mechanism_entry(mechanism)
+    missing = sorted(own.needs - how.carries)
+    if missing:
+        why = own.why_not or f"it needs {', '.join(missing)}, which this mechanism does not carry"
+        raise CombinationError(
+            f"recipe {name!r} cannot be combined with {mechanism!r}: {why}; choose one of: "
+            f"{', '.join(sorted(carriers(name)))}"
+        )
+    if not isinstance(what, str):
+        layout = what.layout(what.main_sum)
+        if mechanism == "masked" and what.frozen_cohort != layout.repeated:
+            raise CombinationError(f"recipe {name!r}: a frozen cohort and layouts that are `repeated` go together")
+        _check_layout(name, how, layout)
+
+
+def _check_layout(name: str, how: MechanismEntry, layout: VectorLayout) -> None:
+    if layout.chosen and "chosen blocks" not in how.carries:
+        able = sorted(other for other in carriers(name) if "chosen blocks" in mechanism_entry(other).carries)
+        raise CombinationError(
+            f"recipe {name!r} cannot be combined with {how.name!r} with these parameters: contributions choose "
+            "their positions, and this mechanism adds vectors position by position; set support to 'shared', or choose "
+            f"one of: {', '.join(able)}"
+        )
+    size, most = (len(layout.blocks), how.most_chosen) if layout.chosen else (layout.length, how.most_values)
+    if most is not None and size > most:
+        what = "blocks that share no ciphertext" if layout.chosen else "values"
+        raise CombinationError(
+            f"recipe {name!r} with these parameters sums {size:,} {what}; {how.too_large or 'this is too large'}, "
+            f"up to {most:,}: lower the rank or share, set support to 'shared', or choose one of: "
+            f"{', '.join(sorted(carriers(name) - {how.name}))}"
+        )

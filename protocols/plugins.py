@@ -1,0 +1,56 @@
+"""Recipes and mechanisms of other packages, found by entry points.
+
+[project.entry-points."hushrec.recipes"]
+popularity = "my_package.popularity:ENTRY"
+
+The value names an entry: a `RecipeEntry` or a `MechanismEntry`. Ours are declared in the same way. They are also listed
+in the package, so that they are found where HushRec runs from a checkout that was not installed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Final
+
+from protocols.errors import ParameterError
+
+__all__ = ["MECHANISM_GROUP", "RECIPE_GROUP", "load", "places"]
+
+RECIPE_GROUP: Final = "hushrec.recipes"
+MECHANISM_GROUP: Final = "hushrec.mechanisms"
+
+
+@cache
+def _found(group: str) -> tuple[tuple[str, str], ...]:
+    return tuple((point.name, point.value) for point in entry_points(group=group))
+
+
+def places(group: str, own: Mapping[str, str]) -> dict[str, str]:
+    """Return name -> "module:attribute" of every entry, ours (`own`) and those of installed packages, sorted by name.
+
+    Raises `ParameterError` if two packages define one name: which of them a task means would be a matter of chance.
+    """
+    found = dict(own)
+    for name, place in _found(group):
+        if found.setdefault(name, place) != place:
+            raise ParameterError(
+                f"{name!r} of {group} is defined twice, by {found[name]} and by {place}: uninstall one of the packages"
+            )
+    return dict(sorted(found.items()))
+
+
+def load(place: str) -> object:
+    """Return the object at "module:attribute". Raises `ParameterError` if there is none, and `ImportError`
+    for a package that the module needs."""
+    module, _, attribute = place.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except AttributeError as error:
+        raise ParameterError(f"{place} cannot be loaded: {error}") from error
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and needs one that is not
+        raise ParameterError(f"{place} cannot be loaded: {error}") from error

@@ -1,0 +1,139 @@
+"""Recipe `arrays`: federated averaging of any named arrays, with weights, rows and server optimisers.
+
+The sum is that of the clients' changes, as in FedAvg (McMahan et al., AISTATS 2017) and FedOpt (Reddi et al., ICLR
+2021). The mean of an array is over all contributions, or over their weights; that of a row of an array summed by rows
+is over those that touched the row, as FedMF does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.errors import ParameterError
+from protocols.layout import Route, VectorLayout, whole_route
+from protocols.recipes import factors
+from protocols.recipes.arrays import state as states
+from protocols.recipes.arrays.optimisers import step
+from protocols.recipes.arrays.parameters import ArraysParameters
+from protocols.recipes.arrays.state import PIECE, ArraysState, arrays_state
+from protocols.recipes.arrays.update import LEAST_WEIGHT, block_of, touched_name, weight_name
+from protocols.recipes.base import ModelState, RoundSpec, SingleGroupRecipe
+from protocols.recipes.entry import RecipeEntry
+
+__all__ = ["ENTRY", "Arrays", "ArraysParameters"]
+
+
+@dataclass(frozen=True)
+class Arrays(SingleGroupRecipe):
+    """One block: every array, counts or weights of touched rows, and the weight."""
+
+    parameters: ArraysParameters
+    name: str = "arrays"
+    frozen_cohort: ClassVar[bool] = False
+    by_snapshot: ClassVar[bool] = False
+
+    def layout(self, sum_index: int = 1) -> VectorLayout:
+        """Return the one block, the same for every sum."""
+        return VectorLayout((block_of(self.parameters),))
+
+    def route(self, spec: RoundSpec, client_id: str) -> Route:
+        """Return the route to the one block."""
+        return whole_route(self.layout())
+
+    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
+        """Return the round's broadcast, its public seed derived from the task's."""
+        return factors.round_spec(task_seed, number, sum_index)
+
+    def initial_state(self, task_seed: bytes) -> ArraysState:
+        """Return the state of round 0; `ParameterError` for a task whose initial values were uploaded."""
+        return states.initial_state(self.parameters, task_seed)
+
+    def state_bytes(self, sum_index: int) -> int:
+        """Return 4 bytes for each value, and for each that the optimiser remembers."""
+        return 4 * self.parameters.values * (1 + self.parameters.slots)
+
+    def encode_state(self, state: ModelState) -> bytes:
+        """Return the values and the optimiser's vectors as little-endian float32."""
+        return states.encode(state)
+
+    def decode_state(self, round_number: int, body: bytes) -> ArraysState:
+        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
+        return states.decode(self.parameters, round_number, body)
+
+    def arrays(self, state: ModelState) -> dict[str, NDArray[np.float32]]:
+        """Return read-only views of the arrays of `state`, by name."""
+        return states.arrays_of(self.parameters, state)
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ArraysState:
+        """Return the state after one step of the optimiser with the mean update.
+
+        A value of the mean is at most its clip, whatever the error of the sum. Raises `ParameterError` if `state` is of
+        this round or a later one.
+        """
+        own, p = arrays_state(state), self.parameters
+        if spec.number <= own.round_number:
+            raise ParameterError(f"round {spec.number} is already in a state of round {own.round_number}")
+        after = ArraysState(spec.number, own.values.copy(), own.first.copy(), own.second.copy())
+        parts = block_of(p).split(total)
+        for name, array in p.places().items():
+            for start, mean in self._means(name, parts, contributions):
+                place = slice(array.start + start, array.start + start + mean.size)
+                np.clip(mean, -p.clip_of(name), p.clip_of(name), out=mean)
+                step(p, after.values[place], after.first[place], after.second[place], mean)
+        return after
+
+    def _means(
+        self, name: str, parts: Mapping[str, NDArray[np.float64]], contributions: int
+    ) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        """Yield the mean of an array in pieces, float64, each after its place in the array.
+
+        A sum of weights is at least the smallest weight, or 0 and an error: below half the smallest nobody is in it,
+        and the mean is 0.
+        """
+        p, values = self.parameters, parts[name]
+        least = LEAST_WEIGHT / (2.0 * (p.max_weight or LEAST_WEIGHT))
+        if name not in p.rows:
+            divisor = float(contributions if p.max_weight is None else parts[weight_name][0])
+            for start in range(0, values.size, PIECE):
+                piece = values[start : start + PIECE]
+                yield start, (piece / divisor if divisor >= least else np.zeros(piece.size))
+            return
+        touched = parts[touched_name(name)]
+        width = values.size // touched.size
+        rows = max(1, PIECE // width)
+        for row in range(0, touched.size, rows):
+            counts = touched[row : row + rows, np.newaxis]
+            sums = values[row * width : row * width + counts.size * width].reshape(-1, width)
+            yield row * width, np.where(counts >= least, sums / np.maximum(counts, least), 0.0).ravel()
+
+    def report(self, state: ModelState) -> dict[str, float]:
+        """Return nothing: only clients have data to measure the model with."""
+        return {}
+
+    def is_done(self, state: ModelState) -> bool:
+        """Return False: the schedule alone ends training."""
+        return False
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the sums of touched rows and of weights reveal."""
+        p, found = self.parameters, []
+        if p.rows:
+            what = "how many clients" if p.max_weight is None else "with which total weight the clients"
+            found.append(f"The sum shows {what} touched each row of {', '.join(sorted(p.rows))}.")
+        if p.max_weight is not None:
+            found.append(f"The sum shows the total weight of a cohort: its examples, at most {p.max_weight:g} each.")
+        return tuple(found)
+
+
+ENTRY: Final = RecipeEntry(
+    name="arrays",
+    parameters=ArraysParameters,
+    make=Arrays,
+    half="client_sdk.training.arrays:half",
+    source="McMahan et al., AISTATS 2017; Reddi et al., ICLR 2021. Guide: [your own model](own-model.md)",
+)

@@ -1,0 +1,298 @@
+"""A model of the application's own over a real server: loops, callbacks, async, initial values, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+from aggregator_service.commands.tasks import tasks
+from client_sdk import (
+    ArraysRound,
+    AsyncClient,
+    Client,
+    Fleet,
+    FleetOptions,
+    Identity,
+    MemoryStore,
+    Operator,
+    Policy,
+    Rows,
+    task_request,
+)
+from client_sdk.errors import InvalidParameters, RoundLost
+from client_sdk.participation.events import ClipWarning, Event, RoundMissed
+from client_sdk.participation.participant import Participant
+from protocols.errors import ParameterError
+from protocols.messages import Schedule
+from protocols.recipes.arrays.recipe import Arrays
+from protocols.recipes.arrays.state import arrays_state, state_of
+from protocols.recipes.registry import recipe
+from tests.support.organiser import TRIAL
+from tests.support.server import AggregatorProcess, running_aggregator
+
+USERS, ROUNDS = 3, 2
+PARAMETERS: dict[str, Any] = {
+    "shapes": {"w": [4, 2], "table": [5, 3]}, "rows": ["table"], "max_weight": 10, "optimiser": "adam", "std": 0.1,
+}  # fmt: skip
+WEIGHTS = [1.0, 4.0, 10.0]
+POLICY = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), snapshot_every=1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("arrays") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as found:
+        yield found
+
+
+def create(operator: Operator, name: str, mechanism: str, parameters: dict[str, Any] | None = None) -> str:
+    schedule = Schedule(rounds=ROUNDS, cohort_size=USERS, start_clients=USERS)
+    organiser = None if mechanism == "plain" else TRIAL.pin
+    own = PARAMETERS if parameters is None else parameters
+    request = task_request(name, "arrays", mechanism, schedule, own, seed=bytes(32), organiser=organiser)
+    return operator.create_task(request).task_id
+
+
+def update(arrays: dict[str, NDArray[np.float32]], user: int) -> dict[str, Any]:
+    """What user `user` changes, from the arrays that it is given: both must be right for the test to pass."""
+    rows = np.array([user, 4])
+    return {"w": 0.1 * (user + 1) - 0.5 * arrays["w"], "table": Rows(rows, 0.2 - arrays["table"][rows])}
+
+
+def expected() -> dict[str, NDArray[np.float32]]:
+    """The model after all rounds, with numpy and the recipe's own optimiser, which has tests of its own."""
+    made = recipe("arrays", PARAMETERS)
+    assert isinstance(made, Arrays)
+    state = made.initial_state(bytes(32))
+    share = np.array(WEIGHTS) / 10
+    for number in range(1, ROUNDS + 1):
+        arrays, total = made.arrays(state), np.zeros(made.layout().length)
+        parts = made.layout().blocks[0].split(total)
+        for user in range(USERS):
+            changed = update(arrays, user)
+            parts["w"][:] += share[user] * changed["w"].ravel()
+            parts["table"].reshape(5, 3)[changed["table"].indices] += share[user] * changed["table"].values
+            parts["table touched"][changed["table"].indices] += share[user]
+        parts[" weight"][:] = share.sum()
+        state = made.absorb(state, made.round_spec(bytes(32), number), total, USERS)
+    return made.arrays(state)
+
+
+def joined(
+    server: AggregatorProcess, operator: Operator, stack: ExitStack, task_id: str, mechanism: str
+) -> list[Participant]:
+    member = operator.invite(task_id, uses=USERS).invitation
+    keyed, parts = mechanism == "ckks", []
+    for user in range(USERS):
+        client = stack.enter_context(Client(server.url, Identity.generate(), MemoryStore(), POLICY))
+        holds = keyed and user == 0
+        invitation = operator.invite(task_id, role="holder").invitation if holds else member
+        certificate = None if mechanism == "plain" else TRIAL.source("holder" if holds else "member")
+        parts.append(client.join(invitation=invitation, certificate=certificate))
+    return parts
+
+
+def loop(part: Participant, user: int) -> list[int]:
+    """The issue's own lines."""
+    rounds = []
+    for round_ in part.rounds(poll_seconds=1.0):
+        arrays = round_.arrays()
+        report = round_.contribute(update(arrays, user), weight=WEIGHTS[user])
+        assert (report.round, report.clipped, report.scaled) == (round_.number, 0, 1.0)
+        rounds.append(report.round)
+    return rounds
+
+
+def callback(part: Participant, user: int) -> list[int]:
+    def trainer(round_: ArraysRound) -> None:
+        round_.contribute(update(round_.arrays(), user), weight=WEIGHTS[user])
+
+    return [report.round for report in part.take_part(trainer)]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "play"), [("plain", loop), ("plain", callback), ("masked", loop), ("ckks", loop)]
+)
+def test_clients_train_a_model_of_their_own(
+    server: AggregatorProcess, operator: Operator, mechanism: str, play: Any
+) -> None:
+    task_id = create(operator, f"own-{mechanism}-{play.__name__}", mechanism)
+    with ExitStack() as stack:
+        parts = joined(server, operator, stack, task_id, mechanism)
+        with ThreadPoolExecutor(USERS + 1) as pool:
+            holder = parts[0].key_holder() if mechanism == "ckks" else None
+            if holder:
+                holder.create_keyring()
+                serving = pool.submit(holder.serve, None, None, 1.0)
+            found = list(pool.map(play, parts, range(USERS)))
+            if holder:
+                serving.result(timeout=60)
+        assert found == [[1, 2]] * USERS
+        last, wanted = [part.arrays() for part in parts], expected()
+        for arrays in last:
+            for name in wanted:
+                np.testing.assert_allclose(arrays[name], wanted[name], atol=2e-3, err_msg=name)
+                np.testing.assert_array_equal(arrays[name], last[0][name])
+        with pytest.raises(ParameterError, match="no numbered items"):
+            parts[0].recommend(3, interactions=[1])
+
+
+def test_a_fleet_trains_over_one_shot_sums(server: AggregatorProcess, operator: Operator) -> None:
+    task_id = create(operator, "own-oneshot", "oneshot")
+    trainers = [
+        lambda round_, user=user: round_.contribute(update(round_.arrays(), user), WEIGHTS[user])
+        for user in range(USERS)
+    ]
+    with Fleet(server.url, trainers, FleetOptions(seed=5)) as fleet:
+        fleet.enrol(operator.invite(task_id, uses=USERS).invitation, None, TRIAL.source)
+        fleet.enrol_committee(operator.invite(task_id, 5, "committee").invitation, TRIAL.source)
+        assert [report.state for report in fleet.run()] == ["complete"] * ROUNDS
+        values, wanted = fleet.clients[0].terms.recipe.arrays(fleet.model()), expected()
+        for name in wanted:
+            np.testing.assert_allclose(values[name], wanted[name], atol=2e-3, err_msg=name)
+
+
+def test_async_clients_train_in_loops_of_their_own(server: AggregatorProcess, operator: Operator) -> None:
+    task_id = create(operator, "own-async", "plain")
+    invitation = operator.invite(task_id, uses=USERS).invitation
+
+    async def one(user: int) -> dict[str, NDArray[np.float32]]:
+        async with AsyncClient(server.url, Identity.generate(), MemoryStore(), POLICY) as client:
+            part = await client.join(invitation=invitation)
+            async for round_ in part.rounds():
+                arrays = round_.arrays()
+                with pytest.raises(ParameterError, match="'table' is missing"):
+                    await round_.contribute({"w": arrays["w"]}, weight=1.0)
+                changed = await asyncio.to_thread(update, arrays, user)
+                report = await round_.contribute(changed, weight=WEIGHTS[user])
+                assert report.round == round_.number
+                with pytest.raises(RoundLost, match="already"):
+                    await round_.contribute(changed, weight=1.0)
+            return await part.arrays()
+
+    async def everyone() -> list[dict[str, NDArray[np.float32]]]:
+        return await asyncio.gather(*(one(user) for user in range(USERS)))
+
+    for arrays in asyncio.run(everyone()):
+        for name, values in expected().items():
+            np.testing.assert_allclose(arrays[name], values, atol=1e-5)
+
+
+def test_wrong_updates_are_refused_and_clipping_is_told(server: AggregatorProcess, operator: Operator) -> None:
+    """Before anything is sealed: the client can still contribute, misses the round if it does not, and may leave."""
+    parameters = {"shapes": {"a": [100], "b": []}, "clip": 0.5, "l2_clip": 6.0}
+    task_id = create(operator, "refusals", "plain", parameters)
+    change = {"a": np.zeros(100), "b": np.array(0.5)}
+    events: list[Event] = []
+
+    def others(part: Participant) -> None:
+        with pytest.raises(ZeroDivisionError):
+            part.take_part(lambda round_: round_.contribute(change) if round_.number == 1 else 1 // 0)
+
+    with ExitStack() as stack:
+        first, *rest = joined(server, operator, stack, task_id, "plain")
+        waiting = [threading.Thread(target=others, args=(part,)) for part in rest]
+        for thread in waiting:
+            thread.start()
+        for round_ in first.rounds(events.append, poll_seconds=0.5):
+            if round_.number == 2:
+                break
+            for wrong, fault in (
+                ({"a": change["a"]}, "array 'b' is missing"),
+                ({**change, "c": change["a"]}, "array 'c' is not"),
+                ({**change, "a": np.zeros(99)}, "array 'a' must have shape"),
+                ({**change, "a": np.zeros(100, int)}, "array 'a' must hold floating-point"),
+                ({**change, "a": np.full(100, np.nan)}, "array 'a' holds values that are not finite"),
+            ):
+                with pytest.raises(ParameterError, match=fault):
+                    round_.contribute(wrong)
+            with pytest.raises(ParameterError, match="no weights"):
+                round_.contribute(change, weight=3)
+            report = round_.contribute({**change, "a": np.full(100, 1.0)})
+            assert report.clipped == 100 and report.scaled == pytest.approx(6 / np.sqrt(100.25))
+            with pytest.raises(RoundLost, match="already"):
+                round_.contribute(change)
+        for thread in waiting:
+            thread.join(timeout=60)
+            assert not thread.is_alive()
+    assert any(isinstance(event, ClipWarning) and event.clipped == 100 for event in events)
+    assert [event.round for event in events if isinstance(event, RoundMissed)] == [2]
+
+
+def test_other_interactions_and_other_recipes_are_refused(server: AggregatorProcess, operator: Operator) -> None:
+    arrays = create(operator, "only-arrays", "plain")
+    fedmf = operator.create_task(task_request("fedmf", "fedmf", "plain", recipe_parameters={"items": 9})).task_id
+    with ExitStack() as stack:
+        part = joined(server, operator, stack, arrays, "plain")[0]
+        with pytest.raises(ParameterError, match="pass a function"):
+            part.take_part([1, 2, 3])
+        other = joined(server, operator, stack, fedmf, "plain")[0]
+        with pytest.raises(ParameterError, match="no named arrays"):
+            other.arrays()
+        with pytest.raises(ParameterError, match="interactions"):
+            next(other.rounds())
+    schedule = Schedule(rounds=2, cohort_size=USERS)
+    with pytest.raises(InvalidParameters, match="set by the server"):
+        given = {**PARAMETERS, "initial": {"digest": "0" * 64}}
+        operator.create_task(task_request("stolen", "arrays", "plain", schedule, given))
+
+
+def created(server: AggregatorProcess, path: Path, *more: str) -> Any:
+    return CliRunner().invoke(
+        tasks,
+        ["create", path.stem, "--recipe", "arrays", "--mechanism", "masked", "--initial", str(path), "-s",
+         f"cohort_size={USERS}", "-s", "rounds=2", "--organiser", TRIAL.pin.key, "--scope", TRIAL.pin.scope,
+         "--data-dir", str(server.data_dir), *more],
+    )  # fmt: skip
+
+
+def test_a_task_begins_with_uploaded_values(server: AggregatorProcess, operator: Operator, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    given = {"w": rng.uniform(-1, 1, (4, 2)).astype(np.float32), "table": rng.uniform(-0.5, 0.5, (5, 3))}
+    save_file(given, tmp_path / "uploaded.safetensors")
+    done = created(server, tmp_path / "uploaded.safetensors", "-r", 'rows=["table"]', "-r", "max_weight=10")
+    assert done.exit_code == 0, (done.output, done.exception)
+    task = json.loads(done.output)
+    with ExitStack() as stack:
+        parts = joined(server, operator, stack, task["task_id"], "masked")
+        for name, array in parts[0].arrays().items():
+            np.testing.assert_array_equal(array, given[name].astype(np.float32))
+        with ThreadPoolExecutor(USERS) as pool:
+            assert list(pool.map(loop, parts, range(USERS))) == [[1, 2]] * USERS
+        assert np.abs(parts[0].arrays()["w"] - given["w"]).max() > 0.1
+        terms = parts[0].terms.recipe
+        assert isinstance(terms, Arrays)
+        body = terms.encode_state(arrays_state(state_of(terms.parameters, given)))
+    assert len(body) == 4 * 23
+
+
+def test_files_that_cannot_be_initial_values_are_refused(server: AggregatorProcess, tmp_path: Path) -> None:
+    (tmp_path / "broken.safetensors").write_bytes(b"no model")
+    save_file({"w": np.zeros(3, np.int64)}, tmp_path / "whole.safetensors")
+    save_file({"w": np.array([np.nan], np.float32)}, tmp_path / "nan.safetensors")
+    save_file({"w": np.zeros(3, np.float32)}, tmp_path / "shape.safetensors")
+    for name, more, fault in (
+        ("broken", (), "cannot read"),
+        ("whole", (), "array 'w' holds I64"),
+        ("nan", (), "array 'w' holds values that are not finite"),
+        ("shape", ("-r", 'shapes={"w": [4]}'), "array 'w' must have shape"),
+    ):
+        done = created(server, tmp_path / f"{name}.safetensors", *more)
+        assert done.exit_code and fault in str(done.exception), (name, done.output, done.exception)

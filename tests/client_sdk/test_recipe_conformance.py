@@ -1,0 +1,144 @@
+"""Every recipe of the package passes the public battery, and the battery finds what it is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from client_sdk.testing import RecipeConformance
+from client_sdk.training import MFConfig
+from client_sdk.training.arrays import ArraysRound
+from protocols.recipes.base import ModelState, Recipe, RoundSpec
+from protocols.recipes.fedmf import FedMF
+from protocols.recipes.registry import OWN
+
+SMALL = {"items": 30, "dim": 4}
+
+
+class TestArrays(RecipeConformance):
+    name = "arrays"
+    parameters: ClassVar[Any] = {
+        "shapes": {"w": [6, 4], "b": [4], "t": [9, 2]}, "rows": ["t"], "max_weight": 5, "optimiser": "yogi",
+    }  # fmt: skip
+
+    def interactions(self, made: Recipe, client: int) -> object:
+        def trainer(asked: ArraysRound) -> None:
+            rng = np.random.default_rng([client, asked.number])
+            change = {name: rng.uniform(-1, 1, array.shape) for name, array in asked.arrays().items()}
+            asked.contribute(change, weight=1.0 + client)
+
+        return trainer
+
+
+class TestColr(RecipeConformance):
+    name = "colr"
+    parameters: ClassVar[Any] = {**SMALL, "rank": 2}
+    training = MFConfig(epochs=1)
+
+
+class TestColrWithCounts(TestColr):
+    parameters: ClassVar[Any] = {**SMALL, "rank": 2, "item_bias": "counts", "count_sums": 2}
+
+
+class TestFair(RecipeConformance):
+    name = "fair"
+    parameters: ClassVar[Any] = {**SMALL, "capacities": [0, 2]}
+    mechanisms = ()  # its groups share a ring degree, which a task must name
+
+
+class TestFedmf(RecipeConformance):
+    name = "fedmf"
+    parameters: ClassVar[Any] = SMALL
+    training = MFConfig(epochs=1)
+
+
+class TestPfedclr(RecipeConformance):
+    name = "pfedclr"
+    parameters: ClassVar[Any] = SMALL
+
+
+class TestPrivirec(RecipeConformance):
+    name = "privirec"
+    parameters: ClassVar[Any] = {"items": 30, "components": 2, "iterations": 2, "reveal_gram": True}
+    sums = 4
+
+
+class TestPrivirecK(RecipeConformance):
+    name = "privirec-k"
+    parameters: ClassVar[Any] = {"items": 30, "components": 2, "iterations": 2}
+
+
+class TestRfrec(RecipeConformance):
+    name = "rfrec"
+    parameters: ClassVar[Any] = SMALL
+
+
+class TestRfrecf(RecipeConformance):
+    name = "rfrecf"
+    parameters: ClassVar[Any] = {**SMALL, "iterations": 12, "probability": 0.5}
+
+
+class TestScolr(RecipeConformance):
+    name = "scolr"
+    parameters: ClassVar[Any] = {**SMALL, "rank": 2}
+    training = MFConfig(epochs=1)
+
+
+class TestSvd(RecipeConformance):
+    name = "svd"
+    parameters: ClassVar[Any] = {**SMALL, "rank": 2}
+    training = MFConfig(epochs=1)
+
+
+class TestTopk(RecipeConformance):
+    name = "topk"
+    parameters: ClassVar[Any] = {**SMALL, "share": 0.2}
+    training = MFConfig(epochs=1)
+
+
+class TestOwnTopk(TestTopk):
+    parameters: ClassVar[Any] = {**SMALL, "share": 0.1, "support": "own", "reveal_indices": True}
+
+
+def test_every_recipe_is_tested() -> None:
+    tested = {kind.name for kind in RecipeConformance.__subclasses__()}
+    assert tested >= set(OWN)
+
+
+@dataclass(frozen=True)
+class Faulty(FedMF):
+    """FedMF with the faults that a first recipe has."""
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+        total += 1.0  # changes its argument
+        return super().absorb(state, spec, total, contributions)
+
+    def encode_state(self, state: ModelState) -> bytes:
+        return super().encode_state(state) + b"!"
+
+    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
+        made = super().round_spec(task_seed, number, sum_index)
+        return replace(made, seed=np.random.default_rng().bytes(32))
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "test_all_parties_compute_the_same_layouts_routes_and_rounds",
+        "test_a_state_has_its_stated_length_and_survives_encoding",
+        "test_absorbing_is_a_function_of_its_arguments_and_a_round_is_absorbed_once",
+    ],
+)
+def test_the_battery_finds_faults(test: str) -> None:
+    class Tested(TestFedmf):
+        def make(self) -> Recipe:
+            made = super().make()
+            assert isinstance(made, FedMF)
+            return Faulty(made.parameters)
+
+    with pytest.raises(AssertionError):
+        getattr(Tested(), test)()
