@@ -14,6 +14,7 @@ from aggregator_service.access.tokens import hash_token, new_id, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures
+from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
 from aggregator_service.storage.snapshots import find_snapshot, seen_by
 from aggregator_service.tasks.checks import check_evaluation, check_sums, task_warnings
@@ -21,6 +22,7 @@ from aggregator_service.tasks.committee import awaited_committee, committee_size
 from aggregator_service.tasks.eligibility import able_members
 from aggregator_service.tasks.plans import TaskPlan, plan_task, row_evaluation, row_terms, task_terms
 from aggregator_service.tasks.round_keys import awaited_round_key
+from protocols.canonical_json import canonical_json
 from protocols.codec import b64decode, b64encode
 from protocols.messages import (
     Invitation,
@@ -32,9 +34,18 @@ from protocols.messages import (
     TaskRequest,
     TaskView,
 )
-from protocols.sums.masked.task_binding import broadcast_digest
+from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.task_binding import broadcast_digest, differing_part
 
-__all__ = ["agreed_digest", "create_invitation", "create_task", "list_tasks", "plan_request", "task_view"]
+__all__ = [
+    "agreed_digest",
+    "create_invitation",
+    "create_task",
+    "differing_binding",
+    "list_tasks",
+    "plan_request",
+    "task_view",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,6 +57,7 @@ def plan_request(request: TaskRequest) -> TaskPlan:
     together. Call it before the transaction: it may take a second, during which a SQLite database could not be written.
     """
     recipe, mechanism = request.recipe, request.mechanism
+    canonical_json(request.model_dump(mode="json"))  # parties bind their masks to this form of the terms
     terms = task_terms(
         recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule, request.evaluation
     )
@@ -157,10 +169,23 @@ def agreed_digest(session: Session, task: TaskRow, sum_index: int, completed: Ro
     It covers the task and the model that the cohort trains on: their device group's view of the snapshot of
     `completed`, the newest round that released a sum.
     """
+    return broadcast_digest(task_view(session, task), sum_index, _model(session, task, sum_index, completed))
+
+
+def differing_binding(session: Session, task: TaskRow, sum_index: int, own: RoundContext, stated: str) -> str:
+    """Return which part of an advertisement's header Round-Binding differs from the server's, "" where none does.
+
+    own: the context of the task's newest round, which is active.
+    """
+    model = _model(session, task, sum_index, last_completed(session, task.id))
+    return differing_part(stated, task_view(session, task), model, sum_index, own)
+
+
+def _model(session: Session, task: TaskRow, sum_index: int, completed: RoundRow | None) -> bytes | None:
+    """Return the SHA-256 of what the cohort of sum `sum_index` trains on; None for the initial model."""
     device_group = plan_task(row_terms(task), sum_index).recipe.device_group_of(sum_index)
     state = None if completed is None else find_snapshot(session, task.id, completed.number)
-    digest = None if state is None else bytes.fromhex(seen_by(session, state, device_group).digest)
-    return broadcast_digest(task_view(session, task), sum_index, digest)
+    return None if state is None else bytes.fromhex(seen_by(session, state, device_group).digest)
 
 
 def create_invitation(session: Session, task: TaskRow, request: InvitationRequest, now: float) -> Invitation:

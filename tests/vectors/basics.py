@@ -55,8 +55,12 @@ def expand() -> dict[str, Any]:
     """Public random numbers."""
     purposes = ["projection", "columns"]
     return {
-        "about": "Philox4x64-10, key = first 16 bytes of the seed's digest as two uint64 LE, counter from 0. "
-        "Normals are exact to the last bits of the platform's log, cos and sin.",
+        "about": "Philox4x64-10. key = first 16 bytes of digest(purpose, seed) as two uint64 LE, the first is key word "
+        "0. The counter (256 bits, four words, lowest first) is incremented before each block of four words, as in "
+        "NumPy, so the first block has the counter 1. uniform = ((word >> 11) + 1) * 2^-53. normals: u = an even "
+        "number of uniforms, the first half gives radii sqrt(-2 ln u), the second angles 2 pi u; all radius * "
+        "cos(angle), then all radius * sin(angle), cut to the count. permutation: indices of the words in ascending "
+        "order (stable). Normals are exact to the last bits of the platform's log, cos and sin.",
         "seed": SEED.hex(),
         "cases": [
             {

@@ -11,7 +11,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.vectors import basics, chains, identities, masked_rounds, masking, oneshot, requests, sums, topk
+from tests.vectors import (
+    agreements,
+    basics,
+    chains,
+    identities,
+    masked_rounds,
+    masking,
+    oneshot,
+    recipes,
+    requests,
+    sums,
+    terms,
+    topk,
+)
 
 __all__ = ["FILES", "render"]
 
@@ -39,6 +52,15 @@ FILES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "shamir.json": masking.shamir,
     "chosen.json": topk.chosen,
     "supports.json": topk.supports,
+    "canonical_json.json": terms.canonical,
+    "model_digest.json": terms.model_digest,
+    "derived.json": recipes.derived,
+    "layouts.json": recipes.layouts,
+    "absorbed.json": recipes.absorbed,
+    "plans.json": agreements.plans,
+    "neighbourhoods.json": agreements.neighbourhoods,
+    "enrolment.json": agreements.enrolments,
+    "keyring.json": agreements.keyrings,
 }
 """File name -> function that returns its content."""
 

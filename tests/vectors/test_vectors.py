@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,24 @@ def load(name: str) -> Any:
 @pytest.mark.parametrize("name", sorted(generate.FILES))
 def test_the_committed_file_is_what_the_code_gives(name: str) -> None:
     committed, fresh = load(name), json.loads(generate.render(name))
-    if name == "expand.json":  # log, cos and sin may differ in the last bit from platform to platform
-        for old, new in zip(committed["cases"], fresh["cases"], strict=True):
-            np.testing.assert_allclose(old.pop("normals"), new.pop("normals"), rtol=1e-14)
+    if name in ("expand.json", "derived.json", "absorbed.json"):  # log, cos and sin differ in the last bits
+        committed, fresh = _decoded(committed), _decoded(fresh, _approximate)
     assert committed == fresh, "run: python -m tests.vectors.generate"
+
+
+def _decoded(value: Any, held: Callable[[float], Any] = float) -> Any:
+    """Return JSON with encoded states as lists of floats, and with every float as a `held`."""
+    if isinstance(value, dict):
+        states = () if "error" in value else ("initial", "state")
+        floats = {name: np.frombuffer(bytes.fromhex(value[name]), "<f4").tolist() for name in states if name in value}
+        return {name: _decoded(item, held) for name, item in (value | floats).items()}
+    if isinstance(value, list):
+        return [_decoded(item, held) for item in value]
+    return held(value) if isinstance(value, float) else value
+
+
+def _approximate(value: float) -> Any:
+    return pytest.approx(value, rel=1e-5, abs=1e-7)
 
 
 def test_no_file_is_forgotten() -> None:
