@@ -43,7 +43,10 @@ _HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-c
     status_code=201,
     summary="Send the message of a stage",
     response_model=UploadReceipt,
-    openapi_extra=binary_request("The message, of exactly the length that the stage and the roster determine."),
+    openapi_extra=binary_request(
+        "The message, of exactly the length that the stage and the roster determine.",
+        optional={"Round-Binding": "Advertisements: what they are bound to, for the text of a refusal."},
+    ),
     responses={
         201: {"description": "The message is stored durably."},
         200: {"model": UploadReceipt, "description": "The same message was stored before."},

@@ -22,6 +22,7 @@ from aggregator_service.tasks.committee import awaited_committee, committee_size
 from aggregator_service.tasks.eligibility import able_members
 from aggregator_service.tasks.plans import TaskPlan, plan_task, row_evaluation, row_terms, task_terms
 from aggregator_service.tasks.round_keys import awaited_round_key
+from aggregator_service.tasks.sum_views import resolved_task
 from protocols.canonical_json import canonical_json
 from protocols.codec import b64decode, b64encode
 from protocols.messages import (
@@ -119,7 +120,8 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
     committee's certificates that expired before do not count.
     """
     schedule = Schedule.model_validate(task.schedule)
-    plan = plan_task(row_terms(task))
+    terms = row_terms(task)
+    plan = plan_task(terms)
     present = ClientRow.task_id == task.id, ClientRow.revoked_at.is_(None), ClientRow.role != "committee"
     counted = select(func.count()).select_from(ClientRow).where(*present)
     members = session.execute(counted).scalar_one()
@@ -138,6 +140,7 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "evaluation": row_evaluation(task),
             "best_round": task.best_round,
             "plan": plan.sum_plan.describe(),
+            "resolved": resolved_task(terms),
             "opened_by": task.opened_by,
             "members": members,
             "keyed_members": sum(able) if task.needs_keyring else 0,

@@ -15,9 +15,9 @@ from protocols.recipes.registry import recipe
 from protocols.recipes.rows import FactorRecipe
 from tests.vectors.common import SEED, error_of
 
-__all__ = ["absorbed", "derived", "layouts"]
+__all__ = ["SMALL", "absorbed", "derived", "layouts"]
 
-_SMALL: Final[dict[str, dict[str, Any]]] = {
+SMALL: Final[dict[str, dict[str, Any]]] = {
     "colr": {"items": 5, "dim": 4, "rank": 2, "clip": 0.5},
     "fair": {"items": 40, "dim": 4},
     "fedmf": {"items": 5, "dim": 3, "item_bias": "counts"},
@@ -83,7 +83,7 @@ def layouts() -> dict[str, Any]:
     """The layouts of a small task of each recipe: of its first sum and of its main sum."""
     cases = []
     own = {"items": 12, "dim": 4, "support": "own", "reveal_indices": True}
-    for name, parameters in (*_SMALL.items(), ("topk", own)):
+    for name, parameters in (*SMALL.items(), ("topk", own)):
         made = recipe(name, parameters)
         for index in sorted({1, made.main_sum}):
             layout = made.layout(index)
@@ -179,5 +179,5 @@ def absorbed() -> dict[str, Any]:
         "factors in float64, rounded to float32; mean: each row (scolr: each entry) divided by the number of clients "
         "that touched it, at least 1. States agree up to the last bits of the platform.",
         "task_seed": SEED.hex(),
-        "cases": [_absorbed(name, _SMALL[name]) for name in names],
+        "cases": [_absorbed(name, SMALL[name]) for name in names],
     }
