@@ -8,18 +8,20 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from protocols.combinations import carriers
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation, OrganiserPin, Schedule, TaskRequest
 from protocols.parameter_text.first_fault import first_fault
 from protocols.parameter_text.named_values import named_values
 from protocols.parameter_text.parameter_rows import ParameterRow, parameter_rows
 from protocols.recipes.recommended import RECOMMENDED, parameters_for
-from protocols.recipes.registry import CARRIERS, PARAMETERS
-from protocols.sums.registry import MECHANISMS, parameters_of
+from protocols.recipes.registry import recipe_entry, recipes
+from protocols.sums.registry import mechanisms, parameters_of
 
-__all__ = ["MECHANISM_TEXTS", "RECIPE_TEXTS", "FieldGroup", "field_groups", "requested_task", "require_choice"]
+__all__ = ["FieldGroup", "field_groups", "mechanism_texts", "recipe_texts", "requested_task", "require_choice"]
 
-RECIPE_TEXTS: Final[Mapping[str, str]] = {
+_RECIPE_TEXTS: Final[Mapping[str, str]] = {
+    "arrays": "named arrays of a model of your own",
     "colr": "low-rank change of the item factors (CoLR)",
     "fair": "NeuMF on devices of unequal memory (FAIR)",
     "fedmf": "whole change of the item factors (FedMF)",
@@ -32,7 +34,7 @@ RECIPE_TEXTS: Final[Mapping[str, str]] = {
     "svd": "truncated SVD of the change: a baseline for plain sums",
     "topk": "largest values of the change",
 }
-MECHANISM_TEXTS: Final[Mapping[str, str]] = {
+_MECHANISM_TEXTS: Final[Mapping[str, str]] = {
     "masked": "masks that cancel: no keys, clients stay for several stages",
     "oneshot": "one message a client, and a committee takes the masks off",
     "ckks": "CKKS ciphertexts: members share a key, or a key holder has it",
@@ -57,18 +59,28 @@ class FieldGroup:
     folded: bool = True
 
 
+def recipe_texts() -> dict[str, str]:
+    """Return name -> what it is, of every recipe that is installed."""
+    return {name: _RECIPE_TEXTS.get(name) or recipe_entry(name).source or name for name in recipes()}
+
+
+def mechanism_texts() -> dict[str, str]:
+    """Return name -> what it is, of every mechanism that is installed; ours first, in order of recommendation."""
+    return {name: _MECHANISM_TEXTS.get(name, name) for name in dict.fromkeys((*_MECHANISM_TEXTS, *mechanisms()))}
+
+
 def require_choice(recipe: str, mechanism: str) -> None:
     """Raise `ParameterError` unless the recipe and the mechanism exist and fit together."""
-    if recipe not in PARAMETERS or mechanism not in MECHANISMS:
+    if recipe not in recipes() or mechanism not in mechanisms():
         raise ParameterError("choose a recipe and a mechanism from the lists")
-    if mechanism not in CARRIERS[recipe]:
-        fitting = ", ".join(name for name in MECHANISM_TEXTS if name in CARRIERS[recipe])
+    if mechanism not in carriers(recipe):
+        fitting = ", ".join(name for name in mechanism_texts() if name in carriers(recipe))
         raise ParameterError(f"the recipe {recipe} cannot be summed with {mechanism}; choose from: {fitting}")
 
 
 def field_groups(recipe: str, mechanism: str) -> list[FieldGroup]:
     """Return the fields for a recipe and a mechanism: what must be chosen first, then what has a default."""
-    rows = parameter_rows(PARAMETERS[recipe], RECOMMENDED.get(recipe))
+    rows = parameter_rows(recipe_entry(recipe).parameters, RECOMMENDED.get(recipe))
     own = [row for row in rows if row.name not in _BY_COMMAND]
     schedule = parameter_rows(Schedule)
     required = [row for row in own if row.default == "required"]

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from aggregator_service.dashboard.access import HOME, ActorOf, PosterOf
 from aggregator_service.dashboard.choices import (
-    MECHANISM_TEXTS,
-    RECIPE_TEXTS,
     field_groups,
+    mechanism_texts,
+    recipe_texts,
     requested_task,
     require_choice,
 )
@@ -66,7 +66,7 @@ def new_task(
             return _task_form(services, request, visitor, {"recipe": recipe, "mechanism": mechanism})
         except ParameterError as error:
             wrong = str(error)
-    texts = {"recipes": RECIPE_TEXTS, "mechanisms": MECHANISM_TEXTS, "recipe": recipe, "mechanism": mechanism}
+    texts = {"recipes": recipe_texts(), "mechanisms": mechanism_texts(), "recipe": recipe, "mechanism": mechanism}
     return page(request, "new", services.clock.now(), visitor, 422 if wrong else 200, wrong=wrong, **texts)
 
 

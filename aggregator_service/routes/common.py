@@ -59,18 +59,24 @@ def wait_seconds(services: Services, asked: float) -> float:
     return min(asked, services.settings.wait_max_seconds)
 
 
-def binary_request(description: str, media_type: str = OCTETS, headers: dict[str, str] | None = None) -> dict[str, Any]:
+def binary_request(
+    description: str,
+    media_type: str = OCTETS,
+    headers: dict[str, str] | None = None,
+    optional: dict[str, str] | None = None,
+) -> dict[str, Any]:
     """Return the `openapi_extra=` of a route whose request body is raw bytes.
 
-    headers: required headers by name with their descriptions, Content-Digest by default.
+    headers: required headers by name with their descriptions, Content-Digest by default. optional: those that some
+    requests have.
     """
     named = headers if headers is not None else {"Content-Digest": "sha-256=:<base64 of the SHA-256>: (RFC 9530)"}
     schema = {"type": "string", "format": "binary"}
     return {
         "requestBody": {"required": True, "description": description, "content": {media_type: {"schema": schema}}},
         "parameters": [
-            {"name": name, "in": "header", "required": True, "description": text, "schema": {"type": "string"}}
-            for name, text in named.items()
+            {"name": name, "in": "header", "required": name in named, "description": text, "schema": {"type": "string"}}
+            for name, text in (named | (optional or {})).items()
         ],
     }
 

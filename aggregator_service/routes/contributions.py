@@ -47,6 +47,10 @@ _REFUSALS: Final = (
     "length-required",
     "body-too-long",
 )
+_OF_ENCRYPTED_TASKS: Final = {
+    "Aggregate-Chain": "Tasks whose sums not anyone can open: 64 hexadecimal digits, see docs/wire/identities.md.",
+    "Round-Key": "Rounds with a key of their own: the SHA-256 of the key document, hex.",
+}
 _RECEIPT: Final = {"model": UploadReceipt, "description": "The same contribution was stored before."}
 
 
@@ -59,7 +63,9 @@ def _acknowledge(outcome: UploadOutcome) -> JSONResponse:
     status_code=201,
     summary="Upload a contribution",
     response_model=UploadReceipt,
-    openapi_extra=binary_request("The contribution, exactly `contribution_bytes` of the round's view long."),
+    openapi_extra=binary_request(
+        "The contribution, exactly `contribution_bytes` of the round's view long.", optional=_OF_ENCRYPTED_TASKS
+    ),
     responses={
         201: {"description": "The contribution is stored durably. It is counted exactly once."},
         200: _RECEIPT,
@@ -134,6 +140,7 @@ def _progress_headers(offset: int, *, complete: bool) -> dict[str, str]:
             "Upload-Complete": "?1 for the last chunk, ?0 for others. The last one also carries Repr-Digest.",
             "Content-Digest": "sha-256=:<base64 of the SHA-256>: of the chunk (RFC 9530)",
         },
+        {"Repr-Digest": "Of the whole contribution, required with the last chunk (RFC 9530).", **_OF_ENCRYPTED_TASKS},
     ),
     responses={
         201: {"description": "The contribution is complete and stored durably."},

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from aggregator_service.routes.openapi_links import add_links
+from aggregator_service.routes.openapi_schemas import add_schemas
 from protocols.messages import (
     CohortView,
     Enrolment,
@@ -229,6 +230,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
             schemas[message.__name__]["examples"] = [example]
         _drop_validation_errors(document)
         add_links(document)
+        add_schemas(document)
         app.openapi_schema = document
     return app.openapi_schema
 

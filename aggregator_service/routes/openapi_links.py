@@ -18,6 +18,7 @@ _OF_A_TASK: Final = (
     f"GET {_TASK}/invitations",
     f"GET {_TASK}/members",
     f"GET {_TASK}/rounds",
+    f"GET {_TASK}/sums/{{number}}",
     f"GET {_TASK}/rounds/current",
     f"GET {_TASK}/snapshots/latest",
     f"GET {_TASK}/ledger",

@@ -28,6 +28,7 @@ from aggregator_service.uploads.receive import receive_small_body
 from aggregator_service.uploads.stage_messages import admit_to_stage, handed_out, same_or_conflict, store_message
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import StageMessage
+from protocols.sums.masked.task_binding import ROUND_BINDING
 
 __all__ = ["router"]
 
@@ -42,7 +43,10 @@ _HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-c
     status_code=201,
     summary="Send the message of a stage",
     response_model=UploadReceipt,
-    openapi_extra=binary_request("The message, of exactly the length that the stage and the roster determine."),
+    openapi_extra=binary_request(
+        "The message, of exactly the length that the stage and the roster determine.",
+        optional={"Round-Binding": "Advertisements: what they are bound to, for the text of a refusal."},
+    ),
     responses={
         201: {"description": "The message is stored durably."},
         200: {"model": UploadReceipt, "description": "The same message was stored before."},
@@ -76,7 +80,8 @@ async def put(
         return JSONResponse(same_or_conflict(admission, admission.stored, digest).model_dump(mode="json"), 200)
     length = content_length(request, exact=admission.length)
     body = await receive_small_body(services, request, length, digest)
-    outcome = await run_in_threadpool(store_message, services, admission, body, digest)
+    binding = request.headers.get(ROUND_BINDING, "")
+    outcome = await run_in_threadpool(store_message, services, admission, body, digest, binding)
     return JSONResponse(outcome.receipt.model_dump(mode="json"), 201 if isinstance(outcome, Stored) else 200)
 
 

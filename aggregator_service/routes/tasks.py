@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from sqlalchemy.orm import Session
 
 from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, ReaderOnly, task_of
@@ -13,13 +13,17 @@ from aggregator_service.rounds.transactions import close_task
 from aggregator_service.routes.common import TaskId, guarded
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.starts import check_start
+from aggregator_service.tasks.sum_views import sum_view
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, task_view
-from protocols.messages import TaskPage, TaskRequest, TaskView
+from protocols.messages import SumView, TaskPage, TaskRequest, TaskView
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
+
+SumIndex = Annotated[int, Path(description="Index of the sum.", ge=1, le=1_000_000, examples=[1])]
 
 
 @router.post(
@@ -54,6 +58,14 @@ def show(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> TaskView
     """Return a task as operators and its members see it."""
     with services.database.read() as session:
         return task_view(session, task_of(session, principal, task), services.settings.signatures, services.clock.now())
+
+
+@router.get("/{task}/sums/{number}", summary="Show a sum", responses=guarded())
+def show_sum(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: SumIndex) -> SumView:
+    """Return layout and plan of one of the task's sums, from 1; a round's `step` says which sum it computes."""
+    with services.database.read() as session:
+        terms = row_terms(task_of(session, principal, task))
+    return sum_view(terms, number)
 
 
 @router.post("/{task}/close", summary="Close a task", dependencies=[OperatorOnly], responses=guarded())

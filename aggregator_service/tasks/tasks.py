@@ -14,6 +14,7 @@ from aggregator_service.access.tokens import hash_token, new_id, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures
+from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
 from aggregator_service.storage.snapshots import find_snapshot, seen_by
 from aggregator_service.tasks.checks import check_evaluation, check_sums, task_warnings
@@ -21,6 +22,8 @@ from aggregator_service.tasks.committee import awaited_committee, committee_size
 from aggregator_service.tasks.eligibility import able_members
 from aggregator_service.tasks.plans import TaskPlan, plan_task, row_evaluation, row_terms, task_terms
 from aggregator_service.tasks.round_keys import awaited_round_key
+from aggregator_service.tasks.sum_views import resolved_task
+from protocols.canonical_json import canonical_json
 from protocols.codec import b64decode, b64encode
 from protocols.messages import (
     Invitation,
@@ -33,10 +36,19 @@ from protocols.messages import (
     TaskView,
 )
 from protocols.recipes.registry import recipe_entry
-from protocols.sums.masked.task_binding import broadcast_digest
+from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.task_binding import broadcast_digest, differing_part
 from protocols.sums.registry import mechanism_entry
 
-__all__ = ["agreed_digest", "create_invitation", "create_task", "list_tasks", "plan_request", "task_view"]
+__all__ = [
+    "agreed_digest",
+    "create_invitation",
+    "create_task",
+    "differing_binding",
+    "list_tasks",
+    "plan_request",
+    "task_view",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,6 +62,7 @@ def plan_request(request: TaskRequest) -> TaskPlan:
     recipe, mechanism = request.recipe, request.mechanism
     recipe_entry(recipe.name, recipe.version)
     mechanism_entry(mechanism.name, mechanism.version)
+    canonical_json(request.model_dump(mode="json"))  # parties bind their masks to this form of the terms
     terms = task_terms(
         recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule, request.evaluation
     )
@@ -111,7 +124,8 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
     committee's certificates that expired before do not count.
     """
     schedule = Schedule.model_validate(task.schedule)
-    plan = plan_task(row_terms(task))
+    terms = row_terms(task)
+    plan = plan_task(terms)
     present = ClientRow.task_id == task.id, ClientRow.revoked_at.is_(None), ClientRow.role != "committee"
     counted = select(func.count()).select_from(ClientRow).where(*present)
     members = session.execute(counted).scalar_one()
@@ -138,6 +152,7 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "evaluation": row_evaluation(task),
             "best_round": task.best_round,
             "plan": plan.sum_plan.describe(),
+            "resolved": resolved_task(terms),
             "opened_by": task.opened_by,
             "members": members,
             "keyed_members": sum(able) if task.needs_keyring else 0,
@@ -169,10 +184,23 @@ def agreed_digest(session: Session, task: TaskRow, sum_index: int, completed: Ro
     It covers the task and the model that the cohort trains on: their device group's view of the snapshot of
     `completed`, the newest round that released a sum.
     """
+    return broadcast_digest(task_view(session, task), sum_index, _model(session, task, sum_index, completed))
+
+
+def differing_binding(session: Session, task: TaskRow, sum_index: int, own: RoundContext, stated: str) -> str:
+    """Return which part of an advertisement's header Round-Binding differs from the server's, "" where none does.
+
+    own: the context of the task's newest round, which is active.
+    """
+    model = _model(session, task, sum_index, last_completed(session, task.id))
+    return differing_part(stated, task_view(session, task), model, sum_index, own)
+
+
+def _model(session: Session, task: TaskRow, sum_index: int, completed: RoundRow | None) -> bytes | None:
+    """Return the SHA-256 of what the cohort of sum `sum_index` trains on; None for the initial model."""
     device_group = plan_task(row_terms(task), sum_index).recipe.device_group_of(sum_index)
     state = None if completed is None else find_snapshot(session, task.id, completed.number)
-    digest = None if state is None else bytes.fromhex(seen_by(session, state, device_group).digest)
-    return broadcast_digest(task_view(session, task), sum_index, digest)
+    return None if state is None else bytes.fromhex(seen_by(session, state, device_group).digest)
 
 
 def create_invitation(session: Session, task: TaskRow, request: InvitationRequest, now: float) -> Invitation:

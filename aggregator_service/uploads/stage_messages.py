@@ -28,6 +28,7 @@ from aggregator_service.storage.stages import (
     takes_part,
 )
 from aggregator_service.tasks.plans import plan_round
+from aggregator_service.tasks.tasks import differing_binding
 from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
 from protocols.errors import ContributionError
 from protocols.messages import UploadReceipt
@@ -125,13 +126,15 @@ def same_or_conflict(admission: StageAdmission, stored: StageMessageRow, digest:
     return admission.receipt(stored)
 
 
-def store_message(services: Services, admission: StageAdmission, body: bytes, digest: str) -> UploadOutcome:
-    """Check the message of a stage and store it.
+def store_message(
+    services: Services, admission: StageAdmission, body: bytes, digest: str, binding: str = ""
+) -> UploadOutcome:
+    """Check the message of a stage and store it; binding: the header Round-Binding of an advertisement.
 
     Raises `ContributionError` (the sender's fault) when it breaks a rule that the server can check, `Problem`
     contribution-conflict (409) when another message is stored, and as `admit_to_stage` when the stage ended meanwhile.
     """
-    _check(services, admission, body)
+    _check(services, admission, body, binding)
     outcome = services.database.transact(
         lambda session: _insert(session, services.clock.now(), admission, body, digest)
     )
@@ -151,15 +154,13 @@ def store_message(services: Services, admission: StageAdmission, body: bytes, di
     return outcome
 
 
-def _check(services: Services, admission: StageAdmission, body: bytes) -> None:
+def _check(services: Services, admission: StageAdmission, body: bytes, binding: str) -> None:
     task, round_, client_id = admission.task, admission.round, admission.client.client_id
     if round_.committee:
         _check_of_committee(services, admission, body)
         return
     if admission.stage == "advertise":
-        with services.database.read() as session:
-            identity_key = session.get_one(ClientRow, client_id).identity_key
-        server.check_advertisement(round_context(task, round_), client_id, identity_key, body)
+        _check_advertisement(services, admission, body, binding)
         return
     try:
         roster = roster_of(services.database, task.id, round_.number)
@@ -172,6 +173,20 @@ def _check(services: Services, admission: StageAdmission, body: bytes) -> None:
     else:
         sharers, survivors = survivors_of(services.database, task.id, round_.number)
         server.check_confirmation(roster, sharers, survivors, client_id, body)
+
+
+def _check_advertisement(services: Services, admission: StageAdmission, body: bytes, binding: str) -> None:
+    task, round_, client_id = admission.task, admission.round, admission.client.client_id
+    context = round_context(task, round_)
+    with services.database.read() as session:
+        identity_key = session.get_one(ClientRow, client_id).identity_key
+        try:
+            server.check_advertisement(context, client_id, identity_key, body)
+        except ContributionError as error:
+            differs = differing_binding(session, task, round_.sum_index, context, binding) if binding else ""
+            if not differs:
+                raise
+            raise ContributionError(f"{error}: {differs}") from None
 
 
 def _check_of_committee(services: Services, admission: StageAdmission, body: bytes) -> None:

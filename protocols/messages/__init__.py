@@ -38,6 +38,7 @@ from protocols.messages.rounds import (
     SumRefusal,
     UploadReceipt,
 )
+from protocols.messages.sums import SumView
 from protocols.messages.tasks import (
     MechanismChoice,
     OrganiserPin,
@@ -85,6 +86,7 @@ __all__ = [
     "RefusalReason",
     "RoundPage",
     "SumRefusal",
+    "SumView",
     "RoundView",
     "Schedule",
     "SnapshotView",

@@ -11,6 +11,7 @@ from protocols.errors import ParameterError
 from protocols.messages.base import Key32, Message, Name
 from protocols.messages.evaluation import Evaluation
 from protocols.messages.rounds import LONGEST_STAGE
+from protocols.messages.sums import ResolvedTask
 from protocols.parameter_text.first_fault import first_fault
 
 __all__ = [
@@ -71,7 +72,7 @@ class Schedule(Message, metaclass=_RaisesParameterError):
     rounds: int = Field(
         default=100, ge=1, le=1_000_000, description="Rounds to complete; failed rounds are not counted."
     )
-    cohort_size: int = Field(default=20, ge=1, le=1_000_000, description="Clients asked in each round.")
+    cohort_size: int = Field(default=20, ge=2, le=1_000_000, description="Clients asked in each round.")
     min_clients: int = Field(
         default=3,
         ge=2,
@@ -145,7 +146,7 @@ class TaskRequest(Message):
 
 
 class TaskView(Message):
-    """A task. `plan` is informative: clients compute the plan themselves from the parameters."""
+    """A task. `plan` and `resolved` follow from the parameters: clients compute them too."""
 
     task_id: str
     name: Name
@@ -166,6 +167,9 @@ class TaskView(Message):
         description="Round after which the model was best, as far as the server can open the sums; null: not known.",
     )
     plan: dict[str, Any] = Field(description="Lengths, budget, predicted error and security of the sum.")
+    resolved: ResolvedTask | None = Field(
+        default=None, description="Parameters with defaults, layout and plan, as this server computes them."
+    )
     opened_by: Literal["anyone", "members", "holder"] = Field(
         description="Who can open the sums: anyone, server included; all keyed members; or only the key holder."
     )

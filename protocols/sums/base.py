@@ -68,6 +68,10 @@ class SumPlan(Protocol):
         """Bound on |opened sum - true sum|, in the unit of the widest segment, for a full cohort."""
 
     @property
+    def segment_scales(self) -> Mapping[str, float]:
+        """Steps per 1.0 of the fixed-point form, by `block/segment`; empty if values are sent as floats."""
+
+    @property
     def partial_bytes(self) -> int:
         """Length of a partial sum in bytes."""
 

@@ -69,6 +69,11 @@ class PlainPlan:
         return summed * (2 * _FLOAT32_ROUNDING + self.max_contributions * 2.0**-53) * _SLACK
 
     @property
+    def segment_scales(self) -> dict[str, float]:
+        """Nothing: values are sent as float32."""
+        return {}
+
+    @property
     def partial_bytes(self) -> int:
         """Length of a partial sum in bytes."""
         return _COUNT.size + 8 * self.layout.length

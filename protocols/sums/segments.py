@@ -22,7 +22,7 @@ from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, Segment, VectorLayout
 
-__all__ = ["Places", "decode_sum", "encode_vector", "first_fault", "places_of", "segment_errors"]
+__all__ = ["Places", "decode_sum", "encode_vector", "first_fault", "places_of", "segment_errors", "segment_scales"]
 
 Places = tuple[tuple[tuple[FixedPoint, slice], ...], ...]
 """The fixed point and the slice of every segment, by block of the aggregate."""
@@ -51,6 +51,15 @@ def segment_errors(layout: VectorLayout, places: Places, contributions: int) -> 
         f"{block.name}/{segment.name}": 0.0
         if segment.integral
         else roundings / ring.scale + contributions * ring.bound / _EXACT
+        for block, own in zip(layout.blocks, places, strict=True)
+        for segment, (ring, _) in zip(block.segments, own, strict=True)
+    }
+
+
+def segment_scales(layout: VectorLayout, places: Places) -> dict[str, float]:
+    """Return the ring steps per 1.0 by `block/segment`; 1.0 for counts."""
+    return {
+        f"{block.name}/{segment.name}": ring.scale
         for block, own in zip(layout.blocks, places, strict=True)
         for segment, (ring, _) in zip(block.segments, own, strict=True)
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from protocols import errors
 from protocols.codec import Reader, b64decode, b64encode
+from protocols.crypto.domain import digest, domain_tag
 from protocols.fixed_point import FixedPoint
 from protocols.sums.ckks.parameters import PARAMETER_SETS
 from protocols.sums.ckks.wire import check_range, view_planes
@@ -34,10 +36,24 @@ def load(name: str) -> Any:
 @pytest.mark.parametrize("name", sorted(generate.FILES))
 def test_the_committed_file_is_what_the_code_gives(name: str) -> None:
     committed, fresh = load(name), json.loads(generate.render(name))
-    if name == "expand.json":  # log, cos and sin may differ in the last bit from platform to platform
-        for old, new in zip(committed["cases"], fresh["cases"], strict=True):
-            np.testing.assert_allclose(old.pop("normals"), new.pop("normals"), rtol=1e-14)
+    if name in ("expand.json", "derived.json", "absorbed.json"):  # log, cos and sin differ in the last bits
+        committed, fresh = _decoded(committed), _decoded(fresh, _approximate)
     assert committed == fresh, "run: python -m tests.vectors.generate"
+
+
+def _decoded(value: Any, held: Callable[[float], Any] = float) -> Any:
+    """Return JSON with encoded states as lists of floats, and with every float as a `held`."""
+    if isinstance(value, dict):
+        states = () if "error" in value else ("initial", "state")
+        floats = {name: np.frombuffer(bytes.fromhex(value[name]), "<f4").tolist() for name in states if name in value}
+        return {name: _decoded(item, held) for name, item in (value | floats).items()}
+    if isinstance(value, list):
+        return [_decoded(item, held) for item in value]
+    return held(value) if isinstance(value, float) else value
+
+
+def _approximate(value: float) -> Any:
+    return pytest.approx(value, rel=1e-5, abs=1e-7)
 
 
 def test_no_file_is_forgotten() -> None:
@@ -129,13 +145,13 @@ def test_ckks_folds_by_hand() -> None:
             mask = (1 << 8 * width) - 1
             partial += b"".join((r >> shift & mask).to_bytes(width, "little") for row in total for r in row)
             shift += 8 * width
-        assert generate.digest("vector", partial).hex() == case["partial_digest"]
+        assert digest("vector", partial).hex() == case["partial_digest"]
 
 
 def test_mask_streams_by_hand() -> None:
     """The keystream as the file describes it."""
     vectors = load("masks.json")
-    info = generate.domain_tag("masked sum mask", bytes.fromhex(vectors["context"]))
+    info = domain_tag("masked sum mask", bytes.fromhex(vectors["context"]))
     key = HKDF(hashes.SHA256(), 16, salt=None, info=info).derive(bytes.fromhex(vectors["secret"]))
     for case in vectors["streams"]:
         width = case["bits"] // 8

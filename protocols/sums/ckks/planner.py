@@ -183,6 +183,15 @@ class CkksPlan:
         return _DEVIATIONS * sqrt(self.noise_deviation**2 + self.flood_deviation**2) + transforms + flooding_grid
 
     @property
+    def segment_scales(self) -> dict[str, float]:
+        """Steps of a plaintext per 1.0 by `block/segment`: the scale divided by the segment's clip."""
+        return {
+            f"{block.name}/{segment.name}": self.scale / segment.clip
+            for block in self.layout.blocks
+            for segment in block.segments
+        }
+
+    @property
     def segment_errors(self) -> dict[str, float]:
         """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts, which are rounded."""
         return {
@@ -216,6 +225,7 @@ class CkksPlan:
             "flood_bits": self.parameters.flood_bits,
             "flooding_distance": self.flooding_distance,
             "predicted_error": self.predicted_error,
+            "segment_scales": self.segment_scales,
             "segment_errors": self.segment_errors,
         }
 

@@ -32,7 +32,7 @@ from protocols.sums.masked.parameters import (
     choose_neighbourhood,
     quorum,
 )
-from protocols.sums.segments import Places, encode_vector, first_fault, places_of, segment_errors
+from protocols.sums.segments import Places, encode_vector, first_fault, places_of, segment_errors, segment_scales
 
 __all__ = ["COUNT_BYTES", "MaskedPlan", "encode", "make_plan"]
 
@@ -100,6 +100,11 @@ class MaskedPlan:
         return places_of(self.bits, self.layout, self.max_contributions)
 
     @property
+    def segment_scales(self) -> dict[str, float]:
+        """Ring steps per 1.0 by `block/segment`."""
+        return segment_scales(self.layout, self.places)
+
+    @property
     def segment_errors(self) -> dict[str, float]:
         """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts."""
         return segment_errors(self.layout, self.places, self.max_contributions)
@@ -141,6 +146,7 @@ class MaskedPlan:
             "bytes_per_value": self.aggregate_bytes / self.layout.length,
             "aggregate_bytes": self.aggregate_bytes,
             "predicted_error": self.predicted_error,
+            "segment_scales": self.segment_scales,
             "segment_errors": self.segment_errors,
         }
 

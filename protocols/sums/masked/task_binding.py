@@ -1,4 +1,4 @@
-"""The digest of what the parties of a masked round must agree on: the task's terms, the sum and the model.
+"""The digest of what the parties of a masked or one-shot round must agree on: the task's terms, the sum and the model.
 
 Each party computes it itself. The masks of a client with other terms or another model do not cancel against any other
 client's, so a crafted model for one client reveals nothing (model inconsistency attack).
@@ -6,21 +6,34 @@ client's, so a crafted model for one client reveals nothing (model inconsistency
 
 from __future__ import annotations
 
-import json
+from hashlib import sha256
+from typing import Any, Final
 
+from protocols.canonical_json import canonical_json
+from protocols.codec import pack
+from protocols.crypto.digest_fields import format_digests, parse_digests
+from protocols.errors import CodecError
 from protocols.messages import TaskView
-from protocols.sums.masked.context import model_digest
+from protocols.sums.masked.context import RoundContext, model_digest
 
-__all__ = ["broadcast_digest"]
+__all__ = ["ROUND_BINDING", "broadcast_bytes", "broadcast_digest", "bound_terms", "differing_part", "state_binding"]
+
+ROUND_BINDING: Final = "round-binding"
+"""The header of an advertisement that states the digests of its parts, in lower case. It is not signed."""
+
+_PARTS: Final[dict[str, str]] = {
+    "terms": "the task's terms differ: recipe, mechanism, schedule, seed, organiser or evaluation, or their canonical "
+    "JSON form",
+    "broadcast": "the model differs, or the index of the sum: the snapshot of the newest complete round, or the word "
+    "initial before the first one",
+    "round": "the round's facts differ: task id, round number, round seed, cohort, bits or length of the sum",
+}
+"""The parts in the order in which they are compared, and what it means when they differ."""
 
 
-def broadcast_digest(task: TaskView, sum_index: int, snapshot_digest: bytes | None) -> bytes:
-    """Return the digest (32 bytes) of a round that computes sum `sum_index` of `task`.
-
-    snapshot_digest: SHA-256 (32 bytes) of the model state after the newest complete round, as the server publishes it
-    and clients use it; None while no round is complete, when the state follows from the task's seed.
-    """
-    terms = {
+def bound_terms(task: TaskView) -> bytes:
+    """Return the canonical JSON (RFC 8785) of the terms of `task` that all parties are bound to."""
+    terms: dict[str, Any] = {
         "task": task.task_id,
         "recipe": task.recipe.model_dump(mode="json"),
         "mechanism": task.mechanism.model_dump(mode="json"),
@@ -31,6 +44,52 @@ def broadcast_digest(task: TaskView, sum_index: int, snapshot_digest: bytes | No
         terms["organiser"] = task.organiser.model_dump(mode="json")
     if task.evaluation is not None:
         terms["evaluation"] = task.evaluation.model_dump(mode="json")
-    parameters = json.dumps(terms, sort_keys=True, separators=(",", ":")).encode()
+    return canonical_json(terms)
+
+
+def broadcast_bytes(sum_index: int, snapshot_digest: bytes | None) -> bytes:
+    """Return the bytes that stand for sum `sum_index` and the model; see `broadcast_digest`."""
     state = b"initial" if snapshot_digest is None else snapshot_digest
-    return model_digest(parameters, b"step:%d\n" % sum_index + state)
+    return b"step:%d\n" % sum_index + state
+
+
+def broadcast_digest(task: TaskView, sum_index: int, snapshot_digest: bytes | None) -> bytes:
+    """Return the digest (32 bytes) of a round that computes sum `sum_index` of `task`.
+
+    snapshot_digest: SHA-256 (32 bytes) of the model state after the newest complete round, as the server publishes it
+    and clients use it; None while no round is complete, when the state follows from the task's seed.
+    """
+    return model_digest(bound_terms(task), broadcast_bytes(sum_index, snapshot_digest))
+
+
+def state_binding(task: TaskView, snapshot_digest: bytes | None, sum_index: int, context: RoundContext) -> str:
+    """Return the value of the header `ROUND_BINDING`: the SHA-256 of each part that an advertisement is bound to.
+
+    It only serves to find out why a server refuses an advertisement; no party may take its own binding from it.
+    """
+    return format_digests(_digests(task, snapshot_digest, sum_index, context))
+
+
+def differing_part(
+    stated: str, task: TaskView, snapshot_digest: bytes | None, sum_index: int, own: RoundContext
+) -> str:
+    """Return a sentence that names the first part in which a header `ROUND_BINDING` differs from this party's own.
+
+    Returns "" where all parts agree, or the header is missing or malformed: then its sender's signature is wrong.
+    """
+    try:
+        theirs = parse_digests(stated)
+    except CodecError:
+        return ""
+    ours = _digests(task, snapshot_digest, sum_index, own)
+    return next((text for part, text in _PARTS.items() if part in theirs and theirs[part] != ours[part]), "")
+
+
+def _digests(task: TaskView, snapshot_digest: bytes | None, sum_index: int, context: RoundContext) -> dict[str, bytes]:
+    facts = (context.task_id, context.round_number, context.cohort, context.plan.bits, context.plan.layout.length)
+    parts = {
+        "terms": bound_terms(task),
+        "broadcast": broadcast_bytes(sum_index, snapshot_digest),
+        "round": pack(*(str(fact).encode() for fact in facts), context.round_seed),
+    }
+    return {name: sha256(part).digest() for name, part in parts.items()}

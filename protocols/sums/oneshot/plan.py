@@ -24,7 +24,7 @@ from protocols.sums.chosen import refuse_chosen
 from protocols.sums.masked.packing import packed_bytes
 from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, SECURITY_BITS, OneshotParameters
 from protocols.sums.oneshot.rings import Ring, choose_ring
-from protocols.sums.segments import Places, encode_vector, first_fault, places_of, segment_errors
+from protocols.sums.segments import Places, encode_vector, first_fault, places_of, segment_errors, segment_scales
 
 __all__ = [
     "COUNT_BYTES",
@@ -93,6 +93,11 @@ class OneshotPlan:
         return places_of(self.bits, self.layout, self.max_contributions)
 
     @property
+    def segment_scales(self) -> dict[str, float]:
+        """Ring steps per 1.0 by `block/segment`."""
+        return segment_scales(self.layout, self.places)
+
+    @property
     def segment_errors(self) -> dict[str, float]:
         """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts."""
         return segment_errors(self.layout, self.places, self.max_contributions)
@@ -159,6 +164,7 @@ class OneshotPlan:
             "upload_bytes": self.ticket_bytes + self.body_bytes,
             "aggregate_bytes": self.aggregate_bytes,
             "predicted_error": self.predicted_error,
+            "segment_scales": self.segment_scales,
             "segment_errors": self.segment_errors,
         }
 

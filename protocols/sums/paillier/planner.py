@@ -134,6 +134,11 @@ class PaillierPlan:
         return COUNT_BYTES + self.aggregate_bytes
 
     @property
+    def segment_scales(self) -> dict[str, float]:
+        """Steps of a slot per 1.0 by `block/segment`, for the first of blocks with equal segments."""
+        return {name: code.scale for name, (_, code) in self._coded_segments.items()}
+
+    @property
     def segment_errors(self) -> dict[str, float]:
         """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts, which are exact."""
         return {
@@ -164,6 +169,7 @@ class PaillierPlan:
             "aggregate_bytes": self.aggregate_bytes,
             "names_public_key": self.modulus is not None,
             "predicted_error": self.predicted_error,
+            "segment_scales": self.segment_scales,
             "segment_errors": self.segment_errors,
         }
 

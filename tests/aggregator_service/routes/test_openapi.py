@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from aggregator_service.app import create_app
 from aggregator_service.routes.openapi import document_text
 from aggregator_service.settings import Settings
+from aggregator_service.tasks.tasks import plan_request
+from protocols.messages import TaskRequest
 
 COMMITTED = Path(__file__).parents[3] / "openapi" / "openapi.json"
 
@@ -45,7 +48,7 @@ def test_every_operation_is_described(name: str, operation: dict[str, Any]) -> N
         assert media_type in ("application/octet-stream", "application/partial-upload")
         assert body["schema"] == {"type": "string", "format": "binary"}
     if name not in ("POST /v1/enrolments", "GET /v1/enrolments/task", "GET /healthz", "GET /readyz"):
-        assert operation["security"] == [{"bearer": []}]
+        assert operation["security"] == [{"bearer": []}, {"bearer": [], "signatureInput": [], "signature": []}]
 
 
 def test_every_json_body_has_an_example() -> None:
@@ -67,3 +70,35 @@ def test_links_name_existing_operations_and_parameters() -> None:
     unlinked = {name for name, operation in operations() if operation["operationId"] not in linked}
     entries = {name for name in unlinked if "{" not in name}  # operations that need no earlier response
     assert unlinked == entries
+
+
+def test_what_the_types_of_the_routes_do_not_say() -> None:
+    document = json.loads(COMMITTED.read_text(encoding="utf-8"))
+    assert {scheme["in"] for scheme in document["components"]["securitySchemes"].values() if "in" in scheme} == {
+        "header"
+    }
+    for _, operation in operations():
+        assert "Allow" in operation["responses"]["405"]["headers"]
+    patch = document["paths"]["/v1/tasks/{task}/rounds/{number}/contributions/{client}"]["patch"]
+    (found,) = (header for header in patch["parameters"] if header["name"] == "Repr-Digest")
+    assert not found["required"]
+
+
+@pytest.mark.parametrize(("mechanism", "least"), [("masked", 3), ("oneshot", 3), ("plain", 2), ("ckks", 2)])
+def test_the_smallest_cohort_of_each_mechanism_is_exact(mechanism: str, least: int) -> None:
+    document = json.loads(COMMITTED.read_text(encoding="utf-8"))
+    schema = {"$ref": "#/components/schemas/TaskRequest", "components": document["components"]}
+    for size in (least - 1, least):
+        schedule = {"cohort_size": size, "min_clients": size}
+        recipe = {"name": "colr", "parameters": {"items": 30, "dim": 8, "rank": 2}}
+        given = {"name": "small", "recipe": recipe, "mechanism": {"name": mechanism}, "schedule": schedule}
+        assert Draft202012Validator(schema).is_valid(given) == (size == least)
+        assert _accepted(given) == (size == least)
+
+
+def _accepted(given: dict[str, Any]) -> bool:
+    try:
+        plan_request(TaskRequest.model_validate(given))
+    except ValueError:  # also ValidationError and ParameterError
+        return False
+    return True

@@ -1,0 +1,184 @@
+"""Vectors of recipes: seeds, initial factors, projections, layouts, contributions, absorbed sums and states."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from protocols.layout import VectorLayout, whole_route
+from protocols.recipes.base import Recipe, Update
+from protocols.recipes.colr.colr import shared_projection
+from protocols.recipes.colr.scolr import client_columns
+from protocols.recipes.factors import initial_factors, round_spec
+from protocols.recipes.registry import recipe
+from protocols.recipes.rows import FactorRecipe
+from tests.vectors.common import SEED, error_of
+
+__all__ = ["SMALL", "absorbed", "derived", "layouts"]
+
+SMALL: Final[dict[str, dict[str, Any]]] = {
+    "arrays": {"shapes": {"bias": [], "items": [4, 2]}, "rows": ["items"], "max_weight": 8},
+    "colr": {"items": 5, "dim": 4, "rank": 2, "clip": 0.5},
+    "fair": {"items": 40, "dim": 4},
+    "fedmf": {"items": 5, "dim": 3, "item_bias": "counts"},
+    "pfedclr": {"items": 5, "dim": 4, "rank": 2},
+    "privirec": {"items": 6, "components": 2, "reveal_gram": True},
+    "privirec-k": {"items": 6, "components": 2},
+    "rfrec": {"items": 5, "dim": 4},
+    "rfrecf": {"items": 5, "dim": 4},
+    "scolr": {"items": 5, "dim": 4, "rank": 3, "clip": 0.5},
+    "svd": {"items": 5, "dim": 4},
+    "topk": {"items": 12, "dim": 4},
+}
+"""Parameters of a small task of each recipe."""
+
+
+def derived() -> dict[str, Any]:
+    """What follows from the task's seed alone."""
+    rounds = []
+    for number in (1, 2, 300):
+        spec = round_spec(SEED, number)
+        columns = {client: client_columns(spec, client, 4).tolist() for client in ("c_1", "c_2", "c_3")}
+        projection = shared_projection(spec.seed, 2, 6)
+        rounds.append(
+            {"number": number, "seed": spec.seed.hex(), "columns": columns, "projection": projection.tolist()}
+        )
+    return {
+        "about": "Streams as in expand.json. Seed of a round: digest('round', task seed, number). initial_factors: "
+        "normals of (task seed, 'initial item factors') row by row, divided by sqrt(dim), rounded to float32. "
+        "projection B: of normals of (round seed, 'projection') as rows x dim, the orthogonal polar factor U V^T of "
+        "the thin SVD (= (G G^T)^(-1/2) G), times sqrt(dim / rank), rounded to float32. columns of SCoLR: seed = "
+        "digest('scolr columns', round seed, client id); r = ceil(first uniform of (seed, 'local rank') * rank); the "
+        "first r of the permutation of (seed, 'columns'), ascending. Floats agree up to the last bits of the platform.",
+        "task_seed": SEED.hex(),
+        "initial_factors": initial_factors(SEED, 3, 4).tolist(),
+        "rank": 2,
+        "dim": 6,
+        "column_rank": 4,
+        "rounds": rounds,
+    }
+
+
+def layout_rows(layout: VectorLayout) -> list[dict[str, Any]]:
+    """Return the blocks of a layout, each with its segments."""
+    return [
+        {
+            "name": block.name,
+            "segments": [
+                {
+                    "name": s.name,
+                    "length": s.length,
+                    "clip": s.clip,
+                    "integral": s.integral,
+                    "sum_bound": s.sum_bound,
+                }
+                for s in block.segments
+            ],
+        }
+        for block in layout.blocks
+    ]
+
+
+def layouts() -> dict[str, Any]:
+    """The layouts of a small task of each recipe: of its first sum and of its main sum."""
+    cases = []
+    own = {"items": 12, "dim": 4, "support": "own", "reveal_indices": True}
+    for name, parameters in (*SMALL.items(), ("topk", own)):
+        made = recipe(name, parameters)
+        for index in sorted({1, made.main_sum}):
+            layout = made.layout(index)
+            cases.append(
+                {
+                    "recipe": name,
+                    "parameters": parameters,
+                    "resolved": made.parameters.model_dump(mode="json"),
+                    "main_sum": made.main_sum,
+                    "sum_index": index,
+                    "chosen": layout.chosen,
+                    "length": layout.length,
+                    "blocks": layout_rows(layout),
+                    "state_bytes": made.state_bytes(index),
+                }
+            )
+    return {
+        "about": "The blocks of a sum in order, and the segments of each in order; a value of a segment is at most "
+        "clip in size in one contribution. resolved: the parameters with their defaults. chosen: blocks that a "
+        "contribution names itself (0: none).",
+        "cases": cases,
+    }
+
+
+def _absorbed(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    made = recipe(name, parameters)
+    assert isinstance(made, FactorRecipe)
+    state = made.initial_state(SEED)
+    first = made.encode_state(state)
+    sums = []
+    for number in (1, 2):
+        spec = made.round_spec(SEED, number)
+        total, members = np.zeros(made.layout(number).length), []
+        for client, items in (("c_1", [0, 3]), ("c_2", [3, 4])):
+            route = made.route(spec, client)
+            if number <= made.count_sums:
+                vectors, clipped = [np.bincount(items, minlength=5).astype(np.float64)], 0
+                update = None
+            else:
+                projection = made.projection(spec, client)
+                width = made.parameters.dim if projection is None else len(projection)
+                rows = ((np.arange(len(items) * width).reshape(-1, width) + number) / 8 - 0.25).astype(np.float32)
+                update = Update(np.array(items, np.int32), rows)
+                vectors, clipped = made.contribute(spec, client, update)
+            total += made.layout(number).scatter(route, vectors)
+            members.append(
+                {
+                    "client": client,
+                    "items": items,
+                    "rows": None if update is None else update.values.tolist(),
+                    "route": route,
+                    "blocks": [vector.tolist() for vector in vectors],
+                    "clipped": clipped,
+                }
+            )
+        state = made.absorb(state, spec, total, 2)
+        sums.append(
+            {
+                "round": number,
+                "clients": members,
+                "total": total.tolist(),
+                "state": made.encode_state(state).hex(),
+            }
+        )
+    return {
+        "recipe": name,
+        "parameters": parameters,
+        "initial": first.hex(),
+        "whole_route": whole_route(made.layout(2)),
+        "sums": sums,
+        "refused": _refused(made, first),
+    }
+
+
+def _refused(made: Recipe, body: bytes) -> list[dict[str, str]]:
+    bad = {"short": body[:-1], "long": body + b"\0", "not a number": b"\0\0\xc0\x7f" + body[4:]}
+    return [
+        {"what": what, "state": wrong.hex(), "error": error_of(lambda wrong=wrong: made.decode_state(1, wrong))}
+        for what, wrong in bad.items()
+    ]
+
+
+def absorbed() -> dict[str, Any]:
+    """Two rounds of FedMF (with item counts first), CoLR and SCoLR: vectors, totals and states."""
+    names = ("fedmf", "colr", "scolr")
+    return {
+        "about": "Rows of a client are its change of the item factors (fedmf: dim values a row; colr: a row of A; "
+        "scolr: the client's columns of A), clipped to +-clip. fedmf and colr send one block: items x width values row "
+        "by row, zero for items not touched, then 0 or 1 for each item. scolr sends each of its columns, then one "
+        "touch vector for the counts of all of them. State: item factors, float32 LE row by row; with item_bias "
+        "'counts' then a uint32 LE for each item. A sum of counts adds its total, held within 0 and the number of "
+        "contributions, to the counts. Another sum adds server_rate * mean (fedmf) or server_rate * mean @ B to the "
+        "factors in float64, rounded to float32; mean: each row (scolr: each entry) divided by the number of clients "
+        "that touched it, at least 1. States agree up to the last bits of the platform.",
+        "task_seed": SEED.hex(),
+        "cases": [_absorbed(name, SMALL[name]) for name in names],
+    }

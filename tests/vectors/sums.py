@@ -1,0 +1,207 @@
+"""Vectors of plain, CKKS and Paillier sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gmpy2 import mpz
+
+from protocols.crypto.domain import digest
+from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.ckks.parameters import PARAMETER_SETS
+from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan
+from protocols.sums.ckks.wire import WireBuffer, check_range, view_planes
+from protocols.sums.paillier.encryption import seal_blocks
+from protocols.sums.paillier.mechanism import PAILLIER
+from protocols.sums.plain import PLAIN
+from tests.protocols.sums.paillier.cases import made_up_keyring, made_up_primes
+from tests.vectors.common import error_of
+
+__all__ = ["ckks_fold", "ckks_wire", "paillier", "plain"]
+
+
+def fold_case(mechanism: Mechanism, plan: SumPlan, pieces: list[tuple[Route, bytes]]) -> dict[str, Any]:
+    """Return a test case of one fold from an empty partial sum."""
+    return {
+        "contributions": [{"route": route, "body": body.hex()} for route, body in pieces],
+        "partial": mechanism.fold(plan, None, pieces).hex(),
+    }
+
+
+def plain() -> dict[str, Any]:
+    """Plain contributions along routes, their sum, and invalid contributions."""
+    block = (Segment("values", 2, 0.5), Segment("counts", 1, 1.0, integral=True))
+    layout = VectorLayout((Block("a", block), Block("b", block)))
+    plan, whole = PLAIN.plan({}, layout, 3), whole_route(layout)
+    clients: list[tuple[Route, list[list[float]]]] = [
+        (whole, [[0.5, -0.25, 1.0], [0.125, 0.0, 0.0]]),
+        (((1, 0),), [[0.1, 0.2, 1.0]]),
+        (((1,),), [[-0.5, -0.5, 1.0]]),
+    ]
+    pieces = [(route, PLAIN.seal(plan, route, [np.array(b) for b in blocks], None)) for route, blocks in clients]
+    case = fold_case(PLAIN, plan, pieces)
+    aggregate = PLAIN.release(plan, bytes.fromhex(case["partial"]))
+    good = pieces[0][1]
+    bad = {
+        "short": good[:-1],
+        "long": good + b"\0",
+        "not a number": np.array([np.nan, 0, 0, 0, 0, 0], "<f4").tobytes(),
+        "infinite": np.array([0, 0, 0, 0, -np.inf, 0], "<f4").tobytes(),
+        "over its clip": np.array([0, 0.5001, 0, 0, 0, 0], "<f4").tobytes(),
+    }
+    return {
+        "about": "contribution: float32 LE. partial: uint64 LE count, float64 LE sums. aggregate: float32 LE. Blocks a "
+        "and b each hold 2 values of clip 0.5 and 1 count. A route lists the targets of each block sent.",
+        "fold": [
+            case
+            | {"values": [blocks for _, blocks in clients], "aggregate": aggregate.hex()}
+            | {"opened": PLAIN.open(plan, aggregate, 3, None).tolist()}
+        ],
+        "check": [
+            {"what": what, "body": body.hex(), "error": error_of(lambda body=body: PLAIN.check(plan, whole, body))}
+            for what, body in bad.items()
+        ],
+    }
+
+
+def ckks_wire() -> dict[str, Any]:
+    """Byte planes of known residues, and residues out of range."""
+    cases, refused = [], []
+    for name, parameter_set in PARAMETER_SETS.items():
+        q = parameter_set.modulus
+        residues = np.array([[[0, 1, q - 1, 0x01020304]], [[q // 2, 255, 65536, q - 2]]], np.uint64)
+        wire = WireBuffer.empty(parameter_set, 2, 4, seeded=True)
+        for index, row in enumerate(residues):
+            wire.put(index, row)
+        wire.seeds[:] = np.arange(2 * SEED_BYTES, dtype=np.uint8).reshape(2, SEED_BYTES)
+        cases.append(
+            {
+                "set": name,
+                "modulus": str(q),
+                "degree": 4,
+                "residues": [[str(r) for r in row.reshape(-1)] for row in residues],
+                "seeds": [seed.tobytes().hex() for seed in wire.seeds],
+                "body": bytes(wire.body).hex(),
+            }
+        )
+        for bad in (q, q + 1, (1 << 8 * parameter_set.residue_bytes) - 1):
+            wire = WireBuffer.empty(parameter_set, 2, 4, seeded=False)
+            wire.put(1, np.array([0, 0, 0, bad, 1, 1, 1, 1], np.uint64))
+            planes = view_planes(wire.body, parameter_set, 2, 2, 4)
+            refused.append({"set": name, "body": bytes(wire.body).hex(), "ciphertext": check_range(planes, q)})
+    return {
+        "about": "Planes, lowest first (compact: u32; standard: u32, u8; precise: u32, u16, u8), each over all "
+        "ciphertexts, polynomials and coefficients; then one 64-byte seed a ciphertext. `out_of_range`: expanded, 2 "
+        "ciphertexts of degree 4, `ciphertext` holds the first residue that is not below the modulus.",
+        "seeded": cases,
+        "out_of_range": refused,
+    }
+
+
+def ckks_fold() -> dict[str, Any]:
+    """A fold of known residues, which a rule gives, to keep the file small; checked coefficient by coefficient."""
+    layout = VectorLayout((Block("a", (Segment("values", 5, 0.1),)), Block("b", (Segment("values", 5, 0.1),))))
+    cases, refused = [], []
+    for name in PARAMETER_SETS:
+        plan = CKKS.plan({"set": name, "wire": "expanded"}, layout, 3)
+        rules: list[tuple[Route, int, int]] = [(((0,), (1,)), 3, 1), (((1, 0),), 5, 7), (((1,),), -1, -1)]
+        pieces = [(route, ruled_body(plan, route, factor, offset)) for route, factor, offset in rules]
+        for route, body in pieces:
+            CKKS.check(plan, route, body)
+        partial = CKKS.fold(plan, None, pieces)
+        cases.append(
+            {
+                "set": name,
+                "modulus": str(plan.parameter_set.modulus),
+                "degree": plan.degree,
+                "rules": [{"route": r, "factor": f, "offset": o} for r, f, o in rules],
+                "contribution_digests": [digest("vector", body).hex() for _, body in pieces],
+                "partial_digest": digest("vector", partial).hex(),
+                "count": partial[:8].hex(),
+            }
+        )
+        good, route = bytearray(pieces[1][1]), pieces[1][0]
+        bad = {"short": bytes(good[:-1]), "long": bytes(good) + b"\0", "all ones": b"\xff" * len(good)}
+        bad["transparent"] = bytes(len(good))
+        refused += [
+            {"set": name, "what": what, "error": error_of(lambda b=b, p=plan, r=route: CKKS.check(p, r, b))}
+            for what, b in bad.items()
+        ]
+    return {
+        "about": "Residue i of a contribution (ciphertexts, 2 polynomials, degree, in this order, i from 0) is "
+        "(factor * (i + 1) * 2654435761 + offset) mod modulus. Digests are digest('vector', body) of domain.json.",
+        "fold": cases,
+        "check": refused,
+    }
+
+
+def ruled_body(plan: CkksPlan, route: Route, factor: int, offset: int) -> bytes:
+    """Return an expanded contribution whose residues follow the rule of `ckks_fold`."""
+    count, q = plan.route_ciphertexts(route), plan.parameter_set.modulus
+    residues = [(factor * (i + 1) * 2654435761 + offset) % q for i in range(count * 2 * plan.degree)]
+    wire = WireBuffer.empty(plan.parameter_set, count, plan.degree, seeded=False)
+    for index, row in enumerate(np.array(residues, np.uint64).reshape(count, -1)):
+        wire.put(index, row)
+    return bytes(wire.body)
+
+
+def paillier() -> dict[str, Any]:
+    """Packed contributions under a made-up key with made-up randomisers, their sum, and invalid contributions."""
+    block = (Segment("values", 53, 0.5), Segment("counts", 2, 3.0, integral=True))
+    layout = VectorLayout((Block("a", block), Block("b", block)))
+    plan, whole = PAILLIER.plan({"key_bits": 2048}, layout, 60), whole_route(layout)
+    (p, q), keyring, packing = made_up_primes(2048), made_up_keyring(plan), plan.packings[0]
+    n, route_back = p * q, ((1, 0),)
+    clients: list[tuple[Route, list[list[float]]]] = [
+        (whole, [[i / 128 - 0.2 for i in range(53)] + [3.0, -1.0], [-0.5] * 53 + [0.0, 2.0]]),
+        (route_back, [[0.5 - i / 64 for i in range(53)] + [-3.0, 1.0]]),
+    ]
+    contributions: list[dict[str, Any]] = []
+    pieces: list[tuple[Route, bytes]] = []
+    for index, (route, blocks) in enumerate(clients):
+        draws = [int.from_bytes(digest("vector randomiser", index, i) * 8, "big") % n for i in range(2 * len(blocks))]
+        residues = iter([pow(r, n, n * n) for r in draws])
+        vectors = [np.array(values) for values in blocks]
+        body = seal_blocks(plan, route, vectors, keyring, lambda residues=residues: mpz(next(residues)))
+        plaintexts = [str(m) for values in vectors for m in packing.pack(layout.blocks[0], values)]
+        shown = {"route": route, "values": blocks, "plaintexts": plaintexts, "r": [f"{r:x}" for r in draws]}
+        contributions.append(shown | {"body": body.hex()})
+        pieces.append((route, body))
+    partial = PAILLIER.fold(plan, None, pieces)
+    aggregate = PAILLIER.release(plan, partial)
+    slots = [
+        [row, 2048 - run.offset - (slot + 1) * packing.codes[run.segment].width, packing.codes[run.segment].width]
+        for run in packing.runs
+        for row in range(run.first, run.first + run.rows)
+        for slot in range(run.slots)
+    ]
+    good = pieces[1][1]
+    bad = {
+        "short": good[:-1],
+        "long": good + b"\0",
+        "no modulus": bytes(256) + good[256:],
+        "even modulus": good[:255] + bytes([good[255] ^ 1]) + good[256:],
+        "zero": good[:256] + bytes(512) + good[768:],
+        "n^2": good[:256] + (n * n).to_bytes(512, "big") + good[768:],
+        "not invertible": good[:256] + (5 * p).to_bytes(512, "big") + good[768:],
+        "transparent": good[:256] + (1 + 5 * n).to_bytes(512, "big") + good[768:],
+    }
+    return {
+        "about": "slots: [plaintext, p, w] of each value of a block: v = round half to even(value * scale) (counts: "
+        "scale 1) adds v * 2^p. ciphertext = (1 + m n) r^n mod n^2. contribution: n and ciphertexts big-endian at "
+        "full width. partial: uint64 LE count, n, products mod n^2. A route lists the targets of each block sent.",
+        "p": f"{p:x}",
+        "q": f"{q:x}",
+        "scale": packing.codes[0].scale,
+        "slots": slots,
+        "contributions": contributions,
+        "partial": partial.hex(),
+        "opened": PAILLIER.open(plan, aggregate, 2, keyring).tolist(),
+        "check": [
+            {"what": what, "body": body.hex(), "error": error_of(lambda b=body: PAILLIER.check(plan, route_back, b))}
+            for what, body in bad.items()
+        ],
+    }

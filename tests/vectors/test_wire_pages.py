@@ -1,0 +1,193 @@
+"""The tables of the wire specification agree with the code: labels, lengths, layouts, signatures and constants."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protocols.crypto import certificates, envelope, http_signature, round_key
+from protocols.crypto.aggregate_chain import CHAIN_BYTES
+from protocols.recipes.registry import OWN as RECIPES
+from protocols.sums.ckks.parameters import PARAMETER_SETS
+from protocols.sums.masked import messages, shamir
+from protocols.sums.masked.parameters import _MOST_NEIGHBOURS
+from protocols.sums.masked.task_binding import bound_terms
+from protocols.sums.oneshot import messages as oneshot
+from protocols.sums.oneshot.parameters import LOG_Q_CAPS, SIGMA
+from tests.protocols.sums.masked.test_task_binding import task
+from tests.vectors import generate
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "wire").glob("*.md")}
+_LABELLED = {"digest", "domain_tag", "derive_key", "derive_seed", "words", "uniforms", "normals", "permutation"}
+_LOCAL = {
+    "held-out negatives": "a client's own draw",
+    "masked key check": "any key serves",
+    "round-robin place": "the server's own order",
+    "server address": "a local file's name",
+    "signed survivor": "a local record",
+    "differencing guard": "a client's own choice",
+    "demo task": "the demonstration",
+    "simulation task": "the simulation",
+}
+"""Labels that two implementations need not agree on, and why."""
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """Return the tables of a page: rows of cells, the header first."""
+    found = re.findall(r"(?:^\|.*\|\n)+", PAGES[page], re.M)
+    rows = [[re.split(r"(?<!\\) \| ", line.strip()[2:-2]) for line in table.splitlines()] for table in found]
+    return [[row for row in table if not set("".join(row)) <= {"-", "|"}] for table in rows]
+
+
+def table_under(page: str, before: str) -> list[list[str]]:
+    """Return the first table that begins after a text of the page."""
+    rest = PAGES[page].split(before, 1)[1]
+    number = len(re.findall(r"(?:^\|.*\|\n)+", PAGES[page], re.M)) - len(re.findall(r"(?:^\|.*\|\n)+", rest, re.M))
+    return tables(page)[number]
+
+
+def labels_of(path: Path) -> set[str]:
+    """Return the purposes that a module gives to the functions of domain separation and of public randomness."""
+    found, tree = set(), ast.parse(path.read_text(encoding="utf-8"))
+    names = {
+        target.id: node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Constant)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and isinstance(node.value.value, str)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _LABELLED:
+            place = 0 if node.func.id in ("digest", "domain_tag") else 1
+            purpose = node.args[place] if len(node.args) > place else None
+            if isinstance(purpose, ast.Constant) and isinstance(purpose.value, str):
+                found.add(purpose.value)
+            elif isinstance(purpose, ast.Name) and purpose.id in names:
+                found.add(names[purpose.id])
+    return found
+
+
+def test_every_label_is_in_the_table_and_no_other() -> None:
+    files = [
+        path for package in ("protocols", "client_sdk", "aggregator_service") for path in (ROOT / package).rglob("*.py")
+    ]
+    used = set().union(*(labels_of(path) for path in files))
+    listed = {row[0].strip("`") for row in table_under("index", "## Labels")[1:]}
+    assert used - set(_LOCAL) == listed
+    assert set(_LOCAL) <= used, "a label that no code uses"
+    assert len(listed) > 50
+
+
+def length(page: str, before: str) -> int:
+    """Return the sum of the lengths in a table of fields, without those of variable length."""
+    rows = table_under(page, before)
+    assert rows[0] == ["field", "bytes"]
+    return sum(int(row[1]) for row in rows[1:] if row[1].isdigit())
+
+
+@pytest.mark.parametrize(
+    ("page", "before", "expected"),
+    [
+        ("identities", "## Membership certificate", certificates.CERTIFICATE_BYTES),
+        ("identities", "## Keyring envelope", envelope._HEAD + 32 + 12),
+        ("identities", "## Key of a round", round_key.round_key_document_bytes(0)),
+        ("identities", "## Snapshot", envelope.sealed_bytes(0) - CHAIN_BYTES - 16),
+        ("masked", "Advertisement:", messages.ADVERTISEMENT_BYTES),
+        ("masked", "Entry of the roster", 1 + 64 + certificates.CERTIFICATE_BYTES + messages.ADVERTISEMENT_BYTES),
+        ("masked", "Slot of shares", messages.SEALED_BYTES),
+        ("oneshot", "Upload (the body", oneshot.KEY_BYTES + oneshot.SIGNATURE_BYTES),
+        ("oneshot", "Key of a member", 1 + 64 + certificates.CERTIFICATE_BYTES + 32 + 64),
+    ],
+)
+def test_lengths_of_messages(page: str, before: str, expected: int) -> None:
+    assert length(page, before) == expected
+
+
+def test_numbers_in_the_text_of_masked_sums() -> None:
+    text = PAGES["masked"]
+    assert f"k slots of {messages.SEALED_BYTES} bytes" in text
+    assert f"k slots of {shamir.SHARE_BYTES} bytes" in text
+    assert f"n slots of {messages.CONFIRMATION_BYTES} bytes" in text
+    assert f"min(n - 2, {_MOST_NEIGHBOURS})" in text
+    assert shamir.PRIME == 2**256 + 297 and "2^256 + 297" in text
+
+
+def test_rings_of_one_shot_sums() -> None:
+    text = PAGES["oneshot"]
+    assert ", ".join(map(str, sorted(LOG_Q_CAPS))) in text
+    assert "cap " + ", ".join(str(LOG_Q_CAPS[degree]) for degree in sorted(LOG_Q_CAPS)) in text
+    assert f"deviation {SIGMA}" in text
+
+
+def test_covered_components_of_a_request() -> None:
+    listed = [row[0].strip('`"') for row in table_under("requests", "## Signatures")[1:]]
+    assert tuple(listed) == ("@method", "@authority", "@path", "@query", *http_signature.SIGNED_FIELDS)
+
+
+def test_members_of_the_bound_terms() -> None:
+    full = task(organiser={"key": "A" * 43, "scope": "movies"}, evaluation={"every": 5})
+    listed = {row[0].strip("`") for row in table_under("terms", "canonical JSON of the object")[1:]}
+    assert listed == set(json.loads(bound_terms(full)))
+
+
+def test_sets_of_ckks() -> None:
+    rows = {row[0].strip("`"): row[1:] for row in table_under("encrypted", "sets and degrees")[1:]}
+    widths = {"uint32": "<u4", "uint16": "<u2", "uint8": "|u1"}
+    assert set(rows) == set(PARAMETER_SETS)
+    for name, (modulus, planes) in rows.items():
+        assert int(modulus, 16) == PARAMETER_SETS[name].modulus
+        assert tuple(widths[plane] for plane in planes.split(", ")) == PARAMETER_SETS[name].plane_dtypes
+
+
+def test_layouts_of_recipes() -> None:
+    rows = {
+        name.strip("`, "): row[1:]
+        for row in table_under("recipes", "# Vectors of recipes")[1:]
+        for name in row[0].split(", ")
+    }
+    assert {name.split("`")[0] for name in rows} >= set(RECIPES) - {"topk"}
+    cases: list[dict[str, Any]] = json.loads((ROOT / "tests/vectors/layouts.json").read_text())["cases"]
+    for case in cases:
+        named = case["recipe"] if case["recipe"] != "topk" else None
+        block = case["blocks"][0]
+        if named is None or block["name"] == "counts":
+            continue
+        assert block["name"] in rows[named][0], case["recipe"]
+        assert all(segment["name"] in rows[named][1] for segment in block["segments"]), case["recipe"]
+
+
+def test_every_vector_file_is_named_and_every_named_file_exists() -> None:
+    named = set(re.findall(r"`(\w+\.json)`", "".join(PAGES.values())))
+    assert named == set(generate.FILES)
+
+
+def test_ckks_encodes_as_the_page_says() -> None:
+    """SEAL's plaintext of random slots, by the formula of the page."""
+    sealapi = pytest.importorskip("tenseal").sealapi
+    from protocols.sums.ckks.seal_io import MemoryFile, seal_context
+
+    degree, scale, chosen = 2048, 2.0**20, PARAMETER_SETS["compact"]
+    slots = np.random.default_rng(1).uniform(-1, 1, degree).view(np.complex128)
+    context, plaintext = seal_context("compact", degree), sealapi.Plaintext()
+    context.encoder.encode(slots.tolist(), scale, plaintext)
+    with MemoryFile() as file:
+        residues, _ = file.saved(plaintext, context.plaintext_prefix(scale), degree, 0)
+        residues = residues.copy()
+    powers = np.array([pow(3, j, 2 * degree) for j in range(degree // 2)])
+    turns = np.outer(np.arange(degree), powers) % (2 * degree)
+    coefficients = np.rint(2 / degree * scale * (np.exp(-1j * np.pi * turns / degree) @ slots).real).astype(np.int64)
+    q = chosen.modulus
+    roots = (pow(base, (q - 1) // (2 * degree), q) for base in range(2, 50))
+    root = next(root for root in roots if pow(root, degree, q) == q - 1)
+    smallest = min(pow(root, odd, q) for odd in range(1, 2 * degree, 2))
+    for index in (0, 1, 2, 1000, degree - 1):
+        exponent = 2 * int(format(index, "011b")[::-1], 2) + 1
+        value = sum(int(c) * pow(smallest, exponent * k % (2 * degree), q) for k, c in enumerate(coefficients)) % q
+        assert value == residues[index]
