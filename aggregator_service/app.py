@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from opentelemetry.trace import TracerProvider
 from starlette.concurrency import run_in_threadpool
 
@@ -28,6 +28,7 @@ from aggregator_service.http.body_guard import BodyGuard
 from aggregator_service.http.cross_origin import CrossOrigin
 from aggregator_service.http.fast_polls import FastPolls
 from aggregator_service.http.head_requests import HeadRequests
+from aggregator_service.http.queries import refuse_unknown_parameters
 from aggregator_service.http.security_headers import SecurityHeaders
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
@@ -81,8 +82,12 @@ def create_app(
     )
     app.state.open_bodies = Counter()
     app.state.live_streams = Streams()
-    for router in (*API_ROUTERS, front.router, creation.router, dashboard.router):
+    people = (front.router, creation.router, dashboard.router)
+    for router in API_ROUTERS:
+        app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
+    for router in people:
         app.include_router(router)
+    app.state.all_routes = [route for router in (*API_ROUTERS, *people) for route in router.routes]
     describe(app)
     install_problem_handlers(app)
     # from the innermost to the outermost

@@ -13,10 +13,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from aggregator_service.logs import fields
 from aggregator_service.storage.blobs import BlobDamagedError, BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE
+from protocols.crypto.http_signature import SIGNED_FIELDS
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.messages import ProblemDocument
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
@@ -112,7 +114,17 @@ def _problem(request: Request, error: Exception) -> JSONResponse:
     headers = dict(error.headers)
     if PROBLEM_TYPES[error.slug][0] == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="hushrec"'
+        headers["Accept-Signature"] = _accepted_signature(request)
     return _answer(request, document(error.slug, error.detail, None, **error.extensions), headers)
+
+
+def _accepted_signature(request: Request) -> str:
+    """Return what a client's signature of this request covers (RFC 9421, section 5.1)."""
+    has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+    fields = [name for name in SIGNED_FIELDS if name in request.headers or (has_body and name == "content-digest")]
+    parts = ["@method", "@authority", "@path", *(["@query"] if request.scope["query_string"] else []), *fields]
+    covered = " ".join(f'"{part}"' for part in parts)
+    return f'hushrec=({covered});created;keyid;tag="hushrec"'
 
 
 def _field(location: Sequence[Any]) -> str:
@@ -136,8 +148,19 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type alone
+    if error.status_code == 405:
+        return _answer(request, document("method-not-allowed", "see the header Allow"), {"Allow": _methods(request)})
     slug = _SLUG_OF_STATUS.get(error.status_code, "internal-error" if error.status_code >= 500 else "bad-request")
     return _answer(request, document(slug, PROBLEM_TYPES[slug][1] + "."), error.headers)
+
+
+def _methods(request: Request) -> str:
+    """Return every method of the path; the router's own answer names those of one route only."""
+    found: set[str] = set()
+    for route in request.app.state.all_routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))
 
 
 def _parameter(request: Request, error: Exception) -> JSONResponse:

@@ -13,12 +13,16 @@ __all__ = ["CrossOrigin"]
 _API: Final = "/v1/"
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _SENT: Final = (
+    "Aggregate-Chain",
     "Authorization",
     "Content-Digest",
     "Content-Type",
+    "Idempotency-Key",
     "If-None-Match",
     "Range",
     "Repr-Digest",
+    "Round-Binding",
+    "Round-Key",
     "Signature",
     "Signature-Input",
     "Upload-Complete",
@@ -27,6 +31,8 @@ _SENT: Final = (
     "X-Request-ID",
 )
 _READ: Final = (
+    "Accept-Signature",
+    "Allow",
     "Content-Digest",
     "Content-Range",
     "ETag",
@@ -34,6 +40,7 @@ _READ: Final = (
     "Repr-Digest",
     "Retry-After",
     "Upload-Complete",
+    "Upload-Length",
     "Upload-Offset",
     "X-Request-ID",
 )

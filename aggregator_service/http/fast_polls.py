@@ -19,6 +19,7 @@ from aggregator_service.access.principals import Enrolled
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import REFUSAL, verify_request
 from aggregator_service.http.etags import not_modified
+from aggregator_service.http.queries import LONGEST_WAIT
 from aggregator_service.polling.cached_round import CachedRound, ClientRoundStatus
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
@@ -81,7 +82,7 @@ def _answer(services: Services, scope: Scope, task_id: str) -> tuple[str, bytes]
 
 def _cached_answer(services: Services, scope: Scope, task_id: str) -> tuple[str, bytes] | None:
     query, headers = _QUERY.fullmatch(scope["query_string"]), _plain_headers(scope)
-    if query is None or headers is None:
+    if query is None or headers is None or (query[1] is not None and float(query[1]) > LONGEST_WAIT):
         return None
     token_hash = hash_token(headers[b"authorization"].removeprefix(_BEARER).decode("latin-1"))
     client, cached_round = services.task_cache.client(token_hash), services.task_cache.cached_round(task_id)

@@ -9,8 +9,10 @@ from fastapi.responses import Response, StreamingResponse
 
 from aggregator_service.http.digests import digest_header
 from aggregator_service.http.etags import not_modified
+from aggregator_service.http.queries import LONGEST_WAIT
 from aggregator_service.problems import responses
 from aggregator_service.services import Services
+from protocols.messages.media_types import OCTETS
 
 __all__ = [
     "OCTETS",
@@ -28,7 +30,6 @@ __all__ = [
     "wait_seconds",
 ]
 
-OCTETS: Final = "application/octet-stream"
 _LARGEST_NUMBER: Final = 2**31 - 1
 
 TaskId = Annotated[str, Path(description="Task id.", max_length=40, examples=["t_0f3a9c5b7d1e2f4a6b8c"])]
@@ -43,7 +44,7 @@ SnapshotNumber = Annotated[
         examples=[1],
     ),
 ]
-Wait = Annotated[float, Query(description="Long poll: seconds to wait at most.", ge=0, le=30, examples=[20])]
+Wait = Annotated[float, Query(description="Long poll: seconds to wait at most.", ge=0, le=LONGEST_WAIT, examples=[20])]
 IfNoneMatch = Annotated[str | None, Header(description="ETag of the version that the client has.")]
 
 
@@ -61,7 +62,7 @@ def wait_seconds(services: Services, asked: float) -> float:
 
 def binary_request(
     description: str,
-    media_type: str = OCTETS,
+    media_type: str | tuple[str, ...] = OCTETS,
     headers: dict[str, str] | None = None,
     optional: dict[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -72,8 +73,9 @@ def binary_request(
     """
     named = headers if headers is not None else {"Content-Digest": "sha-256=:<base64 of the SHA-256>: (RFC 9530)"}
     schema = {"type": "string", "format": "binary"}
+    content = {one: {"schema": schema} for one in ((media_type,) if isinstance(media_type, str) else media_type)}
     return {
-        "requestBody": {"required": True, "description": description, "content": {media_type: {"schema": schema}}},
+        "requestBody": {"required": True, "description": description, "content": content},
         "parameters": [
             {"name": name, "in": "header", "required": name in named, "description": text, "schema": {"type": "string"}}
             for name, text in (named | (optional or {})).items()
@@ -81,12 +83,12 @@ def binary_request(
     }
 
 
-def binary_response(description: str) -> dict[int | str, dict[str, Any]]:
+def binary_response(description: str, media_type: str = OCTETS) -> dict[int | str, dict[str, Any]]:
     """Return the 200 entry of the `responses=` of a route that answers with raw bytes."""
     return {
         200: {
             "description": description,
-            "content": {OCTETS: {"schema": {"type": "string", "format": "binary"}}},
+            "content": {media_type: {"schema": {"type": "string", "format": "binary"}}},
             "headers": {
                 "Content-Digest": {"description": "SHA-256 of the body (RFC 9530).", "schema": {"type": "string"}},
                 "ETag": {"description": "The digest, as a strong validator.", "schema": {"type": "string"}},
@@ -114,10 +116,10 @@ def blob_response(
     return StreamingResponse(body, media_type=OCTETS, headers=headers)
 
 
-def bytes_response(body: bytes, digest: str, if_none_match: str | None) -> Response:
+def bytes_response(body: bytes, digest: str, if_none_match: str | None, media_type: str = OCTETS) -> Response:
     """Return a response with immutable bytes and the headers of `blob_response`; digest: their SHA-256 (hex)."""
     etag = f'"{digest}"'
     headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
     if not_modified(if_none_match, etag):
         return Response(status_code=304, headers={"ETag": etag, "Cache-Control": headers["Cache-Control"]})
-    return Response(body, media_type=OCTETS, headers=headers)
+    return Response(body, media_type=media_type, headers=headers)

@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.digests import content_digest, content_length, repr_digest
+from aggregator_service.http.media_types import check_media_type
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded
 from aggregator_service.services import Services, ServicesOf
@@ -26,6 +27,7 @@ from aggregator_service.uploads.insert_contribution import same_or_conflict
 from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
 from aggregator_service.uploads.receive import stream_body
 from protocols.messages import UploadReceipt
+from protocols.messages.media_types import CONTRIBUTION, OCTETS
 
 __all__ = ["router"]
 
@@ -64,7 +66,9 @@ def _acknowledge(outcome: UploadOutcome) -> JSONResponse:
     summary="Upload a contribution",
     response_model=UploadReceipt,
     openapi_extra=binary_request(
-        "The contribution, exactly `contribution_bytes` of the round's view long.", optional=_OF_ENCRYPTED_TASKS
+        "The contribution, exactly `contribution_bytes` of the round's view long.",
+        (OCTETS, CONTRIBUTION),
+        optional=_OF_ENCRYPTED_TASKS,
     ),
     responses={
         201: {"description": "The contribution is stored durably. It is counted exactly once."},
@@ -84,6 +88,7 @@ async def put(
     admission = await admit_cached(services, principal, task, number, client)
     admission.check_round_key(request.headers.get("round-key"))
     admission = with_attestation(admission, request)
+    check_media_type(request, CONTRIBUTION)
     content_length(request)
     digest = content_digest(request)
     if admission.stored is not None:
@@ -96,13 +101,15 @@ async def put(
 
 @router.head(
     "/{client}",
+    status_code=204,
     summary="Ask how far an upload came",
     response_class=Response,
     responses={
-        200: {
+        204: {
             "description": "Where the upload continues.",
             "headers": {
                 "Upload-Offset": {"description": "Bytes stored and verified.", "schema": {"type": "integer"}},
+                "Upload-Length": {"description": "Bytes of the contribution.", "schema": {"type": "integer"}},
                 "Upload-Complete": {"description": "?1 when the contribution is stored.", "schema": {"type": "string"}},
             },
         },
@@ -112,11 +119,13 @@ async def put(
 async def head(
     services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, client: ClientId
 ) -> Response:
-    """Return the state of an upload in the headers Upload-Offset and Upload-Complete."""
+    """Return the state of an upload in the headers Upload-Offset, Upload-Complete and Upload-Length."""
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     if admission.stored is not None:
-        return Response(headers=_progress_headers(admission.stored.bytes, complete=True))
-    return Response(headers=_progress_headers(admission.status[0], complete=False))
+        headers = _progress_headers(admission.stored.bytes, complete=True)
+    else:
+        headers = _progress_headers(admission.status[0], complete=False)
+    return Response(status_code=204, headers=headers | {"Upload-Length": str(admission.length)})
 
 
 def _progress_headers(offset: int, *, complete: bool) -> dict[str, str]:
@@ -205,7 +214,7 @@ def _answer_complete(round_: RoundRow, stored: ContributionRow, last: bool, whol
     """Answer a chunk of a complete upload: the receipt for the last chunk, `Problem` offset-mismatch for others."""
     if not last:
         headers = _progress_headers(stored.bytes, complete=True)
-        raise Problem("offset-mismatch", "the upload is complete", headers=headers, upload_offset=stored.bytes)
+        raise Problem("offset-mismatch", "the upload is complete", headers=headers, **{"expected-offset": stored.bytes})
     return same_or_conflict(round_, stored, whole)
 
 
@@ -234,7 +243,7 @@ def _check_offset(request: Request, admission: Admission) -> int:
             "offset-mismatch",
             f"the upload has {stored} bytes; continue there",
             headers=_progress_headers(stored, complete=False),
-            upload_offset=stored,
+            **{"expected-offset": stored, "provided-offset": int(given)},
         )
     return stored
 

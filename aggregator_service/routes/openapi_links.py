@@ -109,7 +109,7 @@ _LINKS: Final[tuple[tuple[str, dict[str, str], tuple[str, ...]], ...]] = (
     ),
     (f"PUT {_ROUND}/contributions/{{client}} 201", _OF_AN_UPLOAD, _UPLOADS[:3]),
     (f"PATCH {_ROUND}/contributions/{{client}} 204", _OF_AN_UPLOAD, _UPLOADS[:3]),
-    (f"HEAD {_ROUND}/contributions/{{client}} 200", _OF_AN_UPLOAD, _UPLOADS[:3]),
+    (f"HEAD {_ROUND}/contributions/{{client}} 204", _OF_AN_UPLOAD, _UPLOADS[:3]),
     (
         f"GET {_TASK}/snapshots/latest 200",
         {**_SAME_TASK, "number": "$response.body#/round"},

@@ -43,6 +43,9 @@ _LOG = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/v1/tasks/{task}/rounds", tags=["rounds"])
 
+_NO_ROUND: Final = 'W/"0"'
+"""The ETag of a task without rounds."""
+
 
 @dataclass(frozen=True)
 class _RoundAnswer:
@@ -72,6 +75,10 @@ def _round(session: Session, task_id: str, number: int) -> RoundRow:
                 }
             }
         },
+        204: {
+            "description": "No round has been opened yet, nor within `wait` seconds.",
+            "headers": {"ETag": {"description": "That of a task without rounds.", "schema": {"type": "string"}}},
+        },
         304: {"description": "Nothing changed within `wait` seconds."},
         **guarded(),
     },
@@ -83,7 +90,7 @@ async def current(
     wait: Wait = 0.0,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Return the newest round; 404 before the first. With If-None-Match and `wait`, return as soon as it changes."""
+    """Return the newest round; 204 before the first. With `wait`, return as soon as it opens or changes."""
     newest: _RoundAnswer | None = None
 
     async def changed() -> _RoundAnswer | None:
@@ -97,7 +104,8 @@ async def current(
     if found is not None:
         return Response(found.view.model_dump_json(), media_type="application/json", headers={"ETag": found.etag})
     if newest is None:
-        raise Problem("not-found", "no round has been opened yet")
+        unchanged = not_modified(if_none_match, _NO_ROUND)
+        return Response(status_code=304 if unchanged else 204, headers={"ETag": _NO_ROUND})
     return Response(status_code=304, headers={"ETag": newest.etag})
 
 

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.access.principals import Principal
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.digests import content_digest, content_length
+from aggregator_service.http.media_types import check_media_type
 from aggregator_service.routes.common import (
     ClientId,
     IfNoneMatch,
@@ -27,6 +28,7 @@ from aggregator_service.uploads.outcomes import Stored
 from aggregator_service.uploads.receive import receive_small_body
 from aggregator_service.uploads.stage_messages import admit_to_stage, handed_out, same_or_conflict, store_message
 from protocols.messages import UploadReceipt
+from protocols.messages.media_types import OCTETS, STAGE_TYPES, handout_type
 from protocols.messages.stages import StageMessage
 from protocols.sums.masked.task_binding import ROUND_BINDING
 
@@ -45,6 +47,7 @@ _HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-c
     response_model=UploadReceipt,
     openapi_extra=binary_request(
         "The message, of exactly the length that the stage and the roster determine.",
+        (OCTETS, *STAGE_TYPES.values()),
         optional={"Round-Binding": "Advertisements: what they are bound to, for the text of a refusal."},
     ),
     responses={
@@ -74,6 +77,7 @@ async def put(
 ) -> Response:
     """Send the message of a stage. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
     admission = await run_in_threadpool(admit_to_stage, services, principal, task, number, stage, client)
+    check_media_type(request, STAGE_TYPES[stage])
     content_length(request)
     digest = content_digest(request)
     if admission.stored is not None:
@@ -89,7 +93,7 @@ def _answer(
     services: Services, principal: Principal, task: str, number: int, kind: Handout, if_none_match: str | None
 ) -> Response:
     found = handed_out(services, principal, task, number, kind)
-    return bytes_response(found.body, found.digest, if_none_match)
+    return bytes_response(found.body, found.digest, if_none_match, handout_type(kind))
 
 
 @router.get(
@@ -97,7 +101,7 @@ def _answer(
     summary="Fetch the roster",
     response_class=Response,
     responses={
-        **binary_response("The clients that take part, with their keys."),
+        **binary_response("The clients that take part, with their keys.", handout_type("roster")),
         **_HANDED_OUT,
     },
 )
@@ -117,7 +121,7 @@ def roster(
     summary="Fetch the neighbours' shares",
     response_class=Response,
     responses={
-        **binary_response("The clients that shared, and the shares sealed for the asking client."),
+        **binary_response("The clients that shared, and the shares sealed for this client.", handout_type("inbox")),
         **_HANDED_OUT,
     },
 )
@@ -137,7 +141,7 @@ def inbox(
     summary="Fetch the set of survivors",
     response_class=Response,
     responses={
-        **binary_response("The survivors: one bit for each member of the roster."),
+        **binary_response("The survivors: one bit for each member of the roster.", handout_type("survivors")),
         **_HANDED_OUT,
     },
 )
@@ -156,7 +160,10 @@ def survivors(
     "/confirmations",
     summary="Fetch the neighbours' confirmations",
     response_class=Response,
-    responses={**binary_response("The signatures of the asking client's neighbours."), **_HANDED_OUT},
+    responses={
+        **binary_response("The members' signatures.", handout_type("confirmations")),
+        **_HANDED_OUT,
+    },
 )
 def confirmations(
     services: ServicesOf,

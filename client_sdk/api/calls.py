@@ -46,6 +46,7 @@ from protocols.messages import (
     UploadReceipt,
 )
 from protocols.messages.attestations import LARGEST_ATTESTATION_PAGE, LONGEST_ATTESTATION
+from protocols.messages.media_types import OCTETS, STAGE_TYPES
 from protocols.messages.stages import StageMessage
 
 __all__ = ["LONGEST_WAIT", "ApiCalls", "CurrentRound", "Handout"]
@@ -213,9 +214,9 @@ class ApiCalls:
         request = self._request("GET", _path(_task(task_id, "rounds", "current"), wait=_wait(wait)), headers, wait=wait)
         try:
             response = yield from send(request, self.retry)
-        except NotFound:
+        except NotFound:  # the answer of earlier servers before the first round
             return None
-        if response.status == 304:
+        if response.status in (204, 304):
             return None
         return CurrentRound(parse_answer(request, response, RoundView), response.headers.get("etag"))
 
@@ -277,7 +278,7 @@ class ApiCalls:
 
     def put_stage(self, task_id: str, number: int, stage: StageMessage, client_id: str, body: bytes) -> Program[None]:
         """Store this client's message of one stage of a masked round. Sending the same bytes again is allowed."""
-        yield from self._put(_task(task_id, "rounds", number, "stages", stage, client_id), body)
+        yield from self._put(_task(task_id, "rounds", number, "stages", stage, client_id), body, STAGE_TYPES[stage])
 
     def stage_body(
         self, task_id: str, number: int, what: Handout, max_bytes: int, length: int | None = None
@@ -376,8 +377,8 @@ class ApiCalls:
         response = yield from send(request, self.retry, idempotent)
         return parse_answer(request, response, model)
 
-    def _put(self, path: str, body: bytes) -> Program[Response]:
-        headers = {"content-type": "application/octet-stream", "content-digest": content_digest(body)}
+    def _put(self, path: str, body: bytes, media_type: str = OCTETS) -> Program[Response]:
+        headers = {"content-type": media_type, "content-digest": content_digest(body)}
         return send(self._request("PUT", path, headers, body), self.retry)
 
     def _bytes_or_none(self, path: str, wait: float, max_bytes: int) -> Program[bytes | None]:

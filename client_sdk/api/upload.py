@@ -19,6 +19,7 @@ from client_sdk.api.retry import RetryPolicy, back_off, send, send_once
 from client_sdk.api.signing import Signer
 from client_sdk.errors import ApiError, ConnectionFailed, ContractBroken, MethodNotAllowed, NotFound, OffsetMismatch
 from protocols.messages import UploadReceipt
+from protocols.messages.media_types import CONTRIBUTION
 
 __all__ = ["DEFAULT_CHUNK_BYTES", "UploadProgress", "upload"]
 
@@ -140,7 +141,7 @@ def _upload_progress(target: _Target, policy: RetryPolicy) -> Program[UploadProg
 
 
 def _send_whole(target: _Target) -> Program[UploadReceipt | _Interrupted]:
-    headers = {"content-type": "application/octet-stream", "content-digest": content_digest(target.body)}
+    headers = {"content-type": CONTRIBUTION, "content-digest": content_digest(target.body)}
     request = target.request("PUT", headers, target.body)
     try:
         response = yield from send_once(request)

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from protocols.codec import b64decode
 
-__all__ = ["Key32", "Message", "Name", "Signature64"]
+__all__ = ["HexDigest", "Key32", "Message", "Name", "Signature64"]
 
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
@@ -30,3 +30,5 @@ def _bytes_of(length: int) -> AfterValidator:
 Name = Annotated[str, Field(pattern=NAME_PATTERN, description="Lower case letters, digits, '.', '_' and '-'.")]
 Key32 = Annotated[str, Field(min_length=43, max_length=43, description="32 bytes, base64url."), _bytes_of(32)]
 Signature64 = Annotated[str, Field(min_length=86, max_length=86, description="64 bytes, base64url."), _bytes_of(64)]
+HexDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, hex.")]
+"""The one form of digests in JSON bodies."""

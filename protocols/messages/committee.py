@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from protocols.messages.base import Message
+from protocols.messages.base import HexDigest, Message
 
 __all__ = ["COMMITTEE_KEYS_AHEAD", "MOST_BAD_SHARES", "BadShares", "CommitteeMemberView", "CommitteeView"]
 
@@ -37,7 +37,7 @@ class CommitteeView(Message):
 class BadShares(Message):
     """Clients that a member of the committee takes out of the proposed survivors: their sealed share does not open."""
 
-    survivors_digest: str = Field(
+    survivors_digest: HexDigest = Field(
         pattern=r"^[0-9a-f]{64}$", description="The proposed set, as `survivors_digest` of the round's view names it."
     )
     clients: list[Annotated[str, Field(max_length=40)]] = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from protocols.messages.base import Message
+from protocols.messages.base import HexDigest, Message
 
 __all__ = ["LedgerEntry", "LedgerPage"]
 
@@ -18,11 +18,11 @@ class LedgerEntry(Message):
     mechanism: str = Field(description="Name of the mechanism: how it was summed.")
     data_set: str | None = Field(description="Label of the data that the task sums; null when the operator gave none.")
     survivors: int = Field(ge=1, description="Clients whose contributions are in the sum.")
-    survivors_digest: str = Field(
+    survivors_digest: HexDigest = Field(
         description="SHA-256 (hex) over the survivors' identity keys: equal for sums over the same clients in any task."
     )
     released_at: float = Field(description="Seconds since 1970, by the server's clock.")
-    contribution_digest: str | None = Field(
+    contribution_digest: HexDigest | None = Field(
         default=None,
         description="SHA-256 (hex) of this client's contribution to the sum; null if it has none, and for operators.",
     )

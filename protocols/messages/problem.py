@@ -40,9 +40,13 @@ PROBLEM_TYPES: Final[dict[str, tuple[int, str]]] = {
 """Slug -> (HTTP status, title). `docs/problems.md` explains each type."""
 
 
+_REGISTERED: Final = {"offset-mismatch": "https://iana.org/assignments/http-problem-types#mismatching-upload-offset"}
+"""Types that another document defines (draft-ietf-httpbis-resumable-upload)."""
+
+
 def problem_uri(slug: str) -> str:
     """Return the `type` member of a problem document: the URI of the type with this slug."""
-    return _PREFIX + slug
+    return _REGISTERED.get(slug, _PREFIX + slug)
 
 
 class ProblemDocument(BaseModel):
@@ -50,7 +54,7 @@ class ProblemDocument(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    type: str = Field(description="urn:hushrec:problem:<slug>")
+    type: str = Field(description="urn:hushrec:problem:<slug>, or the URI of a registered type.")
     title: str
     status: int = Field(ge=100, le=599)
     detail: str = ""
@@ -60,4 +64,4 @@ class ProblemDocument(BaseModel):
     @property
     def slug(self) -> str:
         """The slug of the type, or the whole type if it is not one of HushRec's."""
-        return self.type.removeprefix(_PREFIX)
+        return next((slug for slug, uri in _REGISTERED.items() if uri == self.type), self.type.removeprefix(_PREFIX))

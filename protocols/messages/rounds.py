@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from protocols.messages.base import Key32, Message
+from protocols.messages.base import HexDigest, Key32, Message
 from protocols.messages.stages import RoundState
 
 __all__ = [
@@ -46,8 +46,8 @@ class RoundView(Message):
     folded: int = Field(ge=0, description="Contributions folded so far.")
     seconds_left: float | None = Field(description="Seconds until the stage's deadline; null when there is none.")
     aggregate_bytes: int | None = Field(description="Length of the released aggregate; null until it is released.")
-    aggregate_digest: str | None = Field(default=None, description="sha-256 of the aggregate, hex.")
-    key_digest: str | None = Field(
+    aggregate_digest: HexDigest | None = Field(default=None, description="sha-256 of the aggregate, hex.")
+    key_digest: HexDigest | None = Field(
         default=None,
         description="sha-256 of the round's key document, hex; null where one keyring serves the whole task. Clients "
         "send it in the header Round-Key of their contribution.",
@@ -56,7 +56,7 @@ class RoundView(Message):
     answered: int = Field(
         default=0, ge=0, description="Members of the committee whose message of the current stage is stored."
     )
-    survivors_digest: str | None = Field(
+    survivors_digest: HexDigest | None = Field(
         default=None,
         description="Digest of the survivors that the committee is asked to confirm (oneshot), hex; null before there "
         "is such a set. It changes when clients are taken out because their sealed share does not open.",
@@ -137,7 +137,7 @@ class UploadReceipt(Message):
     round: int
     client_id: str
     bytes: int
-    digest: str = Field(description="sha-256 of the body, hex.")
+    digest: HexDigest = Field(description="sha-256 of the body, hex.")
 
 
 class SnapshotView(Message):
@@ -149,5 +149,5 @@ class SnapshotView(Message):
 
     round: int = Field(ge=0, description="0: the initial model of a task that starts from another task's.")
     bytes: int = Field(ge=0)
-    digest: str = Field(description="sha-256 of the stored body, hex.")
+    digest: HexDigest = Field(description="sha-256 of the stored body, hex.")
     author: str = Field(description="Client id of the member that made it, or `server` for plain and masked tasks.")

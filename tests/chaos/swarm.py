@@ -60,7 +60,7 @@ class PlainPlayer:
         """Send one chunk at the offset of the upload."""
         http, path, body = self._member.task.api.http, self._member.path(number), self._made[1]
         head = http.head(path, headers=self._member.auth)
-        if head.status_code != 200:
+        if head.status_code != 204:
             return head
         start = int(head.headers["upload-offset"])
         if head.headers["upload-complete"] == "?1":

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import schemathesis
 
-from protocols.messages.problem import PROBLEM_TYPES
+from protocols.messages.problem import PROBLEM_TYPES, ProblemDocument
 from tests.support.promises import promised
 
 __all__ = ["DOCUMENT", "INSIDES", "OPERATIONS", "SCHEMA", "Answer", "Judge", "Known", "operation_of", "strings_in"]
@@ -174,7 +174,7 @@ class Judge:
             assert not answer.body
             return
         document = json.loads(answer.body)
-        slug = document["type"].removeprefix("urn:hushrec:problem:")
+        slug = ProblemDocument.model_validate(document).slug
         assert slug in PROBLEM_TYPES, "an unknown type"
         assert (document["status"], document["title"]) == PROBLEM_TYPES[slug] and document["status"] == answer.status
         assert document["detail"] and document["fault"] == "client", "nobody's fault"
@@ -194,7 +194,7 @@ class Judge:
         documented = responses[str(answer.status)]
         content = documented.get("content", {})
         if answer.method != "HEAD" and answer.status >= 400:
-            slug = json.loads(answer.body)["type"].rpartition(":")[2]
+            slug = ProblemDocument.model_validate_json(answer.body).slug
             examples = content["application/problem+json"]["examples"]
             assert slug in examples, f"{slug} is not documented"
         elif content and answer.method != "HEAD":

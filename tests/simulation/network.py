@@ -138,7 +138,7 @@ class Network:
                 client.token = ""  # its token was voided, or replaced by that of another enrolment
         elif message.method != "PUT" and problem.slug in (*_ASK_AGAIN, "offset-mismatch"):
             if self._heard(one):
-                client.offset = problem.extensions.get("upload_offset")
+                client.offset = problem.extensions.get("expected-offset")
         else:
             return problem.slug in _TRY_AGAIN and message.arrives != message.body
         return True

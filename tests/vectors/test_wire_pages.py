@@ -13,6 +13,7 @@ import pytest
 
 from protocols.crypto import certificates, envelope, http_signature, round_key
 from protocols.crypto.aggregate_chain import CHAIN_BYTES
+from protocols.messages import media_types
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.sums.ckks.parameters import PARAMETER_SETS
 from protocols.sums.masked import messages, shamir
@@ -28,6 +29,7 @@ PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" 
 _LABELLED = {"digest", "domain_tag", "derive_key", "derive_seed", "words", "uniforms", "normals", "permutation"}
 _LOCAL = {
     "held-out negatives": "a client's own draw",
+    "idempotent task": "the server's own ids",
     "masked key check": "any key serves",
     "round-robin place": "the server's own order",
     "server address": "a local file's name",
@@ -191,3 +193,12 @@ def test_ckks_encodes_as_the_page_says() -> None:
         exponent = 2 * int(format(index, "011b")[::-1], 2) + 1
         value = sum(int(c) * pow(smallest, exponent * k % (2 * degree), q) for k, c in enumerate(coefficients)) % q
         assert value == residues[index]
+
+
+def test_media_types_of_bodies() -> None:
+    rows = {row[0]: row[1].strip("`") for row in table_under("requests", "any other type is refused")[1:]}
+    stages = {name.removeprefix("stage "): kind for name, kind in rows.items() if name.startswith("stage ")}
+    assert stages == media_types.STAGE_TYPES
+    assert rows["contribution (PUT)"] == media_types.CONTRIBUTION
+    for what in ("roster", "inbox", "survivors", "confirmations"):
+        assert f".{what}`" in PAGES["requests"] and media_types.handout_type(what).endswith(f".{what}")

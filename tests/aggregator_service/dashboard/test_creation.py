@@ -79,7 +79,10 @@ def test_every_combination_has_a_form_without_hidden_required_fields(api: Api, r
     page = api.http.get("/dashboard/new", params={"recipe": recipe, "mechanism": mechanism})
     assert page.status_code == 200
     shown, *folded = page.text.split("<details")
-    assert re.findall(r'name="([a-z_.]+)"[^>]* required', shown) == ["name", "recipe.shapes" if recipe == "arrays" else "recipe.items"]
+    assert re.findall(r'name="([a-z_.]+)"[^>]* required', shown) == [
+        "name",
+        "recipe.shapes" if recipe == "arrays" else "recipe.items",
+    ]
     assert not [part for part in folded if " required" in part.partition("</details>")[0]]
 
 

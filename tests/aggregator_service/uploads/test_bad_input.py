@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from protocols.messages.problem import PROBLEM_TYPES
+from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import raw_head
@@ -55,7 +55,7 @@ def members_of(task: TestTask) -> list[TestMember]:
 def problem(answer: httpx.Response, slug: str) -> dict[str, Any]:
     body: dict[str, Any] = answer.json()
     assert answer.headers["content-type"] == "application/problem+json", answer.text
-    assert body["type"] == f"urn:hushrec:problem:{slug}", body
+    assert body["type"] == problem_uri(slug), body
     assert (answer.status_code, body["title"]) == PROBLEM_TYPES[slug]
     assert body["status"] == answer.status_code
     assert body["detail"]
@@ -279,7 +279,7 @@ def test_resuming_needs_the_right_offset_and_the_right_bytes(task: TestTask) -> 
 
     assert patch(0, body[:30]).status_code == 204
     mismatch = patch(31, body[31:40])
-    assert problem(mismatch, "offset-mismatch")["upload_offset"] == 30
+    assert problem(mismatch, "offset-mismatch")["expected-offset"] == 30
     assert mismatch.headers["upload-offset"] == "30"
     problem(patch(30, body[30:40], Content_Digest=digest_field(b"no")), "bad-digest")
     problem(patch(30, body[30:] + b"more"), "body-too-long")
@@ -294,7 +294,7 @@ def test_resuming_needs_the_right_offset_and_the_right_bytes(task: TestTask) -> 
     assert patch(0, body[:30]).status_code == 204
     assert patch(30, body[30:], last=True).status_code == 201
     assert patch(30, body[30:], last=True).status_code == 200
-    assert problem(patch(30, body[30:40]), "offset-mismatch")["upload_offset"] == len(body)
+    assert problem(patch(30, body[30:40]), "offset-mismatch")["expected-offset"] == len(body)
     done = http.head(member.path(1), headers=member.auth)
     assert (done.headers["upload-offset"], done.headers["upload-complete"]) == (str(len(body)), "?1")
 

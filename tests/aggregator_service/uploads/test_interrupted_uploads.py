@@ -175,8 +175,11 @@ def test_a_chunk_that_hangs_blocks_no_other_request(server: AggregatorProcess, a
         assert patch(member, 0, body[:40]).status_code == 204
         first.sendall(body[20:40])  # the first connection is alive: its bytes are stored already
         status, problem = answer_of(first)
-        assert (status, problem["type"]) == (409, "urn:hushrec:problem:offset-mismatch")
-        assert problem["upload_offset"] == 40
+        assert (status, problem["type"]) == (
+            409,
+            "https://iana.org/assignments/http-problem-types#mismatching-upload-offset",
+        )
+        assert problem["expected-offset"] == 40
     with half_sent(server, member, "PATCH", body[40:80], chunk_headers(40, body[40:80])):
         calls = ApiCalls(server.url, chunk_bytes=40).enrolled(*enrolled_as(member.token))
         with SyncDriver() as driver:
@@ -298,9 +301,12 @@ def test_a_chunk_that_the_storage_lost_is_sent_again(server: AggregatorProcess, 
     server.blobs.delete(*chunks(server, task))
     headers = {**member.auth, **chunk_headers(20, body[20:], body)}
     answer = api.http.patch(member.path(1), content=body[20:], headers=headers)
-    assert (answer.status_code, answer.json()["type"]) == (409, "urn:hushrec:problem:offset-mismatch")
+    assert (answer.status_code, answer.json()["type"]) == (
+        409,
+        "https://iana.org/assignments/http-problem-types#mismatching-upload-offset",
+    )
     # the client is told to start again at offset 0
-    assert answer.json()["upload_offset"] == 0
+    assert answer.json()["expected-offset"] == 0
     assert api.http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "0"
     assert patch(member, 0, body[:20]).status_code == 204
     assert api.http.patch(member.path(1), content=body[20:], headers=headers).status_code == 201

@@ -1,0 +1,32 @@
+"""Query parameters: an unknown one is refused, as an unknown field of a body is, so that no misspelt one is ignored."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+
+__all__ = ["LONGEST_WAIT", "refuse_unknown_parameters"]
+
+LONGEST_WAIT: Final = 30
+"""Most seconds of a long poll."""
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """Raise `RequestValidationError` (422) if the query has a parameter that the route does not know, or has it twice.
+
+    It is a dependency of the routes of the API.
+    """
+    if not request.scope["query_string"]:
+        return
+    route = request.scope["route"]
+    known = {one.alias for one in route.dependant.query_params} if isinstance(route, APIRoute) else set()
+    given = [name for name, _ in request.query_params.multi_items()]
+    wrong = [name for place, name in enumerate(given) if name not in known or name in given[:place]]
+    if wrong:
+        text = "the query has an unknown parameter, or one twice"
+        raise RequestValidationError(
+            [{"type": "extra_forbidden", "loc": ("query", name), "msg": text} for name in wrong]
+        )

@@ -1,0 +1,136 @@
+/** Enrolment, certificates, envelopes, keyrings, round keys and the chain of aggregates (docs/wire/identities.md). */
+
+import { concat, equal, exact, fromHex, pack, Reader, toHex, utf8 } from "./codec.js";
+import { deriveKey, digest, open, tag } from "./domain.js";
+import { CertificateError, CodecError, EnvelopeError, KeyringError, RoundKeyError, SignatureError } from "./errors.js";
+import { verifyRequest } from "./http_signature.js";
+import { agree, publicOf, sign, verify } from "./keys.js";
+
+export const CERTIFICATE_BYTES = 81;
+const ROLES = ["member", "holder", "committee"];
+const KEYRING_MAGIC = utf8("hushrec keyring 2\n");
+
+/** What a client signs to enrol. group, certificate: null where the request states none. */
+export function enrolmentMessage(invitation, identityKey, mailboxKey, group, certificate, renewal = 0) {
+  const stated = [...(group === null ? [] : [group]), ...(certificate === null ? [] : [certificate])];
+  const parts = [invitation, identityKey, mailboxKey, ...stated];
+  return renewal ? tag("enrolment renewal", renewal, ...parts) : tag("enrolment", ...parts);
+}
+
+export const signEnrolment = (secret, ...parts) => sign(secret, enrolmentMessage(...parts));
+
+/** {role, serial (bigint), notAfter, signature}. */
+export function decodeCertificate(body) {
+  const reader = new Reader(exact(body, CERTIFICATE_BYTES, "a membership certificate"));
+  const role = ROLES[reader.number(1)];
+  if (!role) throw new CodecError("a membership certificate has an unknown role");
+  return { role, serial: reader.big(8), notAfter: reader.big(8), signature: reader.fixed(64) };
+}
+
+/** The decoded certificate of a client's keys; `CertificateError` unless the organiser made it and it is valid at `now`. */
+export async function checkCertificate(organiserKey, scope, identityKey, mailboxKey, body, now) {
+  const { role, serial, notAfter, signature } = decodeCertificate(body);
+  const signed = tag("membership certificate", scope, role, identityKey, mailboxKey, serial, notAfter);
+  if (!(await verify(organiserKey, signature, signed))) throw new CertificateError("the organiser did not sign this");
+  if (BigInt(Math.floor(now)) > notAfter) throw new CertificateError("the certificate has expired");
+  return { role, serial, notAfter };
+}
+
+/** {issuedAt, serials} of an organiser's revocation list. */
+export async function checkRevocations(organiserKey, scope, body) {
+  const reader = new Reader(body);
+  const issuedAt = reader.big(8);
+  const count = reader.number(4);
+  if (reader.left !== 8 * count + 64) throw new CodecError("a revocation list of another length");
+  const bytes = reader.fixed(8 * count);
+  const serials = Array.from({ length: count }, (_, i) => new Reader(bytes.subarray(8 * i)).big(8));
+  if (serials.some((serial, i) => i && serial <= serials[i - 1])) throw new CodecError("serials are not ascending");
+  const signed = tag("revoked certificates", scope, issuedAt, bytes);
+  if (!(await verify(organiserKey, reader.fixed(64), signed))) throw new CertificateError("the organiser did not sign this");
+  return { issuedAt, serials };
+}
+
+function head(reader) {
+  const keys = reader.fixed(32 + 32 + CERTIFICATE_BYTES);
+  return { keys, identityKey: keys.slice(0, 32), signature: reader.fixed(64) };
+}
+
+/** The keyring bytes in an envelope, and its sender's head, whose certificate the caller checks. */
+export async function openEnvelope(body, mailboxSecret, task) {
+  let parts;
+  try {
+    const reader = new Reader(body);
+    parts = { ...head(reader), sealed: reader.fixed(reader.left) };
+  } catch (error) {
+    throw new EnvelopeError(error.message);
+  }
+  const { keys, identityKey, signature, sealed } = parts;
+  const own = await publicOf("X25519", mailboxSecret);
+  if (!(await verify(identityKey, signature, tag("signed keyring envelope", task, own, keys, sealed)))) {
+    throw new EnvelopeError("the envelope was sealed for another client or task, or altered");
+  }
+  const [ephemeral, nonce] = [sealed.slice(0, 32), sealed.slice(32, 44)];
+  const key = await deriveKey(await agree(mailboxSecret, ephemeral), 32, "keyring envelope", task, ephemeral, own);
+  const opened = await open(key, nonce, sealed.slice(44), tag("keyring envelope", task));
+  if (!opened) throw new EnvelopeError("the envelope does not open");
+  return { body: opened, sender: keys };
+}
+
+/** {state, chain} of a sealed snapshot. */
+export async function openSnapshot(sealed, stateKey, task, round) {
+  const key = await deriveKey(stateKey, 32, "snapshot key", task);
+  const opened = await open(key, sealed.slice(0, 12), sealed.slice(12), tag("snapshot", task, round));
+  if (!opened) throw new EnvelopeError("the snapshot was not sealed by a member of this task");
+  return { state: opened.slice(64), chain: opened.slice(0, 64) };
+}
+
+/** The public key in a round key's document, and its sender's head, whose certificate the caller checks. */
+export async function openRoundKey(document, length, task, round, mechanism, parameterId) {
+  if (document.length !== 209 + length) throw new RoundKeyError("a round key of another length");
+  const reader = new Reader(document);
+  const { keys, identityKey, signature } = head(reader);
+  const publicKey = reader.fixed(length);
+  const signed = tag("round key", task, round, mechanism, parameterId, keys, publicKey);
+  if (!(await verify(identityKey, signature, signed))) throw new RoundKeyError("the holder did not sign this key");
+  return { publicKey, sender: keys };
+}
+
+export const encodeKeyring = ({ mechanism, parameterId, publicKey, secretKey, stateKey, secretDigest }) =>
+  concat(KEYRING_MAGIC, pack(utf8(mechanism), parameterId, publicKey, secretKey, stateKey, secretDigest));
+
+export async function decodeKeyring(body) {
+  if (!equal(body.slice(0, KEYRING_MAGIC.length), KEYRING_MAGIC)) throw new CodecError("not a keyring");
+  const reader = new Reader(body.subarray(KEYRING_MAGIC.length));
+  const [name, parameterId, publicKey, secretKey, stateKey, secretDigest] = Array.from({ length: 6 }, () =>
+    reader.chunk(2 ** 24),
+  );
+  reader.finish();
+  if (stateKey.length !== 32 || ![0, 32].includes(secretDigest.length)) throw new KeyringError("a key's length is wrong");
+  if (secretKey.length && !equal(secretDigest, await digest("keyring secret key", secretKey))) {
+    throw new KeyringError("the secret key is not the one that its digest names");
+  }
+  return { mechanism: new TextDecoder().decode(name), parameterId, publicKey, secretKey, stateKey, secretDigest };
+}
+
+export async function fingerprint({ mechanism, parameterId, publicKey, secretDigest, stateKey }) {
+  const state = await digest("keyring state key", stateKey);
+  const parts = [mechanism, parameterId, publicKey, secretDigest, state];
+  return toHex(await digest("keyring fingerprint", ...parts)).slice(0, 32);
+}
+
+export const firstChain = (task) => digest("aggregate chain", task);
+
+export const nextChain = (before, round, aggregateDigest) => digest("aggregate chain link", before, round, aggregateDigest);
+
+/** {chain, created} that a client stated with its contribution to a round. */
+export async function statedChain(stated, identityKey, task, round) {
+  const path = `/v1/tasks/${task}/rounds/${round}/contributions/${stated.client_id}`;
+  if (!["PUT", "PATCH"].includes(stated.method)) throw new SignatureError("a contribution is sent with PUT or PATCH");
+  const request = { method: stated.method, authority: stated.authority, path, query: "", fields: stated.fields };
+  const { client_id, signature_input, signature } = stated;
+  const created = await verifyRequest(identityKey, client_id, request, signature_input, signature);
+  const chain = stated.fields["aggregate-chain"] ?? "";
+  if (!/^[0-9a-f]{64}$/.test(chain)) throw new SignatureError("the contribution states no aggregate chain");
+  return { chain: fromHex(chain), created };
+}
+

@@ -1,0 +1,61 @@
+/** Neighbours k and threshold t of a masked round (docs/wire/masked.md). */
+
+import { ParameterError } from "./errors.js";
+
+const MOST = 1024;
+
+/** floor(share * clients) with the share as the decimal that it is written as. */
+function share(decimal, clients) {
+  const [whole, fraction = ""] = decimal.toFixed(20).replace(/0+$/, "").split(".");
+  const text = String(decimal).includes("e") ? [whole, fraction] : [...String(decimal).split("."), ""];
+  return Number((BigInt(text[0] + (text[1] ?? "")) * BigInt(clients)) / 10n ** BigInt((text[1] ?? "").length));
+}
+
+export const corruptClients = (corrupt, clients) => (corrupt ? Math.max(1, share(corrupt, clients)) : 0);
+
+export const quorum = (corrupt, members) => Math.floor((members + corruptClients(corrupt, members)) / 2) + 1;
+
+function logBinomials(size, most) {
+  const logs = [0];
+  for (let x = 0; x < most; x++) logs.push(x < size ? logs[x] + Math.log(size - x) - Math.log(x + 1) : -Infinity);
+  return logs;
+}
+
+/** log2 of Pr[X = x] for X hypergeometric with `marked` of `clients`, k drawn; x from 0 to k. */
+const weights = (logs, k) => Array.from({ length: k + 1 }, (_, x) => logs.marked[x] + logs.rest[k - x] - logs.all[k]);
+
+function tails(logs, k, log2Clients) {
+  const parts = weights(logs, k).map(Math.exp);
+  const [below, above] = [[], []];
+  parts.reduce((sum, part, x) => (below[x] = sum + part), 0);
+  parts.reduceRight((sum, part, x) => (above[x] = sum + part), 0);
+  const log = (sum) => Math.min(Math.log2(sum), 0) + log2Clients;
+  return { below: below.map(log), above: above.map(log) };
+}
+
+/** {degree, threshold}; `ParameterError` if no values fit. */
+export function chooseNeighbourhood(n, corrupt, dropout, mode, sigma, eta) {
+  if (n < 3) throw new ParameterError("a masked sum has at least 3 clients");
+  const [bad, gone] = [corruptClients(corrupt, n), share(dropout, n)];
+  const most = Math.min(n - 2, MOST);
+  const logsOf = (marked) => ({
+    marked: logBinomials(marked, most),
+    rest: logBinomials(n - marked, most),
+    all: logBinomials(n, most),
+  });
+  const [corrupted, surviving] = [logsOf(bad), logsOf(n - gone)];
+  const secret = -(sigma + 1);
+  let product = 0;
+  for (let k = 1; k <= most; k++) {
+    product += Math.log2(Math.max(bad + gone - k + 1, 0)) - Math.log2(n - k + 1);
+    if (k % 2 || Math.log2((n * (n - k - 1)) / 2) + product >= secret) continue;
+    const { above } = tails(corrupted, k, Math.log2(n));
+    const { below } = tails(surviving, k, Math.log2(n));
+    const worst = above.findLastIndex((log) => log > secret);
+    const t = Math.max(mode === "curious" ? worst + 1 : Math.floor((k + worst) / 2) + 1, 2);
+    if (t <= Math.max(below.findIndex((log) => log > -eta), 0)) return { degree: k, threshold: t };
+  }
+  const t = Math.max(mode === "curious" ? bad + 1 : Math.floor((n - 1 + bad) / 2) + 1, 2);
+  if (n - 1 <= MOST && t <= n - gone - 1) return { degree: n - 1, threshold: t };
+  throw new ParameterError("no neighbourhood fits these parameters");
+}

@@ -1,0 +1,189 @@
+"""Conventions of HTTP that client libraries rely on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from protocols.messages import base, media_types
+from tests.support.api import Api, TestTask, digest_field
+from tests.support.inside import aggregator_inside
+from tests.support.masked import enrol_masked, masked_task
+
+ROOT = Path(__file__).parents[3]
+DOCUMENT = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with aggregator_inside(tmp_path_factory.mktemp("manners") / "data") as inside:
+        yield inside
+
+
+@pytest.fixture(scope="module")
+def task(api: Api) -> TestTask:
+    return api.create_task("manners", cohort=3)
+
+
+def slug(answer: httpx.Response) -> str:
+    return str(answer.json()["type"]).rpartition(":")[2]
+
+
+def test_there_is_an_answer_before_the_first_round(api: Api) -> None:
+    early = api.create_task("early", cohort=2)
+    (member,) = early.enrol(1)
+    path = f"{early.path}/rounds/current"
+    first = api.http.get(path, headers=member.auth)
+    assert (first.status_code, first.content, first.headers["etag"]) == (204, b"", 'W/"0"')
+    same = {**member.auth, "If-None-Match": first.headers["etag"]}
+    assert api.http.get(f"{path}?wait=0.01", headers=same).status_code == 304
+    answers: list[httpx.Response] = []
+    poll = threading.Thread(target=lambda: answers.append(api.http.get(f"{path}?wait=20", headers=same)))
+    poll.start()
+    early.enrol(1)
+    poll.join(timeout=60)
+    (opened,) = answers
+    assert opened.status_code == 200 and opened.json()["number"] == 1
+
+
+def test_a_401_says_what_a_signature_covers(api: Api, task: TestTask) -> None:
+    poll = api.http.get(f"{task.path}/rounds/current?wait=1")
+    assert poll.status_code == 401
+    expected = 'hushrec=("@method" "@authority" "@path" "@query");created;keyid;tag="hushrec"'
+    assert poll.headers["accept-signature"] == expected
+    fields = {"Content-Digest": digest_field(b"x"), "Upload-Offset": "0", "Upload-Complete": "?0"}
+    path = f"{task.path}/rounds/1/contributions/c_{'0' * 20}"
+    chunk = api.http.patch(path, content=b"x", headers={**fields, "Content-Type": "application/partial-upload"})
+    covered = '("@method" "@authority" "@path" "content-digest" "upload-complete" "upload-offset")'
+    assert covered in chunk.headers["accept-signature"]
+    assert "accept-signature" not in api.http.get(task.path, headers=api.operator).headers
+
+
+def test_bodies_have_media_types_of_their_own(api: Api) -> None:
+    masked = masked_task(api, "typed", 5)
+    members = enrol_masked(masked, 5)
+    masked.wait_round(1, "advertising")
+    bodies = {place: member.make(1, "advertise") for place, member in members.items()}
+    for place, member in members.items():
+        path = f"{masked.path}/rounds/1/stages/advertise/{member.client_id}"
+        headers = {**member.auth, "Content-Digest": digest_field(bodies[place])}
+        wrong = {**headers, "Content-Type": media_types.STAGE_TYPES["share"]}
+        refused = api.http.put(path, content=bodies[place], headers=wrong)
+        assert (refused.status_code, slug(refused)) == (415, "unsupported-media-type")
+        typed = {**headers, "Content-Type": media_types.STAGE_TYPES["advertise"]}
+        assert api.http.put(path, content=bodies[place], headers=typed).status_code == 201
+    masked.wait_round(1, "sharing")
+    roster = api.http.get(f"{masked.path}/rounds/1/roster", headers=members[0].auth)
+    assert roster.headers["content-type"] == "application/vnd.hushrec.roster"
+
+
+def test_a_contribution_has_a_media_type(api: Api) -> None:
+    plain = api.create_task("typed-contribution", cohort=2)
+    (member, _) = plain.enrol(2)
+    plain.wait_round(1, "collecting")
+    path = f"{plain.path}/rounds/1/contributions/{member.client_id}"
+    body = bytes(api.http.get(f"{plain.path}/rounds/1", headers=member.auth).json()["contribution_bytes"])
+    headers = {**member.auth, "Content-Digest": digest_field(body)}
+    assert api.http.put(path, content=body, headers={**headers, "Content-Type": "text/plain"}).status_code == 415
+    typed = {**headers, "Content-Type": media_types.CONTRIBUTION}
+    assert api.http.put(path, content=body, headers=typed).status_code == 201
+
+
+def test_a_task_is_created_once_for_an_idempotency_key(api: Api) -> None:
+    request = {
+        "name": "once",
+        "recipe": {"name": "fedmf", "parameters": {"items": 5, "dim": 2}},
+        "mechanism": {"name": "plain"},
+        "schedule": {"cohort_size": 3, "collect_seconds": 600},
+    }
+    keyed = {**api.operator, "Idempotency-Key": '"8e03978e-40d5-43dd-bc93-6894a57f9324"'}
+    first = api.http.post("/v1/tasks", json=request, headers=keyed)
+    again = api.http.post("/v1/tasks", json=request, headers=keyed)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    other = api.http.post("/v1/tasks", json=request | {"name": "twice"}, headers=keyed)
+    assert (other.status_code, slug(other)) == (422, "invalid-parameters")
+    unkeyed = api.http.post("/v1/tasks", json=request, headers=api.operator)
+    assert (unkeyed.status_code, slug(unkeyed)) == (409, "conflict")
+    bare = api.http.post("/v1/tasks", json=request, headers={**api.operator, "Idempotency-Key": "bare"})
+    assert (bare.status_code, slug(bare)) == (400, "bad-request")
+    admin = api.http.post("/v1/operators", json={"name": "second", "role": "operator"}, headers=api.operator).json()
+    another = {**keyed, "Authorization": f"Bearer {admin['token']}"}
+    assert api.http.post("/v1/tasks", json=request | {"name": "theirs"}, headers=another).status_code == 201
+
+
+def test_uploads_in_chunks_answer_as_the_draft_says(api: Api) -> None:
+    plain = api.create_task("chunked", cohort=2)
+    (member, _) = plain.enrol(2)
+    plain.wait_round(1, "collecting")
+    length = api.http.get(f"{plain.path}/rounds/1", headers=member.auth).json()["contribution_bytes"]
+    path = f"{plain.path}/rounds/1/contributions/{member.client_id}"
+    asked = api.http.head(path, headers=member.auth)
+    assert asked.status_code == 204
+    names = ("upload-offset", "upload-complete", "upload-length", "cache-control")
+    assert [asked.headers[name] for name in names] == ["0", "?0", str(length), "no-store"]
+    chunk = {"Content-Type": "application/partial-upload", "Upload-Offset": "7", "Upload-Complete": "?0"}
+    ahead = api.http.patch(path, content=b"x", headers={**member.auth, **chunk, "Content-Digest": digest_field(b"x")})
+    assert ahead.status_code == 409
+    assert ahead.headers["upload-offset"] == "0"
+    told = ahead.json()
+    assert told["type"] == "https://iana.org/assignments/http-problem-types#mismatching-upload-offset"
+    assert (told["expected-offset"], told["provided-offset"]) == (0, 7)
+
+
+def test_every_digest_in_json_has_one_form() -> None:
+    (pattern,) = {base.HexDigest.__metadata__[0].metadata[0].pattern}
+    found = {}
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        for field, entry in schema.get("properties", {}).items():
+            if field.endswith("digest"):
+                texts = entry.get("anyOf", [entry])
+                found[name, field] = [one.get("pattern") for one in texts if one.get("type") == "string"]
+    assert len(found) > 8
+    assert all(patterns == [pattern] for patterns in found.values()), found
+    assert re.fullmatch(pattern, hashlib.sha256().hexdigest())
+
+
+@pytest.mark.parametrize("wait", ["31", "30.5", "99"])
+def test_too_long_a_wait_is_refused_on_both_paths(api: Api, wait: str) -> None:
+    fast = api.create_task(f"wait-{wait.replace('.', '-')}", cohort=2)
+    (member, _) = fast.enrol(2)
+    fast.wait_round(1, "collecting")
+    path = f"{fast.path}/rounds/current"
+    cached = api.http.get(path, headers=member.auth)
+    assert cached.status_code == 200
+    for headers in (member.auth, {**member.auth, "If-None-Match": cached.headers["etag"]}, api.operator):
+        answer = api.http.get(f"{path}?wait={wait}", headers=headers)
+        assert (answer.status_code, slug(answer)) == (422, "invalid-parameters")
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/tasks", "GET, HEAD, POST"),
+        ("/v1/tasks/t_1/rounds/1/contributions/c_1", "HEAD, PATCH, PUT"),
+        ("/v1/tasks/t_1/rounds/1/key", "GET, HEAD, PUT"),
+        ("/v1/tasks/t_1/close", "POST"),
+        ("/healthz", "GET, HEAD"),
+    ],
+)
+def test_allow_lists_every_method(api: Api, path: str, methods: str) -> None:
+    answer = api.http.request("DELETE", path, headers=api.operator)
+    assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+
+
+def test_unknown_query_parameters_are_refused(api: Api, task: TestTask) -> None:
+    (member,) = task.enrol(1)
+    for path in (f"{task.path}?verbose=1", f"{task.path}/rounds?limit=1&limit=2", f"{task.path}/rounds/current?wiat=5"):
+        answer = api.http.get(path, headers=member.auth)
+        assert (answer.status_code, slug(answer)) == (422, "invalid-parameters"), path
+        assert answer.json()["errors"][0]["field"].startswith("query")
+    assert api.http.get(f"{task.path}/rounds?limit=1&after=0", headers=member.auth).status_code == 200
+    assert api.http.get("/healthz?x=1").status_code == 422

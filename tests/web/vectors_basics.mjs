@@ -1,0 +1,171 @@
+/** Vectors of encodings, randomness, terms, requests and identities. */
+
+import * as canonical from "../../examples/web/hushrec/canonical.js";
+import * as certs from "../../examples/web/hushrec/identities.js";
+import * as codec from "../../examples/web/hushrec/codec.js";
+import * as domain from "../../examples/web/hushrec/domain.js";
+import * as fixed from "../../examples/web/hushrec/fixed_point.js";
+import * as http from "../../examples/web/hushrec/http_signature.js";
+import * as random from "../../examples/web/hushrec/random.js";
+import { fromHex, toHex } from "../../examples/web/hushrec/codec.js";
+import { digest } from "../../examples/web/hushrec/domain.js";
+import { hexes, near, refused, same } from "./checks.mjs";
+
+const part = ([kind, value]) => ({ str: () => value, int: () => value, bytes: () => fromHex(value) })[kind]();
+
+export const RUNNERS = {
+  async "codec.json"({ pack, base64 }) {
+    for (const { chunks, packed } of pack) {
+      same(toHex(codec.pack(...hexes(chunks))), packed);
+      const reader = new codec.Reader(fromHex(packed));
+      same(chunks.map(() => toHex(reader.chunk(100))), chunks);
+      reader.finish();
+    }
+    for (const { body, text, error } of base64) {
+      if (error) await refused(error, () => codec.fromBase64Url(text), text);
+      else same([codec.toBase64Url(fromHex(body)), toHex(codec.fromBase64Url(text))], [text, body]);
+    }
+  },
+
+  async "domain.json"({ secret, cases }) {
+    for (const { purpose, context, error, ...expected } of cases) {
+      const parts = context.map(part);
+      if (error) await refused(error, () => domain.tag(purpose, ...parts));
+      else {
+        same(toHex(domain.tag(purpose, ...parts)), expected.tag);
+        same(toHex(await digest(purpose, ...parts)), expected.digest);
+        same(toHex(await domain.deriveKey(fromHex(secret), 48, purpose, ...parts)), expected.key);
+      }
+    }
+  },
+
+  async "expand.json"({ seed, cases }) {
+    for (const { purpose, ...expected } of cases) {
+      same((await random.words(fromHex(seed), purpose, 9)).map(String), expected.words);
+      same(await random.uniforms(fromHex(seed), purpose, 4), expected.uniforms);
+      near(await random.normals(fromHex(seed), purpose, 5), expected.normals);
+      same(await random.permutation(fromHex(seed), purpose, 10), expected.permutation);
+    }
+  },
+
+  async "fixed_point.json"({ encode, sum, budget }) {
+    for (const { values, bits, scale, clip, elements, clipped } of encode) {
+      const found = fixed.encode(values, bits, scale, clip);
+      same([found.elements.map(String), found.clipped], [elements, clipped]);
+    }
+    for (const { bits, scale, summands, total, decoded } of sum) {
+      const sums = total.map((_, i) => BigInt.asUintN(bits, summands.reduce((all, row) => all + BigInt(row[i]), 0n)));
+      same(sums.map(String), total);
+      same(fixed.decode(sums, bits, scale), decoded);
+    }
+    for (const { bits, bound, scale, error } of budget) await refused(error, () => fixed.checkBudget(bits, bound, scale));
+  },
+
+  async "canonical_json.json"({ numbers, values, refused: wrong }) {
+    for (const { value, canonical: text } of [...numbers, ...values]) same(canonical.canonicalJson(value), text);
+    same(wrong.length, 3);
+    await refused(wrong[2].error, () => canonical.canonicalJson("\ud800"));
+  },
+
+  async "model_digest.json"({ cases }) {
+    for (const one of cases) {
+      const snapshot = one.snapshot_digest && fromHex(one.snapshot_digest);
+      same(canonical.boundTerms(one.task), one.terms);
+      same(toHex(canonical.broadcastBytes(one.sum_index, snapshot)), one.broadcast);
+      same(toHex(await canonical.modelDigest(one.task, one.sum_index, snapshot)), one.model_digest);
+    }
+  },
+
+  async "http_signature.json"({ signed, refused: wrong }) {
+    for (const one of signed) {
+      const found = await http.signRequest(fromHex(one.private_key), one.client_id, one, one.created);
+      same(found, { "signature-input": one.signature_input, signature: one.signature });
+      const key = fromHex(one.public_key);
+      same(await http.verifyRequest(key, one.client_id, one, one.signature_input, one.signature), one.created);
+    }
+    for (const one of wrong) {
+      const key = fromHex(one.public_key);
+      await refused(one.error, () => http.verifyRequest(key, one.client_id, one, one.signature_input, one.signature), one.why);
+    }
+  },
+
+  async "certificates.json"({ certificates, revocations }) {
+    for (const one of certificates) {
+      const parts = hexes([one.identity_key, one.mailbox_key, one.certificate]);
+      const check = () => certs.checkCertificate(fromHex(one.organiser_key), one.scope, ...parts, one.now);
+      if (one.error) await refused(one.error, check);
+      else {
+        const { role, serial, notAfter } = await check();
+        same([role, String(serial), Number(notAfter)], [one.role, one.serial, one.not_after]);
+      }
+    }
+    for (const one of revocations) {
+      const check = () => certs.checkRevocations(fromHex(one.organiser_key), one.scope, fromHex(one.list));
+      if (one.error) await refused(one.error, check);
+      else {
+        const { issuedAt, serials } = await check();
+        same([Number(issuedAt), serials.map(String)], [one.issued_at, one.serials]);
+      }
+    }
+  },
+
+  async "envelope.json"({ envelopes, snapshots }) {
+    for (const one of envelopes) {
+      const check = () => certs.openEnvelope(fromHex(one.envelope), fromHex(one.mailbox_secret), one.task);
+      if (one.error) await refused(one.error, check);
+      else {
+        const { body, sender } = await check();
+        same([toHex(body), toHex(sender.slice(0, 32))], [one.body, one.sender]);
+      }
+    }
+    for (const one of snapshots) {
+      const check = () => certs.openSnapshot(fromHex(one.sealed), fromHex(one.state_key), one.task, one.round);
+      if (one.error) await refused(one.error, check);
+      else {
+        const { state, chain } = await check();
+        same([toHex(state), toHex(chain)], [one.state, one.chain]);
+      }
+    }
+  },
+
+  async "round_keys.json"({ cases }) {
+    for (const one of cases) {
+      const where = [one.task, one.round, one.mechanism, fromHex(one.parameter_id)];
+      const check = () => certs.openRoundKey(fromHex(one.document), one.public_key_bytes, ...where);
+      if (one.error) await refused(one.error, check);
+      else same(toHex((await check()).publicKey), one.public_key);
+    }
+  },
+
+  async "aggregate_chains.json"({ task, links, stated, refused: wrong }) {
+    same(toHex(await certs.firstChain(task)), links[0].before);
+    for (const { before, round, sha256: aggregate, digest: after } of links) {
+      same(toHex(await certs.nextChain(fromHex(before), round, fromHex(aggregate))), after);
+    }
+    const check = (one) => certs.statedChain(one, fromHex(one.identity_key), one.task, one.round);
+    for (const one of stated) same(toHex((await check(one)).chain), one.fields["aggregate-chain"]);
+    for (const one of wrong) await refused(one.error, () => check(one), one.why);
+  },
+
+  async "keyring.json"({ cases, refused: wrong }) {
+    for (const one of cases) {
+      const keyring = await certs.decodeKeyring(fromHex(one.body));
+      same(toHex(certs.encodeKeyring(keyring)), one.body);
+      same([keyring.mechanism, toHex(keyring.secretKey), toHex(keyring.stateKey)], [one.mechanism, one.secret_key, one.state_key]);
+      same(await certs.fingerprint(keyring), one.fingerprint);
+    }
+    for (const one of wrong) {
+      const name = one.what.startsWith("another digest") ? "KeyringError" : one.error;
+      await refused(name, () => certs.decodeKeyring(fromHex(one.body)), one.what);
+    }
+  },
+
+  async "enrolment.json"({ invitation, identity_secret, identity_key, mailbox_key, cases }) {
+    const given = [invitation, ...hexes([identity_key, mailbox_key])];
+    for (const { group, certificate, renewal, message, signature } of cases) {
+      const parts = [...given, group, certificate && fromHex(certificate), renewal];
+      same(toHex(certs.enrolmentMessage(...parts)), message);
+      same(toHex(await certs.signEnrolment(fromHex(identity_secret), ...parts)), signature);
+    }
+  },
+};
