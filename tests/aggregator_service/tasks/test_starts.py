@@ -118,7 +118,7 @@ def replace_snapshot(data_dir: Path, task_id: str) -> None:
         path.write_bytes(body)
         digest = hashlib.sha256(body).hexdigest()
         rows.execute("UPDATE snapshots SET digest = ? WHERE task_id = ?", (digest, task_id))
-    rows.close()
+        rows.commit()
 
 
 def test_what_cannot_be_started_from_is_refused(server: AggregatorProcess, operator: Operator, source: Any) -> None:
