@@ -93,7 +93,7 @@ async def _enrol_first(services: Services, request: EnrolmentRequest) -> Enrolme
     mark = services.task_cache.mark()
     now = services.clock.now()
     try:
-        first = await services.writes.run(services.database, lambda session: enrol_first(session, request, now))
+        first = await services.member_writes.run(services.database, lambda session: enrol_first(session, request, now))
     except IntegrityError:  # a second key holder, or another process enrolled this client meanwhile
         return None
     if first is None:
@@ -103,5 +103,4 @@ async def _enrol_first(services: Services, request: EnrolmentRequest) -> Enrolme
 
 
 def _enrol(services: Services, request: EnrolmentRequest) -> tuple[Enrolment, bool]:
-    with services.database.write() as session:
-        return enrol(session, request, services.clock.now())
+    return services.database.transact(lambda session: enrol(session, request, services.clock.now()))

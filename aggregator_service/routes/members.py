@@ -135,7 +135,7 @@ async def put_envelope(
     if member_of(principal, task).role == "holder" and _is_short(services, request):
         length, digest = content_length(request), content_digest(request)
         envelope = await receive_small_body(services, request, length, digest)
-        stored = await services.writes.run(
+        stored = await services.member_writes.run(
             services.database, lambda session: store_small_envelope(session, task, client, envelope, digest)
         )
         if stored is None:

@@ -57,11 +57,11 @@ class GroupCommit:
         return await write.future  # type: ignore[no-any-return]
 
     def _begin(self) -> None:
-        """Start to commit all that wait, in the context of the request that has waited longest."""
-        group, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
-        self._committing = asyncio.create_task(self._commit(group), context=group[0].context)
+        """Start to commit what waits, in the context of the request that has waited longest."""
+        self._committing = asyncio.create_task(self._commit(), context=self._waiting[0].context)
 
-    async def _commit(self, group: list[_Write]) -> None:
+    async def _commit(self) -> None:
+        group, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
         try:
             await run_in_threadpool(_commit, group)
         except BaseException as error:

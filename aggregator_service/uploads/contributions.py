@@ -61,9 +61,9 @@ async def _receive_small(services: Services, admission: Admission, request: Requ
         return insert_small(session, admission, key, body, digest, services.clock.now())
 
     try:
-        outcome = await services.writes.run(services.database, store)
+        outcome = await services.deliveries.run(services.database, store)
     except IntegrityError:  # another process inserted this client's row after our checks: the second attempt finds it
-        outcome = await services.writes.run(services.database, store)
+        outcome = await services.deliveries.run(services.database, store)
     if isinstance(outcome, Stored):
         crash_point("upload.row-before-ack")
         _log_stored(admission, digest)

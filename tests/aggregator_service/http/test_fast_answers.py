@@ -34,14 +34,16 @@ def test_the_second_answer_comes_from_memory_and_is_the_same(
     with aggregator_inside(tmp_path / "data") as api:
         first, second = api.create_task(cohort=3, min_clients=3).enrol(2)
         path = first.task.path + resource
-        asked = [api.http.get(path, headers=first.auth) for _ in range(3)]
-        assert [answer.status_code for answer in asked] == [200] * 3
-        assert asked[0].json() == asked[1].json() == asked[2].json()
-        assert asked[0].headers["content-type"] == asked[2].headers["content-type"]
-        assert answered[0] is None
-        assert answered[2] == asked[2].content
-        assert api.http.get(path, headers=second.auth).status_code == 200
-        assert (answered[-1] is None) == bool(resource)  # a ledger is its client's own
+        made = api.http.get(path, headers=first.auth)
+        assert (made.status_code, answered) == (200, [None])
+        while answered[-1] is None:  # each commit of the engine makes the answer again
+            sent = api.http.get(path, headers=first.auth)
+            assert (sent.status_code, sent.json()) == (200, made.json())
+        assert answered[-1] == sent.content
+        assert sent.headers["content-type"] == made.headers["content-type"]
+        if resource:  # a ledger is its client's own
+            assert api.http.get(path, headers=second.auth).status_code == 200
+            assert answered[-1] is None
 
 
 def test_a_change_is_seen_at_once(tmp_path: Path, answered: list[Any]) -> None:
@@ -52,8 +54,9 @@ def test_a_change_is_seen_at_once(tmp_path: Path, answered: list[Any]) -> None:
         def members() -> int:
             return int(api.http.get(task.path, headers=member.auth).json()["members"])
 
-        assert [members(), members()] == [1, 1]
-        assert answered[-1] is not None
+        assert members() == 1
+        while answered[-1] is None:  # each commit of the engine makes the answer again
+            assert members() == 1
         task.enrol(1)
         assert members() == 2
         assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
@@ -63,9 +66,8 @@ def test_a_change_is_seen_at_once(tmp_path: Path, answered: list[Any]) -> None:
 def test_a_wrong_signature_and_another_task_get_nothing_from_memory(tmp_path: Path, answered: list[Any]) -> None:
     with aggregator_inside(tmp_path / "data") as api:
         (member,), (stranger,) = (api.create_task(name, cohort=3, min_clients=3).enrol(1) for name in ("one", "two"))
-        for _ in range(2):
+        while not answered or answered[-1] is None:
             assert api.http.get(member.task.path, headers=member.auth).status_code == 200
-        assert answered[-1] is not None
         assert api.http.get(member.task.path, headers=stranger.auth).status_code == 404
         know(member.token, member.client_id, Ed25519PrivateKey.generate())
         assert api.http.get(member.task.path, headers=member.auth).status_code == 401
