@@ -20,6 +20,8 @@ from aggregator_service.settings import Settings
 from aggregator_service.single_flight import SingleFlight
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.group_commit import GroupCommit
+from aggregator_service.storage.recent_blobs import RecentBlobs
 from protocols.errors import ParameterError
 from protocols.sums.masked.parameters import Neighbourhood
 
@@ -55,6 +57,10 @@ class Services:
     limits: Limits
     buffers: BodyBuffers
     operator_token_hash: str | None
+    # Two groups, because they lock rows in different orders: tasks first, or a round in share mode.
+    member_writes: GroupCommit = field(default_factory=GroupCommit)
+    deliveries: GroupCommit = field(default_factory=GroupCommit)
+    recent_blobs: RecentBlobs = field(default_factory=RecentBlobs)
     # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     readiness: SingleFlight[dict[str, str] | Problem] = field(default_factory=lambda: SingleFlight(1, seconds=1.0))

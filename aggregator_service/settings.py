@@ -114,6 +114,12 @@ class Settings(BaseSettings):
     )
     json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON request body, bytes.")
     envelope_limit: int = Field(default=256 * 1024, ge=1024, description="Longest keyring envelope, bytes.")
+    inline_bytes: int = Field(
+        default=64 * 1024,
+        ge=0,
+        le=1024 * 1024,
+        description="Longest contribution or envelope that is kept in the database instead of the blob store, bytes.",
+    )
     client_rate: float = Field(default=50.0, ge=0, description="Requests a second from one client; 0: no limit.")
     operator_rate: float = Field(
         default=500.0, ge=0, description="Requests a second with one operator's or key holder's token; 0: no limit."

@@ -8,6 +8,7 @@ The blobs of abandoned attempts are deleted as orphans.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,7 +17,7 @@ from typing import Final
 from aggregator_service.compute.oneshot_unmasking import OneshotMasks
 from aggregator_service.compute.unmasking import Masks, SomeMasks
 from aggregator_service.crash_points import crash_point
-from aggregator_service.storage.blobs import BlobStore, new_key
+from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, new_key
 from aggregator_service.tasks.plans import TaskPlan, TaskTerms, plan_task
 from protocols.layout import Route
 from protocols.recipes.base import RoundSpec
@@ -26,6 +27,7 @@ from protocols.sums.masked.server import BadShare
 __all__ = [
     "JOBS_VERSION",
     "BlobRef",
+    "BodyByValue",
     "FoldJob",
     "MergeJob",
     "ReleaseJob",
@@ -39,9 +41,10 @@ __all__ = [
 ]
 
 
-JOBS_VERSION: Final = 5
+JOBS_VERSION: Final = 6
 """Raise it when a job's module, name, fields or meaning changes: jobs are pickled, so that server and Dask workers must
-agree on it. 4: releases of one-shot sums. 5: the terms of a task have an evaluation."""
+agree on it. 4: releases of one-shot sums. 5: the terms of a task have an evaluation. 6: short contributions by
+value."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,20 @@ class BlobRef:
 
     key: str
     digest: str
+
+
+@dataclass(frozen=True)
+class BodyByValue:
+    """A short contribution, which the database keeps, and the SHA-256 (hex) that it must have."""
+
+    body: bytes = field(repr=False)
+    digest: str
+
+    def view(self) -> memoryview:
+        """Return the bytes. Raises `BlobDamagedError` when they do not match the digest."""
+        if hashlib.sha256(self.body).hexdigest() != self.digest:
+            raise BlobDamagedError("a contribution in the database does not match its digest")
+        return memoryview(self.body)
 
 
 @dataclass(frozen=True)
@@ -63,14 +80,14 @@ class StoredState:
 
 @dataclass(frozen=True)
 class FoldJob:
-    """Add contributions (client id and blob) to a partial sum; None: start an empty one."""
+    """Add contributions (client id, and blob or bytes) to a partial sum; None: start an empty one."""
 
     blobs: BlobStore
     task_id: str
     terms: TaskTerms
     spec: RoundSpec
     partial: BlobRef | None
-    contributions: tuple[tuple[str, BlobRef], ...]
+    contributions: tuple[tuple[str, BlobRef | BodyByValue], ...]
 
 
 @dataclass(frozen=True)
@@ -149,7 +166,8 @@ def fold_batch(job: FoldJob) -> BlobRef:
 
 def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[tuple[Route, memoryview]]:
     for client_id, blob in job.contributions:
-        yield task.route(job.spec, client_id), job.blobs.view(blob.key, blob.digest)[task.ticket_bytes :]
+        body = blob.view() if isinstance(blob, BodyByValue) else job.blobs.view(blob.key, blob.digest)
+        yield task.route(job.spec, client_id), body[task.ticket_bytes :]
         crash_point("worker.folding")
 
 

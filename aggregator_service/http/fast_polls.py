@@ -24,12 +24,12 @@ from aggregator_service.polling.cached_round import CachedRound, ClientRoundStat
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 
-__all__ = ["FastPolls", "reliable_status"]
+__all__ = ["BEARER", "FastPolls", "plain_headers", "reliable_status"]
 
 _LOG = logging.getLogger(__name__)
 _PATH: Final = re.compile(r"/v1/tasks/(t_[0-9a-f]{20})/rounds/current")
 _QUERY: Final = re.compile(rb"(?:wait=([0-9]{1,2}(?:\.[0-9]{1,6})?))?")
-_BEARER: Final = b"Bearer "
+BEARER: Final = b"Bearer "
 _USED_HEADERS: Final = frozenset((b"authorization", b"if-none-match"))
 _BODY_HEADERS: Final = frozenset((b"content-length", b"transfer-encoding"))
 
@@ -81,10 +81,10 @@ def _answer(services: Services, scope: Scope, task_id: str) -> tuple[str, bytes]
 
 
 def _cached_answer(services: Services, scope: Scope, task_id: str) -> tuple[str, bytes] | None:
-    query, headers = _QUERY.fullmatch(scope["query_string"]), _plain_headers(scope)
+    query, headers = _QUERY.fullmatch(scope["query_string"]), plain_headers(scope)
     if query is None or headers is None or (query[1] is not None and float(query[1]) > LONGEST_WAIT):
         return None
-    token_hash = hash_token(headers[b"authorization"].removeprefix(_BEARER).decode("latin-1"))
+    token_hash = hash_token(headers[b"authorization"].removeprefix(BEARER).decode("latin-1"))
     client, cached_round = services.task_cache.client(token_hash), services.task_cache.cached_round(task_id)
     if client is None or client.task_id != task_id or cached_round is None or not cached_round.has_round:
         return None
@@ -101,7 +101,7 @@ def _cached_answer(services: Services, scope: Scope, task_id: str) -> tuple[str,
     return etag, cached_round.view(status, services.clock.now()).model_dump_json().encode()
 
 
-def _plain_headers(scope: Scope) -> dict[bytes, bytes] | None:
+def plain_headers(scope: Scope) -> dict[bytes, bytes] | None:
     """Return the headers used here, or None if one comes twice, there is no bearer token, or a body is announced."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
@@ -111,4 +111,4 @@ def _plain_headers(scope: Scope) -> dict[bytes, bytes] | None:
             found[name] = value
         elif name in _BODY_HEADERS:
             return None
-    return found if found.get(b"authorization", b"").startswith(_BEARER) else None
+    return found if found.get(b"authorization", b"").startswith(BEARER) else None

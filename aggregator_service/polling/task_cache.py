@@ -30,6 +30,8 @@ __all__ = ["Mark", "TaskCache"]
 _MOST_CLIENTS: Final = 50_000
 _MAX_ROUND_AGE: Final = 5.0
 """Seconds after which a round is read again: some counts (how much is folded) change without a new version."""
+_MOST_ANSWERS: Final = 10_000
+"""Answers about one task."""
 _UNUSED_SECONDS: Final = 60.0
 """A task that nobody asked for in this time is removed."""
 
@@ -43,14 +45,28 @@ class _CachedTask:
     used_at: float
     cached_round: CachedRound | None = None
     read_at: float = 0.0
+    answers: dict[str, _Answer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The bytes of an answer, good until `expires_at` at the latest. changes: see `Mark`."""
+
+    body: bytes
+    changes: int
+    expires_at: float
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment: the cache's generation, which each invalidation raises, and the monotonic time in seconds."""
+    """A moment: the cache's generation, which each invalidation raises, and the monotonic time in seconds.
+
+    changes: the commits of this process so far that may change more than what clients delivered.
+    """
 
     generation: int
     at: float
+    changes: int
 
 
 @dataclass
@@ -79,10 +95,11 @@ class TaskCache:
         self._reads: dict[str, _PendingRead] = {}
         self._clients: OrderedDict[str, Enrolled] = OrderedDict()
         self._generation = 0
+        self._changes = 0
 
     def mark(self) -> Mark:
         """Return the present moment. Take it before a database query whose result is given to the cache."""
-        return Mark(self._generation, self._monotonic())
+        return Mark(self._generation, self._monotonic(), self._changes)
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
@@ -96,19 +113,41 @@ class TaskCache:
     def remember(self, mark: Mark, token_hash: str, client: Enrolled, version: int) -> None:
         """Cache a client that a transaction read when its task was at `version`.
 
-        Does nothing when anything was invalidated since `mark`, which was taken before the transaction.
+        Does nothing when anything was invalidated since `mark`, which was taken before the transaction. A later version
+        that is cached, and that was reached without an invalidation, says nothing against the client.
         """
         with self._lock:
             if mark.generation != self._generation:
                 return
             cached = self._tasks.get(client.task_id)
-            if cached is not None and cached.version > version:
-                return
             if cached is None or cached.version < version:
                 self._replace_task(client.task_id, version, mark.at)
             self._clients[token_hash] = client
             if len(self._clients) > _MOST_CLIENTS:
                 self._clients.popitem(last=False)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def answer(self, task_id: str, name: str) -> bytes | None:
+        """Return the bytes of an answer about a task; None unless they are cached, valid and recent."""
+        cached = self._valid_task(task_id)
+        found = None if cached is None else cached.answers.get(name)
+        if found is None or found.changes != self._changes or self._monotonic() > found.expires_at:
+            return None
+        return found.body
+
+    def keep_answer(self, mark: Mark, task_id: str, name: str, body: bytes, seconds: float) -> None:
+        """Cache an answer about a task that was read after `mark` was taken, for at most so many seconds.
+
+        Does nothing when anything was committed here since, except deliveries, and while the task is not cached.
+        """
+        with self._lock:
+            cached = self._tasks.get(task_id)
+            if cached is None or mark.changes != self._changes or mark.generation != self._generation:
+                return
+            if len(cached.answers) >= _MOST_ANSWERS:
+                cached.answers.clear()
+            cached.answers[name] = _Answer(body, mark.changes, mark.at + seconds)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 
@@ -169,6 +208,8 @@ class TaskCache:
     def committed_here(self, effects: Effects) -> None:
         """Apply a commit of this process: nothing cached contradicts it when this returns."""
         with self._lock:
+            if not effects.only_deliveries:
+                self._changes += 1
             for token_hash in effects.voided:
                 self._generation += 1
                 self._clients.pop(token_hash, None)
@@ -204,6 +245,7 @@ class TaskCache:
             self._remove(task_id)
             return
         cached.version = version
+        cached.answers = {}
         if "round" in announcement.topics:
             cached.cached_round = None
 

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
-from aggregator_service.compute.jobs import BlobRef, FoldJob, Released, ReleaseJob
+from aggregator_service.compute.jobs import BlobRef, BodyByValue, FoldJob, Released, ReleaseJob
 from aggregator_service.compute.oneshot_unmasking import OneshotMasks, SumUnopenedError
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.unmasking import Masks
@@ -62,6 +62,7 @@ from aggregator_service.storage.rounds import (
     unfolded_count,
 )
 from aggregator_service.storage.schema import RoundRow, TaskRow
+from aggregator_service.storage.small_bodies import is_small, small_bodies
 from aggregator_service.tasks.plans import TaskTerms, round_spec, row_terms
 from protocols.errors import AtFaultError, ThresholdError
 from protocols.messages.stages import RoundState
@@ -85,7 +86,7 @@ Outcome = TypeVar("Outcome")
 class ActiveRound:
     """The active round of a task, as one transaction read it.
 
-    missing: clients whose message the state still waits for. batch: client ids and blobs of the contributions to fold
+    missing: clients whose message the state still waits for. batch: client ids and bytes, or blobs, of what to fold
     next.
     """
 
@@ -94,7 +95,7 @@ class ActiveRound:
     opened_by_anyone: bool
     round: RoundRow
     missing: int
-    batch: tuple[tuple[str, BlobRef], ...]
+    batch: tuple[tuple[str, BlobRef | BodyByValue], ...]
 
     @property
     def masked(self) -> bool:
@@ -106,6 +107,20 @@ class ActiveRound:
         """The partial sum; None before the first fold."""
         key, digest = self.round.partial_key, self.round.partial_digest
         return BlobRef(key, digest) if key is not None and digest is not None else None
+
+
+def _with_bodies(
+    session: Session, batch: Sequence[tuple[str, str | None, str]]
+) -> tuple[tuple[str, BlobRef | BodyByValue], ...]:
+    """Return client ids with the bytes of small bodies, and with references to blobs.
+
+    A small body that is missing becomes a reference, with which the fold finds that the storage is damaged.
+    """
+    bodies = small_bodies(session, [key for _, key, _ in batch if key is not None and is_small(key)])
+    return tuple(
+        (client, BodyByValue(bodies[key], digest) if key in bodies else BlobRef(key or "", digest))
+        for client, key, digest in batch
+    )
 
 
 class RoundAdvancer:
@@ -155,14 +170,14 @@ class RoundAdvancer:
             task = session.get_one(TaskRow, task_id)
             newest = last_round(session, task_id)
             if newest is not None and newest.state in ACTIVE:
-                batch = self._next_batch(session, newest)
+                batch = _with_bodies(session, self._next_batch(session, newest))
                 return ActiveRound(
                     terms=row_terms(task),
                     task_seed=task.seed,
                     opened_by_anyone=task.opened_by == "anyone",
                     round=newest,
                     missing=awaited_clients(session, newest),
-                    batch=tuple((client, BlobRef(key or "", digest)) for client, key, digest in batch),
+                    batch=batch,
                 )
             if task.state != "open":
                 return None

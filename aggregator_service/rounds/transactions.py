@@ -40,6 +40,7 @@ from aggregator_service.storage.schema import (
     TaskRow,
     ViewRow,
 )
+from aggregator_service.storage.small_bodies import delete_small_bodies, is_small
 from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot
 from aggregator_service.storage.stages import awaited_message, count_of, prerequisite, scrub_stages
 from aggregator_service.tasks.committee import choose_committee
@@ -362,8 +363,10 @@ def move(session: Session, round_: RoundRow, event: RoundEvent, now: float) -> R
 def _delete_messages(session: Session, round_: RoundRow) -> None:
     """Delete what clients sent, and the partial sum. The rows stay, so that retries still get their receipts."""
     in_round = ContributionRow.round_id == round_.id
+    delete_small_bodies(session, round_.id)
     for key in session.scalars(select(ContributionRow.blob_key).where(in_round, ContributionRow.blob_key.is_not(None))):
-        discard(session, key)
+        if key is not None and not is_small(key):
+            discard(session, key)
     session.execute(update(ContributionRow).where(in_round).values(blob_key=None), execution_options=_UNSYNCHRONISED)
     round_.unfinished = drop_chunks(session, round_.id)
     discard(session, round_.partial_key)

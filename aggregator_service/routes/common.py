@@ -100,7 +100,9 @@ def binary_response(description: str, media_type: str = OCTETS) -> dict[int | st
 def blob_response(
     services: Services, request: Request, key: str, digest: str, length: int, if_none_match: str | None
 ) -> Response:
-    """Return a response that streams a stored blob in constant memory; 304 if `if_none_match` names its digest.
+    """Return a response with a stored blob, 304 if `if_none_match` names its digest.
+
+    A long blob is streamed in constant memory, a short one may come from memory (`storage.recent_blobs`).
 
     key, digest, length: the blob's key, SHA-256 (hex) and bytes. Raises `BlobDamagedError` if the stored bytes do not
     match the digest, before the response starts, and `BlobsUnavailableError`.
@@ -109,6 +111,9 @@ def blob_response(
     headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
     if not_modified(if_none_match, etag):
         return Response(status_code=304, headers={"ETag": etag, "Cache-Control": headers["Cache-Control"]})
+    kept = services.recent_blobs.read(services.blobs, key, digest, length)
+    if kept is not None:
+        return Response(kept, media_type=OCTETS, headers=headers)
     body = services.blobs.chunks(key, digest)
     headers["Content-Length"] = str(length)
     if request.method == "HEAD":

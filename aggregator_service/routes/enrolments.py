@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
+from sqlalchemy.exc import IntegrityError
+from starlette.concurrency import run_in_threadpool
 
+from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import client_address
 from aggregator_service.problems import Problem, responses
-from aggregator_service.services import ServicesOf
+from aggregator_service.services import Services, ServicesOf
+from aggregator_service.tasks.first_enrolments import check_enrolment, enrol_first
 from aggregator_service.tasks.members import enrol, invited_task
 from aggregator_service.tasks.tasks import task_view
 from protocols.messages import Enrolment, EnrolmentRequest, TaskView
@@ -67,15 +71,36 @@ def preview(
         ),
     },
 )
-def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
+async def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
     """Register an Ed25519 identity key and an X25519 mailbox key. The token is shown only in this response."""
     address = client_address(http.scope)
     services.limits.attempt(address)  # before a transaction is opened
+    if check_enrolment(request):
+        first = await _enrol_first(services, request)
+        if first is not None:
+            return first
     try:
-        with services.database.write() as session:
-            enrolment, is_new = enrol(session, request, services.clock.now())
+        enrolment, is_new = await run_in_threadpool(_enrol, services, request)
     except Problem:
         services.limits.failure(address)
         raise
     response.status_code = 201 if is_new else 200
     return enrolment
+
+
+async def _enrol_first(services: Services, request: EnrolmentRequest) -> Enrolment | None:
+    """Enrol a new client, and cache it for the requests that follow; None if this is another kind of enrolment."""
+    mark = services.task_cache.mark()
+    now = services.clock.now()
+    try:
+        first = await services.member_writes.run(services.database, lambda session: enrol_first(session, request, now))
+    except IntegrityError:  # a second key holder, or another process enrolled this client meanwhile
+        return None
+    if first is None:
+        return None
+    services.task_cache.remember(mark, hash_token(first.enrolment.token), first.client, first.version)
+    return first.enrolment
+
+
+def _enrol(services: Services, request: EnrolmentRequest) -> tuple[Enrolment, bool]:
+    return services.database.transact(lambda session: enrol(session, request, services.clock.now()))

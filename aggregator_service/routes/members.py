@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled
+from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, member_of, task_of
 from aggregator_service.http.digests import content_digest, content_length
 from aggregator_service.problems import Problem
@@ -21,12 +21,14 @@ from aggregator_service.routes.common import (
     binary_request,
     binary_response,
     blob_response,
+    bytes_response,
     guarded,
     wait_seconds,
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ClientRow
+from aggregator_service.storage.small_bodies import is_small, small_bodies
 from aggregator_service.tasks.members import (
     awaits_key,
     mailbox_topic,
@@ -34,6 +36,7 @@ from aggregator_service.tasks.members import (
     publish_key,
     revoke_member,
     store_envelope,
+    store_small_envelope,
 )
 from aggregator_service.uploads.receive import receive_body, receive_small_body
 from protocols.messages import Member, MemberPage
@@ -129,6 +132,15 @@ async def put_envelope(
     services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId, client: ClientId
 ) -> Response:
     """The key holder stores the keys for a member in a sealed envelope, which the server cannot open."""
+    if member_of(principal, task).role == "holder" and _is_short(services, request):
+        length, digest = content_length(request), content_digest(request)
+        envelope = await receive_small_body(services, request, length, digest)
+        stored = await services.member_writes.run(
+            services.database, lambda session: store_small_envelope(session, task, client, envelope, digest)
+        )
+        if stored is None:
+            stored = await run_in_threadpool(_store_otherwise, services, principal, task, client, envelope, digest)
+        return Response(status_code=201 if stored else 200)
     await run_in_threadpool(_check_recipient, services, principal, task, client)
     length = content_length(request, most=services.settings.envelope_limit)
     digest = content_digest(request)
@@ -152,7 +164,29 @@ async def put_envelope(
     return Response(status_code=201 if await run_in_threadpool(store) else 200)
 
 
-def _check_recipient(services: Services, principal: PrincipalOf, task_id: str, client_id: str) -> None:
+def _is_short(services: Services, request: Request) -> bool:
+    """Return whether the headers announce an envelope that the database keeps."""
+    length = request.headers.get("content-length", "")
+    limit = min(services.settings.inline_bytes, services.settings.envelope_limit)
+    return length.isascii() and length.isdigit() and len(length) < 10 and 0 < int(length) <= limit
+
+
+def _store_otherwise(
+    services: Services, principal: Principal, task_id: str, client_id: str, envelope: bytes, digest: str
+) -> bool:
+    """Say why a short envelope was not stored, or store it if the reason is gone."""
+    _check_recipient(services, principal, task_id, client_id)
+
+    def write(session: Session) -> bool:
+        stored = store_small_envelope(session, task_id, client_id, envelope, digest)
+        if stored is None:
+            raise Problem("conflict", "another envelope is stored in this client's mailbox")
+        return stored
+
+    return services.database.transact(write)
+
+
+def _check_recipient(services: Services, principal: Principal, task_id: str, client_id: str) -> None:
     holder = member_of(principal, task_id)
     if holder.role != "holder":
         raise Problem("forbidden", "only the key holder may store envelopes")
@@ -192,6 +226,17 @@ async def get_envelope(
     row = await services.notifier.poll(task, mailbox_topic(member.client_id), wait_seconds(services, wait), find)
     if row is None or row.envelope_key is None or row.envelope_digest is None or row.envelope_bytes is None:
         raise Problem("not-found", "the key holder has stored no envelope for this client yet")
+    if is_small(row.envelope_key):
+        envelope = await run_in_threadpool(_small_envelope, services, row.envelope_key)
+        return bytes_response(envelope, row.envelope_digest, if_none_match)
     return await run_in_threadpool(
         blob_response, services, request, row.envelope_key, row.envelope_digest, row.envelope_bytes, if_none_match
     )
+
+
+def _small_envelope(services: Services, key: str) -> bytes:
+    with services.database.read() as session:
+        found = small_bodies(session, [key])
+    if key not in found:  # the membership was revoked meanwhile
+        raise Problem("not-found", "the key holder has stored no envelope for this client yet")
+    return found[key]

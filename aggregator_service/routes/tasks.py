@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final, cast
 
 from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi.routing import APIRoute
 from sqlalchemy.orm import Session
 
 from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly, task_of
+from aggregator_service.http.fast_answers import TASK_ANSWER
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.routes.common import TaskId, guarded
@@ -20,8 +22,10 @@ from aggregator_service.tasks.sum_views import sum_view
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, task_view
 from protocols.messages import SumView, TaskPage, TaskRequest, TaskView
 
-__all__ = ["router"]
+__all__ = ["SHOWN_TASK", "router"]
 
+_VIEW_SECONDS: Final = 1.0
+"""Seconds that a view is kept: a certificate of the committee may expire, which changes no row."""
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
 
 IdempotencyKey = Annotated[
@@ -77,8 +81,18 @@ def list_all(
 @router.get("/{task}", summary="Show a task", responses=guarded())
 def show(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> TaskView:
     """Return a task as operators and its members see it."""
+    mark = services.task_cache.mark()
     with services.database.read() as session:
-        return task_view(session, task_of(session, principal, task), services.settings.signatures, services.clock.now())
+        found = task_of(session, principal, task)
+        view = task_view(session, found, services.settings.signatures, services.clock.now())
+    if services.alone:
+        body = view.model_dump_json().encode()
+        services.task_cache.keep_answer(mark, task, TASK_ANSWER, body, _VIEW_SECONDS)
+    return view
+
+
+SHOWN_TASK: Final = cast(APIRoute, router.routes[-1])
+"""The route of `show`, whose answers `http.fast_answers` sends from memory where it can."""
 
 
 @router.get("/{task}/sums/{number}", summary="Show a sum", responses=guarded())

@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, event, select, update
+from sqlalchemy import Connection, CursorResult, Engine, Executable, Table, bindparam, event, select, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from aggregator_service.storage.dialects import Candidacy, dialect_of
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.storage.small_bodies import delete_small_body, is_small
 
 __all__ = [
     "DATABASE_GONE",
@@ -43,6 +44,13 @@ _EFFECTS: Final = "effects"
 _ATTEMPTS: Final = 6
 _PAUSE: Final = 0.02
 _MAX_NOTIFICATION: Final = 3000
+_TASKS: Final = cast(Table, TaskRow.__table__)  # an ORM update takes several times as long
+_RAISE_VERSION: Final = (
+    update(_TASKS)
+    .where(_TASKS.c.id == bindparam("task"))
+    .values(version=_TASKS.c.version + 1)
+    .returning(_TASKS.c.version)
+)
 
 DATABASE_GONE: Final = (OperationalError, InterfaceError, TimeoutError)
 """Raised when the database does not answer in time: try again later."""
@@ -83,6 +91,12 @@ class Effects:
     orphans: list[str] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)
     dropouts: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def only_deliveries(self) -> bool:
+        """Whether the transaction did nothing but store what clients sent in a round."""
+        others = self.voided or self.orphans or self.outcomes or self.dropouts
+        return bool(self.deliveries) and not others and all(one.version is None for one in self.announcements)
 
 
 class Database:
@@ -146,6 +160,10 @@ class Database:
             time.sleep(_PAUSE * 2**attempt * (0.5 + secrets.randbelow(1000) / 1000))
         raise AssertionError("unreachable")
 
+    def is_transient(self, error: BaseException) -> bool:
+        """Whether a transaction was rolled back because of another one, and can be tried again."""
+        return isinstance(error, DBAPIError) and self._dialect.is_transient(error)
+
     def migrating(self, work: Callable[[Connection], None]) -> None:
         """Call `work` with a connection, in a transaction during which no other process migrates the schema."""
         with self._dialect.one_writer(), self._writing.begin() as connection:
@@ -197,11 +215,14 @@ class Database:
         self._engine.dispose()
 
 
-def announce(session: Session, task_id: str, *topics: str) -> None:
-    """Raise the task's version and, after the commit, wake those that wait for its `topics` in any process."""
-    bump = update(TaskRow).where(TaskRow.id == task_id).values(version=TaskRow.version + 1).returning(TaskRow.version)
-    version = session.execute(bump.execution_options(synchronize_session=False)).scalar_one()
+def announce(session: Session, task_id: str, *topics: str) -> int:
+    """Raise the task's version and, after the commit, wake those that wait for its `topics` in any process.
+
+    Returns the version.
+    """
+    version: int = session.connection().execute(_RAISE_VERSION, {"task": task_id}).scalar_one()
     _effects(session).announcements.append(Announcement(task_id, topics, version))
+    return version
 
 
 def progress(session: Session, delivery: Delivery) -> None:
@@ -217,8 +238,10 @@ def void_token(session: Session, token_hash: str) -> None:
 
 
 def discard(session: Session, key: str | None) -> None:
-    """After the commit, delete a blob that no row names any more. Does nothing for None."""
-    if key is not None:
+    """Delete a small body, or after the commit a blob, that no row names any more. Does nothing for None."""
+    if key is not None and is_small(key):
+        delete_small_body(session, key)
+    elif key is not None:
         _effects(session).orphans.append(key)
 
 

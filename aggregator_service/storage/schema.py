@@ -1,6 +1,7 @@
 """The tables. A row stays when the bytes that it describes are deleted: its `blob_key` is null then.
 
-The rows determine which blobs exist: a blob that no row names is an orphan of a crash and is deleted. Each change of a
+The rows determine which blobs exist: a blob that no row names is an orphan of a crash and is deleted. A `blob_key` of
+the kind `rows` names a row of `small_bodies`, which is written and deleted in the same transaction. Each change of a
 table needs a new migration (`migrations/versions/`).
 """
 
@@ -40,6 +41,7 @@ __all__ = [
     "RoundStateRow",
     "RoundRow",
     "SignInRow",
+    "SmallBodyRow",
     "SnapshotRow",
     "StageMessageRow",
     "TaskRow",
@@ -357,6 +359,18 @@ class ChunkRow(Base):
     bytes: Mapped[int] = mapped_column(BigInteger)
     digest: Mapped[str] = mapped_column(String(64))
     blob_key: Mapped[str] = mapped_column(String(200))
+
+
+class SmallBodyRow(Base):
+    """The bytes of a short contribution or envelope, under the key that its row names in place of a blob's.
+
+    `storage.small_bodies` says which bodies are kept here.
+    """
+
+    __tablename__ = "small_bodies"
+
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    body: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class SnapshotRow(Base):

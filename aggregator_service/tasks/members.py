@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+from typing import Final, cast
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from sqlalchemy import func, select, update
+from sqlalchemy import Table, bindparam, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -18,6 +19,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, changed_rows, discard, void_token
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
+from aggregator_service.storage.small_bodies import add_small_body, new_small_key
 from aggregator_service.tasks.certification import certified
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.codec import b64decode, b64encode
@@ -29,16 +31,33 @@ from protocols.sums.registry import mechanism
 
 __all__ = [
     "awaits_key",
+    "check_signature",
     "enrol",
     "is_keyed",
     "mailbox_topic",
     "member_page",
     "publish_key",
     "revoke_member",
+    "round_robin_place",
     "store_envelope",
+    "store_small_envelope",
 ]
 
 _LOG = logging.getLogger(__name__)
+_CLIENTS: Final = cast(Table, ClientRow.__table__)
+_LOCK_TASK: Final = (
+    select(TaskRow.needs_keyring, TaskRow.mechanism_name, TaskRow.public_key)
+    .where(TaskRow.id == bindparam("task"))
+    .with_for_update(key_share=True)
+)
+_MAILBOX: Final = select(
+    _CLIENTS.c.task_id, _CLIENTS.c.revoked_at, _CLIENTS.c.envelope_key, _CLIENTS.c.envelope_digest
+).where(_CLIENTS.c.id == bindparam("client"))
+_FILL_MAILBOX: Final = (
+    update(_CLIENTS)
+    .where(_CLIENTS.c.id == bindparam("client"), _CLIENTS.c.envelope_key.is_(None), _CLIENTS.c.revoked_at.is_(None))
+    .values(envelope_key=bindparam("key"), envelope_digest=bindparam("digest"), envelope_bytes=bindparam("length"))
+)
 
 
 def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enrolment, bool]:
@@ -52,7 +71,7 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
     """
     identity_key, mailbox_key = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
     invitation = _invitation(session, request.invitation, lock=True)
-    _check_signature(request, identity_key, mailbox_key)
+    check_signature(request, identity_key, mailbox_key)
     task = lock_task(session, invitation.task_id)
     known = session.scalars(
         select(ClientRow).where(ClientRow.task_id == task.id, ClientRow.identity_key == identity_key)
@@ -99,7 +118,8 @@ def _check_open(invitation: InvitationRow, now: float) -> None:
         raise Problem("gone", "the invitation is expired; ask the operator for another")
 
 
-def _check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key: bytes) -> None:
+def check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key: bytes) -> None:
+    """Raise `Problem` forbidden (403) unless the identity key signed the request."""
     certificate = None if request.certificate is None else b64decode(request.certificate)
     message = enrolment_message(
         request.invitation, identity_key, mailbox_key, request.group, certificate, request.renewal
@@ -153,7 +173,7 @@ def _enrol_again(
     return _enrolment(client, token)
 
 
-def _round_robin_place(task: TaskRow, request: EnrolmentRequest) -> int:
+def round_robin_place(task: TaskRow, request: EnrolmentRequest) -> int:
     """A place in the round-robin order: random, or, in a repeatable task, derived from its seed and the client's key.
 
     In a repeatable task a client could try keys until it likes its place: for experiments only.
@@ -194,7 +214,7 @@ def _enrol_first(
         device_group=device_group,
         token_hash=hash_token(token),
         enrolled_at=now,
-        turn=_round_robin_place(task, request),
+        turn=round_robin_place(task, request),
         times_asked=session.execute(turns).scalar_one(),
     )
     session.add(client)
@@ -300,7 +320,11 @@ def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
 
 def awaits_key(task: TaskRow) -> bool:
     """Whether the holder must publish its public key before members get keys, and rounds can open."""
-    return task.public_key is None and isinstance(mechanism(task.mechanism_name), NamesPublicKey)
+    return _awaits(task.mechanism_name, task.public_key)
+
+
+def _awaits(mechanism_name: str, public_key: bytes | None) -> bool:
+    return public_key is None and isinstance(mechanism(mechanism_name), NamesPublicKey)
 
 
 def mailbox_topic(client_id: str) -> str:
@@ -328,3 +352,27 @@ def store_envelope(session: Session, task_id: str, client_id: str, key: str, dig
     if client.envelope_digest != digest:
         raise Problem("conflict", "another envelope is stored in this client's mailbox")
     return False
+
+
+def store_small_envelope(session: Session, task_id: str, client_id: str, envelope: bytes, digest: str) -> bool | None:
+    """Store a short envelope in the mailbox of a member that waits for it, as a small body.
+
+    Returns False when the same envelope is stored already, None when it cannot be stored; nothing is written then.
+    """
+    execute = session.connection().execute
+    task = execute(_LOCK_TASK, {"task": task_id}).one_or_none()
+    found = execute(_MAILBOX, {"client": client_id}).one_or_none()
+    if task is None or not task.needs_keyring or _awaits(task.mechanism_name, task.public_key):
+        return None
+    if found is None or found.task_id != task_id or found.revoked_at is not None:
+        return None
+    if found.envelope_key is not None:
+        return False if found.envelope_digest == digest else None
+    key = new_small_key(task_id, client_id)
+    stated = {"client": client_id, "key": key, "digest": digest, "length": len(envelope)}
+    if execute(_FILL_MAILBOX, stated).rowcount == 0:  # revoked, or filled by another process meanwhile
+        return None
+    add_small_body(session, key, envelope)
+    announce(session, task_id, mailbox_topic(client_id), "members")
+    _LOG.info("envelope stored", extra=fields(task=task_id, client=client_id, bytes=len(envelope), digest=digest))
+    return True

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
@@ -14,11 +15,12 @@ from aggregator_service.logs import fields
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.rounds import find_contribution
+from aggregator_service.storage.small_bodies import new_small_key
 from aggregator_service.uploads.admission import Admission
 from aggregator_service.uploads.body_files import map_file
-from aggregator_service.uploads.insert_contribution import insert_contribution
-from aggregator_service.uploads.outcomes import AlreadyStored, UploadOutcome
-from aggregator_service.uploads.receive import stream_body
+from aggregator_service.uploads.insert_contribution import insert_contribution, insert_small
+from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
+from aggregator_service.uploads.receive import receive_small_body, stream_body
 from aggregator_service.uploads.received_body import ReceivedBody
 from aggregator_service.uploads.tickets import check_ticket
 
@@ -35,6 +37,8 @@ async def receive_contribution(
     Raises `ContributionError` (the sender's fault) when the bytes must not enter the sum, and `Problem` as
     `stream_body` and `insert_contribution` do.
     """
+    if admission.length <= services.settings.inline_bytes and not admission.plan.ticket_bytes:
+        return await _receive_small(services, admission, request, digest)
     path = services.settings.upload_dir / new_key("body", "contribution").replace("/", "-")
 
     def check_and_store(body: ReceivedBody) -> UploadOutcome:
@@ -44,6 +48,26 @@ async def receive_contribution(
 
     async with stream_body(services, request, path, admission.length, digest) as body:
         return await run_in_threadpool(check_and_store, body)
+
+
+async def _receive_small(services: Services, admission: Admission, request: Request, digest: str) -> UploadOutcome:
+    """Receive a short contribution and store it as a row, in a group with others that arrive at the same time."""
+    body = await receive_small_body(services, request, admission.length, digest)
+    admission.check(memoryview(body))
+    key = new_small_key(admission.round.task_id, admission.round.number, admission.client.client_id)
+
+    def store(session: Session) -> UploadOutcome:
+        crash_point("upload.stored-before-row")
+        return insert_small(session, admission, key, body, digest, services.clock.now())
+
+    try:
+        outcome = await services.deliveries.run(services.database, store)
+    except IntegrityError:  # another process inserted this client's row after our checks: the second attempt finds it
+        outcome = await services.deliveries.run(services.database, store)
+    if isinstance(outcome, Stored):
+        crash_point("upload.row-before-ack")
+        _log_stored(admission, digest)
+    return outcome
 
 
 async def store_contribution_file(services: Services, admission: Admission, path: Path, digest: str) -> UploadOutcome:
@@ -84,6 +108,11 @@ def _store(services: Services, admission: Admission, path: Path, digest: str, st
         services.blobs.delete(key)
         return outcome
     crash_point("upload.row-before-ack")
+    _log_stored(admission, digest)
+    return outcome
+
+
+def _log_stored(admission: Admission, digest: str) -> None:
     _LOG.info(
         "contribution stored",
         extra=fields(
@@ -94,7 +123,6 @@ def _store(services: Services, admission: Admission, path: Path, digest: str, st
             digest=digest,
         ),
     )
-    return outcome
 
 
 def _delete_unless_named(services: Services, admission: Admission, key: str) -> None:

@@ -24,14 +24,15 @@ from sqlalchemy.orm import Session
 from aggregator_service.polling.round_views import receipt
 from aggregator_service.problems import Problem
 from aggregator_service.storage.chunks import drop_chunks
-from aggregator_service.storage.database import Database, Delivery, changed_rows, progress
+from aggregator_service.storage.database import Database, Delivery, progress
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
+from aggregator_service.storage.small_bodies import add_small_body
 from aggregator_service.uploads.admission import Admission
 from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
 from protocols.messages import UploadReceipt
 
-__all__ = ["insert_contribution", "new_receipt", "same_or_conflict"]
+__all__ = ["insert_contribution", "insert_small", "new_receipt", "same_or_conflict"]
 
 _CONTRIBUTION: Final = ContributionRow.round_id == bindparam("round"), ContributionRow.client_id == bindparam("client")
 _CHUNKS: Final = ChunkRow.round_id == bindparam("round"), ChunkRow.client_id == bindparam("client")
@@ -70,6 +71,8 @@ def _insert_where(*conditions: ColumnElement[bool]) -> Insert:
     return insert(table).from_select(columns, locked)
 
 
+_COUNTED: Final = {"preserve_rowcount": True}
+"""SQLAlchemy drops the row count of an INSERT unless it is told to preserve it."""
 _INSERT: Final = _insert_where(*_IS_COLLECTING, *_HAS_NOTHING_STORED)
 """Inserts a contribution if its round is collecting and its client has stored neither a contribution nor chunks."""
 
@@ -92,6 +95,16 @@ def insert_contribution(
         return database.transact(work)
 
 
+def insert_small(
+    session: Session, admission: Admission, key: str, body: bytes, digest: str, now: float
+) -> UploadOutcome:
+    """Insert a short contribution together with its bytes, as the small body `key`. Raises as `insert_contribution`."""
+    outcome = _insert(session, admission, key, digest, now, None)
+    if isinstance(outcome, Stored):
+        add_small_body(session, key, body)
+    return outcome
+
+
 def _insert(
     session: Session, admission: Admission, key: str, digest: str, now: float, statement: bytes | None
 ) -> UploadOutcome:
@@ -111,15 +124,20 @@ def _insert(
         "statement_": statement,
         "attestation_": admission.attestation,
     }
-    if changed_rows(session, _INSERT, row) == 0:
+    if _inserted(session, row) == 0:
         stored = _find_obstacle(session, admission, digest, now)
         if stored is not None:
             return stored
         drop_chunks(session, round_id, client_id)
-        if changed_rows(session, _INSERT, row) == 0:
+        if _inserted(session, row) == 0:
             raise AssertionError("the insert changed no row, although no rule forbids it")
     progress(session, Delivery(admission.round.task_id, round_id, "contribute", client_id))
     return Stored(new_receipt(admission, digest))
+
+
+def _inserted(session: Session, row: dict[str, object]) -> int:
+    result = session.connection().execute(_INSERT, row, execution_options=_COUNTED)
+    return result.rowcount
 
 
 def _find_obstacle(session: Session, admission: Admission, digest: str, now: float) -> AlreadyStored | None:

@@ -82,7 +82,7 @@ def test_the_database_fails_and_recovers(postgres: TestDatabase, tmp_path: Path)
 
 def test_the_blob_store_fails_and_recovers(own_s3: S3Server, tmp_path: Path) -> None:
     with (
-        running_aggregator(tmp_path / "data", blobs=f"s3://{BUCKET}/gone", fold_batch=4) as server,
+        running_aggregator(tmp_path / "data", blobs=f"s3://{BUCKET}/gone", fold_batch=4, inline_bytes=0) as server,
         closing(Api(server.url, server.operator_token)) as api,
     ):
         task, members = begun(api)

@@ -45,6 +45,7 @@ PUBLISHED = {
     "0005_committees.py": "e6eaa2c72d7fc50fde458468972ac20dfc2e21ab9e7e87aa08068c2a5928916d",
     "0006_federated_evaluation.py": "33f239061804ec7d16a2b34e52c15a477a0fd58f0b604959fa37f902b159cfa8",
     "0007_attestations_and_refusals.py": "c7a9c566eabef7ab2f482b7621b516b6ff1cc6908a8fcdf4c6d6c2b133d5deb1",
+    "0008_small_bodies.py": "d908909c0889ff276fbc5b057c067b45cdfa0ce1be74e66dfbff444ad3201bef",
 }
 """SHA-256 of each migration. Add the line of a new migration with the migration; never change a line."""
 

@@ -32,7 +32,7 @@ def shared(postgres: TestDatabase, new_prefix: Callable[[], str]) -> dict[str, s
 
 @pytest.fixture
 def server(tmp_path: Path, shared: dict[str, str]) -> Iterator[AggregatorProcess]:
-    process = AggregatorProcess(tmp_path / "data", fold_batch=4, **shared)
+    process = AggregatorProcess(tmp_path / "data", fold_batch=4, inline_bytes=0, **shared)
     yield process
     process.stop()
 

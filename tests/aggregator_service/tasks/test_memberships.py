@@ -113,7 +113,7 @@ def test_the_envelope_of_a_revoked_member_is_deleted_and_no_other_accepted(api: 
     (holder,), (member,) = task.enrol(1, role="holder"), task.enrol(1)
 
     def leave() -> int:
-        path, body = f"{task.path}/keyring/{member.client_id}", b"sealed"
+        path, body = f"{task.path}/keyring/{member.client_id}", b"sealed" * 20_000  # a blob, not a row
         headers = {**holder.auth, "Content-Digest": digest_field(body)}
         return api.http.put(path, content=body, headers=headers).status_code
 

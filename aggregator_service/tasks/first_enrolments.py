@@ -1,0 +1,144 @@
+"""The usual enrolment, in a few statements: a new client with a valid invitation.
+
+`enrol_first` returns None for every other enrolment, without having written anything. `tasks.members.enrol` then
+decides, and says what is wrong with a request that it refuses.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, NamedTuple, cast
+
+from sqlalchemy import Row, Table, bindparam, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from aggregator_service.access.principals import Enrolled
+from aggregator_service.access.tokens import hash_token, matches, new_id, new_token
+from aggregator_service.logs import fields
+from aggregator_service.problems import Problem
+from aggregator_service.storage.database import announce
+from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
+from aggregator_service.tasks.certification import certified
+from aggregator_service.tasks.members import check_signature, round_robin_place
+from aggregator_service.tasks.plans import plan_task, row_terms
+from protocols.codec import b64decode
+from protocols.errors import CodecError
+from protocols.messages import Enrolment, EnrolmentRequest, Role
+
+__all__ = ["FirstEnrolment", "check_enrolment", "enrol_first"]
+
+_LOG: Final = logging.getLogger(__name__)
+_CLIENTS: Final = cast(Table, ClientRow.__table__)
+_INVITATIONS: Final = cast(Table, InvitationRow.__table__)
+_TASKS: Final = cast(Table, TaskRow.__table__)
+# Locks in the order of `members.enrol`: the invitation, then its task.
+_LOCK_INVITATION: Final = select(_INVITATIONS).where(_INVITATIONS.c.token_hash == bindparam("token")).with_for_update()
+_LOCK_TASK: Final = select(_TASKS).where(_TASKS.c.id == bindparam("task")).with_for_update(key_share=True)
+_IN_TASK: Final = _CLIENTS.c.task_id == bindparam("task")
+_PLACE: Final = select(
+    select(_CLIENTS.c.id).where(_IN_TASK, _CLIENTS.c.identity_key == bindparam("identity")).scalar_subquery(),
+    select(func.coalesce(func.max(_CLIENTS.c.sequence), 0)).where(_IN_TASK).scalar_subquery(),
+    select(func.coalesce(func.min(_CLIENTS.c.times_asked), 0))
+    .where(_IN_TASK, _CLIENTS.c.group_number == bindparam("group"), _CLIENTS.c.role != "committee")
+    .scalar_subquery(),
+)
+_USE: Final = (
+    update(_INVITATIONS).where(_INVITATIONS.c.id == bindparam("invitation")).values(used=_INVITATIONS.c.used + 1)
+)
+_INSERT: Final = insert(_CLIENTS)
+_MOST_TASKS: Final = 1024
+_group_counts: Final[dict[str, int]] = {}
+"""Number of device groups by task id."""
+
+
+class FirstEnrolment(NamedTuple):
+    """A new client's enrolment, the client as requests are authenticated with it, and its task's version."""
+
+    enrolment: Enrolment
+    client: Enrolled
+    version: int
+
+
+def check_enrolment(request: EnrolmentRequest) -> bool:
+    """Return whether the keys are well formed and the signature is valid for them; call it before the transaction."""
+    try:
+        check_signature(request, b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32))
+    except (Problem, CodecError):
+        return False
+    return True
+
+
+def enrol_first(session: Session, request: EnrolmentRequest, now: float) -> FirstEnrolment | None:
+    """Enrol a new client whose signature is checked; None when `members.enrol` has to decide. Writes nothing then.
+
+    Raises `IntegrityError` where the task has a key holder already.
+    """
+    execute = session.connection().execute
+    token_hash = hash_token(request.invitation)
+    invitation = execute(_LOCK_INVITATION, {"token": token_hash}).one_or_none()
+    if invitation is None or not _is_open(invitation, token_hash, now):
+        return None
+    task = execute(_LOCK_TASK, {"task": invitation.task_id}).one()
+    device_group = _device_group(task, invitation.role, request.group)
+    if task.state != "open" or device_group is None:
+        return None
+    identity_key = b64decode(request.identity_key, 32)
+    place = {"task": task.id, "identity": identity_key, "group": device_group}
+    known, newest, turns = execute(_PLACE, place).one()
+    if known is not None:
+        return None
+    try:
+        certificate = certified(cast(TaskRow, task), request, invitation.role, now)
+    except Problem:
+        return None
+    token, client_id = new_token("hrc"), new_id("c")
+    execute(_USE, {"invitation": invitation.id})
+    execute(
+        _INSERT,
+        {
+            "id": client_id,
+            "task_id": task.id,
+            "sequence": newest + 1,
+            "role": invitation.role,
+            "identity_key": identity_key,
+            "mailbox_key": b64decode(request.mailbox_key, 32),
+            "certificate": certificate,
+            "renewal": request.renewal,
+            "group_number": device_group,
+            "token_hash": hash_token(token),
+            "enrolled_at": now,
+            "turn": round_robin_place(cast(TaskRow, task), request),
+            "times_asked": turns,
+        },
+    )
+    version = announce(session, task.id, "members")
+    _LOG.info("client enrolled", extra=fields(task=task.id, client=client_id, role=invitation.role))
+    role = cast(Role, invitation.role)
+    return FirstEnrolment(
+        Enrolment(task_id=task.id, client_id=client_id, token=token, role=role, group=device_group),
+        Enrolled(client_id, task.id, role, device_group, identity_key),
+        version,
+    )
+
+
+def _is_open(invitation: Row[Any], token_hash: str, now: float) -> bool:
+    return (
+        matches(token_hash, invitation.token_hash)
+        and invitation.revoked_at is None
+        and invitation.expires_at > now
+        and invitation.used < invitation.uses
+    )
+
+
+def _device_group(task: Row[Any], role: str, stated: int | None) -> int | None:
+    """Return the device group of a new client; None when the request states a wrong one, or none where it must."""
+    if role == "committee":
+        return 0
+    groups = _group_counts.get(task.id)
+    if groups is None:  # a task's recipe never changes
+        if len(_group_counts) >= _MOST_TASKS:
+            _group_counts.clear()
+        groups = _group_counts[task.id] = plan_task(row_terms(cast(TaskRow, task))).recipe.device_groups
+    if stated is None:
+        return 0 if groups == 1 else None
+    return stated if stated < groups else None

@@ -1,0 +1,127 @@
+"""Writes that are committed in groups: durable before the answer, and one bad write harms no other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from aggregator_service.migrations.migrate import migrate
+from aggregator_service.storage.database import Database, Effects
+from aggregator_service.storage.group_commit import GroupCommit
+from aggregator_service.storage.schema import SmallBodyRow
+from aggregator_service.storage.small_bodies import add_small_body, new_small_key
+
+KEYS = [new_small_key("t_1", index) for index in range(6)]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    made = Database(f"sqlite:///{tmp_path / 'group.db'}", connections=4)
+    migrate(made)
+    yield made
+    made.close()
+
+
+def stored(database: Database) -> set[str]:
+    with database.read() as session:
+        return set(session.scalars(select(SmallBodyRow.key)))
+
+
+def adding(key: str, seen: list[set[str]], database: Database) -> Callable[[Session], set[str]]:
+    """A write that adds a body, and returns what other connections see at that moment."""
+
+    def work(session: Session) -> set[str]:
+        add_small_body(session, key, b"body")
+        seen.append(stored(database))
+        return seen[-1]
+
+    return work
+
+
+def commits(database: Database) -> list[Effects]:
+    counted: list[Effects] = []
+    database.listeners.append(counted.append)
+    return counted
+
+
+def test_writes_that_wait_share_a_transaction_and_are_durable_before_their_answer(database: Database) -> None:
+    group, counted, seen = GroupCommit(), commits(database), list[set[str]]()
+
+    async def write(key: str) -> bool:
+        await group.run(database, adding(key, seen, database))
+        return key in stored(database)
+
+    async def all_at_once() -> list[bool]:
+        return await asyncio.gather(*(write(key) for key in KEYS))
+
+    assert all(asyncio.run(all_at_once()))
+    assert stored(database) == set(KEYS)
+    assert len(counted) == 1  # all six waited when the thread began
+    assert seen == [set()] * 6  # nobody saw a part of the group
+
+
+def test_a_write_that_raises_is_rolled_back_alone(database: Database) -> None:
+    group, seen = GroupCommit(), list[set[str]]()
+
+    def fail(session: Session) -> set[str]:
+        add_small_body(session, "rows/t_1-lost", b"body")
+        raise LookupError("refused")
+
+    async def all_at_once() -> list[set[str] | BaseException]:
+        works = [adding(KEYS[0], seen, database), fail, adding(KEYS[1], seen, database)]
+        return await asyncio.gather(*(group.run(database, work) for work in works), return_exceptions=True)
+
+    answers = asyncio.run(all_at_once())
+    assert [isinstance(answer, LookupError) for answer in answers] == [False, True, False]
+    assert stored(database) == {KEYS[0], KEYS[1]}
+
+
+def test_nothing_is_tried_again_when_the_commit_itself_fails(database: Database) -> None:
+    """It may have taken effect: a second attempt would find its own row."""
+    group, calls = GroupCommit(), list[str]()
+
+    def lose_the_answer(_: Session) -> None:
+        calls.append("commit")
+        raise OperationalError("COMMIT", None, ConnectionError("the connection broke"))
+
+    async def all_at_once() -> list[None | BaseException]:
+        def work(_: Session) -> None:
+            calls.append("work")
+
+        return await asyncio.gather(*(group.run(database, work) for _ in range(3)), return_exceptions=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_notify_all", lambda session, _: lose_the_answer(session))
+        answers = asyncio.run(all_at_once())
+    assert all(isinstance(answer, OperationalError) for answer in answers)
+    assert calls == ["work"] * 3 + ["commit"]
+
+
+def test_a_request_that_is_cancelled_does_not_stop_the_others(database: Database) -> None:
+    group, seen, started, go_on = GroupCommit(), list[set[str]](), threading.Event(), threading.Event()
+
+    def slow(_: Session) -> None:
+        started.set()
+        assert go_on.wait(30)
+
+    async def cancel_one() -> None:
+        first = asyncio.create_task(group.run(database, slow))
+        while not started.is_set():
+            await asyncio.sleep(0.001)
+        cancelled = asyncio.create_task(group.run(database, adding(KEYS[0], seen, database)))
+        other = asyncio.create_task(group.run(database, adding(KEYS[1], seen, database)))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        go_on.set()
+        await asyncio.gather(first, other)
+        assert cancelled.cancelled() or cancelled.cancelling()
+
+    asyncio.run(cancel_one())
+    assert KEYS[1] in stored(database)
