@@ -55,7 +55,7 @@ def test_parameters_are_passed_to_the_recipe_and_the_mechanism() -> None:
     ("arguments", "words"),
     [
         (["--recipe", "fedmf", "--rank", "4"], "rank"),
-        (["--mechanism", "morse"], "cannot be combined with 'morse'"),
+        (["--mechanism", "morse"], "unknown mechanism: choose one of ckks"),
         (["--up", "0"], "must be positive"),
         (["-m", "compact"], "name=value"),
         (["--rank", "65"], "rank 65 is greater than dim 64"),
