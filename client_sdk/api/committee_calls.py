@@ -7,6 +7,7 @@ from typing import Final, Self
 
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program, Sink
+from client_sdk.api.requests import path_of_task
 from client_sdk.api.retry import send
 from protocols.messages import BadShares, CommitteeView, RoundView
 
@@ -26,15 +27,15 @@ class CommitteeCalls(ApiCalls):
 
     def committee(self, task_id: str) -> Program[CommitteeView]:
         """Return who is in the committee, and of which rounds each member has published its key."""
-        return self._get(self._at(task_id, "committee"), CommitteeView, max_bytes=_LONGEST_VIEW)
+        return self._get(path_of_task(task_id, "committee"), CommitteeView, max_bytes=_LONGEST_VIEW)
 
     def put_committee_key(self, task_id: str, number: int, client_id: str, key: bytes) -> Program[None]:
         """Publish this member's key of a round that has not opened; `Conflict` when it has another, or is open."""
-        yield from self._put(self._at(task_id, "committee", client_id, "keys", number), key)
+        yield from self._put(path_of_task(task_id, "committee", client_id, "keys", number), key)
 
     def statements(self, task_id: str, number: int, max_bytes: int) -> Program[bytes]:
         """Download what the proposed survivors signed, at most `max_bytes`. The answer has no digest: it is signed."""
-        request = self._request("GET", self._at(task_id, "rounds", number, "statements"), max_bytes=max_bytes)
+        request = self._request("GET", path_of_task(task_id, "rounds", number, "statements"), max_bytes=max_bytes)
         return (yield from send(request, self.retry)).body
 
     def sealed_shares(self, task_id: str, number: int, client_id: str, length: int, sink: Sink) -> Program[None]:
@@ -42,9 +43,9 @@ class CommitteeCalls(ApiCalls):
 
         The answer has no digest: the client signed the digest of each share.
         """
-        path = self._at(task_id, "rounds", number, "shares", client_id)
+        path = path_of_task(task_id, "rounds", number, "shares", client_id)
         yield from send(self._request("GET", path, max_bytes=length, sink=sink), self.retry)
 
     def name_bad_shares(self, task_id: str, number: int, named: BadShares) -> Program[RoundView]:
         """Take clients out of the proposed survivors. Naming them again changes nothing."""
-        return self._post(self._at(task_id, "rounds", number, "bad-shares"), named, RoundView, idempotent=True)
+        return self._post(path_of_task(task_id, "rounds", number, "bad-shares"), named, RoundView, idempotent=True)

@@ -1,0 +1,125 @@
+"""What all calls of the HTTP API share: address, token, signer, and requests with typed answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Self, TypeVar
+from urllib.parse import quote, urlencode
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import BaseModel
+
+from client_sdk.api.address import base_url, require_encryption
+from client_sdk.api.answers import checked_bytes, parse_answer
+from client_sdk.api.effects import LONGEST_JSON, Method, Program, Request, Response, Sink, content_digest
+from client_sdk.api.retry import RetryPolicy, send
+from client_sdk.api.signing import ServerTime, Signer
+from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
+from client_sdk.errors import NotFound
+from protocols.errors import ParameterError
+from protocols.messages.media_types import OCTETS
+
+__all__ = ["LONGEST_ENTRY", "LONGEST_WAIT", "ApiRequests", "long_poll", "path_of_task", "with_query"]
+
+M = TypeVar("M", bound=BaseModel)
+LONGEST_WAIT: Final = 30.0
+"""Longest `wait` of a long poll that the API accepts, in seconds."""
+LONGEST_ENTRY: Final = 4096
+"""Longest entry of a page (a round, a sum, a member, an invitation), in bytes."""
+
+
+@dataclass(frozen=True, repr=False)
+class ApiRequests:
+    """The requests of one client or operator. Each call returns a program; see `client_sdk.api.effects`.
+
+    url: address of the server. token: bearer token; None before enrolment. retry: when a failed request is repeated.
+    chunk_bytes: contributions longer than this are uploaded in chunks. signer: signs the requests of an enrolled
+    client; None for operators. time: the server's clock, shared with every `signer` made by `enrolled`. allow_http:
+    whether `url` may begin with http:// when its host is not this machine; `ParameterError` otherwise.
+
+    Calls raise the `ApiError` of the problem document, `ContractBroken` for an answer that the API does not allow,
+    `ConnectionFailed` without an answer, and `GaveUp` after the last retry.
+    """
+
+    url: str
+    token: str | None = None
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    signer: Signer | None = None
+    time: ServerTime = field(default_factory=ServerTime)
+    allow_http: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "url", base_url(self.url))
+        if not self.allow_http:
+            require_encryption(self.url)
+        if self.chunk_bytes < 1:
+            raise ParameterError(f"chunk_bytes must be at least 1, got {self.chunk_bytes}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    def enrolled(self, client_id: str, token: str, key: Ed25519PrivateKey) -> Self:
+        """Return the calls of an enrolled client, with its `token` and signed with its Ed25519 `key`."""
+        return replace(self, token=token, signer=Signer(client_id, key, self.time))
+
+    def _authorization(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def _request(
+        self,
+        method: Method,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        wait: float = 0.0,
+        max_bytes: int = LONGEST_JSON,
+        sink: Sink | None = None,
+    ) -> Request:
+        all_headers = {**self._authorization(), **(headers or {})}
+        return Request(method, self.url + path, all_headers, body, wait, self.signer, max_bytes, sink)
+
+    def _get(self, path: str, model: type[M], wait: float = 0.0, max_bytes: int = LONGEST_JSON) -> Program[M]:
+        request = self._request("GET", path, wait=wait, max_bytes=max_bytes)
+        response = yield from send(request, self.retry)
+        return parse_answer(request, response, model)
+
+    def _post(self, path: str, body: BaseModel | None, model: type[M], idempotent: bool = False) -> Program[M]:
+        encoded = b"" if body is None else body.model_dump_json().encode()
+        headers = {}
+        if body is not None:
+            headers = {"content-type": "application/json", "content-digest": content_digest(encoded)}
+        request = self._request("POST", path, headers, encoded)
+        response = yield from send(request, self.retry, idempotent)
+        return parse_answer(request, response, model)
+
+    def _put(self, path: str, body: bytes, media_type: str = OCTETS) -> Program[Response]:
+        headers = {"content-type": media_type, "content-digest": content_digest(body)}
+        return send(self._request("PUT", path, headers, body), self.retry)
+
+    def _bytes_or_none(self, path: str, wait: float, max_bytes: int) -> Program[bytes | None]:
+        request = self._request("GET", path, wait=wait, max_bytes=max_bytes)
+        try:
+            response = yield from send(request, self.retry)
+        except NotFound:
+            return None
+        return checked_bytes(request, response, None, None)
+
+
+def path_of_task(task_id: str, *rest: str | int) -> str:
+    """Return the path of a task, or of what `rest` names in it, percent-encoded."""
+    return "/".join(["/v1/tasks", quote(task_id, safe=""), *(quote(str(part), safe="") for part in rest)])
+
+
+def with_query(path: str, **query: str | int | float | None) -> str:
+    """Return `path` with a query of the values that are not None."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def long_poll(seconds: float) -> float | None:
+    """Return the `wait` of a long poll, None for no wait; `ParameterError` for one that the API does not accept."""
+    if not 0.0 <= seconds <= LONGEST_WAIT:
+        raise ParameterError(f"a long poll must wait 0 to {LONGEST_WAIT:g} seconds, got {seconds}")
+    return seconds or None
