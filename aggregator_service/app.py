@@ -24,12 +24,12 @@ from aggregator_service.compute.process_pool import Workers, WorkersUnavailableE
 from aggregator_service.dashboard import creation, front
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.live import Streams
+from aggregator_service.http.authentication import refuse_unknown_parameters
 from aggregator_service.http.body_guard import BodyGuard
 from aggregator_service.http.cross_origin import CrossOrigin
 from aggregator_service.http.fast_answers import FastAnswers
 from aggregator_service.http.fast_polls import FastPolls
 from aggregator_service.http.head_requests import HeadRequests
-from aggregator_service.http.queries import refuse_unknown_parameters
 from aggregator_service.http.security_headers import SecurityHeaders
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate

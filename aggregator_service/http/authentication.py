@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, cast
 
 from fastapi import Depends, Request, Security
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
@@ -18,6 +20,7 @@ from starlette.types import Scope
 from aggregator_service.access.principals import Enrolled, Operator, Principal
 from aggregator_service.access.request_signatures import check_fresh, check_signature
 from aggregator_service.access.tokens import hash_token, matches
+from aggregator_service.http.queries import check_query
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import ClientRow, OperatorRow, TaskRow
@@ -36,6 +39,7 @@ __all__ = [
     "authenticate",
     "client_address",
     "member_of",
+    "refuse_unknown_parameters",
     "require_operator",
     "signed_request",
     "task_of",
@@ -77,7 +81,8 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
     """Return the principal that makes a request.
 
     Raises `Problem`: unauthenticated without a known token; bad-signature, bad-digest or stale-signature if an enrolled
-    client has not signed the request, or not recently; too-many-requests.
+    client has not signed the request, or not recently; too-many-requests. Raises `RequestValidationError` for a query
+    that the route does not know, after all others.
     """
     refusal: Problem | None = request.scope.get(REFUSAL)
     if refusal is not None:
@@ -94,7 +99,19 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
         services.limits.failure(client_address(request.scope))
         raise Problem("unauthenticated", "the token is unknown, or a later enrolment has replaced it")
     verify_request(services, request.scope, principal, token_hash)
+    check_query(request)
     return principal
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """Check the query of a route of the API. Where a token is needed, `authenticate` does it, after the token."""
+    route = request.scope["route"]
+    if not (isinstance(route, APIRoute) and _authenticates(route.dependant)):
+        check_query(request)
+
+
+def _authenticates(dependant: Dependant) -> bool:
+    return dependant.call is authenticate or any(_authenticates(one) for one in dependant.dependencies)
 
 
 def verify_request(services: Services, scope: Scope, principal: Principal, token_hash: str) -> None:

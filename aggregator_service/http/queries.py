@@ -8,17 +8,14 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-__all__ = ["LONGEST_WAIT", "refuse_unknown_parameters"]
+__all__ = ["LONGEST_WAIT", "check_query"]
 
 LONGEST_WAIT: Final = 30
 """Most seconds of a long poll."""
 
 
-def refuse_unknown_parameters(request: Request) -> None:
-    """Raise `RequestValidationError` (422) if the query has a parameter that the route does not know, or has it twice.
-
-    It is a dependency of the routes of the API.
-    """
+def check_query(request: Request) -> None:
+    """Raise `RequestValidationError` (422) if the query has a parameter that the route does not know, or one twice."""
     if not request.scope["query_string"]:
         return
     route = request.scope["route"]

@@ -1,4 +1,4 @@
-"""The blobs that the rows of a database name. All others are orphans."""
+"""The blobs that the rows of a database name. All others are orphans. Short bodies are rows themselves, not blobs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from aggregator_service.storage.schema import (
     SnapshotRow,
     ViewRow,
 )
+from aggregator_service.storage.small_bodies import is_small
 
 __all__ = ["named_blobs"]
 
@@ -34,5 +35,6 @@ def named_blobs(session: Session) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, digest in _NAMES:
         for name, value in session.execute(select(key, digest).where(key.is_not(None))):
-            found[str(name)] = str(value)
+            if not is_small(str(name)):
+                found[str(name)] = str(value)
     return found

@@ -93,19 +93,27 @@ def _digest(body: bytes) -> str:
 
 
 @lru_cache
-def _settings(data_dir: Path) -> Settings:
-    return Settings(data_dir=data_dir, body_idle_seconds=3600.0)  # real time has no influence
+def _settings(data_dir: Path, inline_bytes: int) -> Settings:
+    return Settings(
+        data_dir=data_dir, inline_bytes=inline_bytes, body_idle_seconds=3600.0
+    )  # real time has no influence
 
 
 class Process:
     """A server from its start to its death. Raises `DATABASE_GONE` or `Crash` when it cannot start."""
 
     def __init__(
-        self, disk: Disk, index: int, clock: Clock, batch: int, fault_at: Callable[[Process, str], str]
+        self,
+        disk: Disk,
+        index: int,
+        clock: Clock,
+        batch: int,
+        inline_bytes: int,
+        fault_at: Callable[[Process, str], str],
     ) -> None:
         self.index, self.alive, self._fault_at, self._clock = index, True, fault_at, clock
         self.engine_due, self.stepping = clock.now(), False
-        settings = _settings(disk.root / f"server-{index}")
+        settings = _settings(disk.root / f"server-{index}", inline_bytes)
         self.database, self.blobs = FaultyDatabase(disk, self.point), FaultyBlobs(disk.blobs.root, self.point)
         engine = RoundEngine(
             self.database,

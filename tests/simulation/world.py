@@ -162,7 +162,7 @@ class World:
     # processes
 
     def _start(self, index: int) -> None:
-        process = Process(self.disk, index, self.clock, self.plan.batch, self._fault_at)
+        process = Process(self.disk, index, self.clock, self.plan.batch, self.plan.inline_bytes, self._fault_at)
         process.database.seen = self._committed
         try:
             process.start(alone=self.plan.processes == 1)
@@ -303,7 +303,7 @@ class World:
         """Stop all processes and start one: it deletes all blobs that no row names."""
         self.injector.calm = True
         for index in reversed(range(self.plan.processes)):
-            last = Process(self.disk, index, self.clock, self.plan.batch, self._fault_at)
+            last = Process(self.disk, index, self.clock, self.plan.batch, self.plan.inline_bytes, self._fault_at)
             last.start(alone=index == 0)
             uploads = list(last.services.settings.upload_dir.iterdir())
             if uploads:

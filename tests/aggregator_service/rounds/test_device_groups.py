@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 
 from aggregator_service.rounds.cohorts import enough_members
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.cleanup import _named_blobs
+from aggregator_service.storage.named_blobs import named_blobs
 from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow, ViewRow
 from aggregator_service.tasks.checks import check_sums
@@ -193,7 +193,7 @@ def test_each_group_has_a_view_and_the_newest_two_are_kept(world: Groups) -> Non
         assert [row.bytes for row in rows[-2:]] == [RECIPE.view_bytes(number, device_group) for device_group in (0, 1)]
         assert sum(key.startswith("snapshots/") for key in world.blobs.keys()) == min(number, 2)  # noqa: SIM118
     with world.database.read() as session:
-        assert _named_blobs(session) == set(world.blobs.keys())
+        assert set(named_blobs(session)) == set(world.blobs.keys())
     state = RECIPE.initial_state(_seed(world, task))
     for number in range(1, 5):
         spec = RECIPE.round_spec(_seed(world, task), number)

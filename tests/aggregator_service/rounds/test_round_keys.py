@@ -77,6 +77,7 @@ def test_a_contribution_names_the_key_that_it_is_encrypted_with(api: Api) -> Non
 def test_the_holders_model_completes_a_round(api: Api) -> None:
     holder = make_holder(api, "completes", rounds=2)
     holder.publish_new(1, 2)
+    holder.task.wait_round(1, "collecting")
     assert slug(holder.refuse(1)) == "conflict"
     holder.contribute(1)
     waiting = holder.task.round(1)

@@ -75,11 +75,17 @@ def complete(server: AggregatorProcess, task: TestTask, members: list[TestMember
         assert np.allclose(total[~mask], 2.0**COHORT - 1, atol=1e-6)
 
 
-def test_a_backup_of_a_running_server_continues_its_round(tmp_path: Path, run: Run) -> None:
+@pytest.mark.parametrize(("inline_bytes", "blobs"), [(0, 2), (65_536, 0)], ids=["as blobs", "as rows"])
+def test_a_backup_of_a_running_server_continues_its_round(
+    tmp_path: Path, run: Run, inline_bytes: int, blobs: int
+) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
-    with running_aggregator(data, fold_batch=100) as server, closing(Api(server.url, OPERATOR_TOKEN)) as api:
+    with (
+        running_aggregator(data, fold_batch=100, inline_bytes=inline_bytes) as server,
+        closing(Api(server.url, OPERATOR_TOKEN)) as api,
+    ):
         task, members = half_a_round(api)
-        assert "2 blobs" in run("backup", str(copy), "--data-dir", str(data))
+        assert f"{blobs} blobs" in run("backup", str(copy), "--data-dir", str(data))
         complete(server, task, members)  # the original goes on, and deletes what the backup holds
         assert "exists already" in run("backup", str(copy), "--data-dir", str(data), status=1)
     assert [path for path in (copy, *copy.rglob("*")) if path.stat().st_mode & 0o077] == []
@@ -88,16 +94,20 @@ def test_a_backup_of_a_running_server_continues_its_round(tmp_path: Path, run: R
         complete(restored, task, members)
 
 
+@pytest.mark.parametrize(("inline_bytes", "blobs"), [(0, 2), (65_536, 0)], ids=["as blobs", "as rows"])
 def test_storage_moves_to_postgresql_and_s3(
-    tmp_path: Path, run: Run, postgres: TestDatabase, new_prefix: Callable[[], str]
+    tmp_path: Path, run: Run, postgres: TestDatabase, new_prefix: Callable[[], str], inline_bytes: int, blobs: int
 ) -> None:
     data, url, prefix = tmp_path / "data", postgres.schema(), new_prefix()
     move = ("migrate-storage", "--data-dir", str(data), "--to-database-url", url, "--to-blobs", prefix)
-    with running_aggregator(data, fold_batch=100) as server, closing(Api(server.url, OPERATOR_TOKEN)) as api:
+    with (
+        running_aggregator(data, fold_batch=100, inline_bytes=inline_bytes) as server,
+        closing(Api(server.url, OPERATOR_TOKEN)) as api,
+    ):
         task, members = half_a_round(api)
         assert "a server runs on this database" in run(*move, status=1)
     output = run(*move)
-    assert "copied 2 blobs" in output
+    assert f"copied {blobs} blobs" in output
     assert f"HUSHREC_BLOBS={prefix}" in output
     assert "not empty" in run(*move, status=1)
     with running_aggregator(tmp_path / "new", database_url=url, blobs=prefix) as moved:
