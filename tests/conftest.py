@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -10,3 +11,6 @@ settings.register_profile("hushrec", deadline=None, suppress_health_check=[Healt
 settings.load_profile("hushrec")
 
 os.environ["COLUMNS"] = "200"  # consoles that are made at import do not wrap what the tests look for
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a suite in the background: what it starts would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
