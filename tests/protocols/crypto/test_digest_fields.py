@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.crypto.digest_fields import format_digest, parse_digest
+from protocols.crypto.digest_fields import format_digest, format_digests, parse_digest, parse_digests
 from protocols.errors import CodecError
 
 DIGEST = hashlib.sha256(b'{"hello": "world"}\n').digest()
@@ -70,3 +70,12 @@ def test_other_algorithms_are_no_digest(value: str) -> None:
 def test_malformed_fields_are_refused(value: str, why: str) -> None:
     with pytest.raises(CodecError, match=why):
         parse_digest(value)
+
+
+def test_digests_by_name_round_trip() -> None:
+    digests = {"terms": DIGEST, "round": bytes(32)}
+    assert parse_digests(format_digests(digests)) == digests
+    many = format_digests({f"part-{number}": DIGEST for number in range(9)})
+    assert len(parse_digests(many)) == 8
+    with pytest.raises(CodecError, match="between colons"):
+        parse_digests("terms")

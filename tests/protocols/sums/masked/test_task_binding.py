@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from protocols.codec import b64encode
+from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages import TaskView
-from protocols.sums.masked.task_binding import broadcast_digest
+from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.task_binding import broadcast_digest, differing_part, state_binding
 
 SNAPSHOT = bytes(range(32))
 
@@ -69,3 +72,30 @@ def test_other_terms_give_another_digest(changes: dict[str, Any]) -> None:
 def test_another_model_or_another_sum_gives_another_digest() -> None:
     digests = {broadcast_digest(task(), sum_index, model) for sum_index in (1, 2) for model in (None, SNAPSHOT)}
     assert len(digests) == 4
+
+
+def context(number: int) -> RoundContext:
+    layout = VectorLayout((Block("values", (Segment("values", 6, 1.0),)),))
+    return RoundContext("t_1", number, bytes(32), MASKED.plan({"dropout": 0.0}, layout, 5), bytes(32), 5)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        ((task(), SNAPSHOT, 2, context(1)), ""),
+        ((task(seed=b64encode(bytes([1]) + bytes(31))), SNAPSHOT, 2, context(1)), "the task's terms differ"),
+        ((task(), None, 2, context(1)), "the model differs"),
+        ((task(), SNAPSHOT, 1, context(1)), "the model differs"),
+        ((task(), SNAPSHOT, 2, context(2)), "the round's facts differ"),
+    ],
+    ids=["the same", "terms", "model", "sum", "round"],
+)
+def test_the_part_that_differs_is_named(theirs: tuple[TaskView, bytes | None, int, RoundContext], words: str) -> None:
+    told = differing_part(state_binding(*theirs), task(), SNAPSHOT, 2, context(1))
+    assert told.startswith(words)
+    assert bool(told) is bool(words)
+
+
+def test_a_malformed_or_missing_binding_names_nothing() -> None:
+    for stated in ("", "terms", "terms=:AAAA:"):
+        assert differing_part(stated, task(), SNAPSHOT, 2, context(1)) == ""
