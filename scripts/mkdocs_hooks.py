@@ -34,6 +34,7 @@ PAGES: Final = {
     "examples/cross_silo/README.md": "example-cross-silo.md",
     "examples/custom_recipe/README.md": "example-custom-recipe.md",
     "examples/two_tower_numpy/README.md": "example-two-tower.md",
+    "examples/web/README.md": "example-web.md",
 }
 """Pages outside `docs/`, by their path in the repository, and their path in the site."""
 
