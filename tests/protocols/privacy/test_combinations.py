@@ -181,3 +181,22 @@ def test_what_is_too_complex_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_threshold_below_one_is_refused() -> None:
     with pytest.raises(ParameterError, match="at least 1"):
         smallest_isolated([P], 0)
+
+
+def test_the_kernel_of_columns() -> None:
+    """Of none, of dependent columns, and of as many independent ones as there are rows, after which nothing is left."""
+    assert combinations._left_kernel([], 2) == [[1, 0], [0, 1]]
+    assert combinations._left_kernel([[1, 1], [2, 2], [0, 0]], 2) in ([[-1, 1]], [[1, -1]])
+    assert combinations._left_kernel([[1, 1], [1, 0], [0, 1]], 2) == []
+
+
+def test_eliminated_vectors_have_no_common_factor() -> None:
+    assert combinations._eliminate([4, 6], 0, [1, 1], 1) == [4, 6]
+    assert combinations._eliminate([4, 2], 2, [2, 4], 2) == [1, -1]
+
+
+def test_three_sets_that_overlap_in_large_groups_have_no_combination() -> None:
+    """The groups of two are large, and every coefficient but 0 involves one of them."""
+    first, second, third = frozenset("abcd"), frozenset("abef"), frozenset("cdef")
+    assert newly_isolated([first, second], third, 2) is None
+    assert newly_isolated([first, second], third, 3) is not None
