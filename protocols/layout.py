@@ -135,12 +135,26 @@ class VectorLayout:
             return np.tile(self.blocks[0].integral_mask(), len(self.blocks))
         return np.concatenate([block.integral_mask() for block in self.blocks])
 
-    def contribution_bounds(self, route: Route) -> NDArray[np.float64]:
-        """Return the clip of every value of a contribution along `route`, float64, in the order sent."""
+    def integral_spans(self) -> list[tuple[int, int]]:
+        """Return where the counts of the aggregate are: first place and the one behind the last, of each segment."""
+        blocks = (self.blocks[0],) * len(self.blocks) if self.chosen else self.blocks
+        segments = [segment for block in blocks for segment in block.segments]
+        edges = pairwise(accumulate((segment.length for segment in segments), initial=0))
+        return [span for segment, span in zip(segments, edges, strict=True) if segment.integral]
+
+    def contribution_bounds(self, route: Route, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
+        """Return the clips of values `start` to `stop` (None: all) of a contribution along `route`, in the order sent.
+
+        float64, for as many of these values as there are.
+        """
         if self.chosen:
             self.check_route(route)
-            return np.tile(self.blocks[0].bounds(), self.chosen)
-        return np.concatenate([np.zeros(0), *(block.bounds() for block in self.contribution_blocks(route))])
+            return np.tile(self.blocks[0].bounds(), self.chosen)[start:stop]
+        segments = [segment for block in self.contribution_blocks(route) for segment in block.segments]
+        ends = np.cumsum([segment.length for segment in segments], dtype=np.int64)
+        stop = int(ends[-1]) if segments and stop is None else stop or 0
+        inside = np.clip(ends, start, stop)
+        return np.repeat([segment.clip for segment in segments], np.diff(inside, prepend=start))
 
     def split(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
         """Return views of `values` (length,) by block, in order; `ParameterError` for another shape."""

@@ -6,12 +6,17 @@ normals are therefore computed here from Philox's raw 64-bit words.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from protocols.crypto.domain import derive_seed
 
 __all__ = ["normals", "permutation", "uniforms", "words"]
+
+_PIECE: Final = 1 << 16
+"""Values computed at a time."""
 
 
 def words(seed: bytes, purpose: str, count: int) -> NDArray[np.uint64]:
@@ -22,15 +27,24 @@ def words(seed: bytes, purpose: str, count: int) -> NDArray[np.uint64]:
 
 def uniforms(seed: bytes, purpose: str, count: int) -> NDArray[np.float64]:
     """Return `count` float64 values, uniform in (0, 1], with 53 bits each."""
-    return ((words(seed, purpose, count) >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
+    drawn = words(seed, purpose, count)
+    values = drawn.view(np.float64)  # in the same memory: a task's first model may take most of what there is
+    for start in range(0, count, _PIECE):
+        piece = slice(start, start + _PIECE)
+        values[piece] = ((drawn[piece] >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
+    return values
 
 
 def normals(seed: bytes, purpose: str, count: int) -> NDArray[np.float64]:
     """Return `count` standard normal values, float64, by Box and Muller (1958)."""
     half = (count + 1) // 2
     u = uniforms(seed, purpose, 2 * half)
-    radius, angle = np.sqrt(-2.0 * np.log(u[:half])), 2.0 * np.pi * u[half:]
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+    first, second = u[:half], u[half:]
+    for start in range(0, half, _PIECE):
+        piece = slice(start, start + _PIECE)
+        radius, angle = np.sqrt(-2.0 * np.log(first[piece])), 2.0 * np.pi * second[piece]
+        first[piece], second[piece] = radius * np.cos(angle), radius * np.sin(angle)
+    return u[:count]
 
 
 def permutation(seed: bytes, purpose: str, count: int) -> NDArray[np.int64]:

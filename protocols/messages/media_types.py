@@ -6,11 +6,13 @@ from typing import Final
 
 from protocols.messages.stages import StageMessage
 
-__all__ = ["CONTRIBUTION", "OCTETS", "STAGE_TYPES", "handout_type"]
+__all__ = ["CONTRIBUTION", "OCTETS", "PARTIAL_UPLOAD", "STAGE_TYPES", "handout_type"]
 
 OCTETS: Final = "application/octet-stream"
 _PREFIX: Final = "application/vnd.hushrec."
 CONTRIBUTION: Final = _PREFIX + "contribution"
+PARTIAL_UPLOAD: Final = "application/partial-upload"
+"""Of a chunk of a resumable upload (draft-ietf-httpbis-resumable-upload)."""
 STAGE_TYPES: Final[dict[StageMessage, str]] = {
     "advertise": _PREFIX + "advertisement",
     "share": _PREFIX + "shares",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from protocols.messages.base import Message
 
@@ -14,6 +14,7 @@ __all__ = [
     "MaskedPlanView",
     "NeighbourhoodView",
     "OneshotPlanView",
+    "OtherPlanView",
     "PaillierPlanView",
     "PlainPlanView",
 ]
@@ -31,6 +32,14 @@ class PlanView(Message):
     bytes_per_value: float | None = Field(default=None, gt=0, description="Bytes of a contribution for each value.")
     aggregate_bytes: int = Field(ge=1, description="Length of a released aggregate.")
     predicted_error: float = Field(ge=0, description=_WORST)
+
+
+class OtherPlanView(PlanView):
+    """What the plan of a mechanism of another package states at least."""
+
+    model_config = ConfigDict(extra="allow")
+
+    mechanism: str
 
 
 class SegmentedPlanView(PlanView):

@@ -15,6 +15,7 @@ PROBLEM_TYPES: Final[dict[str, tuple[int, str]]] = {
     "bad-digest": (400, "The body does not match its digest"),
     "bad-contribution": (400, "The contribution is not valid"),
     "body-too-short": (400, "The body is shorter than the round's specification"),
+    "inconsistent-length": (400, "The upload has another length"),
     "unauthenticated": (401, "A valid token is required"),
     "bad-signature": (401, "The request signature is missing or not valid"),
     "stale-signature": (401, "The request signature is not recent"),
@@ -40,7 +41,10 @@ PROBLEM_TYPES: Final[dict[str, tuple[int, str]]] = {
 """Slug -> (HTTP status, title). `docs/problems.md` explains each type."""
 
 
-_REGISTERED: Final = {"offset-mismatch": "https://iana.org/assignments/http-problem-types#mismatching-upload-offset"}
+_REGISTERED: Final = {
+    "inconsistent-length": "https://iana.org/assignments/http-problem-types#inconsistent-upload-length",
+    "offset-mismatch": "https://iana.org/assignments/http-problem-types#mismatching-upload-offset",
+}
 """Types that another document defines (draft-ietf-httpbis-resumable-upload)."""
 
 

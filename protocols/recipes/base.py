@@ -6,8 +6,9 @@ masked sums. The client half of a recipe, its local training, is in `client_sdk.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,11 @@ from protocols.layout import Route, VectorLayout
 
 __all__ = [
     "MAX_ITEMS",
+    "AbsorbsByParts",
     "FactorState",
     "ItemParameters",
     "ModelState",
+    "PartOfSum",
     "SingleGroupRecipe",
     "Recipe",
     "RecipeParameters",
@@ -164,6 +167,18 @@ class SingleGroupRecipe:
 def main_layout(recipe: Recipe) -> VectorLayout | None:
     """Return the layout of the main sum, whose keys the other sums use; None if the first sum is the main one."""
     return recipe.layout(recipe.main_sum) if recipe.main_sum > 1 else None
+
+
+PartOfSum = Callable[[int, int], NDArray[np.float64]]
+"""Returns values `start` to `stop` of an opened sum, float64 (stop - start,)."""
+
+
+@runtime_checkable
+class AbsorbsByParts(Protocol):
+    """A recipe that can absorb a sum in parts, so that all of it need not be in memory."""
+
+    def absorb_parts(self, state: ModelState, spec: RoundSpec, total: PartOfSum, contributions: int) -> ModelState:
+        """Return what `Recipe.absorb` returns for the sum of which `total` returns parts; raises as that does."""
 
 
 class Recipe(Protocol):

@@ -8,6 +8,7 @@ encrypted or masked like the values.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 MAX_DIM: Final = 4096
+_ROWS: Final = 1024
 
 
 class FactorParameters(ItemParameters):
@@ -53,7 +55,8 @@ class FactorParameters(ItemParameters):
 
 def initial_factors(task_seed: bytes, items: int, dim: int) -> NDArray[np.float32]:
     """Return Q of round 0, float32 (items, dim), entries N(0, 1/dim), from the task's seed (released CoLR code)."""
-    flat = normals(task_seed, "initial item factors", items * dim) / np.sqrt(dim)
+    flat = normals(task_seed, "initial item factors", items * dim)
+    flat /= np.sqrt(dim)
     return np.asarray(flat.reshape(items, dim), dtype=np.float32)
 
 
@@ -82,6 +85,7 @@ def count_segment(items: int) -> Segment:
     return Segment("touched", items, 1.0, integral=True)
 
 
+@lru_cache(maxsize=16)
 def rows_block(name: str, items: int, width: int, clip: float) -> Block:
     """Return a block of update rows (items x width, row-major) followed by the touch counts (items)."""
     return Block(name, (Segment("update", items * width, clip), count_segment(items)))
@@ -117,7 +121,7 @@ def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -
 
 def encode_factors(state: ModelState) -> bytes:
     """Return the item factors as little-endian float32, row-major."""
-    return factors_of(state).item_factors.astype("<f4").tobytes()
+    return factors_of(state).item_factors.astype("<f4", copy=False).tobytes()
 
 
 def decode_factors(round_number: int, body: bytes, parameters: FactorParameters) -> FactorState:
@@ -129,12 +133,16 @@ def decode_factors(round_number: int, body: bytes, parameters: FactorParameters)
     return FactorState(round_number, factors.astype(np.float32))
 
 
-def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64]) -> FactorState:
-    """Return the state after round `spec.number`: item factors plus `change` (items, dim), rounded to float32.
+def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64], rate: float = 1.0) -> FactorState:
+    """Return the state after round `spec.number`: item factors plus `rate * change` (items, dim), rounded to float32.
 
     Raises `ParameterError` if `state` is already of this round or a later one.
     """
     if spec.number <= state.round_number:
         raise ParameterError(f"round {spec.number} is already in a state of round {state.round_number}")
-    moved = (factors_of(state).item_factors + change).astype(np.float32)
+    before = factors_of(state).item_factors
+    moved = np.empty(before.shape, np.float32)
+    for start in range(0, len(before), _ROWS):  # a few rows at a time: float64 sums of all would be the most memory
+        rows = slice(start, start + _ROWS)
+        moved[rows] = before[rows] + rate * change[rows]
     return replace(factors_of(state), round_number=spec.number, item_factors=moved)

@@ -13,6 +13,7 @@ has to learn what differs from it. A client counts itself in one sum only, even 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, Self
 
 import numpy as np
@@ -126,6 +127,7 @@ class CountedFactors(FactorState):
         return CountedFactors(spec.number, self.item_factors, counts)
 
 
+@lru_cache(maxsize=16)
 def count_layout(items: int) -> VectorLayout:
     """Return the layout of a sum of counts: one block of `items` counts, each 0 or 1 in a contribution."""
     return VectorLayout((Block("counts", (Segment("counts", items, 1.0, integral=True),)),))

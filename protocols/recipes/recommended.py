@@ -22,14 +22,15 @@ _FACTORS: Final[Mapping[str, Any]] = {"item_bias": "counts", "count_sums": 5, "b
 RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
     "colr": _FACTORS,
     "fedmf": {**_FACTORS, "server_rate": 4.0},
-    "rfrec": {"item_bias": "means", "dim": 5},
+    "privirec-k": {"components": 64, "rayleigh_ritz": True},
+    "rfrec": {"item_bias": "means", "learning_rate": 0.03, "penalty": 0.3, "user_penalty": 3.0},
     "scolr": _FACTORS,
 }
 """Recipe -> its recommended parameters. A recipe that is not listed has its paper's."""
 
 STARTED: Final[Mapping[str, Mapping[str, Any]]] = {
-    "colr": {"item_bias": "counts", "learning_rate": 0.0005},
-    "fedmf": {"item_bias": "counts", "learning_rate": 0.001, "server_rate": 1.0},
+    "colr": {"item_bias": "counts", "learning_rate": 0.0001},
+    "fedmf": {"item_bias": "counts", "learning_rate": 0.0001, "server_rate": 1.0},
     "pfedclr": {
         "item_bias": "counts",
         "dim": 64,
@@ -38,7 +39,7 @@ STARTED: Final[Mapping[str, Mapping[str, Any]]] = {
         "buffer_learning_rate": 0.0005,
         "epochs": 2,
     },
-    "scolr": {"item_bias": "counts", "learning_rate": 0.0005},
+    "scolr": {"item_bias": "counts", "learning_rate": 0.0001},
 }
 """Recipe -> what a task has besides, or instead, if it starts from a spectrum.
 
@@ -60,7 +61,11 @@ def parameters_for(
     if variant == "paper" or without:
         return dict(given)
     more = STARTED.get(recipe, {}) if started else {}
-    return {**RECOMMENDED.get(recipe, {}), **more, **given}
+    chosen = {**RECOMMENDED.get(recipe, {}), **more}
+    items = given.get("items")
+    if "components" in chosen and isinstance(items, int):
+        chosen["components"] = min(chosen["components"], items)  # so many items have at most so many vectors
+    return {**chosen, **given}
 
 
 _VISITS: Final = 300

@@ -74,7 +74,7 @@ class FactorModel(SingleGroupRecipe):
                 raise ParameterError(f"this state holds no item counts: it is a {type(state).__name__}")
             return state.counted(spec, total, contributions)
         rate = self.parameters.server_rate if isinstance(self.parameters, BiasedParameters) else 1.0
-        return advance(state, spec, rate * self.change(spec, total))
+        return advance(state, spec, self.change(spec, total), rate)
 
     def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the change of the item factors from the opened sum, float64 (items, dim)."""

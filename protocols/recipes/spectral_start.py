@@ -3,12 +3,12 @@
 PriviRec-k computes V and s, the leading right singular vectors and values of R~ = D_u^-1/2 R D_i^-1/2, and the item
 degrees d, from sums over the clients (Islam et al., PriviRec). The start takes from them
 
-    item factors    Q = a V_d diag(s_d)^1/2, with a such that the mean squared norm of a row is 1
+    item factors    Q = a V_d diag(s_d)^1/4, with a such that the mean squared norm of a row is 1
     item counts     d, so that the task needs no sums of counts
     user factor     p = (c / sqrt(n)) * sum over the user's n items i of sqrt(mean(d) / d_i) q_i
 
-so that b_i + p . q_i is, up to the factor c, the score V diag(s) V^T D_i^-1/2 r of a low-pass filter with popularity
-added. A device computes p from the model it has and its own row.
+so that b_i + p . q_i is, up to the factor c, the score V diag(s)^1/2 V^T D_i^-1/2 r of a low-pass filter with
+popularity added. A device computes p from the model it has and its own row.
 
 The server derives the state of round 0 once and stores it as the task's snapshot of round 0. Its digest is part of the
 task's parameters, so every client begins with the same bytes and masked rounds are bound to them.
@@ -32,8 +32,11 @@ from protocols.recipes.rows import FactorModel
 
 __all__ = ["projected_user", "spectral_factors", "start_of", "start_parameters", "start_state"]
 
-_EXPONENT: Final = 0.5
-"""Of the singular values in Q. As p is computed from Q, they have twice this exponent in the scores."""
+_EXPONENT: Final = 0.25
+"""Of the singular values in Q. As p is computed from Q, they have twice this exponent in the scores.
+
+Chosen on validation rows; a larger exponent leaves the factors after the first few almost without weight.
+"""
 
 
 def start_of(parameters: object) -> StartFrom | None:

@@ -26,13 +26,17 @@ from protocols.layout import Route, VectorLayout
 
 __all__ = [
     "Buffer",
+    "ChecksByParts",
+    "FoldsSlowly",
     "KeyedByRound",
     "Mechanism",
     "NamesPublicKey",
     "OpenedBy",
+    "OpensByParts",
     "SharesKeys",
     "SumPlan",
     "WorksAhead",
+    "folds_slowly",
     "plan_sum",
 ]
 
@@ -122,8 +126,9 @@ class Mechanism(Protocol):
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return a new partial sum: `partial` (None for an empty one) plus every checked contribution.
 
-        Memory is O(aggregate); contributions are taken from the iterable one at a time. The partial holds the number of
-        contributions so far; raises `BudgetError` if it would exceed `plan.max_contributions`.
+        Memory is O(aggregate). Contributions are taken from the iterable one at a time, and a body may be overwritten
+        when the next one is taken: keep no view of it. The partial holds the number of contributions so far; raises
+        `BudgetError` if it would exceed `plan.max_contributions`.
         """
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
@@ -168,6 +173,42 @@ def plan_sum(
     if main is not None and main != layout and isinstance(mechanism, SharesKeys):
         parameters = mechanism.with_keys_of(parameters, mechanism.plan(parameters, main, max_contributions))
     return mechanism.plan(parameters, layout, max_contributions)
+
+
+@runtime_checkable
+class FoldsSlowly(Protocol):
+    """A plan that can need much longer to add a contribution than to read it, as for ciphertexts with seeds."""
+
+    @property
+    def folds_slowly(self) -> bool:
+        """Whether adding takes long, so that the server adds contributions soon after they arrive, in small batches."""
+
+
+def folds_slowly(plan: SumPlan) -> bool:
+    """Return whether contributions of this plan should be added soon after they arrive; see `FoldsSlowly`."""
+    return isinstance(plan, FoldsSlowly) and plan.folds_slowly
+
+
+@runtime_checkable
+class ChecksByParts(Protocol):
+    """A mechanism that can check a contribution in consecutive parts, so that all of it need not be in memory."""
+
+    def check_part(self, plan: SumPlan, route: Route, start: int, part: Buffer) -> None:
+        """Raise `ContributionError` unless these bytes of a contribution, from byte `start` on, may be folded.
+
+        All parts together check what `Mechanism.check` checks, if the length is that of the plan. start: a multiple of
+        16, and so is the length of every part but the last.
+        """
+
+
+@runtime_checkable
+class OpensByParts(Protocol):
+    """A mechanism whose aggregates anyone can open in parts, so that all of the sum need not be in memory."""
+
+    def open_part(
+        self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
+    ) -> NDArray[np.float64]:
+        """Return values `start` to `stop` of what `Mechanism.open` returns; raises as that does, for these values."""
 
 
 @runtime_checkable

@@ -28,6 +28,7 @@ from protocols.errors import BudgetError, CodecError, ContributionError, Paramet
 from protocols.layout import Block, Route, VectorLayout
 from protocols.sums.base import Buffer, OpenedBy, SumPlan
 from protocols.sums.chosen import head_bytes, name_blocks, read_blocks
+from protocols.sums.draft import Draft
 
 __all__ = ["PLAIN", "PlainMechanism", "PlainPlan"]
 
@@ -38,6 +39,8 @@ _FLOAT32_ROUNDING: Final = 2.0**-24
 _LARGEST: Final = float(np.finfo(np.float32).max)
 _PIECE: Final = 32 * 1024
 """Values rounded and added at a time, so that they stay in the processor's cache."""
+_CHECKED: Final = 1024 * 1024
+"""Bytes of a contribution that are checked at a time."""
 
 
 @dataclass(frozen=True)
@@ -149,51 +152,56 @@ class PlainMechanism:
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless the length is exact and every value is finite and within its clip."""
         own = _require_own_plan(plan)
-        bounds = own.layout.contribution_bounds(route)
+        expected, view = own.contribution_bytes(route), memoryview(body)
         if own.layout.chosen:
-            body = read_blocks(own, body)[1]
-        if memoryview(body).nbytes != 4 * bounds.size:
-            raise ContributionError(
-                f"a contribution along this route is {4 * bounds.size} bytes, got {memoryview(body).nbytes}"
-            )
-        values = np.frombuffer(body, "<f4")
-        finite = np.isfinite(values)  # as float32: widening a signalling NaN warns
-        wrong = np.flatnonzero(~(np.abs(values, where=finite, out=np.full_like(values, np.inf)) <= bounds * _SLACK))
-        if wrong.size:
-            raise ContributionError(f"value {int(wrong[0])} is not finite or exceeds its clip")
+            expected -= head_bytes(own.layout)
+            view = memoryview(read_blocks(own, body)[1])
+        if view.nbytes != expected:
+            raise ContributionError(f"a contribution along this route is {expected} bytes, got {view.nbytes}")
+        for start in range(0, expected, _CHECKED):
+            _check_values(own, route, start // 4, view[start : start + _CHECKED])
+
+    def check_part(self, plan: SumPlan, route: Route, start: int, part: Buffer) -> None:
+        """Check a part of a contribution; see `protocols.sums.base.ChecksByParts`. Not for blocks that are chosen."""
+        own = _require_own_plan(plan)
+        if own.layout.chosen:
+            raise ParameterError("a contribution that names its blocks is checked as a whole")
+        _check_values(own, route, start // 4, part)
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return the partial sum plus checked contributions, in float64; see `protocols.sums.base.Mechanism.fold`."""
         own = _require_own_plan(plan)
-        count, sums = _read_partial(own, partial)
+        total = _Total(own)
+        if partial is not None:
+            total.add_partial(partial)
         blocks = () if own.layout.chosen else own.layout.blocks
         edges = [0, *accumulate(block.length for block in blocks)]
         grains = [_rounding_constants(block, own.max_contributions) for block in blocks]
         for route, body in contributions:
-            count = _add_to_count(own, count, 1)
+            total.count_more(1)
             if own.layout.chosen:
-                _fold_chosen(own, sums, route, body)
+                _fold_chosen(own, total.sums, route, body)
                 continue
             lengths = [block.length for block in own.layout.contribution_blocks(route)]
             values = np.frombuffer(exact(body, 4 * sum(lengths), "a contribution along this route"), "<f4")
             for targets, (start, end) in zip(route, pairwise(accumulate(lengths, initial=0)), strict=True):
                 for target in targets:
-                    _add(sums[edges[target] : edges[target + 1]], values[start:end], grains[target])
-        return _write_partial(count, sums)
+                    _add(total.sums[edges[target] : edges[target + 1]], values[start:end], grains[target])
+        return total.encode()
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums. It is exact, since all are multiples of the same grains."""
-        own = _require_own_plan(plan)
-        count, sums = 0, np.zeros(own.layout.length)
+        total = _Total(_require_own_plan(plan))
         for partial in partials:
-            more, values = _read_partial(own, partial)
-            count = _add_to_count(own, count, more)
-            sums += values
-        return _write_partial(count, sums)
+            total.add_partial(partial)
+        return total.encode()
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """Return the sums rounded to float32."""
-        return _read_partial(_require_own_plan(plan), partial)[1].astype("<f4").tobytes()
+        _, sums = _read_partial(_require_own_plan(plan), partial)
+        draft = Draft(4 * sums.size)
+        np.copyto(np.frombuffer(draft.body, "<f4"), sums, casting="same_kind")
+        return draft.finish()
 
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
@@ -205,11 +213,29 @@ class PlainMechanism:
         own = _require_own_plan(plan)
         if not 0 <= contributions <= own.max_contributions:
             raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
-        narrow = np.frombuffer(exact(aggregate, own.aggregate_bytes, "an aggregate"), "<f4")
-        if not np.isfinite(narrow).all():
-            raise CodecError("the aggregate holds values that are not finite")
-        values = narrow.astype(np.float64)
+        values = _widened(own, aggregate, 0, own.layout.length)
         return np.rint(values, out=values, where=own.layout.integral_mask())
+
+    def open_part(
+        self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
+    ) -> NDArray[np.float64]:
+        """Return values `start` to `stop` of the sum; see `protocols.sums.base.OpensByParts`."""
+        own = _require_own_plan(plan)
+        values = _widened(own, aggregate, start, stop)
+        for first, last in own.layout.integral_spans():
+            part = values[max(first - start, 0) : max(last - start, 0)]
+            np.rint(part, out=part)
+        return values
+
+
+def _check_values(plan: PlainPlan, route: Route, first: int, body: Buffer) -> None:
+    """Raise `ContributionError` unless values `first`, `first` + 1, ... of a contribution are finite and clipped."""
+    values = np.frombuffer(body, "<f4")
+    bounds = plan.layout.contribution_bounds(route, first, first + values.size)
+    finite = np.isfinite(values)  # as float32: widening a signalling NaN warns
+    wrong = np.flatnonzero(~(np.abs(values, where=finite, out=np.full_like(values, np.inf)) <= bounds * _SLACK))
+    if wrong.size:
+        raise ContributionError(f"value {first + int(wrong[0])} is not finite or exceeds its clip")
 
 
 def _seal_chosen(plan: PlainPlan, parts: Sequence[NDArray[np.float64]]) -> bytes:
@@ -258,26 +284,52 @@ def _add(sums: NDArray[np.float64], values: NDArray[np.float32], grains: tuple[t
             sums[start:end] += piece
 
 
-def _add_to_count(plan: PlainPlan, count: int, more: int) -> int:
-    count += more
-    if count > plan.max_contributions:
-        raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")
-    return count
+class _Total:
+    """A partial sum that is being computed, in the memory of the body that it becomes."""
+
+    def __init__(self, plan: PlainPlan) -> None:
+        self._plan, self._draft, self._count = plan, Draft(plan.partial_bytes), 0
+
+    @property
+    def sums(self) -> NDArray[np.float64]:
+        """The sums, writable."""
+        return np.frombuffer(self._draft.body, "<f8", offset=_COUNT.size)
+
+    def add_partial(self, partial: Buffer) -> None:
+        """Add a partial sum, which is exact: all are multiples of the same grains."""
+        count, values = _read_partial(self._plan, partial)
+        self.count_more(count)
+        np.add(self.sums, values, out=self.sums)
+
+    def count_more(self, more: int) -> None:
+        """Count contributions; `BudgetError` if there are more than planned."""
+        self._count += more
+        if self._count > self._plan.max_contributions:
+            raise BudgetError(f"the plan allows {self._plan.max_contributions} contributions, and this is one more")
+
+    def encode(self) -> bytes:
+        """Return the partial sum. Nothing may hold `sums` any more."""
+        _COUNT.pack_into(self._draft.body, 0, self._count)
+        return self._draft.finish()
 
 
-def _write_partial(count: int, sums: NDArray[np.float64]) -> bytes:
-    return _COUNT.pack(count) + sums.astype("<f8", copy=False).tobytes()
-
-
-def _read_partial(plan: PlainPlan, partial: Buffer | None) -> tuple[int, NDArray[np.float64]]:
-    if partial is None:
-        return 0, np.zeros(plan.layout.length)
+def _read_partial(plan: PlainPlan, partial: Buffer) -> tuple[int, NDArray[np.float64]]:
+    """Return the count, and a view of the sums."""
     view = exact(partial, plan.partial_bytes, "a partial sum")
     (count,) = _COUNT.unpack_from(view)
-    sums = np.frombuffer(view, "<f8", offset=_COUNT.size).astype(np.float64)
-    if not (np.abs(sums) <= _LARGEST).all():
-        raise CodecError("a partial sum holds a value that is not finite or exceeds float32's range")
+    sums = np.frombuffer(view, "<f8", offset=_COUNT.size)
+    for start in range(0, sums.size, _PIECE):
+        if not (np.abs(sums[start : start + _PIECE]) <= _LARGEST).all():
+            raise CodecError("a partial sum holds a value that is not finite or exceeds float32's range")
     return count, sums
+
+
+def _widened(plan: PlainPlan, aggregate: Buffer, start: int, stop: int) -> NDArray[np.float64]:
+    """Return values `start` to `stop` of an aggregate; `CodecError` for another length or values not finite."""
+    narrow = np.frombuffer(exact(aggregate, plan.aggregate_bytes, "an aggregate"), "<f4")[start:stop]
+    if not np.isfinite(narrow).all():
+        raise CodecError("the aggregate holds values that are not finite")
+    return narrow.astype(np.float64)
 
 
 def _require_own_plan(plan: SumPlan) -> PlainPlan:

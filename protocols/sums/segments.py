@@ -22,7 +22,16 @@ from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, Segment, VectorLayout
 
-__all__ = ["Places", "decode_sum", "encode_vector", "first_fault", "places_of", "segment_errors", "segment_scales"]
+__all__ = [
+    "Places",
+    "decode_part",
+    "decode_sum",
+    "encode_vector",
+    "first_fault",
+    "places_of",
+    "segment_errors",
+    "segment_scales",
+]
 
 Places = tuple[tuple[tuple[FixedPoint, slice], ...], ...]
 """The fixed point and the slice of every segment, by block of the aggregate."""
@@ -109,12 +118,31 @@ def decode_sum(
     Raises `CodecError` for a value beyond the bound of a sum of so many contributions, which shows that masks did not
     cancel.
     """
-    total = np.empty(layout.length)
+    return decode_part(layout, places, elements, contributions, 0)
+
+
+def decode_part(
+    layout: VectorLayout,
+    places: Places,
+    elements: NDArray[np.unsignedinteger[Any]],
+    contributions: int,
+    start: int,
+) -> NDArray[np.float64]:
+    """Return the part of the sum from place `start` on that `elements` stand for, float64 of their shape.
+
+    Raises `CodecError` as `decode_sum` does.
+    """
+    total = np.empty(elements.size)
     for block, own in zip(layout.blocks, places, strict=True):
+        if own[-1][1].stop <= start or own[0][1].start >= start + elements.size:
+            continue
         for segment, (ring, span) in zip(block.segments, own, strict=True):
-            total[span] = ring.decode(elements[span])
+            part = slice(max(span.start - start, 0), min(span.stop - start, elements.size))
+            if part.start >= part.stop:
+                continue
+            total[part] = ring.decode(elements[part])
             bound = segment.bound_on_sum(contributions) + (0.0 if segment.integral else contributions / 2 / ring.scale)
-            if max(total[span].max(), -total[span].min()) > bound * (1.0 + 2.0**-40):
+            if max(total[part].max(), -total[part].min()) > bound * (1.0 + 2.0**-40):
                 raise CodecError(
                     f"{block.name}/{segment.name} holds a value beyond the bound of a sum of {contributions} "
                     "contributions"

@@ -11,6 +11,7 @@ from protocols.recipes.base import Recipe, Update
 from protocols.recipes.colr.colr import shared_projection
 from protocols.recipes.colr.scolr import client_columns
 from protocols.recipes.factors import initial_factors, round_spec
+from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.registry import recipe
 from protocols.recipes.rows import FactorRecipe
 from tests.vectors.common import SEED, error_of
@@ -32,6 +33,17 @@ SMALL: Final[dict[str, dict[str, Any]]] = {
     "topk": {"items": 12, "dim": 4},
 }
 """Parameters of a small task of each recipe."""
+
+_OTHER_SUMS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("pfedclr", {"items": 5, "dim": 4, "item_bias": "counts"}),
+    ("pfedclr", {"items": 5, "dim": 4, "noise_scale": 0.5, "max_interactions": 1}),
+    ("privirec-k", {"items": 6, "components": 2, "user_exponent": 0.75}),
+    ("rfrec", {"items": 5, "dim": 4, "item_bias": "means"}),
+    ("rfrec", {"items": 5, "dim": 4, "ldp": {"clip": 0.5, "scale": 0.25}}),
+    ("topk", {"items": 12, "dim": 4, "support_from": "vote"}),
+    ("topk", {"items": 12, "dim": 4, "support": "own", "reveal_indices": True}),
+)
+"""Tasks whose sums have other layouts: counts, noise, means, votes, blocks that a contribution names."""
 
 
 def derived() -> dict[str, Any]:
@@ -81,12 +93,12 @@ def layout_rows(layout: VectorLayout) -> list[dict[str, Any]]:
 
 
 def layouts() -> dict[str, Any]:
-    """The layouts of a small task of each recipe: of its first sum and of its main sum."""
+    """The layouts of small tasks of each recipe: of each kind of sum that they have."""
     cases = []
-    own = {"items": 12, "dim": 4, "support": "own", "reveal_indices": True}
-    for name, parameters in (*SMALL.items(), ("topk", own)):
+    for name, parameters in (*SMALL.items(), *_OTHER_SUMS):
         made = recipe(name, parameters)
-        for index in sorted({1, made.main_sum}):
+        steps = {2, made.steps} if isinstance(made, PriviRecK) else {made.main_sum, made.device_groups}
+        for index in sorted({1} | steps):
             layout = made.layout(index)
             cases.append(
                 {

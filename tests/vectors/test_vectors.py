@@ -38,6 +38,8 @@ def test_the_committed_file_is_what_the_code_gives(name: str) -> None:
     committed, fresh = load(name), json.loads(generate.render(name))
     if name in ("expand.json", "derived.json", "absorbed.json"):  # log, cos and sin differ in the last bits
         committed, fresh = _decoded(committed), _decoded(fresh, _approximate)
+    if name == "state_privirec.json":  # eigenvectors differ in the last bits between builds of LAPACK
+        committed, fresh = _words(committed, int), _words(fresh, _last_bits)
     assert committed == fresh, "run: python -m tests.vectors.generate"
 
 
@@ -50,6 +52,26 @@ def _decoded(value: Any, held: Callable[[float], Any] = float) -> Any:
     if isinstance(value, list):
         return [_decoded(item, held) for item in value]
     return held(value) if isinstance(value, float) else value
+
+
+def _words(value: Any, held: Callable[[int], Any]) -> Any:
+    """Return JSON with encoded states as lists of 32-bit words, each of them `held`."""
+    if isinstance(value, dict):
+        return {
+            name: [held(word) for word in _padded(item)] if name == "state" else _words(item, held)
+            for name, item in value.items()
+        }
+    return [_words(item, held) for item in value] if isinstance(value, list) else value
+
+
+def _padded(state: str) -> list[int]:
+    body = bytes.fromhex(state)
+    return [len(body), *np.frombuffer(body + bytes(-len(body) % 4), "<u4").tolist()]
+
+
+def _last_bits(word: int) -> Any:
+    """Up to four units in the last place of a float32; counts, which are small numbers, must be equal."""
+    return pytest.approx(word, rel=0, abs=4) if word > 2**20 else word
 
 
 def _approximate(value: float) -> Any:

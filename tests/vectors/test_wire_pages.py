@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aggregator_service.uploads.chunks import MOST_CHUNKS
 from protocols.crypto import certificates, envelope, http_signature, round_key
 from protocols.crypto.aggregate_chain import CHAIN_BYTES
 from protocols.messages import media_types
+from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 from protocols.recipes.registry import OWN as RECIPES
+from protocols.recipes.registry import recipe
 from protocols.sums.ckks.parameters import PARAMETER_SETS
 from protocols.sums.masked import messages, shamir
 from protocols.sums.masked.parameters import _MOST_NEIGHBOURS
@@ -25,6 +29,8 @@ from tests.protocols.sums.masked.test_task_binding import task
 from tests.vectors import generate
 
 ROOT = Path(__file__).parents[2]
+SMALL: dict[str, Any] = {"items": 7, "dim": 3}
+PRIVIREC = {"items": 7, "components": 3, "reveal_gram": True}
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "wire").glob("*.md")}
 _LABELLED = {"digest", "domain_tag", "derive_key", "derive_seed", "words", "uniforms", "normals", "permutation"}
 _LOCAL = {
@@ -71,9 +77,20 @@ def labels_of(path: Path) -> set[str]:
             purpose = node.args[place] if len(node.args) > place else None
             if isinstance(purpose, ast.Constant) and isinstance(purpose.value, str):
                 found.add(purpose.value)
+            elif isinstance(purpose, ast.JoinedStr):
+                found.add("".join(_piece(piece) for piece in purpose.values))
             elif isinstance(purpose, ast.Name) and purpose.id in names:
                 found.add(names[purpose.id])
     return found
+
+
+def _piece(piece: ast.expr) -> str:
+    """Return a piece of an f-string; the name of a variable in upper case, as in the table."""
+    if isinstance(piece, ast.FormattedValue):
+        assert isinstance(piece.value, ast.Name), "a label is made from named values"
+        return piece.value.id.upper()
+    assert isinstance(piece, ast.Constant)
+    return str(piece.value)
 
 
 def test_every_label_is_in_the_table_and_no_other() -> None:
@@ -140,7 +157,7 @@ def test_members_of_the_bound_terms() -> None:
 
 
 def test_sets_of_ckks() -> None:
-    rows = {row[0].strip("`"): row[1:] for row in table_under("encrypted", "sets and degrees")[1:]}
+    rows = {row[0].strip("`"): row[1:] for row in table_under("encrypted", "## CKKS")[1:]}
     widths = {"uint32": "<u4", "uint16": "<u2", "uint8": "|u1"}
     assert set(rows) == set(PARAMETER_SETS)
     for name, (modulus, planes) in rows.items():
@@ -157,12 +174,42 @@ def test_layouts_of_recipes() -> None:
     assert {name.split("`")[0] for name in rows} >= set(RECIPES) - {"topk"}
     cases: list[dict[str, Any]] = json.loads((ROOT / "tests/vectors/layouts.json").read_text())["cases"]
     for case in cases:
-        named = case["recipe"] if case["recipe"] != "topk" else None
-        block = case["blocks"][0]
-        if named is None or block["name"] == "counts":
+        block, named = case["blocks"][0], case["recipe"]
+        if named == "topk":
+            named = "own support" if case["chosen"] else "shared support"
+        if block["name"] == "counts":
             continue
         assert block["name"] in rows[named][0], case["recipe"]
         assert all(segment["name"] in rows[named][1] for segment in block["segments"]), case["recipe"]
+
+
+@pytest.mark.parametrize(
+    ("heading", "names", "values", "expected"),
+    [
+        ("## privirec", "m K", (7, 3), recipe("privirec", PRIVIREC).state_bytes(7)),
+        ("## rfrec", "items dim", (7, 3), [recipe("rfrec", SMALL | {"item_bias": "means"}), recipe("rfrecf", SMALL)]),
+        ("## fair", "n m dim", (21, 10, 3), recipe("fair", SMALL | {"capacities": [1, 2]}).state_bytes(1)),
+    ],
+)
+def test_lengths_of_states(heading: str, names: str, values: tuple[int, ...], expected: Any) -> None:
+    rest = PAGES["states"].split(heading, 1)[1]
+    lines = itertools.takewhile(lambda line: line.startswith("|"), rest[rest.index("| bytes |") :].splitlines())
+    rows = [line.strip("| ").split(" | ") for line in lines][2:]
+    known = dict(zip(names.split(), values, strict=True))
+    found = [_length(row[1], known) for row in rows]
+    if heading == "## fair":  # the whole state, and the sum of the first group, which has m values a table
+        assert sum(found) == expected
+    elif heading == "## rfrec":
+        head, coins, means, average = found
+        assert [head + means + average, head + coins + average] == [one.state_bytes(1) for one in expected]
+    else:
+        assert sum(found) == expected
+
+
+def _length(text: str, known: dict[str, int]) -> int:
+    """Return the value of a length such as "4 m K" or "2 m (m + 1)"; of two after "or" the first one."""
+    product = re.sub(r"(?<=[\w)^]) (?=[\w(])", "*", text.split(" or ")[0]).replace("^", "**")
+    return int(eval(product, {"__builtins__": {}}, known))  # noqa: S307 - text of our own page
 
 
 def test_every_vector_file_is_named_and_every_named_file_exists() -> None:
@@ -202,3 +249,14 @@ def test_media_types_of_bodies() -> None:
     assert rows["contribution (PUT)"] == media_types.CONTRIBUTION
     for what in ("roster", "inbox", "survivors", "confirmations"):
         assert f".{what}`" in PAGES["requests"] and media_types.handout_type(what).endswith(f".{what}")
+
+
+def test_uploads_in_chunks() -> None:
+    refusals = {row[0].split("`")[1]: row[0].split()[0] for row in table_under("requests", "| refusal |")[1:]}
+    known = {
+        problem_uri(slug).removeprefix("urn:hushrec:problem:"): status for slug, (status, _) in PROBLEM_TYPES.items()
+    }
+    assert len(refusals) == 6
+    assert {name: str(known[name]) for name in refusals} == refusals
+    assert f"at most {MOST_CHUNKS:,} chunks" in PAGES["requests"]
+    assert f"`{media_types.PARTIAL_UPLOAD}`" in PAGES["requests"]

@@ -253,3 +253,37 @@ def test_keyrings_by_hand() -> None:
         assert not secret or hidden == digest("keyring secret key", secret)
         parts = (case["mechanism"], parameter_id, public, hidden, digest("keyring state key", state))
         assert digest("keyring fingerprint", *parts).hex()[:32] == case["fingerprint"]
+
+
+@pytest.mark.parametrize("recipe", ["arrays", "evaluation", "fair", "pfedclr", "privirec", "rfrec", "svd", "topk"])
+def test_totals_are_the_sums_of_the_blocks(recipe: str) -> None:
+    """The states that follow are computed again in JavaScript: tests/web/vectors_states.mjs."""
+    for case in load(f"state_{recipe}.json")["cases"]:
+        assert [error["error"] for error in case["refused"]] == ["CodecError"] * len(case["refused"])
+        assert len(case["refused"]) >= 3
+        for step in case["sums"]:
+            assert len(step["clients"]) == step["contributions"]
+            total = np.zeros(len(step["total"]))
+            for client in step["clients"]:
+                if step["route"]:
+                    assert len(step["route"]) == len(client["blocks"])
+                    whole = _routed(step["route"], client["blocks"], total.size)
+                else:
+                    whole = np.zeros((total.size // 2, 2))
+                    whole[client["blocks"][0]] = np.reshape(client["blocks"][1], (-1, 2))
+                total += whole.ravel()
+            np.testing.assert_allclose(total, step["total"], rtol=1e-12, atol=1e-12)
+
+
+def _routed(route: list[list[int]], blocks: list[list[float]], size: int) -> np.ndarray[Any, Any]:
+    """Put the blocks where a route says. Blocks of one length begin at multiples of it; the last one ends the sum."""
+    whole, widths = (
+        np.zeros(size),
+        {target: len(block) for targets, block in zip(route, blocks, strict=True) for target in targets},
+    )
+    width = len(blocks[0])
+    for targets, block in zip(route, blocks, strict=True):
+        for target in targets:
+            start = target * width if len(block) == width or len(widths) == 1 else size - len(block)
+            whole[start : start + len(block)] = block
+    return whole

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import ClassVar, Final
 
 import numpy as np
@@ -20,12 +21,15 @@ from protocols.recipes import factors
 from protocols.recipes.arrays import state as states
 from protocols.recipes.arrays.optimisers import step
 from protocols.recipes.arrays.parameters import ArraysParameters
-from protocols.recipes.arrays.state import PIECE, ArraysState, arrays_state
+from protocols.recipes.arrays.state import ArraysState, arrays_state
 from protocols.recipes.arrays.update import LEAST_WEIGHT, block_of, touched_name, weight_name
-from protocols.recipes.base import ModelState, RoundSpec, SingleGroupRecipe
+from protocols.recipes.base import ModelState, PartOfSum, RoundSpec, SingleGroupRecipe
 from protocols.recipes.entry import RecipeEntry
 
 __all__ = ["ENTRY", "Arrays", "ArraysParameters"]
+
+PIECE: Final = 1 << 16
+"""Values whose mean and step are computed at a time, so that temporary arrays stay small beside a large model."""
 
 
 @dataclass(frozen=True)
@@ -75,40 +79,49 @@ class Arrays(SingleGroupRecipe):
         A value of the mean is at most its clip, whatever the error of the sum. Raises `ParameterError` if `state` is of
         this round or a later one.
         """
+        return self.absorb_parts(state, spec, lambda start, stop: total[start:stop], contributions)
+
+    def absorb_parts(self, state: ModelState, spec: RoundSpec, total: PartOfSum, contributions: int) -> ArraysState:
+        """Return what `absorb` returns; see `protocols.recipes.base.AbsorbsByParts`."""
         own, p = arrays_state(state), self.parameters
         if spec.number <= own.round_number:
             raise ParameterError(f"round {spec.number} is already in a state of round {own.round_number}")
         after = ArraysState(spec.number, own.values.copy(), own.first.copy(), own.second.copy())
-        parts = block_of(p).split(total)
+        segments = block_of(p).segments
+        edges = pairwise(accumulate((segment.length for segment in segments), initial=0))
+        spans = {segment.name: span for segment, span in zip(segments, edges, strict=True)}
         for name, array in p.places().items():
-            for start, mean in self._means(name, parts, contributions):
+            for start, mean in self._means(name, spans, total, contributions):
                 place = slice(array.start + start, array.start + start + mean.size)
                 np.clip(mean, -p.clip_of(name), p.clip_of(name), out=mean)
                 step(p, after.values[place], after.first[place], after.second[place], mean)
         return after
 
     def _means(
-        self, name: str, parts: Mapping[str, NDArray[np.float64]], contributions: int
+        self, name: str, spans: Mapping[str, tuple[int, int]], total: PartOfSum, contributions: int
     ) -> Iterator[tuple[int, NDArray[np.float64]]]:
         """Yield the mean of an array in pieces, float64, each after its place in the array.
+
+        spans: where the segments are in the sum.
 
         A sum of weights is at least the smallest weight, or 0 and an error: below half the smallest nobody is in it,
         and the mean is 0.
         """
-        p, values = self.parameters, parts[name]
+        p, (first, last) = self.parameters, spans[name]
         least = LEAST_WEIGHT / (2.0 * (p.max_weight or LEAST_WEIGHT))
         if name not in p.rows:
-            divisor = float(contributions if p.max_weight is None else parts[weight_name][0])
-            for start in range(0, values.size, PIECE):
-                piece = values[start : start + PIECE]
-                yield start, (piece / divisor if divisor >= least else np.zeros(piece.size))
+            divisor = float(contributions if p.max_weight is None else total(*spans[weight_name])[0])
+            for start in range(first, last, PIECE):
+                piece = total(start, min(start + PIECE, last))
+                yield start - first, (piece / divisor if divisor >= least else np.zeros(piece.size))
             return
-        touched = parts[touched_name(name)]
-        width = values.size // touched.size
+        touched, end = spans[touched_name(name)]
+        width = (last - first) // (end - touched)
         rows = max(1, PIECE // width)
-        for row in range(0, touched.size, rows):
-            counts = touched[row : row + rows, np.newaxis]
-            sums = values[row * width : row * width + counts.size * width].reshape(-1, width)
+        for row in range(0, end - touched, rows):
+            counts = total(touched + row, min(touched + row + rows, end))[:, np.newaxis]
+            start = first + row * width
+            sums = total(start, start + counts.size * width).reshape(-1, width)
             yield row * width, np.where(counts >= least, sums / np.maximum(counts, least), 0.0).ravel()
 
     def report(self, state: ModelState) -> dict[str, float]:

@@ -8,6 +8,7 @@ B is redrawn each round and broadcast as 32 bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Self
 
 import numpy as np
@@ -35,14 +36,19 @@ class CoLRParameters(BiasedParameters):
         return self
 
 
+@lru_cache(maxsize=8)
 def shared_projection(seed: bytes, rank: int, dim: int) -> NDArray[np.float32]:
-    """Return B, float32 (rank, dim): orthonormal rows times sqrt(dim/rank), from the round's public seed.
+    """Return B, float32 (rank, dim), read-only: orthonormal rows times sqrt(dim/rank), from the round's public seed.
+
+    The newest are kept, because all clients of a process need the same one in a round.
 
     The released code draws N(0,1), takes the SVD and keeps U V^T sqrt(d/r) ("orthnorm"); the paper's theory has
     i.i.d. N(0, 1/r) entries. Both have E[B^T B] = I.
     """
     left, _, right = np.linalg.svd(normals(seed, "projection", rank * dim).reshape(rank, dim), full_matrices=False)
-    return np.asarray(left @ right * np.sqrt(dim / rank), dtype=np.float32)
+    projection = np.asarray(left @ right * np.sqrt(dim / rank), dtype=np.float32)
+    projection.flags.writeable = False
+    return projection
 
 
 @dataclass(frozen=True)

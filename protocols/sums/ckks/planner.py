@@ -87,6 +87,11 @@ class CkksPlan:
         """Whether contributions hold a seed instead of the second polynomial."""
         return self.parameters.wire == "seeded"
 
+    @property
+    def folds_slowly(self) -> bool:
+        """Whether a fold expands a seed for each ciphertext, which takes nine tenths of its time."""
+        return self.seeded
+
     @cached_property
     def parameter_id(self) -> bytes:
         """32 bytes that identify (N, q)."""

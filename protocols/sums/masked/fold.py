@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,23 @@ from protocols.codec import exact
 from protocols.errors import BudgetError, ContributionError, ParameterError
 from protocols.layout import Route
 from protocols.sums.base import Buffer
-from protocols.sums.masked.packing import GROUP, RAW_BITS, Ring, pack, packed_bytes, unpack
+from protocols.sums.draft import Draft
+from protocols.sums.masked.packing import GROUP, RAW_BITS, Ring, pack, packed_bytes, unpack, unpack_part
 from protocols.sums.masked.plan import COUNT_BYTES, MaskedPlan
-from protocols.sums.segments import decode_sum
+from protocols.sums.segments import decode_part, decode_sum
 
-__all__ = ["check_contribution", "correct", "fold_contributions", "merge_partials", "open_sum", "release_sum"]
+__all__ = [
+    "check_contribution",
+    "correct",
+    "correct_in_place",
+    "fold_contributions",
+    "merge_partials",
+    "open_part",
+    "open_sum",
+    "release_sum",
+]
+
+T = TypeVar("T")
 
 _COUNT: Final = struct.Struct("<Q")
 _PIECE: Final = 1024 * GROUP
@@ -41,28 +53,50 @@ def fold_contributions(
     plan: MaskedPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]
 ) -> bytes:
     """Return the partial sum plus contributions; see `protocols.sums.base.Mechanism.fold`."""
-    count, body, sums = _writable_copy(plan, partial)
+    total = _Total(plan, partial)
     for route, contribution in contributions:
-        count = _add_to_count(plan, count, 1)
-        _add(plan, sums, exact(contribution, plan.contribution_bytes(route), "a contribution along this route"))
-    return _encode_partial(plan, count, body, sums)
+        total.count_more(1)
+        body = exact(contribution, plan.contribution_bytes(route), "a contribution along this route")
+        _add(plan, total.sums, body)
+    return total.encode()
 
 
 def merge_partials(plan: MaskedPlan, partials: Iterable[Buffer]) -> bytes:
     """Return the sum of partial sums; see `protocols.sums.base.Mechanism.merge`."""
-    count, body, sums = _writable_copy(plan, None)
+    total = _Total(plan, None)
     for partial in partials:
         view = exact(partial, plan.partial_bytes, "a partial sum")
-        count = _add_to_count(plan, count, *_COUNT.unpack_from(view))
-        sums += _view(plan, view)
-    return _encode_partial(plan, count, body, sums)
+        total.count_more(*_COUNT.unpack_from(view))
+        np.add(total.sums, _view(plan, view), out=total.sums)
+    return total.encode()
 
 
-def _add_to_count(plan: MaskedPlan, count: int, more: int) -> int:
-    count += more
-    if count > plan.max_contributions:
-        raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")
-    return count
+class _Total:
+    """A partial sum that is being computed, in the memory of the body that it becomes."""
+
+    def __init__(self, plan: MaskedPlan, partial: Buffer | None) -> None:
+        self._plan, self._draft = plan, Draft(plan.partial_bytes)
+        if partial is not None:
+            self._draft.body[:] = exact(partial, plan.partial_bytes, "a partial sum")
+        (self._count,) = _COUNT.unpack_from(self._draft.body)
+
+    @property
+    def sums(self) -> Ring:
+        """The elements, writable."""
+        return _view(self._plan, self._draft.body)
+
+    def count_more(self, more: int) -> None:
+        """Count contributions; `BudgetError` if there are more than planned."""
+        self._count += more
+        if self._count > self._plan.max_contributions:
+            raise BudgetError(f"the plan allows {self._plan.max_contributions} contributions, and this is one more")
+
+    def encode(self) -> bytes:
+        """Return the partial sum, its elements modulo 2^bits. Nothing may hold `sums` any more."""
+        if self._plan.bits not in RAW_BITS:
+            np.bitwise_and(self.sums, self._plan.dtype.type((1 << self._plan.bits) - 1), out=self.sums)
+        _COUNT.pack_into(self._draft.body, 0, self._count)
+        return self._draft.finish()
 
 
 def correct(plan: MaskedPlan, partial: Buffer | None, correction: Ring) -> bytes:
@@ -76,9 +110,19 @@ def correct(plan: MaskedPlan, partial: Buffer | None, correction: Ring) -> bytes
             f"a correction must be {plan.layout.length} elements of {plan.dtype}, got {correction.shape} of "
             f"{correction.dtype}"
         )
-    count, body, sums = _writable_copy(plan, partial)
-    sums += correction
-    return _encode_partial(plan, count, body, sums)
+    total = _Total(plan, partial)
+    np.add(total.sums, correction, out=total.sums)
+    return total.encode()
+
+
+def correct_in_place(plan: MaskedPlan, partial: Buffer | None, add_to: Callable[[Ring], T]) -> tuple[bytes, T]:
+    """Return the partial sum (None: empty) plus what `add_to` adds to its elements in place, and what that returns.
+
+    It takes half the memory of `correct`: the correction is never a vector of its own.
+    """
+    total = _Total(plan, partial)
+    found = add_to(total.sums)
+    return total.encode(), found
 
 
 def release_sum(plan: MaskedPlan, partial: Buffer) -> bytes:
@@ -97,14 +141,11 @@ def open_sum(plan: MaskedPlan, aggregate: Buffer, contributions: int) -> NDArray
     return decode_sum(plan.layout, plan.places, elements, contributions)
 
 
-def _writable_copy(plan: MaskedPlan, partial: Buffer | None) -> tuple[int, bytearray, Ring]:
-    """Return the count, a new body, and the sums in it as a writable view."""
-    if partial is None:
-        body = bytearray(plan.partial_bytes)
-    else:
-        body = bytearray(exact(partial, plan.partial_bytes, "a partial sum"))
-    (count,) = _COUNT.unpack_from(body)
-    return count, body, _view(plan, body)
+def open_part(plan: MaskedPlan, aggregate: Buffer, contributions: int, start: int, stop: int) -> NDArray[np.float64]:
+    """Return values `start` to `stop` of the sum, float64. Raises as `open_sum` does, for these values."""
+    view = exact(aggregate, plan.aggregate_bytes, "an aggregate")
+    elements = unpack_part(view, plan.bits, plan.layout.length, start, stop)
+    return decode_part(plan.layout, plan.places, elements, contributions, start)
 
 
 def _view(plan: MaskedPlan, body: Buffer) -> Ring:
@@ -118,10 +159,3 @@ def _add(plan: MaskedPlan, sums: Ring, contribution: memoryview) -> None:
         part = sums[first : first + piece]
         start = first * plan.bits // 8
         part += unpack(contribution[start : start + packed_bytes(part.size, plan.bits)], plan.bits, part.size)
-
-
-def _encode_partial(plan: MaskedPlan, count: int, body: bytearray, sums: Ring) -> bytes:
-    if plan.bits not in RAW_BITS:
-        sums &= sums.dtype.type((1 << plan.bits) - 1)
-    _COUNT.pack_into(body, 0, count)
-    return bytes(body)

@@ -6,8 +6,8 @@ Clients agree on masks within a round, so `seal` always raises: clients contribu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from protocols.sums.masked.packing import Ring
 from protocols.sums.masked.plan import MaskedPlan, make_plan
 
 __all__ = ["MASKED", "MaskedMechanism", "own_plan"]
+
+T = TypeVar("T")
 
 
 class MaskedMechanism:
@@ -56,6 +58,10 @@ class MaskedMechanism:
         """Return the partial sum (None: empty) plus the correction of unmasking, ring elements (layout.length,)."""
         return fold.correct(own_plan(plan), partial, correction)
 
+    def correct_in_place(self, plan: SumPlan, partial: Buffer | None, add_to: Callable[[Ring], T]) -> tuple[bytes, T]:
+        """Return the partial sum (None: empty) plus what `add_to` adds to its elements, and what `add_to` returns."""
+        return fold.correct_in_place(own_plan(plan), partial, add_to)
+
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums, modulo 2^bits."""
         return fold.merge_partials(own_plan(plan), partials)
@@ -75,6 +81,12 @@ class MaskedMechanism:
         if not 0 <= contributions <= own.max_contributions:
             raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
         return fold.open_sum(own, aggregate, contributions)
+
+    def open_part(
+        self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
+    ) -> NDArray[np.float64]:
+        """Return values `start` to `stop` of the sum; see `protocols.sums.base.OpensByParts`."""
+        return fold.open_part(own_plan(plan), aggregate, contributions, start, stop)
 
 
 def own_plan(plan: SumPlan) -> MaskedPlan:

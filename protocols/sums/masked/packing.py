@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
 from protocols.sums.base import Buffer
+from protocols.sums.draft import Draft
 
-__all__ = ["GROUP", "RAW_BITS", "pack", "packed_bytes", "ring_dtype", "unpack"]
+__all__ = ["GROUP", "RAW_BITS", "pack", "packed_bytes", "ring_dtype", "unpack", "unpack_part"]
 
 Ring = NDArray[np.unsignedinteger[Any]]
 
@@ -25,6 +26,9 @@ RAW_BITS: Final = frozenset({16, 32, 64})
 
 GROUP: Final = 64
 """Number of elements that fill a whole number of 64-bit words at any width."""
+
+_PIECE: Final = 4096 * GROUP
+"""Elements packed at a time, so that intermediate arrays stay small beside a long vector."""
 
 
 def ring_dtype(bits: int) -> np.dtype[Any]:
@@ -49,6 +53,17 @@ def pack(elements: Ring, bits: int) -> bytes:
         raise ParameterError(f"elements of {bits} bits are {dtype}, got {elements.dtype}")
     if bits in RAW_BITS:
         return elements.astype(dtype.newbyteorder("<"), copy=False).tobytes()
+    if elements.size <= _PIECE:
+        return _pack_piece(elements, bits)
+    draft = Draft(packed_bytes(elements.size, bits))
+    for start in range(0, elements.size, _PIECE):
+        piece = _pack_piece(elements[start : start + _PIECE], bits)
+        place = start * bits // 8
+        draft.body[place : place + len(piece)] = piece
+    return draft.finish()
+
+
+def _pack_piece(elements: Ring, bits: int) -> bytes:
     groups = -(-elements.size // GROUP)
     padded = np.zeros(groups * GROUP, np.uint64)
     padded[: elements.size] = elements
@@ -88,3 +103,16 @@ def unpack(body: Buffer, bits: int, count: int) -> Ring:
             columns[position] |= words[word + 1] << np.uint64(64 - shift)
     columns &= np.uint64((1 << bits) - 1)
     return columns.T.reshape(-1)[:count].astype(dtype)
+
+
+def unpack_part(body: Buffer, bits: int, count: int, start: int, stop: int) -> Ring:
+    """Return elements `start` to `stop` of `count` packed ones, in the ring's dtype; read-only for 16, 32 and 64 bits.
+
+    Raises `CodecError` for another length of the body, `ParameterError` unless 0 <= start <= stop <= count.
+    """
+    if not 0 <= start <= stop <= count:
+        raise ParameterError(f"there are {count} elements, not {start} to {stop}")
+    view = exact(body, packed_bytes(count, bits), f"{count} elements of {bits} bits")
+    first, last = start - start % GROUP, min(count, stop + -stop % GROUP)
+    part = view[first * bits // 8 : packed_bytes(last, bits)]
+    return unpack(part, bits, last - first)[start - first : stop - first]

@@ -196,6 +196,7 @@ def unmask(
     survivors: Collection[str],
     replies: Mapping[str, Buffer],
     threads: int = 1,
+    onto: NDArray[np.unsignedinteger[Any]] | None = None,
 ) -> Unmasking:
     """Return the negated sum of the masks that remain in the sum of the survivors' contributions. Memory is O(vector).
 
@@ -208,8 +209,12 @@ def unmask(
     and secret disagree, or wrong shares leave fewer than t: with these owners, and the holders whose shares are wrong.
 
     With several workers: `collect_shares`, `split_shares`, then `unmask_shares` of each part; add the corrections.
+
+    onto: ring elements (layout.length,) to which the correction is added in place; they are the correction then. None:
+    zeros.
     """
-    return unmask_shares(roster, shares, survivors, collect_shares(roster, shares, survivors, replies), threads)
+    held = collect_shares(roster, shares, survivors, replies)
+    return unmask_shares(roster, shares, survivors, held, threads, onto)
 
 
 HeldShares = Mapping[int, Mapping[int, tuple[bytes, bytes]]]
@@ -218,13 +223,18 @@ owner's commitment to it."""
 
 
 def unmask_shares(
-    roster: Roster, sharers: Collection[str], survivors: Collection[str], held: HeldShares, threads: int = 1
+    roster: Roster,
+    sharers: Collection[str],
+    survivors: Collection[str],
+    held: HeldShares,
+    threads: int = 1,
+    onto: NDArray[np.unsignedinteger[Any]] | None = None,
 ) -> Unmasking:
     """Return what `unmask` returns, for the masks of only those owners whose shares are in `held`."""
     secrets, bad_shares = _secrets(roster, survivors, held)
     plan = roster.context.plan
     masks = _masks(roster, sharers, survivors, secrets)
-    correction = np.zeros(plan.layout.length, plan.dtype)
+    correction = np.zeros(plan.layout.length, plan.dtype) if onto is None else onto
     add_masks(correction, masks, threads)
     return Unmasking(correction, bad_shares)
 

@@ -47,6 +47,10 @@ class OneshotMechanism:
         """Raise `ContributionError` unless the length is exact and every residue is below its prime."""
         fold.check_contribution(own_plan(plan), route, body)
 
+    def check_part(self, plan: SumPlan, route: Route, start: int, part: Buffer) -> None:
+        """Check a part of a contribution; see `protocols.sums.base.ChecksByParts`."""
+        fold.check_part(own_plan(plan), start, part)
+
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return the partial sum plus contributions, modulo each prime."""
         return fold.fold_contributions(own_plan(plan), partial, contributions)
@@ -70,6 +74,12 @@ class OneshotMechanism:
         if not 0 <= contributions <= own.max_contributions:
             raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
         return fold.open_sum(own, aggregate, contributions)
+
+    def open_part(
+        self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
+    ) -> NDArray[np.float64]:
+        """Return values `start` to `stop` of the sum; see `protocols.sums.base.OpensByParts`."""
+        return fold.open_part(own_plan(plan), aggregate, contributions, start, stop)
 
 
 def own_plan(plan: SumPlan) -> OneshotPlan:

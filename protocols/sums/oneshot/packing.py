@@ -8,17 +8,17 @@ contributions carry over cancels in the sum, because all of it is linear modulo 
 from __future__ import annotations
 
 from math import ceil, sqrt
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from protocols.errors import CodecError
 from protocols.sums.oneshot.parameters import SIGMA
 from protocols.sums.oneshot.polynomials import canonical, reduced
 from protocols.sums.oneshot.rings import Ring, bound_of_sum
 
-__all__ = ["check_noise", "packed_residues", "unpacked_sum"]
+__all__ = ["UnpackedSum", "check_noise", "packed_residues", "unpacked_sum"]
 
 _HALF: Final = 65536.0
 _WORD: Final = np.uint64(32)
@@ -70,18 +70,52 @@ def unpacked_sum(ring: Ring, residues: NDArray[np.uint32], values: int, contribu
     errors are those of so many contributions and the zeros behind the values are zeros: then the sum of the secrets or
     a contribution is wrong, and nothing may be released.
     """
+    sums = UnpackedSum(ring, values, np.int64)
+    sums.add(residues)
+    return sums.finish(contributions)
+
+
+class UnpackedSum:
+    """The sums of the steps, unpacked from consecutive blocks of coefficients: memory is that of `values` numbers.
+
+    dtype: int64, or an unsigned type of `bits` bits or more, for the sums modulo 2^bits.
+    """
+
+    def __init__(self, ring: Ring, values: int, dtype: DTypeLike) -> None:
+        self._ring, self._values, self._rows = ring, values, -(-values // ring.per)
+        self._sums = np.zeros((ring.per, self._rows), dtype)
+        self._keep = np.uint64((1 << ring.bits) - 1)
+        self._done, self._largest, self._squares, self._zeros = 0, 0, 0.0, True
+
+    def add(self, residues: NDArray[np.uint32]) -> None:
+        """Unpack the next coefficients, uint32 (primes, k), of the unmasked sum."""
+        errors, grid = _split(self._ring, residues)
+        self._largest = max(self._largest, int(np.abs(errors).max()))
+        self._squares += float(np.square(errors.astype(np.float64)).sum())
+        here = self._sums[:, self._done : self._done + residues.shape[1]]
+        self._zeros = self._zeros and not grid[:, here.shape[1] :].any()
+        steps = grid[:, : here.shape[1]]
+        here[:] = steps if here.dtype == np.int64 else (steps.view(np.uint64) & self._keep).astype(here.dtype)
+        self._done += residues.shape[1]
+
+    def finish(self, contributions: int) -> NDArray[Any]:
+        """Return the sums (values,). Raises `CodecError` as `unpacked_sum` does."""
+        _check_noise(self._largest, self._squares, self._done, contributions, "error")
+        sums = self._sums.reshape(-1)
+        if sums[self._values :].any() or not self._zeros:
+            raise CodecError("the unmasked sum does not end with zeros: the sum of secrets or a contribution is wrong")
+        return sums[: self._values]
+
+
+def _split(ring: Ring, residues: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the errors, int64 (k,), and the steps, int64 (per, k), of the coefficients of a sum."""
     middle = 1 << ring.bits - 1
     shift = (ring.error_room + 1 << ring.message_bits) + sum(middle << ring.bits * place for place in range(ring.per))
     limbs = _limbs(ring, [(plane + np.uint64(shift % p)) % np.uint64(p) for plane, p in _planes(ring, residues)])
     errors = _field(limbs, ring.message_bits, 32 * len(ring.primes) - ring.message_bits)
-    check_noise((errors - np.uint64(ring.error_room + 1)).view(np.int64), contributions, "error")
     grid = np.stack([_field(limbs, ring.bits * place, ring.bits) for place in range(ring.per)]).astype(np.int64)
     grid -= middle
-    rows = -(-values // ring.per)
-    sums = grid[:, :rows].reshape(-1)
-    if sums[values:].any() or grid[:, rows:].any():
-        raise CodecError("the unmasked sum does not end with zeros: the sum of secrets or a contribution is wrong")
-    return sums[:values]
+    return (errors - np.uint64(ring.error_room + 1)).view(np.int64), grid
 
 
 def check_noise(sums: NDArray[np.int64], contributions: int, what: str) -> None:
@@ -90,10 +124,14 @@ def check_noise(sums: NDArray[np.int64], contributions: int, what: str) -> None:
     Checks the largest size, and the sum of squares by Laurent and Massart, "Adaptive estimation of a quadratic
     functional" (Ann. Statist. 2000), lemma 1. Honest sums fail with a probability below 2^-50.
     """
-    largest = int(np.abs(sums).max())
-    excess = 2 * sqrt(sums.size * _TAIL_EXPONENT) + 2 * _TAIL_EXPONENT
-    most = ceil(contributions * SIGMA**2 * (sums.size + excess))
-    squares = np.square(sums.astype(np.float64)).sum()
+    squares = float(np.square(sums.astype(np.float64)).sum())
+    _check_noise(int(np.abs(sums).max()), squares, sums.size, contributions, what)
+
+
+def _check_noise(largest: int, squares: float, count: int, contributions: int, what: str) -> None:
+    """Do what `check_noise` does, for `count` sums with this largest size and sum of squares."""
+    excess = 2 * sqrt(count * _TAIL_EXPONENT) + 2 * _TAIL_EXPONENT
+    most = ceil(contributions * SIGMA**2 * (count + excess))
     if largest > bound_of_sum(contributions) or squares > most:
         raise CodecError(
             f"the {what} sums are larger than {contributions} contributions allow: a share or a contribution is wrong"

@@ -16,15 +16,20 @@ integers up to 2^53, without a branch on values.
 from __future__ import annotations
 
 import hashlib
+import sys
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
 from numpy.typing import NDArray
 
 from protocols.crypto.domain import domain_tag
 
-__all__ = ["add_products", "canonical", "public_polynomials", "reduced"]
+__all__ = ["add_products", "canonical", "polynomial_blocks", "public_polynomials", "reduced"]
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +56,43 @@ def public_polynomials(binding: bytes, degree: int, primes: tuple[int, ...], pol
             kept, spare = words[words < prime], 2 * spare
         whole[number] = kept[:count]
     return whole.reshape(len(primes), polynomials, degree)
+
+
+def polynomial_blocks(
+    binding: bytes, degree: int, primes: tuple[int, ...], polynomials: int, at_once: int
+) -> Iterator[NDArray[np.uint32]]:
+    """Yield what `public_polynomials` returns, `at_once` polynomials at a time: uint32 (primes, up to at_once, degree).
+
+    Memory is that of a block, where the installed `cryptography` can read SHAKE128 bit by bit (its version 46, with
+    OpenSSL 3.3), else that of all polynomials.
+    """
+    edges = [*range(0, polynomials, at_once), polynomials]
+    try:
+        streams = [_Residues(binding, number, prime) for number, prime in enumerate(primes)]
+    except (AttributeError, UnsupportedAlgorithm):
+        whole = public_polynomials(binding, degree, primes, polynomials)
+        yield from (whole[:, first:last] for first, last in pairwise(edges))
+        return
+    for first, last in pairwise(edges):
+        taken = [stream.take((last - first) * degree) for stream in streams]
+        yield np.stack(taken).reshape(len(primes), last - first, degree)
+
+
+class _Residues:
+    """The uniform residues of one prime, in their order; see `public_polynomials`."""
+
+    def __init__(self, binding: bytes, number: int, prime: int) -> None:
+        self._stream = hashes.XOFHash(hashes.SHAKE128(digest_size=sys.maxsize))
+        self._stream.update(domain_tag("oneshot polynomials", binding, number))
+        self._prime, self._left = prime, np.empty(0, np.uint32)
+
+    def take(self, count: int) -> NDArray[np.uint32]:
+        """Return the next `count` residues, uint32."""
+        while self._left.size < count:
+            words = np.frombuffer(self._stream.squeeze(4 * (count - self._left.size + _SPARE_WORDS)), "<u4")
+            self._left = np.concatenate([self._left, words[words < self._prime]])
+        taken, self._left = self._left[:count], self._left[count:].copy()
+        return taken
 
 
 def reduced(values: Floats, prime: int) -> Floats:

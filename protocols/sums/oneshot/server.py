@@ -16,7 +16,7 @@ from protocols.codec import exact
 from protocols.errors import CodecError, ContributionError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.oneshot.committee import Committee, verifies
-from protocols.sums.oneshot.fold import correct, release_sum
+from protocols.sums.oneshot.fold import release_unmasked
 from protocols.sums.oneshot.messages import Statement, Ticket, body_digest
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.sealing import signed_statement, signed_sum, signed_survivors
@@ -128,7 +128,7 @@ def unmask(
     released = []
     for secret, wrong in candidates(points, plan.threshold, prime, contributions):
         with suppress(CodecError):  # this is not the sum of the secrets, or a contribution does not match its secret
-            released.append((release_sum(plan, correct(plan, partial, binding, secret)), wrong))
+            released.append((release_unmasked(plan, partial, binding, secret), wrong))
     if len(released) != 1:
         raise CodecError("the masks do not come off the sum: a summed share is wrong, or a contribution is")
     aggregate, wrong = released[0]

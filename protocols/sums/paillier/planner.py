@@ -47,6 +47,11 @@ class PaillierPlan:
         return "members" if self.parameters.mode == "shared" else "holder"
 
     @property
+    def folds_slowly(self) -> bool:
+        """True: a fold multiplies modulo n^2 once for each ciphertext."""
+        return True
+
+    @property
     def key_bits(self) -> int:
         """Bits of the modulus n."""
         return self.parameters.key_bits

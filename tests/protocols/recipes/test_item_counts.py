@@ -167,12 +167,13 @@ def test_the_task_sets_the_training_and_a_client_may_choose_its_own() -> None:
 
 def test_recommended_parameters_give_way_to_those_that_are_named() -> None:
     for name, chosen in RECOMMENDED.items():
-        made = recipe(name, parameters_for(name, {"items": ITEMS}))
+        made = recipe(name, parameters_for(name, {"items": 100}))
         assert made.parameters.model_dump().items() >= dict(chosen).items()
     assert parameters_for("colr", {"items": 3, "batch_size": 9})["batch_size"] == 9
     assert parameters_for("colr", {"items": 3}, "paper") == {"items": 3}
     assert parameters_for("colr", {"items": 3, "item_bias": "none"}) == {"items": 3, "item_bias": "none"}
-    assert parameters_for("privirec-k", {"items": 3}) == {"items": 3}
+    assert parameters_for("privirec-k", {"items": 3}) == {"items": 3, "components": 3, "rayleigh_ritz": True}
+    assert parameters_for("topk", {"items": 3}) == {"items": 3}
 
 
 def test_advice_follows_the_size_of_the_data() -> None:

@@ -61,10 +61,10 @@ def test_round_0_scores_like_the_low_pass_filter_with_popularity_added(
     degrees, size = rows.sum(axis=0), rows.sum(axis=1)
     order = np.argsort(-spectrum.singular_values)[:DIM]
     vectors, values = spectrum.basis[:, order].astype(float), spectrum.singular_values[order].astype(float)
-    power = train.n_items / values.sum()
+    power = train.n_items / np.sqrt(values).sum()
     scale = np.sqrt(np.maximum(degrees, 1.0).mean())
     weights = rows * scale / np.sqrt(np.maximum(degrees, 1.0)) / np.sqrt(size)[:, None]
-    expected = 2.0 * power * weights @ vectors @ np.diag(values) @ vectors.T + item_biases(made.state)
+    expected = 2.0 * power * weights @ vectors @ np.diag(np.sqrt(values)) @ vectors.T + item_biases(made.state)
     found = [
         made.half.scores(made.state, made.client_states[user], train.history(user)) for user in range(train.n_users)
     ]

@@ -10,7 +10,7 @@ One whose contributions need a round (`interactive`) brings a subclass here whos
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -109,6 +109,21 @@ class MechanismConformance:
         assert isinstance(plan, SumPlan)
         assert plan.mechanism == self.mechanism.name
         assert json.loads(json.dumps(plan.describe()))["mechanism"] == self.mechanism.name
+
+    def test_a_body_may_be_overwritten_when_the_next_one_is_taken(
+        self, plan: SumPlan, sealed: list[tuple[Route, NDArray[np.float64], bytes]]
+    ) -> None:
+        """Workers read all contributions into one buffer."""
+        buffer = bytearray(max(len(body) for _, _, body in sealed))
+
+        def overwriting() -> Iterator[tuple[Route, memoryview]]:
+            for route, _, body in sealed:
+                buffer[: len(body)] = body
+                yield route, memoryview(buffer)[: len(body)].toreadonly()
+                buffer[:] = b"\xff" * len(buffer)
+
+        apart = self.mechanism.fold(plan, None, [(route, body) for route, _, body in sealed])
+        assert self.mechanism.fold(plan, None, overwriting()) == apart
 
     @pytest.mark.parametrize("seed", range(4))
     def test_whole_vectors_sum_within_the_predicted_error(self, plan: SumPlan, seed: int) -> None:

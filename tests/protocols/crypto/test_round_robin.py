@@ -1,0 +1,14 @@
+"""Places in the cohorts of a repeatable task."""
+
+from __future__ import annotations
+
+from protocols.crypto.round_robin import repeatable_place
+
+
+def test_places_follow_from_the_seed_and_the_key_alone() -> None:
+    keys = [bytes([number]) * 32 for number in range(50)]
+    places = [repeatable_place(b"s" * 32, key) for key in keys]
+    assert places == [repeatable_place(b"s" * 32, key) for key in keys]
+    assert len(set(places)) == len(keys)
+    assert all(0 <= place < 2**62 for place in places)
+    assert [repeatable_place(b"t" * 32, key) for key in keys] != places

@@ -1,0 +1,194 @@
+"""Long vectors are checked, folded, unmasked, opened and absorbed in parts: the results and the memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from protocols.errors import CodecError, ContributionError, ParameterError
+from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sums.base import ChecksByParts, Mechanism, OpensByParts, SumPlan
+from protocols.sums.draft import Draft
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.packing import pack, packed_bytes, unpack, unpack_part
+from protocols.sums.masked.plan import encode
+from protocols.sums.oneshot import fold as oneshot_fold
+from protocols.sums.oneshot import polynomials
+from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.sharing import candidates
+from protocols.sums.plain import PLAIN
+from tests.protocols.sums.oneshot.rounds import Round, small_plan
+
+LAYOUT = VectorLayout(
+    (
+        Block("a", (Segment("v", 1000, 0.1), Segment("n", 77, 1.0, integral=True))),
+        Block("b", (Segment("w", 500, 2.0),)),
+    )
+)
+ROUTE = whole_route(LAYOUT)
+PLACES = [(0, 1577), (0, 1), (63, 65), (64, 128), (999, 1078), (1576, 1577), (3, 3), (1100, 1577)]
+
+
+def vectors(count: int = 3) -> list[NDArray[np.float64]]:
+    rng = np.random.default_rng(4)
+    bounds, counts = LAYOUT.contribution_bounds(ROUTE), LAYOUT.integral_mask()
+    drawn = [rng.uniform(-1, 1, LAYOUT.length) * bounds for _ in range(count)]
+    return [np.where(counts, np.rint(np.abs(vector)), vector) for vector in drawn]
+
+
+def aggregate_of(how: Mechanism, parameters: dict[str, Any]) -> tuple[SumPlan, bytes]:
+    """The aggregate of three contributions: for mechanisms with masks, of the ring elements without masks."""
+    plan = how.plan(parameters, LAYOUT, 10)
+    made = [LAYOUT.split(vector) for vector in vectors()]
+    if how.name == "plain":
+        partial = PLAIN.fold(plan, None, ((ROUTE, PLAIN.seal(plan, ROUTE, parts, None)) for parts in made))
+        return plan, PLAIN.release(plan, partial)
+    ring = MASKED.plan({"bits": parameters["bits"]}, LAYOUT, 10)
+    return plan, pack(sum((encode(ring, ROUTE, parts) for parts in made), np.zeros(1577, ring.dtype)), ring.bits)
+
+
+@pytest.mark.parametrize("start, stop", PLACES)
+@pytest.mark.parametrize(
+    ("how", "parameters"),
+    [(PLAIN, {}), (MASKED, {"bits": 32}), (MASKED, {"bits": 23}), (ONESHOT, {"bits": 28}), (ONESHOT, {"bits": 33})],
+)
+def test_a_part_of_a_sum_is_that_of_the_whole(
+    how: Mechanism, parameters: dict[str, Any], start: int, stop: int
+) -> None:
+    plan, aggregate = aggregate_of(how, parameters)
+    assert isinstance(how, OpensByParts)
+    whole = how.open(plan, aggregate, 3, None)
+    np.testing.assert_allclose(whole, np.sum(vectors(), axis=0), atol=plan.predicted_error)
+    np.testing.assert_array_equal(how.open_part(plan, aggregate, 3, start, stop), whole[start:stop])
+    with pytest.raises(CodecError):
+        how.open_part(plan, aggregate[:-1], 3, start, stop)
+
+
+def test_values_beyond_the_bound_are_found_in_the_part_that_has_them() -> None:
+    plan, aggregate = aggregate_of(MASKED, {"bits": 32})
+    elements = np.frombuffer(aggregate, np.uint32).copy()
+    elements[1300] = 2**31 - 1
+    MASKED.open_part(plan, elements.tobytes(), 3, 0, 1300)
+    with pytest.raises(CodecError, match="beyond the bound"):
+        MASKED.open_part(plan, elements.tobytes(), 3, 1300, 1301)
+
+
+@pytest.mark.parametrize("length", [16, 1600, 6400])
+def test_parts_of_a_contribution_check_what_the_whole_does(length: int) -> None:
+    def by_parts(how: Mechanism, plan: SumPlan, body: bytes) -> None:
+        assert isinstance(how, ChecksByParts)
+        for start in range(0, len(body), length):
+            how.check_part(plan, ROUTE, start, body[start : start + length])
+
+    plain = PLAIN.plan({}, LAYOUT, 10)
+    body = PLAIN.seal(plain, ROUTE, LAYOUT.split(vectors()[0]), None)
+    by_parts(PLAIN, plain, body)
+    for place in (0, 999, 1100, 1576):
+        values = np.frombuffer(body, "<f4").copy()
+        values[place] = 3.0
+        for check in (lambda wrong: PLAIN.check(plain, ROUTE, wrong), lambda wrong: by_parts(PLAIN, plain, wrong)):
+            with pytest.raises(ContributionError, match=f"value {place} "):
+                check(values.tobytes())
+    shot = ONESHOT.plan({}, LAYOUT, 10)
+    residues = np.zeros((len(shot.ring.primes), shot.coefficients), "<u4")
+    by_parts(ONESHOT, shot, residues.tobytes())
+    for plane, prime in enumerate(shot.ring.primes):
+        for place in (0, shot.coefficients - 1):
+            wrong = residues.copy()
+            wrong[plane, place] = prime
+            with pytest.raises(ContributionError, match=f"plane {plane} "):
+                by_parts(ONESHOT, shot, wrong.tobytes())
+
+
+def test_blocks_of_polynomials_are_the_polynomials(monkeypatch: pytest.MonkeyPatch) -> None:
+    primes = (4294828033, 4294475777)
+    whole = polynomials.public_polynomials(bytes(32), 2048, primes, 7)
+    for _ in range(2):
+        blocks = list(polynomials.polynomial_blocks(bytes(32), 2048, primes, 7, 3))
+        assert [block.shape for block in blocks] == [(2, 3, 2048), (2, 3, 2048), (2, 1, 2048)]
+        np.testing.assert_array_equal(np.concatenate(blocks, axis=1), whole)
+        monkeypatch.delattr(polynomials.hashes, "XOFHash", raising=False)  # as with an older `cryptography`
+
+
+def test_masks_come_off_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks, and a last one that is cut: as if the masks came off the whole sum at once."""
+    played = Round(small_plan(values=30_000))
+    played.contribute()
+    points = {played.committee.place(name) + 1: share for name, share in played.summed().items()}
+    ((secret, _),) = candidates(points, played.plan.threshold, played.plan.ring.primes[0], len(played.names))
+    partial, binding, plan = played.partial(), played.context.binding, played.plan
+    expected = oneshot_fold.release_sum(plan, oneshot_fold.correct(plan, partial, binding, secret))
+    monkeypatch.setattr(oneshot_fold, "_BLOCK", plan.ring.degree)
+    assert oneshot_fold.release_unmasked(plan, partial, binding, secret) == expected
+    assert plan.polynomials > 1
+    with pytest.raises(CodecError):
+        oneshot_fold.release_unmasked(plan, partial, binding, secret + 1)
+    with pytest.raises(ParameterError, match="a sum of secrets"):
+        oneshot_fold.release_unmasked(plan, partial, binding, secret[1:])
+
+
+LONG = VectorLayout((Block("b", (Segment("v", 1_000_000, 0.1),)),))
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """Bytes allocated at the same time, at most, while `work` runs."""
+    tracemalloc.start()
+    try:
+        kept = work()
+        return tracemalloc.get_traced_memory()[1] if kept is not None else 0
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("how", "vectors_of_4_bytes"), [(PLAIN, 2), (MASKED, 1), (ONESHOT, 1.2)])
+def test_a_fold_needs_the_memory_of_its_result(how: Mechanism, vectors_of_4_bytes: float) -> None:
+    plan = how.plan({}, LONG, 10)
+    bodies = [(whole_route(LONG), bytes(plan.contribution_bytes(whole_route(LONG))))] * 3
+    partial = how.fold(plan, None, bodies)
+    peak = peak_of(lambda: how.fold(plan, partial, bodies))
+    assert len(partial) <= peak < 4_000_000 * vectors_of_4_bytes + 1_500_000
+
+
+def test_a_draft_is_not_copied_and_not_changed_afterwards() -> None:
+    peak = peak_of(lambda: Draft(4_000_000).finish())
+    assert 4_000_000 <= peak < 4_100_000
+    draft = Draft(8)
+    held = np.frombuffer(draft.body, "<u4")
+    made = draft.finish()
+    held += 1
+    assert made == bytes(8)
+
+
+def test_masks_come_off_a_masked_sum_in_place() -> None:
+    plan = MASKED.plan({"bits": 23}, LAYOUT, 10)
+    partial = MASKED.fold(plan, None, [(ROUTE, pack(encode(plan, ROUTE, LAYOUT.split(vectors()[0])), 23))])
+    correction = np.arange(LAYOUT.length).astype(plan.dtype)
+
+    def add(elements: NDArray[Any]) -> str:
+        elements += correction
+        return "done"
+
+    assert MASKED.correct_in_place(plan, partial, add) == (MASKED.correct(plan, partial, correction), "done")
+
+
+@pytest.mark.parametrize("count", [2**18, 2**18 + 1, 2**19 + 77])
+def test_long_vectors_are_packed_in_pieces(count: int) -> None:
+    elements = np.random.default_rng(2).integers(0, 2**23, count).astype(np.uint32)
+    body = pack(elements, 23)
+    assert len(body) == packed_bytes(count, 23)
+    np.testing.assert_array_equal(unpack(body, 23, count), elements)
+    np.testing.assert_array_equal(unpack_part(body, 23, count, count - 5, count), elements[-5:])
+    with pytest.raises(ParameterError, match="not 3 to"):
+        unpack_part(body, 23, count, 3, count + 1)
+
+
+def test_contributions_that_name_their_blocks_are_not_checked_in_parts() -> None:
+    entry = Block("entry", (Segment("update", 2, 0.5),))
+    layout = VectorLayout((entry,) * 4, chosen=2)
+    with pytest.raises(ParameterError, match="as a whole"):
+        PLAIN.check_part(PLAIN.plan({}, layout, 3), whole_route(LAYOUT), 0, bytes(16))

@@ -1,0 +1,307 @@
+"""Vectors of states: contributions, sums and the encoded states that follow, for recipes of one kind of sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.codec import b64encode
+from protocols.messages.evaluation import Evaluation
+from protocols.recipes.arrays.recipe import Arrays
+from protocols.recipes.arrays.update import Rows, contribution
+from protocols.recipes.base import ModelState, Recipe, Update
+from protocols.recipes.evaluated import Evaluated, with_evaluation
+from protocols.recipes.pfedclr import PFedCLR
+from protocols.recipes.registry import recipe
+from protocols.recipes.svd import SVD
+from protocols.recipes.topk.recipe import OwnTopK, SharedTopK
+from tests.vectors.common import SEED, error_of
+
+__all__ = ["Played", "arrays", "case", "evaluation", "pfedclr", "svd", "topk"]
+
+Blocks = list[NDArray[np.float64]]
+
+
+@dataclass
+class Played:
+    """A task that is played sum by sum: `made` and what its clients sent so far."""
+
+    made: Recipe
+    state: ModelState = field(init=False)
+    sums: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.state = self.made.initial_state(SEED)
+
+    def sum(self, members: Sequence[tuple[dict[str, Any], Blocks]], **shown: Any) -> None:
+        """Absorb the next sum. members: what each client was given, and the blocks that it sends."""
+        number = len(self.sums) + 1
+        spec = self.made.round_spec(SEED, number)
+        layout = self.made.layout(number)
+        total = np.zeros(layout.length)
+        for _, blocks in members:
+            total += _scattered(self.made, number, blocks)
+        self.state = self.made.absorb(self.state, spec, total, len(members))
+        self.sums.append(
+            {
+                "round": number,
+                "route": self.made.route(spec, "c_1"),
+                "clients": [given | {"blocks": _listed(blocks, layout.chosen)} for given, blocks in members],
+                "contributions": len(members),
+                "total": total.tolist(),
+                "state": self.made.encode_state(self.state).hex(),
+            }
+            | shown
+        )
+
+
+def _listed(blocks: Blocks, chosen: int) -> list[list[float]]:
+    """Return the blocks as JSON; the numbers of chosen blocks are whole."""
+    numbers = [blocks[0].astype(int).tolist()] if chosen else []
+    return numbers + [block.tolist() for block in blocks[len(numbers) :]]
+
+
+def _scattered(made: Recipe, number: int, blocks: Blocks) -> NDArray[np.float64]:
+    layout = made.layout(number)
+    if layout.chosen:
+        whole = np.zeros((len(layout.blocks), 2))
+        whole[blocks[0].astype(int)] = blocks[1].reshape(-1, 2)
+        return whole.ravel()
+    return layout.scatter(made.route(made.round_spec(SEED, number), "c_1"), blocks)
+
+
+def case(played: Played, parameters: dict[str, Any], bad: dict[str, bytes], **more: Any) -> dict[str, Any]:
+    """Return one task with its sums. bad: what -> a state after the last sum that must be refused."""
+    last = len(played.sums)
+    return {
+        "task": {"recipe": {"name": played.made.name, "parameters": parameters}, "seed": b64encode(SEED)} | more,
+        "initial": played.made.encode_state(played.made.initial_state(SEED)).hex(),
+        "sums": played.sums,
+        "refused": [
+            {
+                "what": what,
+                "round": last,
+                "state": body.hex(),
+                "error": error_of(lambda body=body: played.made.decode_state(last, body)),
+            }
+            for what, body in bad.items()
+        ],
+    }
+
+
+def wrong_lengths(played: Played) -> dict[str, bytes]:
+    """Return states that are a byte too short, a byte too long, or hold a float that is not a number."""
+    body = played.made.encode_state(played.state)
+    return {"short": body[:-1], "long": body + b"\0", "not a number": body[:-4] + b"\0\0\xc0\x7f"}
+
+
+def rows_of(client: int, items: Sequence[int], width: int) -> Update:
+    """Return made-up rows, multiples of 1/8, some beyond a clip of 1/2."""
+    values = ((np.arange(len(items) * width).reshape(-1, width) * (client + 2)) % 9 - 4) / 6.0
+    return Update(np.array(items, np.int32), np.round(values * 8).astype(np.float32) / 8)
+
+
+def shown(update: Update, **more: Any) -> dict[str, Any]:
+    """Return what a client was given, as JSON."""
+    return {"items": update.items.tolist(), "rows": update.values.tolist()} | more
+
+
+_OWN: Final = ((0, 3), (3, 4), (1,))
+"""Items of three clients."""
+
+
+def arrays() -> dict[str, Any]:
+    """Named arrays: weights, rows, clips, and every optimiser."""
+    shapes = {"items": [4, 2], "bias": []}
+    settings: tuple[dict[str, Any], ...] = (
+        {"rows": ["items"], "max_weight": 8, "clips": {"bias": 0.25}},
+        {"optimiser": "momentum", "rows": ["items"], "server_rate": 0.5},
+        {"optimiser": "adam", "l2_clip": 1.5, "server_rate": 0.125},
+        {"optimiser": "yogi", "max_weight": 4, "stds": {"bias": 0}},
+    )
+    cases, refused = [], []
+    for own in settings:
+        parameters = {"shapes": shapes} | own
+        made = recipe("arrays", parameters)
+        assert isinstance(made, Arrays)
+        played = Played(made)
+        for number in (1, 2, 3):
+            members = []
+            for client in range(2):
+                values = np.round(np.sin(np.arange(8) * (client + number)) * 8).reshape(4, 2) / 8
+                values[(client + number) % 4] = 0.0
+                update = {"items": values, "bias": np.array((client - 0.5) * number / 2)}
+                weight = 3.0 + 4 * client if made.parameters.max_weight else None
+                found = contribution(made.parameters, update, weight)
+                given = {"update": {name: value.tolist() for name, value in update.items()}, "weight": weight}
+                members.append((given | {"clipped": found.clipped, "scaled": found.scaled}, [found.vector]))
+            played.sum(members)
+        cases.append(case(played, parameters, wrong_lengths(played)))
+        wrong: dict[str, dict[str, Any]] = {
+            "another shape": {"items": np.zeros((4, 3)), "bias": np.array(0.0)},
+            "an array missing": {"items": np.zeros((4, 2))},
+            "not a number": {"items": np.zeros((4, 2)), "bias": np.array(np.nan)},
+        }
+        if made.parameters.rows:
+            wrong["a row twice"] = {"items": Rows(np.array([1, 1]), np.zeros((2, 2))), "bias": np.array(0.0)}
+        for what, update in wrong.items():
+            error = error_of(lambda made=made, update=update: contribution(made.parameters, update))
+            refused.append({"what": what, "parameters": parameters, "error": error})
+    return {
+        "about": "update: the change of each array. An update longer than l2_clip (all arrays together) is multiplied "
+        "by scaled = l2_clip / length; then each value is held within +- its clip (clipped: how many were beyond), "
+        "then all are multiplied by share = min(weight, max_weight) / max_weight. blocks: the one block of "
+        "layouts.json. State: values of the arrays in the order of their names, then the optimiser's m and v where it "
+        "has them, float32 LE. The first values are std * normals(task seed, 'initial array NAME piece 0').",
+        "cases": cases,
+        "refused_updates": refused,
+    }
+
+
+def svd() -> dict[str, Any]:
+    """SVD: each client's rows, and the mean of their sum, are reduced to a low rank."""
+    parameters = {"items": 5, "dim": 4, "rank": 2, "clip": 0.5}
+    made = recipe("svd", parameters)
+    assert isinstance(made, SVD)
+    played = Played(made)
+    for number in (1, 2):
+        spec = made.round_spec(SEED, number)
+        members = []
+        for client, items in enumerate(((0, 1, 3), (1, 2, 3, 4), (0, 2, 4))):
+            update = rows_of(client + number, items, 4)
+            blocks, clipped = made.contribute(spec, "c_1", update)
+            members.append((shown(update, clipped=clipped), blocks))
+        played.sum(members)
+    return {
+        "about": "rows: the client's change of its items. The client sends their best approximation of rank r (rows V "
+        "V^T, V the r leading right singular vectors), held within +-clip, as dense rows, then 0 or 1 for each item. "
+        "The mean of each row over its count is reduced to rank r again, over all rows, and added. State: item "
+        "factors, float32 LE, row by row.",
+        "cases": [case(played, parameters, wrong_lengths(played))],
+    }
+
+
+def pfedclr() -> dict[str, Any]:
+    """PFedCLR: changes weighted by numbers of interactions."""
+    parameters = {"items": 5, "dim": 3, "rank": 2, "clip": 0.5, "max_interactions": 8, "server_rate": 0.5}
+    made = recipe("pfedclr", parameters)
+    assert isinstance(made, PFedCLR)
+    played = Played(made)
+    for number in (1, 2):
+        members = []
+        for client, (items, interactions) in enumerate(zip(_OWN, (3, 12, 1), strict=True)):
+            update = rows_of(client + number, items, 3)
+            blocks, clipped = made.contribute(update, interactions)
+            members.append((shown(update, interactions=interactions, clipped=clipped), blocks))
+        played.sum(members)
+    user, basis = made.shared_start()
+    nobody = np.zeros(made.layout(1).length)
+    spec = made.round_spec(SEED, 3)
+    return {
+        "about": "weight = min(interactions, max_interactions) / max_interactions. A client sends weight * change for "
+        "every item (changes held within +-clip, zero for other items), then the weight. The sum without its last "
+        "value, divided by that, times server_rate, is added. Initial factors: start_scale * normals(task seed, "
+        "'initial item factors'). user_factor, basis: p and B of start 'shared', the same in all tasks of their shape: "
+        "normals of 32 zero bytes. refused_sums: totals that no model follows from.",
+        "user_factor": user.tolist(),
+        "basis": basis.tolist(),
+        "cases": [case(played, parameters, wrong_lengths(played))],
+        "refused_sums": [
+            {
+                "what": "no weight",
+                "total": nobody.tolist(),
+                "error": error_of(lambda: made.absorb(played.state, spec, nobody, 3)),
+            }
+        ],
+    }
+
+
+def topk() -> dict[str, Any]:
+    """Top-K: a shared support from the sums, a shared support from votes, and supports of the clients' own."""
+    settings: tuple[dict[str, Any], ...] = (
+        {"support_from": "aggregate"},
+        {"support_from": "aggregate", "error_feedback": True},
+        {"support_from": "vote"},
+        {"support": "own", "reveal_indices": True},
+    )
+    cases = []
+    for own in settings:
+        parameters = {"items": 5, "dim": 2, "share": 0.4, "clip": 0.5} | own
+        made = recipe("topk", parameters)
+        assert isinstance(made, SharedTopK | OwnTopK)
+        played = Played(made)
+        for number in (1, 2, 3):
+            members = []
+            for client, items in enumerate(((0, 3, 4), (1, 2, 3), (0, 1, 4))):
+                update = rows_of(client + number, items, 2)
+                update.values[update.values == 0] = 0.0625  # no client lacks entries, which it would draw in secret
+                sending = made.lay_out(played.state, update, np.random.default_rng(0))
+                members.append((shown(update, clipped=sending.clipped, sent=sending.sent.tolist()), sending.blocks))
+            played.sum(members)
+        bad = wrong_lengths(played)
+        if isinstance(made, SharedTopK):
+            good = made.encode_state(played.state)
+            bad["not a number"] = b"\0\0\xc0\x7f" + good[4:]
+            bad["support not ascending"] = good[:-4] + bytes(4)
+            bad["no such entry"] = good[:-4] + (10).to_bytes(4, "little")
+        cases.append(case(played, parameters, bad))
+    return {
+        "about": "K = max(1, round half to even(share * items * dim)); with votes dim * max(1, round(share * items)). "
+        "shared: a client sends its change at the entries of the support, then 0 or 1 for each touched item, then with "
+        "votes 1 for its K / dim touched items of largest Euclidean norm (above 0; ties: the lower number). own: "
+        "blocks are the entry numbers and value, count pairs. All held within +-clip; sent: what error feedback takes "
+        "as sent. State: item factors float32 LE, and with shared support the entries of the next one, uint32 LE.",
+        "cases": cases,
+    }
+
+
+def evaluation() -> dict[str, Any]:
+    """Sums that measure the model: of one block, of several blocks, and of ratings."""
+    settings: tuple[tuple[str, dict[str, Any], dict[str, Any], int], ...] = (
+        ("fedmf", {"items": 3, "dim": 2, "item_bias": "counts"}, {"every": 2}, 4),
+        ("scolr", {"items": 3, "dim": 3, "rank": 2}, {"every": 1, "final_rounds": 1}, 3),
+        ("rfrec", {"items": 3, "dim": 2}, {"every": 1}, 2),
+    )
+    cases, layouts = [], []
+    for name, parameters, block, rounds in settings:
+        made = with_evaluation(recipe(name, parameters), Evaluation.model_validate(block), rounds)
+        assert isinstance(made, Evaluated)
+        played = Played(made)
+        for number in range(1, rounds + 1):
+            spec = made.round_spec(SEED, number)
+            members: list[tuple[dict[str, Any], Blocks]] = []
+            for client in range(3):
+                blocks = _plain_blocks(made.inner, number, client)
+                measured = None if client == 2 else np.arange(len(made.measures)) / 8 + client / 4
+                if made.measures_in(number):
+                    blocks = made.attach(spec, blocks, measured)
+                values = None if measured is None or not made.measures_in(number) else measured.tolist()
+                members.append(({"measured": values}, blocks))
+            played.sum(members, measures=made.measures_in(number))
+            names = [[segment.name for segment in one.segments] for one in made.layout(number).blocks]
+            layouts.append({"recipe": name, "round": number, "segments": names})
+        schedule = {"rounds": rounds}
+        body = made.encode_state(played.state)
+        bad = wrong_lengths(played) | {"not a number": body[:-8] + bytes(6) + b"\xf8\x7f"}
+        cases.append(case(played, parameters, bad, evaluation=block, schedule=schedule) | {"measures": made.measures})
+    return {
+        "about": "In sums that measure, a contribution ends with 1 and its measures, or with zeros for a client "
+        "without held-out rows: in the only block, or in a block of their own behind several. State: that of the "
+        "recipe, then for each measurement the round of the measured model and of the sum (uint64 LE), clients and "
+        "sums of the measures (float64 LE). The blocks of the recipe are made up.",
+        "layouts": layouts,
+        "cases": cases,
+    }
+
+
+def _plain_blocks(made: Recipe, number: int, client: int) -> Blocks:
+    """Return made-up blocks along the route of "c_1", which all clients share here."""
+    route = made.route(made.round_spec(SEED, number), "c_1")
+    return [
+        np.where(block.integral_mask(), (np.arange(block.length) + client) % 2, (client - 1) / 8)
+        for block in made.layout(number).contribution_blocks(route)
+    ]
