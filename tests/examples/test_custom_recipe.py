@@ -23,6 +23,7 @@ from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.registry import OWN, recipe, recipe_entry, recipes
 from tests.support.organiser import TRIAL
+from tests.support.plugins import installed_plugin
 from tests.support.server import running_aggregator
 
 ROOT = Path(__file__).parents[2]
@@ -35,17 +36,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The example, installed into a folder of its own, which is on the path of this process."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    command += ["--target", str(folder / "site"), str(folder / "source")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder / "site")
-        plugins._found.cache_clear()
-        yield folder / "site"
-    plugins._found.cache_clear()
-    for name in [name for name in sys.modules if name.startswith("popularity_recipe")]:
-        del sys.modules[name]
+    with installed_plugin(folder / "source", folder / "site", "popularity_recipe") as site:
+        yield site
 
 
 def test_the_page_shows_the_files_of_the_example() -> None:

@@ -18,3 +18,20 @@ export class RefusalError extends HushRecError {}
 export class RoundKeyError extends HushRecError {}
 export class SignatureError extends HushRecError {}
 export class ThresholdError extends HushRecError {}
+export class PolicyError extends HushRecError {}
+
+/** The server answered with a problem document (RFC 9457). slug: the last part of its type. */
+export class ApiError extends HushRecError {
+  constructor(method, path, status, problem) {
+    super(`${method} ${path}: ${problem.detail ?? problem.title ?? "no reason given"} (${status})`);
+    this.status = status;
+    this.problem = problem;
+    this.slug = String(problem.type ?? "").split(":").at(-1);
+  }
+}
+
+/** The server cannot be reached, or its answer broke off. */
+export class UnreachableError extends HushRecError {}
+
+/** The round ended, or went on, before this client had sent its message. */
+export class RoundLostError extends HushRecError {}

@@ -14,11 +14,11 @@ export async function initialFactors(taskSeed, items, dim) {
   return rowsOf(drawn, dim);
 }
 
-const rowsOf = (values, width) =>
+export const rowsOf = (values, width) =>
   Array.from({ length: values.length / width }, (_, row) => values.slice(row * width, (row + 1) * width));
 
 /** Eigenvalues and vectors (columns) of a small symmetric matrix, by Jacobi's rotations. */
-function eigen(matrix) {
+export function eigen(matrix) {
   const n = matrix.length;
   const a = matrix.map((row) => [...row]);
   const v = a.map((_, i) => a.map((__, j) => Number(i === j)));
@@ -39,8 +39,8 @@ function eigen(matrix) {
   return { values: a.map((row, i) => row[i]), vectors: v };
 }
 
-const product = (a, b) => a.map((row) => b[0].map((_, j) => row.reduce((sum, x, k) => sum + x * b[k][j], 0)));
-const transposed = (a) => a[0].map((_, j) => a.map((row) => row[j]));
+export const product = (a, b) => a.map((row) => b[0].map((_, j) => row.reduce((sum, x, k) => sum + x * b[k][j], 0)));
+export const transposed = (a) => a[0].map((_, j) => a.map((row) => row[j]));
 
 /** Projection B of a round: rank rows of dim values. */
 export async function projection(seed, rank, dim) {

@@ -1,0 +1,71 @@
+/** Joining a task: certificate, enrolment, membership (docs/wire/identities.md). */
+
+import { agreedTerms, readTask } from "./terms.js";
+import { baseUrl } from "./api.js";
+import { fromBase64Url, toBase64Url } from "./codec.js";
+import { tag } from "./domain.js";
+import { ApiError, RefusalError } from "./errors.js";
+import { checkCertificate, signEnrolment } from "./identities.js";
+import { newIdentity } from "./identity.js";
+import { sign } from "./keys.js";
+
+const now = () => Date.now() / 1000;
+
+/** The body of a request to an organiser's issuing endpoint. */
+export async function certificateRequest({ signing, identityKey, mailboxKey }, scope, role = "member") {
+  const signature = await sign(signing, tag("certificate request", scope, role, identityKey, mailboxKey));
+  const keys = { identity_key: toBase64Url(identityKey), mailbox_key: toBase64Url(mailboxKey) };
+  return { scope, role, ...keys, signature: toBase64Url(signature) };
+}
+
+/** issue(request): asks the app's login, or an issuing endpoint; resolves with the organiser's document. */
+async function obtainCertificate(identity, organiser, issue) {
+  const issued = await issue(await certificateRequest(identity, organiser.scope));
+  const body = fromBase64Url(issued.certificate);
+  const key = fromBase64Url(organiser.key);
+  await checkCertificate(key, organiser.scope, identity.identityKey, identity.mailboxKey, body, now());
+  return body;
+}
+
+/** The answer to an enrolment; with a larger `renewal` if this identity is enrolled already. */
+async function enrol(api, identity, invitation, certificate, signal) {
+  const ask = async (renewal) => {
+    const { identityKey, mailboxKey } = identity;
+    const signature = await signEnrolment(identity.signing, invitation, identityKey, mailboxKey, null, certificate, renewal);
+    const keys = { identity_key: toBase64Url(identityKey), mailbox_key: toBase64Url(mailboxKey) };
+    const signed = { invitation, ...keys, signature: toBase64Url(signature), certificate: toBase64Url(certificate) };
+    return api.post("/v1/enrolments", "enrolment", renewal ? { ...signed, renewal } : signed, { signal });
+  };
+  try {
+    return await ask(0);
+  } catch (error) {
+    const last = error instanceof ApiError && error.slug === "conflict" ? error.problem.renewal : undefined;
+    if (!Number.isInteger(last)) throw error;
+    return ask(last + 1);
+  }
+}
+
+/**
+ * {api, terms, membership, identity}: from the store, or newly enrolled with an invitation. Before it enrols, the client
+ * reads the invitation's task and refuses what it does not agree to.
+ */
+export async function join(api, store, { invitation, organiser, issue, policy, signal }) {
+  const identity = (await store.get("identity")) ?? (await newIdentity());
+  await store.put("identity", identity);
+  let membership = await store.get("membership");
+  if (!membership || membership.url !== baseUrl(api.url)) {
+    const { json: offered } = await api.get("/v1/enrolments/task", "task of the invitation", { signal, token: invitation });
+    const agreed = agreedTerms(readTask(offered, { organiser, policy }).task);
+    const certificate = await obtainCertificate(identity, organiser, issue);
+    const { task_id: task, client_id: client, token, role } = await enrol(api, identity, invitation, certificate, signal);
+    if (task !== offered.task_id || role !== "member") throw new RefusalError("the server enrolled this client in another task");
+    membership = { url: api.url, task, client, token, agreed };
+    await store.put("membership", membership);
+  }
+  const own = api.enrolled(membership.client, identity.signing, membership.token);
+  const { json: task } = await own.get(`/v1/tasks/${membership.task}`, "task", { signal });
+  const terms = readTask(task, { organiser, policy });
+  if (agreedTerms(task) !== membership.agreed) throw new RefusalError("the task's terms changed after this client joined");
+  await store.put("task", task);
+  return { api: own, terms, membership, identity };
+}

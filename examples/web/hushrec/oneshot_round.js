@@ -1,0 +1,63 @@
+/** One client in one one-shot round: fetch the model, check the committee, train, seal, send one message. */
+
+import { modelDigest } from "./canonical.js";
+import { toHex } from "./codec.js";
+import { RefusalError } from "./errors.js";
+import { GAUSSIAN_TABLE } from "./gaussian_table.js";
+import { fetchModel } from "./model.js";
+import { binding, contribute, decodeKeys, makeCommittee } from "./oneshot.js";
+import { deliver, localWork, membershipCheck, randomBytes } from "./round_work.js";
+import { readRound } from "./terms.js";
+
+const LONGEST_KEY = 2 + 1 + 64 + 3 * 32 + 81 + 64;
+
+/**
+ * Remembers the committee for this step. Of those that got shares of the same data before, at most 2t - c - corrupt - 1
+ * members may be new: then an honest member knows both sums (docs/oneshot.md, "Replace a member").
+ */
+export async function rememberCommittee(store, { members }, { step, plan }) {
+  const own = members.map((member) => toHex(member.identityKey));
+  const seen = (await store.get("committees")) ?? { step: 0, committees: [] };
+  if (step < seen.step) throw new RefusalError("the server repeats a sum that this client took part in before");
+  const earlier = step === seen.step ? seen.committees : [];
+  const most = 2 * plan.threshold - plan.committee - plan.corrupt - 1;
+  const replaced = earlier.map((before) => own.filter((key) => !before.includes(key)).length);
+  if (Math.max(0, ...replaced) > most) throw new RefusalError("too many members of the committee are new since this data was sent");
+  await store.put("committees", { step, committees: [...earlier, own] });
+}
+
+/**
+ * Takes part in the round `view` and returns a report. client: {api, store, terms, membership, identity, revoked,
+ * uniform}. tell(stage, details): called when a stage begins. steps of the report: the client's own vector as whole
+ * numbers, which never leaves the device in the clear.
+ */
+export async function takeOneshotPart(client, view, liked, tell, signal) {
+  const { api, store, terms, membership, identity } = client;
+  const round = await readRound(terms, view);
+  const pending = await store.get("pending");
+  if (pending?.round === round.number) return { ...(await deliver(client, pending, tell, signal)), resent: true };
+  tell("model");
+  const { state, digest } = await fetchModel(api, store, terms, round.number, signal);
+  tell("committee");
+  const context = { ...round.plan, task: terms.id, round: round.number, step: round.step, cohort: round.cohort };
+  context.modelDigest = await modelDigest(terms.task, round.step, digest);
+  const bound = await binding(context);
+  const path = `/v1/tasks/${terms.id}/rounds/${round.number}/committee`;
+  const body = await api.bytes(path, "committee's keys", { signal, most: round.plan.committee * LONGEST_KEY });
+  const committee = await makeCommittee(context, bound, decodeKeys(body), membershipCheck(client, ["committee"]));
+  await rememberCommittee(store, committee, round);
+  tell("training");
+  const work = await localWork(client, round, state, liked);
+  const trained = performance.now();
+  tell("sealing");
+  const upload = await contribute({
+    ...{ context, bound, committee, client: membership.client, identity: identity.signing, steps: work.steps },
+    ...{ table: GAUSSIAN_TABLE, random: randomBytes },
+  });
+  const sealed = performance.now();
+  const made = { round: round.number, body: upload.body };
+  await store.put("pending", made);
+  const sent = await deliver(client, made, tell, signal);
+  const times = { train: work.milliseconds, seal: sealed - trained, upload: sent.uploadMilliseconds };
+  return { ...sent, step: round.step, cohort: round.cohort, loss: work.loss, samples: work.samples, steps: work.steps, times };
+}

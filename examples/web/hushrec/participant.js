@@ -1,0 +1,170 @@
+/** A client of one task until the task ends: it follows the rounds, takes part in them, and recommends on the device. */
+
+import { Api, pause } from "./api.js";
+import { fromBase64Url } from "./codec.js";
+import { ApiError, CertificateError, CodecError, PolicyError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
+import { checkRevocations } from "./identities.js";
+import { join } from "./enrolment.js";
+import { fetchModel, keptModel } from "./model.js";
+import { takeMaskedPart } from "./masked_round.js";
+import { takeOneshotPart } from "./oneshot_round.js";
+import { readTask } from "./terms.js";
+import { fitUser, randomUser, secureUniform, settingsOf, topItems } from "./training.js";
+
+const LONG_POLL = 20;
+const MOST_REVOKED = 100_000;
+const OPENING = { oneshot: "collecting", masked: "advertising" };
+const REFUSED = [PolicyError, RefusalError, CertificateError, CodecError];
+const LOST = [RoundLostError, ThresholdError];
+const MISSED = new Set(["round-closed", "not-in-cohort", "contribution-conflict", "not-found", "conflict"]);
+
+/**
+ * One client. store: MemoryStore, IndexedStore, or any object with their methods. on(event): called with
+ * {kind: "stage" | "contributed" | "missed" | "round" | "model" | "waiting" | "unreachable" | "traffic" | "ended", ...}.
+ */
+export class Participant {
+  #client;
+  #on;
+
+  constructor(client, on) {
+    this.#client = client;
+    this.#on = on;
+  }
+
+  /**
+   * Joins with an invitation, or goes on with the stored membership. organiser: {key, scope} that came with the app.
+   * issue(request): obtains a certificate for the request's keys. policy: see POLICY in terms.js.
+   */
+  static async join({ url, invitation, organiser, issue, store, policy, on = () => {}, signal }) {
+    const report = (request) => on({ kind: "traffic", ...request });
+    const unreachable = (error, seconds) => on({ kind: "unreachable", reason: error.message, seconds });
+    const joined = await join(new Api(url, { report, unreachable }), store, { invitation, organiser, issue, policy, signal });
+    const client = { ...joined, store, uniform: secureUniform(), revoked: new Set() };
+    const participant = new Participant(client, on);
+    await participant.#refreshRevocations(signal);
+    return participant;
+  }
+
+  get task() {
+    return this.#client.terms.task;
+  }
+
+  get clientId() {
+    return this.#client.membership.client;
+  }
+
+  /** Takes part in every round that asks this client. liked(): the current item numbers. Returns when the task ends. */
+  async takePart(liked, signal) {
+    const { api, terms } = this.#client;
+    const path = `/v1/tasks/${terms.id}`;
+    let etag = null;
+    let handled = 0;
+    for (let wait = 0; ; wait = LONG_POLL) {
+      const { json: view, etag: fresh } = await api.get(`${path}/rounds/current`, "question for a round", { signal, wait, etag });
+      if (view) {
+        etag = fresh;
+        this.#on({ kind: "round", round: view });
+        if (view.number > handled && this.#isAsked(view)) {
+          handled = view.number;
+          await this.#attempt(view, liked(), signal);
+        }
+        if (!["complete", "failed"].includes(view.state)) continue;
+        if (view.state === "complete") await this.#update(view.number, signal);
+      }
+      const { json: task } = await api.get(path, "task", { signal });
+      if (task.state !== "open") return this.#on({ kind: "ended", state: task.state });
+      if (!view && task.waiting_for) this.#on({ kind: "waiting", reason: task.waiting_for });
+      if (!view) await pause(0.2, signal);
+    }
+  }
+
+  /** Whether the round awaits this client's first message; an earlier page may have sent it already. */
+  #isAsked(view) {
+    return view.state === OPENING[this.#client.terms.mechanism] && view.in_cohort && !view.contributed && !view.delivered;
+  }
+
+  async #attempt(view, liked, signal) {
+    const tell = (stage) => this.#on({ kind: "stage", stage, round: view.number });
+    const take = this.#client.terms.mechanism === "masked" ? takeMaskedPart : takeOneshotPart;
+    try {
+      const report = await take(this.#client, view, liked, tell, signal, (seen) => this.#nextState(seen, signal));
+      this.#on({ kind: "contributed", ...report });
+    } catch (error) {
+      signal?.throwIfAborted();
+      const isOne = (kinds) => kinds.some((kind) => error instanceof kind);
+      if (!isOne(REFUSED) && !isOne(LOST) && !(error instanceof ApiError && MISSED.has(error.slug))) throw error;
+      if (isOne(REFUSED)) await this.#tellRefusal(view, signal);
+      this.#on({ kind: "missed", round: view.number, reason: error.message });
+    }
+  }
+
+  /** The newest round once it, or its state, is another one than `seen`. */
+  async #nextState(seen, signal) {
+    const path = `/v1/tasks/${this.#client.terms.id}/rounds/current`;
+    for (let etag = null; ; ) {
+      const { json: view, etag: fresh } = await this.#client.api.get(path, "question for a round", { signal, wait: LONG_POLL, etag });
+      if (view && (view.number !== seen.number || view.state !== seen.state)) return view;
+      etag = fresh ?? etag;
+    }
+  }
+
+  /** Tells the server that this client leaves a round, so that it does not wait for it. */
+  async #tellRefusal({ number }, signal) {
+    const { api, terms } = this.#client;
+    const path = `/v1/tasks/${terms.id}/rounds/${number}/refusals`;
+    await api.post(path, "refusal of a round", { reason: "policy" }, { signal }).catch((error) => {
+      if (!(error instanceof ApiError)) throw error; // an ApiError: the round has ended meanwhile
+    });
+  }
+
+  async #update(number, signal) {
+    const { api, store, terms } = this.#client;
+    try {
+      const { round } = await fetchModel(api, store, terms, number + 1, signal);
+      this.#on({ kind: "model", round });
+    } catch (error) {
+      signal?.throwIfAborted();
+      if (!(error instanceof RefusalError || error instanceof CodecError)) throw error;
+      this.#on({ kind: "missed", round: number, reason: error.message });
+    }
+  }
+
+  async #refreshRevocations(signal) {
+    const { api, store, terms } = this.#client;
+    const path = `/v1/tasks/${terms.id}/revocations`;
+    let body;
+    try {
+      body = await api.bytes(path, "revocation list", { signal, most: 8 * MOST_REVOKED + 76 });
+    } catch (error) {
+      if (!(error instanceof ApiError && error.status === 404)) throw error;
+    }
+    const before = (await store.get("revocations")) ?? -1;
+    if (!body && before >= 0) throw new CertificateError("the server no longer has the organiser's revocation list");
+    if (!body) return;
+    const { key, scope } = terms.organiser;
+    const { issuedAt, serials } = await checkRevocations(fromBase64Url(key), scope, body);
+    if (Number(issuedAt) < before) throw new CertificateError("the server returned an older revocation list than before");
+    await store.put("revocations", Number(issuedAt));
+    this.#client.revoked = new Set(serials);
+  }
+
+  /** See `recommend`. */
+  recommend(count, liked) {
+    return recommend(this.#client.store, this.#client.terms.organiser, count, liked);
+  }
+}
+
+/**
+ * [{item, score}] of the best items that are not liked, from the model in the store and without a request; [] before
+ * the first round. organiser: as for `Participant.join`.
+ */
+export async function recommend(store, organiser, count, liked) {
+  const task = await store.get("task");
+  if (!task || !liked.length) return [];
+  const terms = readTask(task, { organiser });
+  const model = await keptModel(store, terms);
+  if (!model) return [];
+  const [settings, uniform] = [settingsOf(terms.parameters), secureUniform()];
+  const user = (await store.get("own"))?.user ?? randomUser(terms.parameters.dim, uniform);
+  return topItems(model.state, fitUser({ state: model.state, user, liked, settings, uniform }), liked, count);
+}

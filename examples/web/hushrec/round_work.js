@@ -1,0 +1,75 @@
+/** What a client does in a round of any mechanism: check members, train, deliver its contribution. */
+
+import { fromBase64Url, toHex } from "./codec.js";
+import { sha256 } from "./domain.js";
+import { CertificateError, CodecError, RefusalError } from "./errors.js";
+import { checkCertificate, decodeCertificate } from "./identities.js";
+import { blocksOf, projection } from "./recipes.js";
+import { stepsOf } from "./terms.js";
+import { randomUser, settingsOf, train } from "./training.js";
+
+const CONTRIBUTION = "application/vnd.hushrec.contribution";
+
+/** Secret random bytes; WebCrypto gives at most 65536 at a time. */
+export function randomBytes(count) {
+  const bytes = new Uint8Array(count);
+  for (let at = 0; at < count; at += 65536) crypto.getRandomValues(bytes.subarray(at, at + 65536));
+  return bytes;
+}
+
+/** Returns whether the organiser certified a member's keys for one of the roles, and has not revoked it. */
+export function membershipCheck({ terms: { organiser }, revoked }, roles) {
+  const key = fromBase64Url(organiser.key);
+  return async ({ identityKey, mailboxKey, certificate }) => {
+    try {
+      const { role, serial } = decodeCertificate(certificate);
+      if (!roles.includes(role) || revoked.has(serial)) return false;
+      await checkCertificate(key, organiser.scope, identityKey, mailboxKey, certificate, Date.now() / 1000);
+      return true;
+    } catch (error) {
+      if (error instanceof CertificateError || error instanceof CodecError) return false;
+      throw error;
+    }
+  };
+}
+
+/** This client's values along the route, and what it keeps from now on: its user factor, and where it was counted. */
+async function trainOrCount(terms, round, state, own, liked, uniform) {
+  if (round.step <= terms.counting) {
+    const values = new Array(terms.parameters.items).fill(0);
+    if ([0, round.step].includes(own.counted)) liked.forEach((item) => (values[item] = 1));
+    return { values, kept: { ...own, counted: own.counted || round.step }, loss: null, samples: liked.length };
+  }
+  const { rank, dim, items, clip } = terms.parameters;
+  const b = terms.recipe === "colr" ? await projection(round.seed, rank, dim) : null;
+  const settings = settingsOf(terms.parameters);
+  const trained = train({ state, projection: b, user: own.user, liked, settings, uniform });
+  const [values] = blocksOf(terms.recipe, trained, items, terms.width, clip);
+  return { values, kept: { ...own, user: trained.user }, loss: trained.loss, samples: trained.samples };
+}
+
+/**
+ * Trains and returns {steps, loss, samples, milliseconds}. steps: the contribution as signed whole numbers. What the
+ * client keeps is stored before anything is sent: a client whose page closes then must not be counted twice.
+ */
+export async function localWork({ store, terms, uniform }, round, state, liked) {
+  const started = performance.now();
+  const own = (await store.get("own")) ?? { user: randomUser(terms.parameters.dim, uniform), counted: 0 };
+  const { values, kept, loss, samples } = await trainOrCount(terms, round, state, own, liked, uniform);
+  const steps = stepsOf(round.plan, values);
+  await store.put("own", kept);
+  return { steps, loss, samples, milliseconds: performance.now() - started };
+}
+
+/** Sends a contribution: the same bytes after a lost answer or a closed page, never a second one. */
+export async function deliver({ api, store, terms, membership }, { round, body }, tell, signal) {
+  tell("sending");
+  const started = performance.now();
+  const path = `/v1/tasks/${terms.id}/rounds/${round}/contributions/${membership.client}`;
+  const receipt = await api.put(path, "contribution", body, CONTRIBUTION, { signal });
+  const digest = toHex(await sha256(body));
+  if (receipt.digest !== digest || receipt.bytes !== body.length) throw new RefusalError("the receipt is for another body");
+  const history = (await store.get("contributions")) ?? [];
+  await store.put("contributions", [...history.filter((one) => one.round !== round), { round, digest, bytes: body.length }]);
+  return { round, bytes: body.length, digest, uploadMilliseconds: performance.now() - started };
+}

@@ -1,0 +1,145 @@
+/**
+ * What a client computes itself from a task's JSON, and what it agrees to: CoLR and FedMF with one-shot and masked sums.
+ * A server that states something else than follows from the parameters is refused.
+ */
+
+import { boundTerms, canonicalJson } from "./canonical.js";
+import { fromBase64Url, toBase64Url } from "./codec.js";
+import { PolicyError, RefusalError } from "./errors.js";
+import { packedBytes, roundHalfEven, segmentScale } from "./fixed_point.js";
+import { roundSeed } from "./recipes.js";
+import { chooseRing, coefficientsOf } from "./ring.js";
+
+/** What this client agrees to by default; see client_sdk/agreement/policy.py for the meaning of the numbers. */
+export const POLICY = {
+  ...{ minCohort: 3, minBits: 16, mostValues: 2 ** 22, mostEpochs: 20 },
+  ...{ minCommittee: 3, minCorruptMembers: 1 },
+  ...{ minCorrupt: 0.05, minSigma: 64 },
+};
+
+const RECIPES = { colr: (p) => p.rank, fedmf: (p) => p.dim };
+
+function require(condition, message) {
+  if (!condition) throw new PolicyError(message);
+}
+
+const isCount = (value, least, most) => Number.isSafeInteger(value) && value >= least && value <= most;
+
+/** The layout of a sum: segments of its only block, in order. */
+function segmentsOf(width, p, counting) {
+  const counts = (name) => ({ name, length: p.items, clip: 1, integral: true });
+  if (counting) return [counts("counts")];
+  return [{ name: "update", length: p.items * width, clip: p.clip, integral: false }, counts("touched")];
+}
+
+/** What the mechanisms need of a sum: `binding` and `contribute` of oneshot.js, and masked_round.js. */
+const PLANS = {
+  oneshot(length, { bits, committee, corrupt }, cohort) {
+    const { degree, primes, per } = chooseRing(bits, length, cohort, committee);
+    const threshold = Math.floor((committee + corrupt) / 2) + 1;
+    const uploadBytes = 96 + committee * (4 * degree + 16) + 4 * primes.length * coefficientsOf(length, bits, per);
+    return { committee, corrupt, degree, primes, per, threshold, uploadBytes };
+  },
+  masked: (length, { bits, mode, corrupt, dropout, sigma, eta }) => {
+    return { mode, corrupt, dropout, sigma, eta, uploadBytes: packedBytes(length, bits) };
+  },
+};
+
+function planOf(mechanism, segments, parameters, cohort) {
+  const { bits } = parameters;
+  const length = segments.reduce((sum, segment) => sum + segment.length, 0);
+  const scaled = segments.map((segment) => ({ ...segment, scale: segmentScale(bits, segment, cohort) }));
+  return { segments: scaled, length, bits, ...PLANS[mechanism](length, parameters, cohort) };
+}
+
+/** Refuses parameters of a mechanism that are weaker than the policy. */
+const CHECKS = {
+  oneshot({ bits, committee, corrupt }, policy) {
+    const fits = isCount(committee, policy.minCommittee, 16) && isCount(corrupt, policy.minCorruptMembers, committee - 1);
+    require(fits && isCount(bits, policy.minBits, 52), "the committee or the ring is smaller than this client accepts");
+  },
+  masked({ bits, mode, corrupt, sigma, dropout, eta }, policy) {
+    require(mode === "semi-malicious", `this client takes part in semi-malicious mode, not in ${mode}`);
+    require(isCount(bits, policy.minBits, 64), "the ring is smaller than this client accepts");
+    const fits = corrupt >= policy.minCorrupt && corrupt < 1 && dropout >= 0 && dropout < 1;
+    require(fits && isCount(sigma, policy.minSigma, 80) && isCount(eta, 1, 80), "too few colluding clients are withstood");
+  },
+};
+
+function requireSame(found, stated, what) {
+  if (canonicalJson(found) === canonicalJson(stated)) return;
+  throw new RefusalError(`the server states another ${what} than the task's parameters give`);
+}
+
+/** The terms of a task that this client can and will take part in; `PolicyError` or `RefusalError` otherwise. */
+export function readTask(task, { organiser = null, policy = POLICY } = {}) {
+  const { recipe, mechanism, main_sum: main } = task.resolved;
+  const [p, m] = [recipe.parameters, mechanism.parameters];
+  require(Object.hasOwn(PLANS, mechanism.name), `this client takes part in one-shot and masked sums, not in ${mechanism.name}`);
+  require(Object.hasOwn(RECIPES, recipe.name), `this client trains colr and fedmf, not ${recipe.name}`);
+  requireSame([recipe.name, mechanism.name], [task.recipe.name, task.mechanism.name], "recipe or mechanism");
+  for (const [stated, resolved] of [[task.recipe.parameters, p], [task.mechanism.parameters, m]]) {
+    for (const [name, value] of Object.entries(stated)) requireSame(value, resolved[name], name);
+  }
+  require(!p.start_from, "this client does not start from another task's model");
+  require(!task.evaluation, "this client does not measure models");
+  const width = RECIPES[recipe.name](p);
+  require(isCount(p.items, 2, policy.mostValues) && isCount(p.dim, 1, 4096) && isCount(width, 1, p.dim), "the model is too large");
+  require(p.items * (width + 1) <= policy.mostValues, `a contribution has more than ${policy.mostValues} values`);
+  require((p.epochs ?? 1) <= policy.mostEpochs, `the task trains more than ${policy.mostEpochs} epochs in a round`);
+  require(task.schedule.min_clients >= policy.minCohort, `a sum may be over fewer than ${policy.minCohort} clients`);
+  CHECKS[mechanism.name](m, policy);
+  require(organiser, "this client takes part only in tasks with an organiser that it knows");
+  require(canonicalJson(task.organiser) === canonicalJson(organiser), "the task has another organiser than this app");
+  const counting = p.item_bias === "counts" ? p.count_sums : 0;
+  const plans = new Map();
+  const planAt = (step) => {
+    const counted = step <= counting;
+    if (!plans.has(counted)) plans.set(counted, planOf(mechanism.name, segmentsOf(width, p, counted), m, task.schedule.cohort_size));
+    return plans.get(counted);
+  };
+  checkStated(main, planAt(counting + 1), counting + 1);
+  const seed = fromBase64Url(task.seed);
+  const id = task.task_id;
+  return { task, id, recipe: recipe.name, mechanism: mechanism.name, parameters: p, width, counting, planAt, seed, policy, organiser };
+}
+
+/** Compares what the server states of its main sum with this client's own plan. */
+function checkStated({ layout, plan, sum_index: index }, own, main) {
+  const ownSegments = own.segments.map(({ name, length, clip, integral, scale }) => [name, length, clip, integral, scale]);
+  const stated = layout.blocks.flatMap(({ count, segments }) =>
+    segments.map(({ name, length, clip, integral, scale }) => [name, length * count, clip, integral, scale]),
+  );
+  requireSame([main, ownSegments], [index, stated], "layout");
+  if (plan.mechanism === "masked") return requireSame(own.uploadBytes, plan.aggregate_bytes, "plan");
+  const { degree, primes, values_per_coefficient: per, threshold, upload_bytes: uploadBytes } = plan;
+  requireSame([own.degree, own.primes, own.per], [degree, primes, per], "ring");
+  requireSame([own.threshold, own.uploadBytes], [threshold, uploadBytes], "plan");
+}
+
+/** The terms as canonical JSON: what must not change after a client has joined. */
+export const agreedTerms = boundTerms;
+
+/** The plan and seed of a round; `RefusalError` for a round that contradicts the terms. */
+export async function readRound(terms, view) {
+  const { policy, task } = terms;
+  if (!isCount(view.number, 1, 2 ** 31) || !isCount(view.step, 1, view.number)) throw new RefusalError("a round out of order");
+  if (!isCount(view.cohort, policy.minCohort, task.schedule.cohort_size) || view.cohort < task.schedule.min_clients) {
+    throw new RefusalError(`round ${view.number} is over ${view.cohort} clients, which the task does not allow`);
+  }
+  const seed = await roundSeed(terms.seed, view.number);
+  if (view.seed !== toBase64Url(seed)) throw new RefusalError("the round's seed does not follow from the task's");
+  const plan = terms.planAt(view.step);
+  if (![plan.uploadBytes, null].includes(view.contribution_bytes)) throw new RefusalError("the round asks for another length");
+  return { number: view.number, step: view.step, cohort: view.cohort, seed, plan };
+}
+
+/** Signed whole numbers of a vector in the segments' fixed point; values must be within their clips. */
+export function stepsOf(plan, values) {
+  let at = 0;
+  return plan.segments.flatMap(({ length, scale, clip }) => {
+    const part = values.slice(at, (at += length));
+    if (part.length !== length || !part.every((x) => Math.abs(x) <= clip)) throw new RefusalError("a value is not within its clip");
+    return part.map((x) => roundHalfEven(x * scale));
+  });
+}

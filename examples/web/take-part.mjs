@@ -1,0 +1,96 @@
+/**
+ * A client in Node 20 or later that takes part in a task with one-shot sums until it ends, then prints recommendations.
+ *
+ *     node examples/web/take-part.mjs --server URL --invitation I --organiser KEY --scope S --issuer URL --code C
+ *         --items 3,17,20 --folder DIR [--rounds N] [--events]
+ *
+ * The invitation and the code are needed the first time only. --folder: keeps keys and model, for this user alone.
+ * --rounds: stops after so many contributions. --events: prints every event as a line of JSON, the client's own vector
+ * included; for tests and other programs on the same device.
+ */
+
+import { randomBytes } from "node:crypto";
+import { chmodSync, existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { baseUrl } from "./hushrec/api.js";
+import { fromBase64Url, toBase64Url } from "./hushrec/codec.js";
+import { identityOf } from "./hushrec/identity.js";
+import { Participant } from "./hushrec/participant.js";
+
+/** The store of a client in one file of mode 0600: JSON, bytes as {"bytes": base64url}. */
+class FileStore {
+  #path;
+  #values;
+
+  constructor(folder) {
+    mkdirSync(folder, { recursive: true, mode: 0o700 });
+    chmodSync(folder, 0o700);
+    this.#path = join(folder, "client.json");
+    const revive = (_, value) => (typeof value?.bytes === "string" ? fromBase64Url(value.bytes) : value);
+    this.#values = existsSync(this.#path) ? JSON.parse(readFileSync(this.#path, "utf8"), revive) : {};
+    this.#values.secrets ??= [randomBytes(32), randomBytes(32)].map((secret) => new Uint8Array(secret));
+  }
+
+  async get(name) {
+    return name === "identity" ? identityOf(...this.#values.secrets) : this.#values[name];
+  }
+
+  async put(name, value) {
+    if (name !== "identity") this.#values[name] = value;
+    const encode = (_, one) => (one instanceof Uint8Array ? { bytes: toBase64Url(one) } : one);
+    writeFileSync(`${this.#path}.new`, JSON.stringify(this.#values, encode), { mode: 0o600, flush: true });
+    renameSync(`${this.#path}.new`, this.#path);
+  }
+}
+
+/** Asks an organiser's issuing endpoint for a certificate, with a one-time code if there is one. */
+const issuer = (url, code) => async (request) => {
+  const headers = { "content-type": "application/json", ...(code ? { authorization: `Bearer ${code}` } : {}) };
+  const answer = await fetch(`${baseUrl(url)}/v1/certificates`, { method: "POST", headers, body: JSON.stringify(request) });
+  if (!answer.ok) throw new Error(`the organiser refused: ${await answer.text()}`);
+  return answer.json();
+};
+
+function line(event) {
+  switch (event.kind) {
+    case "contributed":
+      return `round ${event.round}: sent ${event.bytes} bytes${event.resent ? " again" : ""}`;
+    case "missed":
+    case "waiting":
+    case "unreachable":
+      return `${event.kind}: ${event.reason}`;
+    case "model":
+      return `model of round ${event.round} is here`;
+    default:
+      return null;
+  }
+}
+
+const text = { type: "string" };
+const names = ["server", "invitation", "organiser", "scope", "issuer", "code", "items", "folder", "rounds"];
+const options = { ...Object.fromEntries(names.map((name) => [name, text])), events: { type: "boolean" } };
+const given = parseArgs({ options }).values;
+const items = (given.items ?? "").split(",").map(Number);
+const stop = new AbortController();
+let left = Number(given.rounds ?? Infinity);
+
+function on(event) {
+  const shown = given.events ? JSON.stringify(event) : line(event);
+  if (shown) console.log(shown);
+  if (event.kind === "model" && left <= 0) stop.abort();
+  if (event.kind === "contributed") left--;
+}
+
+process.on("SIGINT", () => stop.abort());
+const store = new FileStore(given.folder);
+const organiser = { key: given.organiser, scope: given.scope };
+const issue = issuer(given.issuer ?? given.server, given.code);
+const client = await Participant.join({ url: given.server, invitation: given.invitation, organiser, issue, store, on });
+try {
+  await client.takePart(() => items, stop.signal);
+} catch (error) {
+  if (!stop.signal.aborted) throw error;
+}
+console.log("recommended:", (await client.recommend(5, items)).map(({ item }) => item).join(", "));
+process.exit(0); // a long poll may still be open

@@ -1,0 +1,192 @@
+"""The mechanism of docs/add-a-mechanism.md: installed from a package of its own, and played over a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from aggregator_service.commands.tasks import tasks
+from client_sdk import ArraysRound, Client, Fleet, FleetOptions, Identity, MemoryStore, Operator, Policy, task_request
+from client_sdk.errors import InvalidParameters, PolicyRefused
+from client_sdk.participation.participant import Participant
+from protocols.combinations import carriers, check_combination
+from protocols.errors import CombinationError, ParameterError
+from protocols.messages import Schedule
+from protocols.messages.plans import OtherPlanView
+from protocols.recipes.registry import recipe
+from protocols.sums import registry
+from protocols.sums.registry import mechanism, mechanism_entry, mechanisms
+from tests.protocols.sums.conformance import MechanismConformance
+from tests.support.plugins import installed_plugin
+from tests.support.server import AggregatorProcess, running_aggregator
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "add-a-mechanism.md"
+FILE = re.compile(r"^`([\w/]+\.(?:py|toml))`[^`\n]*:\n\n```(?:python|toml)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+USERS, ROUNDS = 3, 2
+SHAPES = {"shapes": {"w": [4, 3], "t": [5, 2]}, "rows": ["t"], "clip": 0.5}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The package of the page, and nothing else, on the path of this process."""
+    folder = tmp_path_factory.mktemp("plugin")
+    files = dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
+    assert sorted(files) == ["integers_mechanism/__init__.py", "integers_mechanism/integers.py", "pyproject.toml"]
+    for name, text in files.items():
+        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "source" / name).write_text(text, encoding="utf-8")
+    with installed_plugin(folder / "source", folder / "site", "integers_mechanism") as site:
+        yield site
+    registry._loaded.cache_clear()
+
+
+@pytest.fixture
+def server(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AggregatorProcess]:
+    """A server that has the package too."""
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    with running_aggregator(tmp_path / "data") as running:
+        yield running
+
+
+def test_without_its_package_the_mechanism_is_unknown() -> None:
+    code = "from protocols.sums.registry import mechanism; mechanism('integers')"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT)
+    assert "unknown mechanism: choose one of ckks" in done.stderr
+
+
+class TestIntegers(MechanismConformance):
+    """The battery of every mechanism."""
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def from_the_page(cls, installed: Path) -> None:
+        cls.mechanism = mechanism("integers")
+
+
+def test_it_carries_the_recipes_that_its_entry_allows(installed: Path) -> None:
+    assert "integers" in mechanisms() and mechanism_entry("integers").version == 1
+    assert {name for name in ("arrays", "colr", "fedmf") if "integers" in carriers(name)} == {"arrays", "colr", "fedmf"}
+    check_combination(recipe("arrays", SHAPES), "integers")
+    with pytest.raises(CombinationError, match="cannot be combined with 'integers'"):
+        check_combination("privirec", "integers")
+
+
+def joined(server: AggregatorProcess, stack: ExitStack, invitation: str, count: int = USERS) -> list[Participant]:
+    policy = Policy(mechanisms=frozenset({"integers"}))
+    clients = (Client(server.url, Identity.generate(), MemoryStore(), policy) for _ in range(count))
+    return [stack.enter_context(client).join(invitation=invitation) for client in clients]
+
+
+def check_schema(plan: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """The document of a server with the package describes its plans."""
+    jsonschema.validate(plan, {"$ref": "#/components/schemas/SumPlan", "components": {"schemas": schemas}})
+    assert schemas["SumPlan"]["discriminator"]["mapping"]["integers"].endswith("/IntegersPlanView")
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(
+            {**plan, "mechanism": "floats"},
+            {"$ref": "#/components/schemas/SumPlan", "components": {"schemas": schemas}},
+        )
+
+
+def test_clients_train_a_model_of_their_own_over_it(server: AggregatorProcess) -> None:
+    schedule = Schedule(rounds=ROUNDS, cohort_size=USERS, start_clients=USERS)
+    request = task_request("whole", "arrays", "integers", schedule, SHAPES, seed=bytes(32))
+    with Operator(server.url, server.operator_token) as operator, ExitStack() as stack:
+        task = operator.create_task(request)
+        OtherPlanView.model_validate(task.plan)
+        schemas = httpx.get(f"{server.url}/openapi.json").json()["components"]["schemas"]
+        check_schema(task.plan, schemas)
+        parts = joined(server, stack, operator.invite(task.task_id, uses=USERS).invitation)
+        first = parts[0].arrays()
+
+        def trainer(user: int) -> Any:
+            def change(asked: ArraysRound) -> None:
+                table = np.zeros((5, 2))
+                table[user : user + 2] = 0.25
+                asked.contribute({"w": np.full((4, 3), 0.1 * user), "t": table})
+
+            return change
+
+        with ThreadPoolExecutor(USERS) as pool:
+            reports = list(pool.map(lambda part, user: part.take_part(trainer(user)), parts, range(USERS)))
+        assert [[report.round for report in mine] for mine in reports] == [[1, 2]] * USERS
+        last = parts[0].arrays()
+        np.testing.assert_allclose(last["w"], first["w"] + ROUNDS * 0.1, atol=1e-5)
+        moved = np.array([0.25, 0.25, 0.25, 0.25, 0.0]) * ROUNDS  # the mean of those who touched a row
+        np.testing.assert_allclose(last["t"], first["t"] + moved[:, np.newaxis], atol=1e-5)
+
+
+def test_a_fleet_trains_a_recipe_of_items_over_it_in_a_task_of_the_command(server: AggregatorProcess) -> None:
+    made = CliRunner().invoke(
+        tasks,
+        ["create", "items", "--recipe", "fedmf", "--mechanism", "integers", "-r", "items=20", "-r", "dim=4",
+         "-s", f"rounds={ROUNDS}", "-s", f"cohort_size={USERS}", "--data-dir", str(server.data_dir)],
+    )  # fmt: skip
+    assert made.exit_code == 0, (made.output, made.exception)
+    task_id = json.loads(made.output)["task_id"]
+    with Operator(server.url, server.operator_token) as operator:
+        invitation = operator.invite(task_id, uses=USERS).invitation
+    options = FleetOptions(policy=Policy(mechanisms=frozenset({"integers"})), seed=1)
+    with Fleet(server.url, [[user, user + 5, 12] for user in range(USERS)], options) as fleet:
+        fleet.enrol(invitation)
+        assert [report.survivors for report in fleet.run()] == [USERS] * ROUNDS
+        assert all(scores.shape == (20,) for scores in fleet.scores())
+
+
+def test_server_and_clients_compare_versions(server: AggregatorProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways: an operator with another version, and a client with another version."""
+    request = task_request("versions", "arrays", "integers", Schedule(cohort_size=USERS), SHAPES)
+    newer = request.model_copy(update={"mechanism": request.mechanism.model_copy(update={"version": 2})})
+    with Operator(server.url, server.operator_token) as operator, ExitStack() as stack:
+        with pytest.raises(InvalidParameters, match="'integers' has version 2 on the other side and 1 here"):
+            operator.create_task(newer)
+        invitation = operator.invite(operator.create_task(request).task_id, uses=USERS).invitation
+        (part,) = joined(server, stack, invitation, 1)
+        assert part.terms.mechanism.name == "integers"
+        entry = mechanism_entry("integers")
+        monkeypatch.setattr(
+            import_module("integers_mechanism"), "ENTRY", type(entry)(entry.name, entry.mechanism, version=2)
+        )
+        registry._loaded.cache_clear()
+        with pytest.raises(
+            ParameterError, match="'integers' has version 1 on the other side and 2 here: install the same"
+        ):
+            joined(server, stack, invitation, 1)
+        registry._loaded.cache_clear()
+
+
+def test_a_client_must_name_it_in_its_policy_and_needs_its_package(
+    server: AggregatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = task_request("policies", "arrays", "integers", Schedule(cohort_size=USERS), SHAPES)
+    with Operator(server.url, server.operator_token) as operator:
+        invitation = operator.invite(operator.create_task(request).task_id, uses=USERS).invitation
+    with (
+        Client(server.url, Identity.generate(), MemoryStore()) as careful,
+        pytest.raises(PolicyRefused, match="integers"),
+    ):
+        careful.join(invitation=invitation)
+    code = (
+        "import sys; from client_sdk import *; from client_sdk.local_state.store import MemoryStore\n"
+        "url, invitation = sys.argv[1:]\n"
+        "Client(url, Identity.generate(), MemoryStore(), Policy(trust_roster=True)).join(invitation=invitation)"
+    )
+    monkeypatch.delenv("PYTHONPATH")
+    command = [sys.executable, "-c", code, server.url, invitation]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert "unknown mechanism: choose one of ckks, masked, oneshot, paillier, plain" in done.stderr, done.stderr

@@ -1,0 +1,202 @@
+/** node --test tests/web/client.test.mjs: what the JavaScript client refuses, repeats and remembers. */
+
+import { readFileSync } from "node:fs";
+import test from "node:test";
+import assert from "node:assert/strict";
+import { Api, baseUrl } from "../../examples/web/hushrec/api.js";
+import { toBase64, toBase64Url, utf8 } from "../../examples/web/hushrec/codec.js";
+import { sha256 } from "../../examples/web/hushrec/domain.js";
+import { GAUSSIAN_TABLE } from "../../examples/web/hushrec/gaussian_table.js";
+import { newIdentity } from "../../examples/web/hushrec/identity.js";
+import { fetchModel } from "../../examples/web/hushrec/model.js";
+import { rememberCommittee } from "../../examples/web/hushrec/oneshot_round.js";
+import { roundSeed } from "../../examples/web/hushrec/recipes.js";
+import { MemoryStore } from "../../examples/web/hushrec/store.js";
+import { readRound, readTask, stepsOf } from "../../examples/web/hushrec/terms.js";
+import { topItems, train, TRAINING } from "../../examples/web/hushrec/training.js";
+
+const read = (name) => JSON.parse(readFileSync(new URL(name, import.meta.url), "utf8"));
+const [TASK, MASKED] = [read("oneshot_task.json"), read("masked_task.json")];
+const ORGANISER = TASK.organiser;
+
+/** Answers fetch with the given responses, one after the other, and records the requests. */
+function answering(...answers) {
+  const requests = [];
+  globalThis.fetch = async (url, init) => {
+    requests.push({ url: String(url), ...init });
+    const [status, body = "", headers = {}] = answers.shift();
+    return new Response([204, 304].includes(status) ? null : body, { status, headers });
+  };
+  return requests;
+}
+
+const problem = (slug, more = {}) => JSON.stringify({ type: `urn:hushrec:problem:${slug}`, title: slug, ...more });
+const PROBLEM = { "content-type": "application/problem+json" };
+const digestOf = async (body) => `sha-256=:${toBase64(await sha256(utf8(body)))}:`;
+
+/** The task with one entry changed: path like "schedule.min_clients". */
+function changed(path, value, from = TASK) {
+  const task = structuredClone(from);
+  const names = path.split(".");
+  const last = names.pop();
+  names.reduce((at, name) => at[name], task)[last] = value;
+  return task;
+}
+
+test("the Gaussian table is that of the vectors", () => {
+  assert.deepEqual(GAUSSIAN_TABLE.map(String), read("../vectors/oneshot_ring.json").gaussian.table);
+});
+
+test("a task as the server states it is accepted", () => {
+  const terms = readTask(TASK, { organiser: ORGANISER });
+  const { degree, primes, values_per_coefficient: per } = TASK.plan;
+  const plan = terms.planAt(1);
+  assert.deepEqual([plan.degree, plan.primes, plan.per, plan.threshold], [degree, primes, per, TASK.plan.threshold]);
+});
+
+for (const [path, value] of [
+  ["resolved.mechanism.parameters.mode", "curious"],
+  ["resolved.mechanism.parameters.corrupt", 0.01],
+  ["resolved.mechanism.parameters.sigma", 40],
+]) {
+  test(`a masked task with another ${path} is refused`, () => {
+    const options = { organiser: MASKED.organiser };
+    assert.equal(readTask(MASKED, options).planAt(1).uploadBytes, MASKED.plan.aggregate_bytes);
+    assert.throws(() => readTask(changed(path, value, MASKED), options), { name: "PolicyError" });
+  });
+}
+
+for (const [path, value, error] of [
+  ["mechanism.name", "plain", "RefusalError"],
+  ["resolved.mechanism.name", "ckks", "PolicyError"],
+  ["resolved.mechanism.name", "masked", "RefusalError"],
+  ["resolved.recipe.name", "svd", "PolicyError"],
+  ["recipe.parameters.items", 61, "RefusalError"],
+  ["resolved.recipe.parameters.items", 61, "RefusalError"],
+  ["resolved.recipe.parameters.start_from", { task: "t_1" }, "PolicyError"],
+  ["resolved.recipe.parameters.epochs", 21, "PolicyError"],
+  ["resolved.mechanism.parameters.committee", 2, "PolicyError"],
+  ["resolved.mechanism.parameters.corrupt", 0, "PolicyError"],
+  ["resolved.main_sum.plan.primes", [3], "RefusalError"],
+  ["resolved.main_sum.plan.threshold", 3, "RefusalError"],
+  ["resolved.main_sum.layout.blocks", [], "RefusalError"],
+  ["schedule.min_clients", 2, "PolicyError"],
+  ["schedule.cohort_size", 100_000, "RefusalError"],
+  ["evaluation", { every: 5 }, "PolicyError"],
+  ["organiser", null, "PolicyError"],
+  ["organiser.key", "A".repeat(43), "PolicyError"],
+]) {
+  test(`a task with another ${path} is refused`, () => {
+    assert.throws(() => readTask(changed(path, value), { organiser: ORGANISER }), { name: error });
+  });
+}
+
+test("rounds that contradict the terms are refused", async () => {
+  const terms = readTask(TASK, { organiser: ORGANISER });
+  const plan = terms.planAt(1);
+  const seed = toBase64Url(await roundSeed(terms.seed, 2));
+  const view = { number: 2, step: 1, cohort: TASK.schedule.cohort_size, seed, contribution_bytes: plan.uploadBytes };
+  assert.equal((await readRound(terms, view)).plan, plan);
+  for (const wrong of [{ step: 3 }, { number: 0 }, { cohort: 2 }, { cohort: 99 }, { seed: TASK.seed }, { contribution_bytes: 1 }]) {
+    await assert.rejects(readRound(terms, { ...view, ...wrong }), { name: "RefusalError" });
+  }
+  const values = new Array(plan.length).fill(0);
+  assert.equal(stepsOf(plan, values.with(0, 1))[0], plan.segments[0].scale);
+  assert.throws(() => stepsOf(plan, values.with(0, 2 * plan.segments[0].clip)), { name: "RefusalError" });
+  assert.throws(() => stepsOf(plan, values.slice(1)), { name: "RefusalError" });
+});
+
+test("a committee with too many new members gets no shares of the same data", async () => {
+  const plan = { threshold: 4, committee: 5, corrupt: 1 };
+  const of = (...names) => ({ members: names.map((name) => ({ identityKey: utf8(name) })) });
+  const store = new MemoryStore();
+  await rememberCommittee(store, of("a", "b", "c", "d", "e"), { step: 1, plan });
+  await rememberCommittee(store, of("a", "b", "c", "d", "f"), { step: 1, plan });
+  await assert.rejects(rememberCommittee(store, of("a", "b", "c", "f", "g"), { step: 1, plan }), { name: "RefusalError" });
+  await rememberCommittee(store, of("v", "w", "x", "y", "z"), { step: 2, plan });
+  await assert.rejects(rememberCommittee(store, of("a", "b", "c", "d", "e"), { step: 1, plan }), { name: "RefusalError" });
+});
+
+test("requests are repeated after failures that pass, and not after others", async () => {
+  const pauses = [];
+  const api = new Api("http://localhost:1", { unreachable: (_, seconds) => pauses.push(seconds) });
+  const requests = answering([503, problem("unavailable"), PROBLEM], [429, "", { "retry-after": "0" }], [200, "{}"]);
+  assert.deepEqual((await api.get("/v1/tasks/t", "task")).json, {});
+  assert.equal(requests.length, 3);
+  assert.equal(pauses.length, 2);
+  answering([409, problem("round-closed"), PROBLEM]);
+  await assert.rejects(api.get("/v1/tasks/t", "task"), { name: "ApiError", slug: "round-closed", status: 409 });
+  answering([404, "<h1>no</h1>"]);
+  assert.equal(await api.getOrNull("/v1/tasks/t", "task"), null);
+});
+
+test("a server that does not answer is waited for until the client stops", async () => {
+  globalThis.fetch = async () => {
+    throw new TypeError("fetch failed");
+  };
+  const stop = new AbortController();
+  const api = new Api("http://localhost:1", { unreachable: () => stop.abort() });
+  await assert.rejects(api.get("/v1/tasks/t", "task", { signal: stop.signal }), { name: "AbortError" });
+});
+
+test("a stale signature is made again with the server's clock", async () => {
+  const { signing } = await newIdentity();
+  const later = Math.floor(Date.now() / 1000) + 5000;
+  const stale = [401, problem("stale-signature", { server_time: later }), PROBLEM];
+  const requests = answering(stale, [200, "{}"], [200, "{}"]);
+  const api = new Api("http://localhost:1").enrolled("c_1", signing, "hrc_1");
+  await api.get("/v1/tasks/t", "task");
+  await api.get("/v1/tasks/t", "task");
+  const created = requests.map(({ headers }) => Number(/created=(\d+)/.exec(headers["signature-input"])[1]));
+  assert.ok(created[0] < later - 4000 && created[1] >= later && created[2] >= later);
+});
+
+test("downloads that were altered, or are too long, are refused", async () => {
+  const api = new Api("http://localhost:1");
+  const right = { "content-digest": await digestOf("model") };
+  answering([200, "model", right], [200, "modem", right], [200, "model"], [200, "model", right], [200, "model", right]);
+  assert.deepEqual(await api.bytes("/m", "model", { most: 5 }), utf8("model"));
+  await assert.rejects(api.bytes("/m", "model", { most: 5 }), { name: "CodecError" });
+  await assert.rejects(api.bytes("/m", "model", { most: 5 }), { name: "CodecError" });
+  await assert.rejects(api.bytes("/m", "model", { most: 4 }), { name: "CodecError" });
+  await assert.rejects(api.bytes("/m", "model", { most: 5, digest: new Uint8Array(32) }), { name: "CodecError" });
+});
+
+test("addresses without https are refused, except on this machine", () => {
+  assert.equal(baseUrl("https://a.example/b/"), "https://a.example/b");
+  assert.equal(baseUrl("http://127.0.0.1:8000"), "http://127.0.0.1:8000");
+  assert.throws(() => baseUrl("http://a.example"), { name: "CodecError" });
+});
+
+test("the model is the seed's, or the newest complete round's before the given one", async () => {
+  const terms = readTask(TASK, { organiser: ORGANISER });
+  const { items, dim } = terms.parameters;
+  const body = new Uint8Array(4 * items * dim);
+  const digest = await sha256(body);
+  const hex = Buffer.from(digest).toString("hex");
+  const page = JSON.stringify({ rounds: [{ number: 3 }, { number: 4 }], more: false });
+  const latest = JSON.stringify({ round: 3, bytes: body.length, digest: hex });
+  const stated = { "content-digest": `sha-256=:${toBase64(digest)}:` };
+  const [api, store] = [new Api("http://localhost:1"), new MemoryStore()];
+  answering([200, JSON.stringify({ rounds: [], more: false })]);
+  assert.equal((await fetchModel(api, store, terms, 1)).digest, null);
+  answering([200, page], [200, latest], [200, body, stated]);
+  assert.deepEqual((await fetchModel(api, store, terms, 4)).digest, digest);
+  answering([200, JSON.stringify({ rounds: [], more: false })]);
+  assert.equal((await fetchModel(api, store, terms, 4)).round, 3); // kept
+  answering([200, page], [200, latest]);
+  await assert.rejects(fetchModel(api, new MemoryStore(), terms, 5), { name: "RefusalError" }); // 4 is complete
+});
+
+test("training raises the liked items above the others", () => {
+  let at = 0;
+  const uniform = () => ((at = (at * 16807 + 12345) % 2147483647), at / 2147483647);
+  const factors = Array.from({ length: 30 }, () => Array.from({ length: 4 }, () => uniform() - 0.5));
+  const [liked, state, settings] = [[1, 2, 3], { factors, counts: null }, { ...TRAINING, epochs: 20 }];
+  const first = train({ state, projection: null, user: [0.1, 0.2, 0.3, 0.4], liked, settings: TRAINING, uniform });
+  const last = train({ state, projection: null, user: first.user, liked, settings, uniform });
+  assert.ok(last.loss < first.loss);
+  assert.equal(topItems(state, last.user, liked, 5).length, 5);
+  assert.ok(topItems(state, last.user, liked, 27).every(({ item }) => !liked.includes(item)));
+  assert.throws(() => train({ state, projection: null, user: first.user, liked: [], settings, uniform }), { name: "PolicyError" });
+});

@@ -1,0 +1,222 @@
+/** node --test tests/web/masked.test.mjs: masked rounds of ten JavaScript clients, with an honest and a lying server. */
+
+import { readFileSync } from "node:fs";
+import test from "node:test";
+import assert from "node:assert/strict";
+import { modelDigest } from "../../examples/web/hushrec/canonical.js";
+import { concat, fromBase64Url, littleEndian, toBase64Url, utf8 } from "../../examples/web/hushrec/codec.js";
+import { sha256, tag } from "../../examples/web/hushrec/domain.js";
+import { unpackElements } from "../../examples/web/hushrec/fixed_point.js";
+import { newIdentity } from "../../examples/web/hushrec/identity.js";
+import { sign } from "../../examples/web/hushrec/keys.js";
+import * as masked from "../../examples/web/hushrec/masked.js";
+import { takeMaskedPart } from "../../examples/web/hushrec/masked_round.js";
+import { chooseNeighbourhood } from "../../examples/web/hushrec/neighbourhood.js";
+import { roundSeed } from "../../examples/web/hushrec/recipes.js";
+import { combine, SHARE_BYTES } from "../../examples/web/hushrec/shamir.js";
+import { MemoryStore } from "../../examples/web/hushrec/store.js";
+import { readTask } from "../../examples/web/hushrec/terms.js";
+import { secureUniform } from "../../examples/web/hushrec/training.js";
+
+const TASK = JSON.parse(readFileSync(new URL("masked_task.json", import.meta.url), "utf8"));
+const CLIENTS = 10;
+const { degree: DEGREE, threshold: THRESHOLD } = chooseNeighbourhood(CLIENTS, 0.05, 0.1, "semi-malicious", 64, 30);
+const STAGES = ["advertising", "sharing", "collecting", "confirming", "unmasking", "complete"];
+const MESSAGE = { advertising: "advertise", sharing: "share", collecting: "contribution", confirming: "confirm", unmasking: "unmask" };
+
+const organiserKeys = await newIdentity();
+TASK.organiser = { key: toBase64Url(organiserKeys.identityKey), scope: "films" };
+const TERMS = readTask(TASK, { organiser: TASK.organiser });
+
+async function certificate({ identityKey, mailboxKey }, role = 0) {
+  const notAfter = BigInt(Math.floor(Date.now() / 1000) + 600);
+  const name = ["member", "holder", "committee"][role];
+  const signature = await sign(organiserKeys.signing, tag("membership certificate", "films", name, identityKey, mailboxKey, 7n, notAfter));
+  return concat(littleEndian(role, 1), littleEndian(7n, 8), littleEndian(notAfter, 8), signature);
+}
+
+/** A server of one round. lies: by download, what client c0 gets instead. */
+class Server {
+  #waiting = [];
+  messages = { advertise: {}, share: {}, contribution: {}, confirm: {}, unmask: {} };
+
+  constructor(people, lies, step) {
+    Object.assign(this, { people, lies, step, at: 0, present: new Set(Object.keys(people)) });
+  }
+
+  /** Resolves for every client when all that are present have sent the message of the stage. */
+  next() {
+    return new Promise((resolve) => {
+      this.#waiting.push(resolve);
+      this.advance();
+    });
+  }
+
+  advance() {
+    if (this.#waiting.length < this.present.size) return;
+    this.at++;
+    this.#waiting.splice(0).forEach((resolve) => resolve({ number: 1, state: STAGES[this.at] }));
+  }
+
+  leave(id) {
+    this.present.delete(id);
+    this.advance();
+  }
+
+  get ids() {
+    return Object.keys(this.people).sort();
+  }
+
+  async roster() {
+    const entries = this.ids.map((id) => {
+      const { identity, certificate: proof } = this.people[id];
+      return concat(littleEndian(id.length, 1), utf8(id), identity.identityKey, identity.mailboxKey, proof, this.messages.advertise[id]);
+    });
+    return concat(littleEndian(CLIENTS, 4), ...entries);
+  }
+
+  set(of) {
+    const body = new Uint8Array(Math.ceil(CLIENTS / 8));
+    this.ids.forEach((id, place) => (body[place >> 3] |= Number(id in of) << (place & 7)));
+    return body;
+  }
+
+  /** {neighbours, context}: the graph, and the context of the mask streams. */
+  async facts() {
+    const { bits, length } = TERMS.planAt(1);
+    const seed = await roundSeed(fromBase64Url(TASK.seed), 1);
+    const round = { task: TASK.task_id, round: 1, seed, modelDigest: await modelDigest(TASK, this.step, null), cohort: CLIENTS };
+    const bound = await masked.binding({ ...round, bits, length });
+    const roster = await masked.rosterDigest(bound, DEGREE, THRESHOLD, "semi-malicious", await this.roster());
+    const neighbours = await masked.neighbours(CLIENTS, DEGREE, await masked.graphSeed(seed, roster));
+    return { neighbours, context: await masked.maskContext(bound, roster, this.set(this.messages.share)) };
+  }
+
+  /** What the client at place `own` gets or gave of each neighbour's message, in order. */
+  async slots(own, messages, length) {
+    const { neighbours } = await this.facts();
+    return neighbours[own].map((place) => {
+      const slot = neighbours[place].indexOf(own);
+      return [place, messages[this.ids[place]].slice(slot * length, (slot + 1) * length)];
+    });
+  }
+
+  async inbox(id) {
+    const slots = await this.slots(this.ids.indexOf(id), this.messages.share, masked.SLOT_BYTES);
+    return concat(this.set(this.messages.share), ...slots.map(([, slot]) => slot));
+  }
+
+  async survivors() {
+    return this.set(this.messages.contribution);
+  }
+
+  async confirmations() {
+    return concat(...this.ids.map((id) => this.messages.confirm[id] ?? new Uint8Array(64)));
+  }
+
+  /** The requests of one client. */
+  api(id) {
+    return {
+      get: async () => ({ json: { rounds: [], more: false } }),
+      put: async (path, what, body) => {
+        this.messages[path.includes("contributions") ? "contribution" : path.split("/").at(-2)][id] = body;
+        return { digest: Buffer.from(await sha256(body)).toString("hex"), bytes: body.length };
+      },
+      bytes: async (path) => {
+        const what = path.split("/").at(-1);
+        const honest = await this[what](id);
+        return id === "c0" && this.lies[what] ? this.lies[what](Uint8Array.from(honest), this) : honest;
+      },
+    };
+  }
+}
+
+/** Plays a round; returns the server and what became of each client. store: of c0, from an earlier round. */
+async function play(lies = {}, store = new MemoryStore(), step = 1) {
+  const people = {};
+  for (let i = 0; i < CLIENTS; i++) {
+    const identity = await newIdentity();
+    people[`c${i}`] = { identity, certificate: await certificate(identity, lies.role ?? 0) };
+  }
+  const server = new Server(people, lies, step);
+  const seed = toBase64Url(await roundSeed(fromBase64Url(TASK.seed), 1));
+  const view = { number: 1, step, state: "advertising", cohort: CLIENTS, seed, contribution_bytes: TERMS.planAt(1).uploadBytes };
+  const parts = server.ids.map((id, i) => {
+    const own = { store: i ? new MemoryStore() : store, membership: { client: id }, identity: people[id].identity };
+    const client = { api: server.api(id), terms: TERMS, revoked: lies.revoked ?? new Set(), uniform: secureUniform(), ...own };
+    return takeMaskedPart(client, view, [i, i + 1, 30], () => {}, undefined, () => server.next()).finally(() => server.leave(id));
+  });
+  return { server, outcomes: await Promise.allSettled(parts) };
+}
+
+/** The sum that the server opens from the replies: all clients survive, so from the shares of their seeds. */
+async function opened(server) {
+  const { bits, length } = TERMS.planAt(1);
+  const { context } = await server.facts();
+  let total = new Array(length).fill(0n);
+  for (const [own, id] of server.ids.entries()) {
+    const shares = await server.slots(own, server.messages.unmask, SHARE_BYTES);
+    const seed = combine(shares.map(([place, share]) => [place + 1, share]), THRESHOLD);
+    const drawn = await masked.stream(seed, context, bits, length);
+    const vector = unpackElements(server.messages.contribution[id], bits, length);
+    total = total.map((sum, i) => BigInt.asUintN(bits, sum + vector[i] - drawn[i]));
+  }
+  return total;
+}
+
+test("the server opens exactly the sum", async () => {
+  const { server, outcomes } = await play();
+  const reports = outcomes.map(({ value, reason }) => value ?? assert.fail(reason));
+  const { bits, length } = TERMS.planAt(1);
+  const sum = (i) => BigInt.asUintN(bits, BigInt(reports.reduce((total, one) => total + one.steps[i], 0)));
+  const plain = Array.from({ length }, (_, i) => sum(i));
+  assert.deepEqual(await opened(server), plain);
+  assert.ok(plain.some((value) => value));
+});
+
+const flip = (at) => (body) => {
+  body[at < 0 ? body.length + at : at] ^= 1;
+  return body;
+};
+/** Changes the sealing key of every member but the first, c0. */
+const unsigned = (body) => {
+  const entry = (body.length - 4) / CLIENTS;
+  for (let i = 1; i < CLIENTS; i++) body[4 + i * entry + entry - 160 + 40] ^= 1;
+  return body;
+};
+for (const [name, lies, error, sent] of [
+  ["a roster with another key of this client", { roster: flip(4 + 1 + 2 + 145 + 5) }, "RefusalError", "advertise"],
+  ["a roster with keys that its members did not sign", { roster: unsigned }, "RefusalError", "advertise"],
+  ["a roster with a certificate of somebody else", { roster: flip(-165) }, "RefusalError", "advertise"],
+  ["a roster of members of the committee", { role: 2 }, "RefusalError", "advertise"],
+  ["a roster of revoked members", { revoked: new Set([7n]) }, "RefusalError", "advertise"],
+  ["a roster with a byte too many", { roster: (body) => concat(body, new Uint8Array(1)) }, "CodecError", "advertise"],
+  ["sharers without this client", { inbox: flip(0) }, "RefusalError", "share"],
+  ["sharers with padding", { inbox: (body) => ((body[1] |= 128), body) }, "CodecError", "share"],
+  ["survivors without this client", { survivors: flip(0) }, "RefusalError", "contribution"],
+  ["fewer survivors than the task's least", { survivors: flip(1) }, "RefusalError", "contribution"],
+  ["confirmations of nobody", { confirmations: (body) => body.fill(0) }, "ThresholdError", "confirm"],
+  ["forged confirmations", { confirmations: (body) => body.map((byte) => byte ^ 1) }, "ThresholdError", "confirm"],
+]) {
+  test(`a client refuses ${name}`, async () => {
+    const { server, outcomes } = await play(lies);
+    assert.equal(outcomes[0].reason?.name, error, String(outcomes[0].reason));
+    const order = Object.values(MESSAGE);
+    const last = order.findLast((stage) => server.messages[stage].c0);
+    assert.equal(last, sent); // and it sends nothing afterwards
+  });
+}
+
+test("a client does not confirm other survivors for the same data", async () => {
+  const store = new MemoryStore();
+  assert.ok((await play({}, store)).outcomes[0].value);
+  const again = await play({}, store); // ten other clients, of which one has the store of the first
+  assert.equal(again.outcomes[0].reason?.name, "RefusalError");
+  assert.ok(!again.server.messages.confirm.c0);
+});
+
+test("a round that goes on without the client is lost", async () => {
+  const { server, outcomes } = await play({ survivors: async (body, self) => ((self.at = 9), body) });
+  assert.ok(server.at > 5);
+  assert.ok(outcomes.some(({ reason }) => reason?.name === "RoundLostError"));
+});

@@ -1,0 +1,226 @@
+"""The page of `examples/web` in Chromium, beside 20 Python clients: exact sums, closed and opened again."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, Route, expect
+
+from client_sdk.organiser import TrialOrganiser
+from examples.web.serve import serve_page
+from tests.support.browser import MILLISECONDS, ROOT, SCHEMES, SIZES, chromium
+from tests.support.web_round import RecordedDemo, recorded_demo
+
+LIKED = ("Orbit of Silence", "The Ninth Moon", "Cargo to Vega", "The Harbour File")
+WAIT = 4 * MILLISECONDS
+_LISTEN = """
+window.reports = [];
+document.addEventListener("hushrec:contribution", ({ detail }) => window.reports.push(detail));
+"""
+_KEYS = """async () => {
+    const { IndexedStore } = await import("/hushrec/store.js");
+    const { signing, mailbox } = await (await IndexedStore.open("hushrec-films")).get("identity");
+    return Promise.all([signing, mailbox].map(async (key) => {
+        const exported = await crypto.subtle.exportKey("pkcs8", key).then(() => "exported", (error) => error.name);
+        return [key.extractable, exported];
+    }));
+}"""
+
+_STORED = """async () => {
+    const database = await new Promise((resolve) => {
+        const request = indexedDB.open("hushrec-films");
+        request.onsuccess = () => resolve(request.result);
+    });
+    const request = database.transaction("values").objectStore("values").count();
+    return new Promise((resolve) => (request.onsuccess = () => resolve(request.result)));
+}"""
+_UNNAMED = """() => {
+    const controls = [...document.querySelectorAll("input, select, button")];
+    return controls.filter((one) => !(one.labels?.length || one.textContent.trim())).length;
+}"""
+
+
+@contextmanager
+def context_of(size: str = "wide", scheme: str = "light") -> Iterator[BrowserContext]:
+    """Yield a new browser context; errors and warnings in the console of its pages fail the test."""
+    messages: list[str] = []
+    width, height = SIZES[size]
+    with chromium() as browser:
+        context = browser.new_context(
+            color_scheme=scheme,  # type: ignore[arg-type]
+            viewport={"width": width, "height": height},
+        )
+        context.set_default_timeout(MILLISECONDS)
+        context.on("console", lambda said: messages.append(said.text) if said.type in ("error", "warning") else None)
+        context.on("weberror", lambda failed: messages.append(str(failed.error)))
+        yield context
+        context.close()
+    wanted = ("status of 404", "ERR_FAILED")  # no revocation list, no committee yet; requests that a test aborts
+    assert not [text for text in messages if not any(part in text for part in wanted)]
+
+
+def opened(context: BrowserContext, recorded: RecordedDemo) -> Page:
+    """Open the page and record its contributions."""
+    page = context.new_page()
+    page.add_init_script(_LISTEN)
+    page.goto(recorded.demo.page.origin)
+    return page
+
+
+def until(page: Page, is_so: Callable[[], bool]) -> None:
+    """Wait until `is_so()`. The page's Content-Security-Policy forbids Playwright's `wait_for_function`."""
+    end = time.monotonic() + WAIT / 1000
+    while not is_so():
+        assert time.monotonic() < end, page.get_by_role("status").all_inner_texts()
+        page.wait_for_timeout(100)
+
+
+def report_of(page: Page) -> dict[str, Any]:
+    """Wait for the page's next contribution and return its report."""
+    until(page, lambda: page.evaluate("window.reports.length") > 0)
+    return dict(page.evaluate("window.reports.shift()"))
+
+
+def complete(recorded: RecordedDemo, page: Page, number: int) -> None:
+    """Wait until a round is complete."""
+    until(page, lambda: recorded.get(f"/rounds/{number}").json()["state"] in ("complete", "failed"))
+    assert recorded.get(f"/rounds/{number}").json()["state"] == "complete"
+
+
+def shot(page: Page, name: str) -> None:
+    """Keep a screenshot where HUSHREC_ARTIFACTS says."""
+    folder = Path(os.environ.get("HUSHREC_ARTIFACTS") or ROOT / "test-artifacts") / "web"
+    folder.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=folder / f"{name}.png", full_page=True)
+
+
+def test_rounds_with_the_page_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with recorded_demo(tmp_path / "server", monkeypatch, rounds=3) as recorded, context_of() as context:
+        page = opened(context, recorded)
+        start = page.get_by_role("button", name="Take part")
+        expect(start).to_be_disabled()
+        for title in LIKED:
+            page.get_by_label(title).check()
+        start.click()
+        first = report_of(page)
+        complete(recorded, page, 1)
+        assert recorded.aggregate(1) == recorded.expected(1, first["steps"])
+        assert recorded.aggregate(1) != recorded.expected(1, first["steps"][::-1])
+        assert page.evaluate(_KEYS) == [[False, "InvalidAccessError"]] * 2
+        page.close()
+
+        again = opened(context, recorded)  # goes on by itself, as the same client
+        second = report_of(again)
+        number = second["round"]  # 2, or 3 if the first page was still in time for the second round
+        complete(recorded, again, number)
+        assert recorded.aggregate(number) == recorded.expected(number, second["steps"])
+        assert recorded.task["members"] == 21
+        print(first["bytes"], first["times"], second["times"])
+        expect(again.get_by_role("status").last).to_contain_text("The task has ended", timeout=WAIT)
+        expect(again.locator("#picks li")).to_have_count(8)
+        for title in LIKED:
+            expect(again.locator("#picks")).not_to_contain_text(title)
+        expect(again.locator("#messages tr.own")).to_contain_text("contribution", ignore_case=True)
+        shot(again, "wide-light")
+
+        requests: list[str] = []
+        again.on("request", lambda request: requests.append(request.url))
+        again.reload()
+        expect(again.locator("#picks li")).to_have_count(8)  # from the model in IndexedDB
+        again.get_by_label("The Stone Compass").check()
+        expect(again.locator("#picks")).not_to_contain_text("The Stone Compass")
+        assert requests and not [url for url in requests if url.startswith(recorded.demo.server)]
+
+        again.on("dialog", lambda dialog: dialog.accept())
+        again.get_by_role("button", name="Forget everything").click()
+        expect(again.locator("#count")).to_have_text("0 liked; choose at least 3.")
+        expect(again.locator("#picks li")).to_have_count(0)
+        assert again.evaluate(_STORED) == 0
+
+
+def test_a_masked_round_with_the_page_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        recorded_demo(tmp_path / "server", monkeypatch, mechanism="masked") as recorded,
+        context_of("wide", "dark") as context,
+    ):
+        page = opened(context, recorded)
+        for title in LIKED:
+            page.get_by_label(title).check()
+        page.get_by_role("button", name="Take part").click()
+        sent = report_of(page)
+        complete(recorded, page, 1)
+        assert recorded.aggregate(1) == recorded.expected(1, sent["steps"])
+        assert recorded.aggregate(1) != recorded.expected(1, sent["steps"][::-1])
+        expect(page.locator("#messages")).to_contain_text("Shares of masks")
+        expect(page.locator("#picks li")).to_have_count(8)
+        page.get_by_text("Privacy of this task").click()
+        page.get_by_text("Your last contribution").click()
+        shot(page, "wide-dark-masked")
+        print(sent["bytes"], sent["times"])
+
+
+def test_a_page_that_closes_while_it_sends_sends_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies: list[bytes | None] = []
+    broken = threading.Event()
+    broken.set()
+
+    def connection(route: Route) -> None:
+        if route.request.method == "PUT":
+            bodies.append(route.request.post_data_buffer)
+        if route.request.method == "PUT" and broken.is_set():
+            route.abort()  # the page tries again
+        else:
+            route.continue_()
+
+    with recorded_demo(tmp_path / "server", monkeypatch) as recorded, context_of("phone", "dark") as context:
+        context.route("**/contributions/*", connection)
+        page = opened(context, recorded)
+        for title in LIKED:
+            page.get_by_label(title).check()
+        page.get_by_role("button", name="Take part").click()
+        until(page, lambda: len(bodies) >= 2)
+        page.close()
+        broken.clear()
+        again = opened(context, recorded)
+        assert report_of(again)["resent"]
+        complete(recorded, again, 1)
+        assert recorded.get("/rounds/1").json()["survivors"] == 21
+        expect(again.locator("#picks li")).to_have_count(8)
+        shot(again, "phone-dark")
+    assert len(bodies) >= 3 and bodies[0]
+    assert len(set(bodies)) == 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_page_fits_and_works_with_the_keyboard(size: str, scheme: str) -> None:
+    with serve_page(0, TrialOrganiser()) as server, context_of(size, scheme) as context:
+        server.settings = {"server": "http://127.0.0.1:9", "task": "t_0", "invitation": "", "organiser": {}}
+        page = context.new_page()
+        page.goto(server.origin)
+        page.get_by_label("Search").focus()
+        page.keyboard.type("moon")
+        expect(page.locator("#list li:visible")).to_have_count(1)
+        page.keyboard.press("Tab")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Space")
+        expect(page.get_by_label("The Ninth Moon")).to_be_checked()
+        expect(page.locator("#count")).to_have_text("1 liked; choose at least 3.")
+        page.get_by_label("Search").fill("")
+        page.get_by_label("Genre").select_option("Crime")
+        expect(page.locator("#list li:visible")).to_have_count(10)
+        page.get_by_label("Genre").select_option("")
+        page.reload()
+        expect(page.get_by_label("The Ninth Moon")).to_be_checked()
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert page.evaluate(_UNNAMED) == 0
+        shot(page, f"{size}-{scheme}-start")

@@ -1,0 +1,244 @@
+/** Vectors of states: every recipe's contributions, sums and encoded states. */
+
+import * as fair from "../../examples/web/hushrec/fair.js";
+import * as privirec from "../../examples/web/hushrec/privirec.js";
+import * as recipes from "../../examples/web/hushrec/recipes.js";
+import * as states from "../../examples/web/hushrec/states.js";
+import { fromBase64Url, fromHex, toHex } from "../../examples/web/hushrec/codec.js";
+import { near, refused, same } from "./checks.mjs";
+
+const DEFAULTS = {
+  arrays: {
+    ...{ clip: 1, clips: {}, l2_clip: null, rows: [], max_weight: null, optimiser: "mean", server_rate: 1, momentum: 0.9 },
+    ...{ second_momentum: 0.99, adaptivity: 1e-3, std: 0.02, stds: {} },
+  },
+  fair: { mixing: "replace" },
+  pfedclr: { start_scale: 1, server_rate: 1 },
+  privirec: { oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5 },
+  "privirec-k": { oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5 },
+  topk: { support: "shared", support_from: "aggregate", error_feedback: false },
+};
+
+/** The name, the parameters with defaults, and the seed of a case's task. */
+function taskOf({ task: { recipe, seed } }) {
+  return { name: recipe.name, p: { ...DEFAULTS[recipe.name], ...recipe.parameters }, seed: fromBase64Url(seed) };
+}
+
+const flat = (value) => [value].flat(Infinity);
+
+/** All numbers of a state, for comparison. */
+const numbers = (state) =>
+  Object.values(state).flatMap((value) => (value instanceof Uint8Array ? [...value] : flat(value).filter((x) => x !== null)));
+
+function nearState(found, expected, what) {
+  same(Object.keys(found).sort(), Object.keys(expected).sort(), what);
+  near(numbers(found), numbers(expected), what);
+}
+
+/** Plays a case: contributions, totals and states. one: {initial, decode, encode, send(state, sum, client), absorb(state, sum)}. */
+async function play(shown, one, what) {
+  let state = await one.initial();
+  nearState(state, one.decode(fromHex(shown.initial), 0), what);
+  for (const sum of shown.sums) {
+    for (const client of sum.clients) {
+      const blocks = await one.send(state, sum, client);
+      if (blocks) near(flat(blocks), flat(client.blocks), `${what}, a contribution`);
+    }
+    const found = await one.absorb(state, sum);
+    state = one.decode(fromHex(sum.state), sum.round); // errors in the last bits do not add up
+    nearState(found, state, `${what}, round ${sum.round}`);
+    same(toHex(one.encode(state)), sum.state, what);
+  }
+  for (const { what: why, round, state: body, error } of shown.refused) {
+    await refused(error, () => one.decode(fromHex(body), round), `${what}, ${why}`);
+  }
+  return state;
+}
+
+const factors = (p) => ({
+  decode: (body) => ({ factors: states.decodeFactors(p, body) }),
+  encode: (state) => states.encodeTopk({ ...state, support: [] }),
+});
+
+export const RUNNERS = {
+  async "state_arrays.json"({ cases, refused_updates }) {
+    for (const shown of cases) {
+      const { p, seed } = taskOf(shown);
+      const flatten = (update) => Object.fromEntries(Object.entries(update).map(([name, value]) => [name, flat(value)]));
+      await play(shown, {
+        initial: () => states.arraysInitial(p, seed),
+        decode: (body) => states.decodeArrays(p, body),
+        encode: states.encodeArrays,
+        send(_, __, client) {
+          const found = states.arraysContribution(p, flatten(client.update), client.weight);
+          same(found.clipped, client.clipped);
+          near(found.scaled, client.scaled);
+          return found.vector;
+        },
+        absorb: (state, { total, contributions }) => states.arraysAbsorb(p, state, total, contributions),
+      }, `arrays ${p.optimiser}`);
+    }
+    same(refused_updates.every(({ error }) => error === "ParameterError"), true); // an application's own mistakes
+  },
+
+  async "state_svd.json"({ cases }) {
+    for (const shown of cases) {
+      const { p, seed } = taskOf(shown);
+      await play(shown, {
+        ...factors(p),
+        initial: async () => ({ factors: await states.svdInitial(p, seed) }),
+        send: (_, __, client) => states.svdContribution(p, client),
+        absorb: ({ factors: before }, { total }) => ({ factors: states.svdAbsorb(p, before, total) }),
+      }, "svd");
+    }
+  },
+
+  async "state_pfedclr.json"({ cases, user_factor, basis, refused_sums }) {
+    for (const shown of cases) {
+      const { p, seed } = taskOf(shown);
+      const start = await states.sharedStart(p);
+      near(start.user, user_factor);
+      near(start.basis, basis);
+      const last = await play(shown, {
+        ...factors(p),
+        initial: async () => ({ factors: await states.pfedclrInitial(p, seed) }),
+        send: (_, __, client) => states.pfedclrContribution(p, client, client.interactions),
+        absorb: ({ factors: before }, { total }) => ({ factors: states.pfedclrAbsorb(p, before, total) }),
+      }, "pfedclr");
+      for (const { total, error, what } of refused_sums) {
+        await refused(error, () => states.pfedclrAbsorb(p, last.factors, total), what);
+      }
+    }
+  },
+
+  async "state_topk.json"({ cases }) {
+    for (const shown of cases) {
+      const { p, seed } = taskOf(shown);
+      await play(shown, {
+        initial: () => states.topkInitial(p, seed),
+        decode: (body) => states.decodeTopk(p, body),
+        encode: states.encodeTopk,
+        send: (state, _, client) => states.topkContribution(p, state, client),
+        absorb: async (state, { round, total }) => states.topkAbsorb(p, state, total, await recipes.roundSeed(seed, round)),
+      }, `topk ${p.support} ${p.support_from}`);
+    }
+  },
+
+  async "state_rfrec.json"({ cases, coins }) {
+    for (const shown of cases) {
+      const { name, p, seed } = taskOf(shown);
+      const last = await play(shown, {
+        initial: () => states.rfrecInitial(name, p, seed),
+        decode: (body, round) => states.decodeRfrec(name, p, round, body),
+        encode: states.encodeRfrec,
+        send(state, _, client) {
+          if (client.rated) return [...client.rated, ...client.above];
+          return flat(client.own).map((x, i) => Math.max(-p.clip, Math.min(p.clip, x - state.average[i])));
+        },
+        absorb: (state, { round, total, contributions }) => states.rfrecAbsorb(name, p, state, round, total, contributions),
+      }, name);
+      for (const { round, error, what } of shown.refused_sums) {
+        await refused(error, () => states.rfrecAbsorb(name, p, last, round, [], 3), what);
+      }
+    }
+    for (const { parameters, probability, moves, coins: own, ...expected } of coins) {
+      same(await states.stretches(fromHex(own), parameters.iterations, probability, moves), expected);
+    }
+  },
+
+  async "state_fair.json"({ cases }) {
+    for (const shown of cases) {
+      const { p, seed } = taskOf(shown);
+      same(fair.bucketsOf(p), shown.buckets);
+      const { seed: own } = await fair.initial(p, seed);
+      for (const { table, key, m, places, signs } of shown.hashes) {
+        const found = await fair.hashOf(p, own, table, m);
+        same([String(found.key), found.places, found.signs], [key, places, signs]);
+      }
+      const checkViews = async (state, views, round) => {
+        for (const [group, body] of views.entries()) {
+          nearState(await fair.view(p, state, group), fair.decode(p, round, fromHex(body), group), "a view");
+        }
+      };
+      await checkViews(await fair.initial(p, seed), shown.initial_views, 0);
+      const last = await play(shown, {
+        initial: () => fair.initial(p, seed),
+        decode: (body, round) => fair.decode(p, round, body),
+        encode: fair.encode,
+        send: (_, { round }, client) => fair.contribution(p, round, client),
+        async absorb(state, { round, total, views }) {
+          const found = await fair.absorb(p, state, round, total);
+          await checkViews(found, views, round);
+          return found;
+        },
+      }, `fair ${p.mixing}`);
+      await refused(shown.refused_turn.error, async () => {
+        let state = last;
+        for (let i = 0; i < shown.refused_turn.rounds; i++) {
+          const m = shown.buckets[state.sums % shown.buckets.length];
+          state = await fair.absorb(p, state, state.sums + 1, new Array(2 * m + fair.layersOf(p) + 1).fill(0));
+        }
+      });
+    }
+  },
+
+  async "state_privirec.json"({ cases }) {
+    for (const shown of cases) {
+      const { name, p, seed } = taskOf(shown);
+      await play(shown, {
+        initial: privirec.empty,
+        decode: (body, round) => privirec.decode(name, p, round, body),
+        encode: privirec.encode,
+        send(state, { round, kind }, client) {
+          same(privirec.kindOf(p, round), kind);
+          return privirec.contribution(p, state, round, client.items);
+        },
+        absorb: async (state, { round, total, contributions }) =>
+          privirec.absorb(p, state, round, total, contributions, await recipes.roundSeed(seed, round)),
+      }, name);
+    }
+  },
+
+  async "state_evaluation.json"({ cases, layouts }) {
+    for (const shown of cases) {
+      const { name, p, seed } = taskOf(shown);
+      const { evaluation, schedule } = shown.task;
+      const { items, dim } = p;
+      const [size, count] = [shown.initial.length / 2, shown.measures.length];
+      const mainSum = p.item_bias === "counts" ? 2 : 1;
+      same(size, 4 * items * (dim + Number(mainSum === 2)) + (name === "rfrec" ? 4 : 0));
+      const named = layouts.filter(({ recipe }) => recipe === name);
+      const points = [];
+      const decode = (body, round) => {
+        const { model } = states.splitPoints(body, size, count, schedule.rounds, round);
+        return name === "rfrec" ? states.decodeRfrec(name, p, round, model) : recipes.decodeState(model, items, dim, mainSum === 2);
+      };
+      const absorb = async (state, total, round, contributions) => {
+        if (name === "rfrec") return states.rfrecAbsorb(name, p, state, round, total, contributions);
+        if (round < mainSum) return recipes.absorbCounts(state, total, contributions);
+        return recipes.absorb(name, state, total, await recipes.roundSeed(seed, round), p.rank ?? dim);
+      };
+      let model = decode(fromHex(shown.initial), 0);
+      for (const { round, clients, total, measures, state } of shown.sums) {
+        const own = states.measuresIn(evaluation, schedule.rounds, mainSum, round);
+        same(own, measures);
+        same(named[round - 1].segments.flat().includes("measured"), own);
+        if (own) {
+          const sums = clients.map(({ measured }) => (measured ? [1, ...measured] : new Array(1 + count).fill(0)));
+          clients.forEach(({ blocks }, i) => same(flat(blocks).slice(-1 - count), sums[i]));
+          const [counted, ...values] = sums[0].map((_, i) => sums.reduce((all, row) => all + row[i], 0));
+          same(total.slice(-1 - count), [counted, ...values]);
+          points.push({ modelRound: round - 1, round, clients: counted, sums: values });
+        }
+        const inner = own ? total.slice(0, -1 - count) : total;
+        const after = decode(fromHex(state), round);
+        near(numbers(await absorb(model, inner, round, clients.length)), numbers(after), name);
+        model = after;
+        const found = states.splitPoints(fromHex(state), size, count, schedule.rounds, round);
+        same(found.points, points);
+        same(points.map((point) => toHex(states.encodePoint(point))).join(""), state.slice(2 * size));
+      }
+      for (const { what, round, state, error } of shown.refused) await refused(error, () => decode(fromHex(state), round), what);
+    }
+  },
+};
