@@ -27,6 +27,7 @@ from aggregator_service.dashboard.live import Streams
 from aggregator_service.http.authentication import refuse_unknown_parameters
 from aggregator_service.http.body_guard import BodyGuard
 from aggregator_service.http.cross_origin import CrossOrigin
+from aggregator_service.http.direct_routes import DirectRoutes
 from aggregator_service.http.fast_answers import FastAnswers
 from aggregator_service.http.fast_polls import FastPolls
 from aggregator_service.http.head_requests import HeadRequests
@@ -39,11 +40,12 @@ from aggregator_service.observability.requests import RequestRecorder
 from aggregator_service.observability.tracing import tracer_of, tracing
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.polling.task_cache import TaskCache
-from aggregator_service.problems import install_problem_handlers
+from aggregator_service.problem_handlers import install_problem_handlers
 from aggregator_service.rounds.commit_listeners import CommitListeners
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import Leadership
 from aggregator_service.rounds.progress_relay import ProgressRelay
+from aggregator_service.routes.direct import DIRECT_ROUTES, OPEN_DIRECT_ROUTES
 from aggregator_service.routes.ledger import CLIENT_LEDGER
 from aggregator_service.routes.openapi import describe
 from aggregator_service.routes.rounds import CURRENT_ROUND
@@ -53,6 +55,7 @@ from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory, sweep
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.local_channel import ApiProcess
 from aggregator_service.storage.stores import open_store
 from aggregator_service.uploads.buffer_pool import BufferPool
 
@@ -67,8 +70,11 @@ def create_app(
     clock: Clock | None = None,
     executor: Executor | None = None,
     tracer_provider: TracerProvider | None = None,
+    process: ApiProcess | None = None,
 ) -> FastAPI:
     """Return the aggregator as an ASGI application. Storage is opened when its lifespan starts.
+
+    process: which of several API processes of one server this is; their supervisor has locked the data directory.
 
     `clock`, `executor` and `tracer_provider` are for tests and simulations. The defaults are the system clock, the
     executor that `settings.executor` names, and the exporter that `settings.traces` names. Raises `ParameterError` if
@@ -77,7 +83,9 @@ def create_app(
     provider, flush_spans = tracing(settings.traces) if tracer_provider is None else (tracer_provider, lambda: None)
     instruments = Instruments(Metrics(), tracer_of(provider))
     app = FastAPI(
-        lifespan=lambda app: _lifespan(app, settings, clock or SystemClock(), executor, instruments, flush_spans),
+        lifespan=lambda app: _lifespan(
+            app, settings, clock or SystemClock(), executor, instruments, flush_spans, process
+        ),
         docs_url=None,  # FastAPI's viewers load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,  # the redirect's Location would repeat the Host header of the request
@@ -94,6 +102,7 @@ def create_app(
     describe(app)
     install_problem_handlers(app)
     # from the innermost to the outermost
+    app.add_middleware(DirectRoutes, routes=DIRECT_ROUTES, open_routes=OPEN_DIRECT_ROUTES)
     app.add_middleware(BodyGuard, json_limit=settings.json_body_limit, idle_seconds=settings.body_idle_seconds)
     app.add_middleware(FastAnswers, task=SHOWN_TASK, ledger=CLIENT_LEDGER)
     app.add_middleware(FastPolls, route=CURRENT_ROUND)
@@ -112,13 +121,15 @@ async def _lifespan(
     executor: Executor | None,
     instruments: Instruments,
     flush_spans: Callable[[], None],
+    process: ApiProcess | None,
 ) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = settings.threads
     async with AsyncExitStack() as resources:
         resources.callback(flush_spans)
-        server = build_services(settings, clock, executor, instruments, resources)
+        server = build_services(settings, clock, executor, instruments, resources, process)
         app.state.services = server.services
-        await run_in_threadpool(_check_workers, server.services.workers)
+        if process is None:  # of several processes, only the one that leads needs workers
+            await run_in_threadpool(_check_workers, server.services.workers)
         for job in server.background_jobs():
             resources.push_async_callback(_cancel, asyncio.create_task(job))
         if settings.signatures == "off":
@@ -143,21 +154,31 @@ class Server:
 
 
 def build_services(
-    settings: Settings, clock: Clock, executor: Executor | None, instruments: Instruments, resources: AsyncExitStack
+    settings: Settings,
+    clock: Clock,
+    executor: Executor | None,
+    instruments: Instruments,
+    resources: AsyncExitStack,
+    process: ApiProcess | None = None,
 ) -> Server:
     """Open storage and workers, and connect every part of a server. Call it in the event loop that will serve.
 
     executor: runs folds in place of the one that `settings.executor` names. resources: closes what is opened here.
+    process: see `create_app`.
     Raises `DataDirectoryInUseError`, and what opening the database, the blob store or the executor raises.
     """
-    resources.enter_context(own_data_directory(settings.data_dir))
-    database = Database(settings.database, connections=settings.threads)
+    if process is None:
+        resources.enter_context(own_data_directory(settings.data_dir))
+    channel = None if process is None else process.channel
+    database = Database(settings.database, connections=settings.threads, channel=channel)
     resources.callback(database.close)
     migrate(database)
     blobs = open_store(settings.blob_location, settings.scratch_dir)
     blobs.prepare()
     collect_bodies(settings.upload_dir)
-    if settings.owns_storage:  # otherwise another server may have written blobs that it has not committed yet
+    if (
+        settings.owns_storage and process is None
+    ):  # otherwise another process may have written blobs that it has not committed yet
         collect_orphans(database, blobs)
     workers = open_workers(settings.executor, settings.workers, blobs, executor)
     resources.callback(workers.close)
@@ -188,7 +209,9 @@ def build_services(
         buffers=BufferPool(),
         operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
     )
-    leadership = Leadership(database.candidacy(), metrics.leads, recheck, own_blobs=settings.blobs is None)
+    leadership = Leadership(
+        database.candidacy(), metrics.leads, recheck, own_blobs=settings.blobs is None and process is None
+    )
     relay = ProgressRelay(database)
     loop = asyncio.get_running_loop()
     listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, relay, blobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -46,6 +47,19 @@ class JsonFormatter(logging.Formatter):
 
 class TextFormatter(logging.Formatter):
     """Formats each record as text: the message, then the structured fields as name=value."""
+
+    _second: tuple[int, str] = (-1, "")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """Return the local time as `logging.Formatter` does; the text of a second is made once."""
+        if datefmt is not None:
+            return super().formatTime(record, datefmt)
+        second, text = self._second
+        if second != int(record.created):
+            second = int(record.created)
+            text = time.strftime(self.default_time_format, time.localtime(second))
+            self._second = second, text
+        return f"{text},{int(record.msecs):03d}"
 
     def format(self, record: logging.LogRecord) -> str:
         """Return `time level message name=value ...`."""

@@ -69,8 +69,8 @@ class Services:
 
     @property
     def alone(self) -> bool:
-        """Whether no other server writes to this database, so that this process's caches are complete."""
-        return self.settings.database_url is None
+        """Whether no other process serves this database, so that this process's caches are complete."""
+        return self.settings.database_url is None and self.settings.processes == 1
 
 
 async def _services(request: Request) -> Services:

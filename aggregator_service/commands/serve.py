@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import resource
-import signal
 import socket
-import ssl
 import sys
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 import typer
-import uvicorn
-from fastapi import FastAPI
 
 from aggregator_service.access.operator_tokens import create_admin
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
+from aggregator_service.commands.api_process import InheritedDescriptor, run_server, serve_process, server_config
 from aggregator_service.commands.command_options import command_options
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir
 from aggregator_service.commands.startup_checks import check_tls_files, doubtful_settings
+from aggregator_service.commands.supervisor import Supervisor
 from aggregator_service.commands.token_output import TokenFile, hand_over
 from aggregator_service.compute.open_workers import open_workers
-from aggregator_service.http.bounded_protocol import bounded_http
 from aggregator_service.logs import configure_logging
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.storage.cleanup import own_data_directory
+from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.private import make_private
 from aggregator_service.storage.stores import open_store
@@ -60,6 +56,13 @@ class ServeOptions:
             help="Addresses that clients use, if not host and port: https://name,... [HUSHREC_PUBLIC_ORIGINS]"
         ),
     ] = None
+    processes: Annotated[int | None, typer.Option(help="API processes that share the port [HUSHREC_PROCESSES; 1]")] = (
+        None
+    )
+    process_port: Annotated[
+        int | None,
+        typer.Option(help="Process i of several also listens on this port + i, locally [HUSHREC_PROCESS_PORT]"),
+    ] = None
     executor: Annotated[
         str | None, typer.Option(help="Where sums are computed: local, or dask://host:port [HUSHREC_EXECUTOR; local]")
     ] = None
@@ -85,28 +88,6 @@ class ServeOptions:
         typer.Option(help="CA certificates, PEM file: clients must present a certificate [HUSHREC_CLIENT_CA]"),
     ] = None
     token_file: TokenFile = None
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that answers all long polls before it closes the connections."""
-
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
-        super().__init__(config)
-        self._app = app
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to serve, and log the address once requests are answered."""
-        await super().startup(sockets)
-        if self.started:
-            host, port = (sockets or self.servers[0].sockets)[0].getsockname()[:2]
-            name = f"[{host}]" if ":" in host else host
-            _LOG.info("running on %s://%s:%d", "https" if self.config.is_ssl else "http", name, port)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End all long polls, then shut down."""
-        services: Services = self._app.state.services
-        services.notifier.close()
-        await super().shutdown(sockets)
 
 
 def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file: TokenFile = None) -> None:
@@ -148,24 +129,43 @@ def serve(options: ServeOptions) -> None:
     configure_logging(settings.log_format, settings.log_level)
     for warning in doubtful_settings(settings, os.environ):
         _LOG.warning("%s", warning)
-    with own_data_directory(settings.data_dir):
+    with own_data_directory(settings.data_dir) as lock:
         make_private(settings)
         _raise_file_limit(settings)
         service = create_app(settings)
-        config = _uvicorn_config(settings, service)
-        listening = _listen(config, settings)
+        listening = _listen(settings)
         _prepare_storage(settings)
         if settings.operator_token is None:
             _print_first_token(settings, options.token_file)
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again after its shutdown: exit with status 0
-        signal.signal(number, _exit)
-    gc.collect()
-    gc.freeze()  # objects loaded so far live as long as the process: later collections skip them
-    _Server(config, service).run(sockets=[listening])
+        if settings.processes > 1:
+            sys.exit(_serve_in_processes(settings, listening, lock))
+    run_server(settings, service, [listening])
 
 
-def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(0)
+def _serve_in_processes(settings: Settings, listening: socket.socket, lock: int) -> int:
+    """Run the API processes until a signal; return the exit status. lock: descriptor of the data directory's lock.
+
+    Each process inherits the lock. If this process is killed, no other server starts before all of them have ended.
+    """
+    collect_bodies(settings.upload_dir)
+    if settings.owns_storage:
+        database = Database(settings.database, connections=1)
+        try:
+            collect_orphans(database, open_store(settings.blob_location, settings.scratch_dir))
+        finally:
+            database.close()
+    context = get_context("spawn")  # a fork would share open connections
+
+    def start(number: int, channel: socket.socket) -> BaseProcess:
+        process = context.Process(
+            target=serve_process,
+            args=(settings, number, listening, channel, InheritedDescriptor(lock)),
+            name=f"API process {number}",
+        )
+        process.start()
+        return process
+
+    return Supervisor(settings.processes, start).run()
 
 
 def _raise_file_limit(settings: Settings) -> None:
@@ -180,13 +180,13 @@ def _raise_file_limit(settings: Settings) -> None:
         _LOG.warning("%d open files are permitted, and max_connections needs %d: raise ulimit -n", allowed, needed)
 
 
-def _listen(config: uvicorn.Config, settings: Settings) -> socket.socket:
+def _listen(settings: Settings) -> socket.socket:
     """Return the bound socket; `CommandError` if the address is in use or not available."""
     log = logging.getLogger("uvicorn.error")
     level = log.level
     log.setLevel(logging.CRITICAL)  # it would log that it runs, before it does, or an error without the address
     try:
-        return config.bind_socket()
+        return server_config(settings, None).bind_socket()
     except SystemExit:
         raise CommandError(
             f"cannot listen on {settings.host}:{settings.port}; choose another address with --host and --port "
@@ -194,26 +194,6 @@ def _listen(config: uvicorn.Config, settings: Settings) -> socket.socket:
         ) from None
     finally:
         log.setLevel(level)
-
-
-def _uvicorn_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        root_path=settings.root_path,
-        http=bounded_http(settings.max_connections, settings.max_connections_per_address),
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=75,  # clients train between requests: keep their connections open meanwhile
-        timeout_graceful_shutdown=5,
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
-        ssl_ca_certs=None if settings.client_ca is None else str(settings.client_ca),
-        ssl_cert_reqs=ssl.CERT_NONE if settings.client_ca is None else ssl.CERT_REQUIRED,
-    )
 
 
 def _prepare_storage(settings: Settings) -> None:

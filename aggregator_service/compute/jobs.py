@@ -1,7 +1,7 @@
 """The jobs of worker processes: folds and releases, as pure functions from blobs to new blobs.
 
-A job contains all its inputs by value, or as blob keys with digests. A worker maps one contribution at a time, so its
-memory is O(vector). It never uses the database: a job that is lost or run twice changes nothing until the engine
+A job contains all its inputs by value, or as blob keys with digests. A worker reads one contribution at a time,
+so its memory is O(vector). It never uses the database: a job that is lost or run twice changes nothing until the engine
 commits its result. Each attempt writes blobs under keys of its own, so that two attempts cannot overwrite each other.
 The blobs of abandoned attempts are deleted as orphans.
 """
@@ -9,19 +9,25 @@ The blobs of abandoned attempts are deleted as orphans.
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aggregator_service.compute.oneshot_unmasking import OneshotMasks
 from aggregator_service.compute.unmasking import Masks, SomeMasks
 from aggregator_service.crash_points import crash_point
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, new_key
+from aggregator_service.storage.body_tags import matches_tag
+from aggregator_service.storage.file_maps import forget_pages
 from aggregator_service.tasks.plans import TaskPlan, TaskTerms, plan_task
 from protocols.layout import Route
-from protocols.recipes.base import RoundSpec
-from protocols.sums.base import Buffer
+from protocols.recipes.base import AbsorbsByParts, ModelState, RoundSpec
+from protocols.sums.base import Buffer, OpensByParts
 from protocols.sums.masked.server import BadShare
 
 __all__ = [
@@ -32,6 +38,7 @@ __all__ = [
     "MergeJob",
     "ReleaseJob",
     "Released",
+    "StoredBody",
     "StoredState",
     "UnmaskJob",
     "fold_batch",
@@ -41,10 +48,12 @@ __all__ = [
 ]
 
 
-JOBS_VERSION: Final = 6
+Contributed = tuple[Route, memoryview]
+
+JOBS_VERSION: Final = 7
 """Raise it when a job's module, name, fields or meaning changes: jobs are pickled, so that server and Dask workers must
 agree on it. 4: releases of one-shot sums. 5: the terms of a task have an evaluation. 6: short contributions by
-value."""
+value. 7: tags of contributions."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +73,36 @@ class BodyByValue:
 
     def view(self) -> memoryview:
         """Return the bytes. Raises `BlobDamagedError` when they do not match the digest."""
-        if hashlib.sha256(self.body).hexdigest() != self.digest:
+        if not _has_digest(self.body, self.digest):
             raise BlobDamagedError("a contribution in the database does not match its digest")
         return memoryview(self.body)
+
+
+@dataclass(frozen=True)
+class StoredBody:
+    """A contribution in a blob, its SHA-256 (hex), and its tag (`storage.body_tags`).
+
+    tag: None for a contribution that was stored before there were tags; its SHA-256 is checked then.
+    """
+
+    key: str
+    digest: str
+    tag: bytes | None = field(repr=False)
+
+    def read(self, blobs: BlobStore, into: memoryview) -> memoryview:
+        """Fill `into` with the bytes and return it, read-only.
+
+        Raises `BlobDamagedError` when the blob is missing, has another length or does not match the tag.
+        """
+        blobs.read_into(self.key, into)
+        unchanged = _has_digest(into, self.digest) if self.tag is None else matches_tag(into, self.tag)
+        if not unchanged:
+            raise BlobDamagedError(f"the blob {self.key} has changed since it was stored")
+        return into.toreadonly()
+
+
+def _has_digest(body: bytes | memoryview, digest: str) -> bool:
+    return hashlib.sha256(body).hexdigest() == digest
 
 
 @dataclass(frozen=True)
@@ -87,7 +123,7 @@ class FoldJob:
     terms: TaskTerms
     spec: RoundSpec
     partial: BlobRef | None
-    contributions: tuple[tuple[str, BlobRef | BodyByValue], ...]
+    contributions: tuple[tuple[str, StoredBody | BodyByValue], ...]
 
 
 @dataclass(frozen=True)
@@ -160,14 +196,29 @@ def fold_batch(job: FoldJob) -> BlobRef:
     """
     task = plan_task(job.terms, job.spec.sum_index)
     partial = None if job.partial is None else job.blobs.view(job.partial.key, job.partial.digest)
-    folded = task.mechanism.fold(task.sum_plan, partial, _contributions(job, task))
+    folded = task.mechanism.fold(task.sum_plan, partial, _after(partial, _contributions(job, task)))
     return _write(job, "partials", folded)
 
 
-def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[tuple[Route, memoryview]]:
-    for client_id, blob in job.contributions:
-        body = blob.view() if isinstance(blob, BodyByValue) else job.blobs.view(blob.key, blob.digest)
-        yield task.route(job.spec, client_id), body[task.ticket_bytes :]
+def _after(partial: memoryview | None, contributions: Iterator[Contributed]) -> Iterator[Contributed]:
+    """Yield the contributions; a fold takes the first one when it has read the partial sum."""
+    forget_pages(partial)
+    yield from contributions
+
+
+def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[Contributed]:
+    """Read one contribution after the other into the same buffer: each is valid until the next one is taken."""
+    buffer = memoryview(bytearray())
+    for client_id, stored in job.contributions:
+        route = task.route(job.spec, client_id)
+        if isinstance(stored, BodyByValue):
+            body = stored.view()
+        else:
+            length = task.upload_bytes(route)
+            if len(buffer) < length:
+                buffer = memoryview(mmap.mmap(-1, length))  # given back to the system at the end, as heap may not be
+            body = stored.read(job.blobs, buffer[:length])
+        yield route, body[task.ticket_bytes :]
         crash_point("worker.folding")
 
 
@@ -212,20 +263,21 @@ def release_sum(job: ReleaseJob) -> Released:
             corrections = (job.blobs.view(blob.key, blob.digest) for blob in job.corrections)
             partial = task.mechanism.merge(task.sum_plan, chain((partial,), corrections))
         aggregate = task.mechanism.release(task.sum_plan, partial)
-    released = _write(job, "aggregates", aggregate)
+    released, length = _write(job, "aggregates", aggregate), len(aggregate)
     if not job.absorb:
-        return Released(released, len(aggregate), None, (), {}, is_done=False, bad_shares=bad_shares)
+        return Released(released, length, None, (), {}, is_done=False, bad_shares=bad_shares)
     if job.state is None:
         state = task.recipe.initial_state(job.task_seed)
     else:
         number, blob = job.state
         state = task.recipe.decode_state(number, bytes(job.blobs.view(blob.key, blob.digest)))
-    total = task.mechanism.open(task.sum_plan, aggregate, job.survivors, None)
-    after = task.recipe.absorb(state, job.spec, total, job.survivors)
+    del partial, aggregate
+    after = _absorbed(task, job, state, released)
+    del state
     recipe = task.recipe
     return Released(
         aggregate=released,
-        aggregate_bytes=len(aggregate),
+        aggregate_bytes=length,
         state=_stored(job, "snapshots", recipe.encode_state(after)),
         views=tuple(
             _stored(job, "views", recipe.encode_view(recipe.view(after, device_group), device_group), device_group)
@@ -237,6 +289,24 @@ def release_sum(job: ReleaseJob) -> Released:
         bad_shares=bad_shares,
         wrong_members=wrong_members,
     )
+
+
+def _absorbed(task: TaskPlan, job: ReleaseJob, state: ModelState, released: BlobRef) -> ModelState:
+    """Return the state after the released sum, which is opened in parts if mechanism and recipe can do that.
+
+    The aggregate is mapped from its blob, so that of its bytes only those in use take memory.
+    """
+    how, recipe, plan, survivors = task.mechanism, task.recipe, task.sum_plan, job.survivors
+    aggregate = job.blobs.view(released.key, released.digest)
+    if isinstance(how, OpensByParts) and isinstance(recipe, AbsorbsByParts):
+
+        def part(start: int, stop: int) -> NDArray[np.float64]:
+            values = how.open_part(plan, aggregate, survivors, start, stop)
+            forget_pages(aggregate)
+            return values
+
+        return recipe.absorb_parts(state, job.spec, part, survivors)
+    return recipe.absorb(state, job.spec, how.open(plan, aggregate, survivors, None), survivors)
 
 
 def _stored(job: ReleaseJob, kind: str, body: bytes, *parts: int) -> StoredState:

@@ -34,6 +34,7 @@ from aggregator_service.logs import fields
 from aggregator_service.settings import SPLIT_BYTES
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.tasks.plans import plan_task
+from protocols.sums.base import folds_slowly
 from protocols.sums.masked.server import BadShare
 
 __all__ = ["SplitJobs", "split_fold"]
@@ -42,6 +43,8 @@ _LOG = logging.getLogger(__name__)
 
 _MIN_PARTIALS_PER_PART: Final = 4
 """A part reads at least this many times the bytes of its partial sum, which is written, read and added once more."""
+_MIN_PARTIALS_OF_SLOW_PART: Final = 2
+"""The same for plans that fold slowly: the work on a contribution is many times that of reading it."""
 
 Outcome = TypeVar("Outcome")
 
@@ -107,7 +110,8 @@ def split_fold(job: FoldJob, workers: int, split_bytes: int) -> tuple[FoldJob, .
         return (job,)
     task = plan_task(job.terms, job.spec.sum_index)
     read = sum(task.contribution_bytes(job.spec, client_id) for client_id, _ in job.contributions)
-    parts = min(workers, count, read // max(split_bytes, _MIN_PARTIALS_PER_PART * task.sum_plan.partial_bytes))
+    partials = _MIN_PARTIALS_OF_SLOW_PART if folds_slowly(task.sum_plan) else _MIN_PARTIALS_PER_PART
+    parts = min(workers, count, read // max(split_bytes, partials * task.sum_plan.partial_bytes))
     if parts < 2:
         return (job,)
     edges = pairwise(count * part // parts for part in range(parts + 1))

@@ -13,6 +13,7 @@ from protocols.sums.base import Buffer
 from protocols.sums.masked import server
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.packing import Ring
 from protocols.sums.masked.roster import open_roster
 from protocols.sums.masked.server import BadShare
 
@@ -42,8 +43,11 @@ class Masks:
     def remove_from(self, partial: Buffer) -> tuple[bytes, tuple[BadShare, ...]]:
         """Return the partial sum without masks, and the wrong shares; raises as `server.unmask`."""
         roster = open_roster(self.context, self.roster)
-        found = server.unmask(roster, self.shares, self.survivors, self.replies, self.threads)
-        return MASKED.correct(self.context.plan, partial, found.correction), found.bad_shares
+
+        def add_to(sums: Ring) -> tuple[BadShare, ...]:
+            return server.unmask(roster, self.shares, self.survivors, self.replies, self.threads, sums).bad_shares
+
+        return MASKED.correct_in_place(self.context.plan, partial, add_to)
 
     def split(self, workers: int, least_bytes: int, threads: int) -> tuple[SomeMasks, ...]:
         """Split the masks into at most `workers` parts, each with the shares of its owners only and with `threads`.
@@ -75,5 +79,9 @@ class SomeMasks:
     def correction(self) -> tuple[bytes, tuple[BadShare, ...]]:
         """Return the correction that removes these masks, a partial sum of no contributions, and the wrong shares."""
         roster = open_roster(self.context, self.roster)
-        found = server.unmask_shares(roster, self.sharers, self.survivors, self.held, self.threads)
-        return MASKED.correct(self.context.plan, None, found.correction), found.bad_shares
+
+        def add_to(sums: Ring) -> tuple[BadShare, ...]:
+            found = server.unmask_shares(roster, self.sharers, self.survivors, self.held, self.threads, sums)
+            return found.bad_shares
+
+        return MASKED.correct_in_place(self.context.plan, None, add_to)

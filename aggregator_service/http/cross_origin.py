@@ -31,6 +31,7 @@ _SENT: Final = (
     "X-Request-ID",
 )
 _READ: Final = (
+    "Accept-Patch",
     "Accept-Signature",
     "Allow",
     "Content-Digest",
@@ -41,6 +42,7 @@ _READ: Final = (
     "Retry-After",
     "Upload-Complete",
     "Upload-Length",
+    "Upload-Limit",
     "Upload-Offset",
     "X-Request-ID",
 )

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Final
+from typing import Final, cast
 
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import REFUSAL, verify_request
+from aggregator_service.http.etags import JSON_CACHING, TaggedJson, not_modified
 from aggregator_service.http.fast_polls import BEARER, plain_headers
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
@@ -45,18 +46,24 @@ class FastAnswers:
             await self._app(scope, receive, send)
             return
         path = _PATH.fullmatch(scope["path"].removeprefix(scope.get("root_path", "")))
-        body = None if path is None else _answer(scope["app"].state.services, scope, path[1], path[2] is not None)
-        if path is None or body is None:
+        found = None if path is None else _answer(scope["app"].state.services, scope, path[1], path[2] is not None)
+        if path is None or found is None:
             await self._app(scope, receive, send)
             return
         scope["route"], scope["path_params"] = (self._ledger if path[2] else self._task), {"task": path[1]}
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        answer, known = found
+        headers = [(b"etag", answer.etag.encode()), (b"cache-control", JSON_CACHING.encode())]
+        if not_modified(known, answer.etag):
+            await send({"type": "http.response.start", "status": 304, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send({"type": "http.response.body", "body": answer.body})
 
 
-def _answer(services: Services, scope: Scope, task_id: str, ledger: bool) -> bytes | None:
-    """Return the body of the answer, or None if the route has to answer."""
+def _answer(services: Services, scope: Scope, task_id: str, ledger: bool) -> tuple[TaggedJson, str | None] | None:
+    """Return the answer and the value of If-None-Match; None if the route has to answer."""
     try:
         headers = plain_headers(scope)
         if headers is None or not services.alone:  # another server's commits are noticed up to a second later
@@ -65,10 +72,12 @@ def _answer(services: Services, scope: Scope, task_id: str, ledger: bool) -> byt
         client = services.task_cache.client(token_hash)
         if client is None or client.task_id != task_id:
             return None
-        body = services.task_cache.answer(task_id, ledger_answer(client.client_id) if ledger else TASK_ANSWER)
-        if body is not None:
-            verify_request(services, scope, client, token_hash)
-        return body
+        found = services.task_cache.answer(task_id, ledger_answer(client.client_id) if ledger else TASK_ANSWER)
+        if found is None:
+            return None
+        verify_request(services, scope, client, token_hash)
+        known = headers.get(b"if-none-match")
+        return cast(TaggedJson, found), None if known is None else known.decode("latin-1")
     except Problem as refusal:
         scope[REFUSAL] = refusal
     except Exception:  # no response has been started, so the route can still answer

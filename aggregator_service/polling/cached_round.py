@@ -75,8 +75,8 @@ class CachedRound:
         self.task_id, self.version = task.id, task.version
         self._task, self._data = task, data
         self._etags: dict[ClientRoundStatus, str] = {}
-        self._route_lengths: dict[Route, int] = {}
-        self._client_lengths: dict[str, int] = {}
+        self._route_lengths: dict[Route, tuple[Route, int]] = {}
+        self._of_clients: dict[str, tuple[Route, int]] = {}
 
     @property
     def has_round(self) -> bool:
@@ -99,7 +99,7 @@ class CachedRound:
             expected=data.prerequisite is not None and client_id in data.clients[data.prerequisite],
             delivered=data.awaited is not None and client_id in data.clients[data.awaited],
             contributed=client_id in data.clients["contribute"],
-            contribution_bytes=self._contribution_bytes(data, client_id) if in_cohort else None,
+            contribution_bytes=self._route_and_length(data, client_id)[1] if in_cohort else None,
         )
 
     def awaited_contribution(self, number: int, client_id: str) -> AwaitedContribution | None:
@@ -109,22 +109,22 @@ class CachedRound:
             return None
         if not self.status(client_id).is_awaited:
             return None
-        route = data.plan.route(data.spec, client_id)
-        return AwaitedContribution(data.row, data.plan, route, self._contribution_bytes(data, client_id))
+        route, length = self._route_and_length(data, client_id)
+        return AwaitedContribution(data.row, data.plan, route, length)
 
     def reuse_lengths(self, older: CachedRound) -> None:
         """Take over the contribution lengths that were computed for the same round."""
         if self._data is not None and older._data is not None and self._data.row.id == older._data.row.id:
-            self._route_lengths, self._client_lengths = older._route_lengths, older._client_lengths
+            self._route_lengths, self._of_clients = older._route_lengths, older._of_clients
 
-    def _contribution_bytes(self, data: _RoundData, client_id: str) -> int:
-        """Length of a client's contribution: the route is computed once a client, the length once a route."""
-        found = self._client_lengths.get(client_id)
+    def _route_and_length(self, data: _RoundData, client_id: str) -> tuple[Route, int]:
+        """A client's route and the length of its contribution. Equal routes are one object, computed once a client."""
+        found = self._of_clients.get(client_id)
         if found is None:
             route = data.plan.route(data.spec, client_id)
             if route not in self._route_lengths:
-                self._route_lengths[route] = data.plan.upload_bytes(route)
-            found = self._client_lengths[client_id] = self._route_lengths[route]
+                self._route_lengths[route] = route, data.plan.upload_bytes(route)
+            found = self._of_clients[client_id] = self._route_lengths[route]
         return found
 
     def etag(self, status: ClientRoundStatus) -> str:

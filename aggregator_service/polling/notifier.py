@@ -28,6 +28,8 @@ __all__ = ["Notifier"]
 
 _LOG = logging.getLogger(__name__)
 Found = TypeVar("Found")
+_APPLYING_SECONDS: float = 0.05
+"""Time in which a commit of this process is applied to the task cache."""
 _Topic = tuple[str, str]
 """Task id and topic."""
 
@@ -137,6 +139,8 @@ class Notifier:
             except Exception:
                 _LOG.exception("failed to read the versions of tasks; trying again in %g s", self._recheck)
                 continue
+            if self._task_cache.is_behind(versions):
+                await asyncio.sleep(_APPLYING_SECONDS)
             self._task_cache.confirm(versions, mark)  # first, so that those who wake read no outdated cache
             for task_id, version in versions.items():
                 self._wake_if_changed(task_id, version)

@@ -50,9 +50,9 @@ class _CachedTask:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The bytes of an answer, good until `expires_at` at the latest. changes: see `Mark`."""
+    """An answer, good until `expires_at` at the latest. changes: see `Mark`."""
 
-    body: bytes
+    content: object
     changes: int
     expires_at: float
 
@@ -128,15 +128,15 @@ class TaskCache:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def answer(self, task_id: str, name: str) -> bytes | None:
-        """Return the bytes of an answer about a task; None unless they are cached, valid and recent."""
+    def answer(self, task_id: str, name: str) -> object | None:
+        """Return the answer about a task that `keep_answer` was given; None unless it is cached, valid and recent."""
         cached = self._valid_task(task_id)
         found = None if cached is None else cached.answers.get(name)
         if found is None or found.changes != self._changes or self._monotonic() > found.expires_at:
             return None
-        return found.body
+        return found.content
 
-    def keep_answer(self, mark: Mark, task_id: str, name: str, body: bytes, seconds: float) -> None:
+    def keep_answer(self, mark: Mark, task_id: str, name: str, content: object, seconds: float) -> None:
         """Cache an answer about a task that was read after `mark` was taken, for at most so many seconds.
 
         Does nothing when anything was committed here since, except deliveries, and while the task is not cached.
@@ -147,7 +147,7 @@ class TaskCache:
                 return
             if len(cached.answers) >= _MOST_ANSWERS:
                 cached.answers.clear()
-            cached.answers[name] = _Answer(body, mark.changes, mark.at + seconds)
+            cached.answers[name] = _Answer(content, mark.changes, mark.at + seconds)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 
@@ -258,6 +258,16 @@ class TaskCache:
             for task_id in [one for one, cached in self._tasks.items() if now - cached.used_at > _UNUSED_SECONDS]:
                 self._remove(task_id)
             return list(self._tasks)
+
+    def is_behind(self, versions: Mapping[str, int]) -> bool:
+        """Whether a query found a later version of a cached task than the cache has.
+
+        A transaction of this process may be committed and not applied here yet: wait a moment before `confirm`.
+        """
+        with self._lock:
+            return any(
+                task_id in versions and versions[task_id] > cached.version for task_id, cached in self._tasks.items()
+            )
 
     def confirm(self, versions: Mapping[str, int], mark: Mark) -> None:
         """Compare the cache with the versions that a query found; `mark` was taken before the query."""

@@ -8,7 +8,7 @@ is kept between two actions. The `RoundEngine` (`engine.py`) calls both for each
 | none active | open the next round | enough members can contribute |
 | advertising, sharing, collecting, confirming | end the stage | all clients have sent, or at the deadline |
 | confirming, unmasking, folding | fold a batch | any contribution is not folded |
-| collecting | fold a batch | enough contributions for a whole batch are not folded |
+| collecting | fold a batch | enough contributions for a whole batch are not folded; a few, where adding takes long |
 | folding | release the sum, or hand it to the key holder | every contribution is folded |
 | decrypting | fail the round | the key holder has not answered by the deadline |
 | unmasking | remove the masks, release the sum | every contribution is folded; all replies, or at the deadline |
@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
-from aggregator_service.compute.jobs import BlobRef, BodyByValue, FoldJob, Released, ReleaseJob
+from aggregator_service.compute.jobs import BlobRef, BodyByValue, FoldJob, Released, ReleaseJob, StoredBody
 from aggregator_service.compute.oneshot_unmasking import OneshotMasks, SumUnopenedError
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.unmasking import Masks
@@ -53,6 +53,7 @@ from aggregator_service.rounds.transactions import (
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import (
+    Unfolded,
     last_round,
     lock_round_exclusive,
     lock_task,
@@ -63,14 +64,21 @@ from aggregator_service.storage.rounds import (
 )
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.small_bodies import is_small, small_bodies
-from aggregator_service.tasks.plans import TaskTerms, round_spec, row_terms
+from aggregator_service.tasks.plans import TaskTerms, plan_task, round_spec, row_terms
 from protocols.errors import AtFaultError, ThresholdError
 from protocols.messages.stages import RoundState
+from protocols.sums.base import SumPlan, folds_slowly
 
 __all__ = ["ActiveRound", "RoundAdvancer"]
 
 _LOG = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 3600.0
+_EARLY_PART: Final = 8
+"""Where adding contributions takes long, a fold begins while the round collects with this part of a whole batch, if
+that is as much as a worker's part of a split fold. A fold reads, writes and merges partial sums once, which takes as
+long as adding three or four seeded CKKS contributions: much smaller batches would mostly do that. When contributions
+arrive faster than they are folded, batches grow by themselves.
+"""
 _LOST_RACE_SECONDS: Final = 0.1
 _AFTER_STAGE: Final[Mapping[str, CrashPoint]] = {
     RoundState.ADVERTISING: "stage.advertising-ended",
@@ -95,7 +103,7 @@ class ActiveRound:
     opened_by_anyone: bool
     round: RoundRow
     missing: int
-    batch: tuple[tuple[str, BlobRef | BodyByValue], ...]
+    batch: tuple[tuple[str, StoredBody | BodyByValue], ...]
 
     @property
     def masked(self) -> bool:
@@ -109,18 +117,19 @@ class ActiveRound:
         return BlobRef(key, digest) if key is not None and digest is not None else None
 
 
-def _with_bodies(
-    session: Session, batch: Sequence[tuple[str, str | None, str]]
-) -> tuple[tuple[str, BlobRef | BodyByValue], ...]:
+def _with_bodies(session: Session, batch: Sequence[Unfolded]) -> tuple[tuple[str, StoredBody | BodyByValue], ...]:
     """Return client ids with the bytes of small bodies, and with references to blobs.
 
     A small body that is missing becomes a reference, with which the fold finds that the storage is damaged.
     """
-    bodies = small_bodies(session, [key for _, key, _ in batch if key is not None and is_small(key)])
-    return tuple(
-        (client, BodyByValue(bodies[key], digest) if key in bodies else BlobRef(key or "", digest))
-        for client, key, digest in batch
-    )
+    keys = [row.blob_key for row in batch if row.blob_key is not None]
+    bodies = small_bodies(session, [key for key in keys if is_small(key)])
+    return tuple((row.client_id, _stored(row, bodies)) for row in batch)
+
+
+def _stored(row: Unfolded, bodies: Mapping[str, bytes]) -> StoredBody | BodyByValue:
+    key = row.blob_key or ""
+    return BodyByValue(bodies[key], row.digest) if key in bodies else StoredBody(key, row.digest, row.tag)
 
 
 class RoundAdvancer:
@@ -170,9 +179,10 @@ class RoundAdvancer:
             task = session.get_one(TaskRow, task_id)
             newest = last_round(session, task_id)
             if newest is not None and newest.state in ACTIVE:
-                batch = _with_bodies(session, self._next_batch(session, newest))
+                terms = row_terms(task)
+                batch = _with_bodies(session, self._next_batch(session, terms, newest))
                 return ActiveRound(
-                    terms=row_terms(task),
+                    terms=terms,
                     task_seed=task.seed,
                     opened_by_anyone=task.opened_by == "anyone",
                     round=newest,
@@ -189,11 +199,20 @@ class RoundAdvancer:
         crash_point("round.opened")
         return 0.0
 
-    def _next_batch(self, session: Session, round_: RoundRow) -> Sequence[tuple[str, str | None, str]]:
-        """Contributions to fold next; while the round is collecting, none until there are enough for a whole batch."""
-        if round_.state == RoundState.COLLECTING and unfolded_count(session, round_.id) < self._limit:
-            return ()
+    def _next_batch(self, session: Session, terms: TaskTerms, round_: RoundRow) -> Sequence[Unfolded]:
+        """Contributions to fold next; while the round is collecting, none until there are enough to begin."""
+        if round_.state == RoundState.COLLECTING:
+            enough = self._enough(plan_task(terms, round_.sum_index).sum_plan)
+            if unfolded_count(session, round_.id) < enough:
+                return ()
         return unfolded(session, round_.id, self._limit)
+
+    def _enough(self, plan: SumPlan) -> int:
+        """Fewest contributions for a fold while the round collects."""
+        if not folds_slowly(plan):
+            return self._limit
+        long_enough = 2 * self._jobs.split_bytes // plan.partial_bytes  # a contribution is half of a sum, or as long
+        return min(self._batch, max(1, self._batch // _EARLY_PART, long_enough)) * self._jobs.workers.width
 
     @property
     def _limit(self) -> int:
@@ -201,12 +220,12 @@ class RoundAdvancer:
         return self._batch * self._jobs.workers.width
 
     async def _wait_for_clients(self, active: ActiveRound) -> float:
-        """End the stage when no client is missing or at the deadline; until then, fold whole batches."""
+        """End the stage when no client is missing or at the deadline; until then, fold what there is to fold."""
         left = active.round.deadline - self._clock.now()
         if active.missing == 0 or left <= 0:
             await run_in_threadpool(self._end_stage, active)
             return 0.0
-        if len(active.batch) >= self._limit or (active.batch and active.round.state == RoundState.CONFIRMING):
+        if active.batch:
             return await self._fold(active)
         return left
 

@@ -367,7 +367,8 @@ def _delete_messages(session: Session, round_: RoundRow) -> None:
     for key in session.scalars(select(ContributionRow.blob_key).where(in_round, ContributionRow.blob_key.is_not(None))):
         if key is not None and not is_small(key):
             discard(session, key)
-    session.execute(update(ContributionRow).where(in_round).values(blob_key=None), execution_options=_UNSYNCHRONISED)
+    unnamed = update(ContributionRow).where(in_round).values(blob_key=None, tag=None)
+    session.execute(unnamed, execution_options=_UNSYNCHRONISED)
     round_.unfinished = drop_chunks(session, round_.id)
     discard(session, round_.partial_key)
     round_.partial_key = round_.partial_digest = None

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from typing import Final
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.digests import content_digest, content_length, repr_digest
 from aggregator_service.http.media_types import check_media_type
 from aggregator_service.problems import Problem
-from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded
+from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded, receipt_response
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ContributionRow, RoundRow
@@ -27,13 +27,12 @@ from aggregator_service.uploads.insert_contribution import same_or_conflict
 from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
 from aggregator_service.uploads.receive import stream_body
 from protocols.messages import UploadReceipt
-from protocols.messages.media_types import CONTRIBUTION, OCTETS
+from protocols.messages.media_types import CONTRIBUTION, OCTETS, PARTIAL_UPLOAD
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}/contributions", tags=["contributions"])
 
-PARTIAL_UPLOAD: Final = "application/partial-upload"
 _BODIES_AT_ONCE: Final = 8
 """Concurrent uploads of one client: a retry need not wait until the server drops the broken connection."""
 _REFUSALS: Final = (
@@ -54,10 +53,32 @@ _OF_ENCRYPTED_TASKS: Final = {
     "Round-Key": "Rounds with a key of their own: the SHA-256 of the key document, hex.",
 }
 _RECEIPT: Final = {"model": UploadReceipt, "description": "The same contribution was stored before."}
+_COMPLETE: Final = {
+    "Upload-Complete": {"description": "?1 when the contribution is stored.", "schema": {"type": "string"}}
+}
+_OFFSET: Final = {"Upload-Offset": {"description": "Bytes stored and verified.", "schema": {"type": "integer"}}}
+_LIMIT: Final = {
+    "Upload-Limit": {
+        "description": "max-size and min-size: the length of the contribution; min-append-size: shortest chunk but the "
+        "last one; max-age: seconds until the round takes no more contributions.",
+        "schema": {"type": "string"},
+    }
+}
 
 
-def _acknowledge(outcome: UploadOutcome) -> JSONResponse:
-    return JSONResponse(outcome.receipt.model_dump(mode="json"), 201 if isinstance(outcome, Stored) else 200)
+def _acknowledge(outcome: UploadOutcome, *, chunk: bool = False) -> Response:
+    response = receipt_response(outcome.receipt, 201 if isinstance(outcome, Stored) else 200)
+    if chunk:
+        response.headers["Upload-Complete"] = "?1"
+    return response
+
+
+def _limits(services: Services, admission: Admission) -> dict[str, str]:
+    """Return the header Upload-Limit. Chunks of `min-append-size` bytes are never too many."""
+    shortest = -(-admission.length // (MOST_CHUNKS + 1))
+    seconds = max(0, int(admission.round.deadline - services.clock.now()))
+    sizes = f"max-size={admission.length}, min-size={admission.length}, min-append-size={shortest}"
+    return {"Upload-Limit": f"{sizes}, max-age={seconds}"}
 
 
 @router.put(
@@ -108,9 +129,10 @@ async def put(
         204: {
             "description": "Where the upload continues.",
             "headers": {
-                "Upload-Offset": {"description": "Bytes stored and verified.", "schema": {"type": "integer"}},
+                **_OFFSET,
                 "Upload-Length": {"description": "Bytes of the contribution.", "schema": {"type": "integer"}},
-                "Upload-Complete": {"description": "?1 when the contribution is stored.", "schema": {"type": "string"}},
+                **_COMPLETE,
+                **_LIMIT,
             },
         },
         **guarded("not-in-cohort"),
@@ -119,13 +141,14 @@ async def put(
 async def head(
     services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, client: ClientId
 ) -> Response:
-    """Return the state of an upload in the headers Upload-Offset, Upload-Complete and Upload-Length."""
+    """Return the state of an upload in the headers Upload-Offset, Upload-Complete, Upload-Length and Upload-Limit."""
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     if admission.stored is not None:
         headers = _progress_headers(admission.stored.bytes, complete=True)
     else:
         headers = _progress_headers(admission.status[0], complete=False)
-    return Response(status_code=204, headers=headers | {"Upload-Length": str(admission.length)})
+    headers |= {"Upload-Length": str(admission.length), **_limits(services, admission)}
+    return Response(status_code=204, headers=headers)
 
 
 def _progress_headers(offset: int, *, complete: bool) -> dict[str, str]:
@@ -149,16 +172,17 @@ def _progress_headers(offset: int, *, complete: bool) -> dict[str, str]:
             "Upload-Complete": "?1 for the last chunk, ?0 for others. The last one also carries Repr-Digest.",
             "Content-Digest": "sha-256=:<base64 of the SHA-256>: of the chunk (RFC 9530)",
         },
-        {"Repr-Digest": "Of the whole contribution, required with the last chunk (RFC 9530).", **_OF_ENCRYPTED_TASKS},
+        {
+            "Repr-Digest": "Of the whole contribution, required with the last chunk (RFC 9530).",
+            "Upload-Length": "Bytes of the contribution; any other number is refused.",
+            **_OF_ENCRYPTED_TASKS,
+        },
     ),
     responses={
-        201: {"description": "The contribution is complete and stored durably."},
-        200: _RECEIPT,
-        204: {
-            "description": "The chunk is stored durably.",
-            "headers": {"Upload-Offset": {"description": "Bytes stored and verified.", "schema": {"type": "integer"}}},
-        },
-        **guarded(*_REFUSALS, "offset-mismatch", "unsupported-media-type"),
+        201: {"description": "The contribution is complete and stored durably.", "headers": _COMPLETE},
+        200: {**_RECEIPT, "headers": _COMPLETE},
+        204: {"description": "The chunk is stored durably.", "headers": {**_OFFSET, **_COMPLETE}},
+        **guarded(*_REFUSALS, "inconsistent-length", "offset-mismatch", "unsupported-media-type"),
     },
 )
 async def patch(
@@ -171,7 +195,8 @@ async def patch(
 ) -> Response:
     """Upload the next chunk. After an interruption, ask with HEAD where the upload continues."""
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != PARTIAL_UPLOAD:
-        raise Problem("unsupported-media-type", f"chunks have the media type {PARTIAL_UPLOAD}")
+        accepted = {"Accept-Patch": PARTIAL_UPLOAD}
+        raise Problem("unsupported-media-type", f"chunks have the media type {PARTIAL_UPLOAD}", headers=accepted)
     last = _is_last(request)
     whole = repr_digest(request) if last else ""
     digest = content_digest(request)
@@ -179,7 +204,8 @@ async def patch(
     admission.check_round_key(request.headers.get("round-key"))
     admission = with_attestation(admission, request)
     if admission.stored is not None:
-        return _acknowledge(AlreadyStored(_answer_complete(admission.round, admission.stored, last, whole)))
+        receipt = _answer_complete(request, admission.round, admission.stored, last, whole)
+        return _acknowledge(AlreadyStored(receipt), chunk=True)
     admission.refuse_late(services.clock.now())
     chunk = _announced_chunk(services, request, admission, last, digest)
     with _limit_uploads(request, client):
@@ -189,18 +215,28 @@ async def patch(
             await run_in_threadpool(body.persist)
     try:
         if last:
-            return _acknowledge(await complete_upload(services, admission, chunk, whole))
+            return _acknowledge(await complete_upload(services, admission, chunk, whole), chunk=True)
         await run_in_threadpool(store_chunk, services, admission, chunk)
     except UploadChangedError:
         admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
-        return _acknowledge(AlreadyStored(_answer_overtaken(request, admission, services.clock.now(), last, whole)))
+        receipt = _answer_overtaken(request, admission, services.clock.now(), last, whole)
+        return _acknowledge(AlreadyStored(receipt), chunk=True)
     return Response(status_code=204, headers=_progress_headers(chunk.offset + chunk.length, complete=False))
 
 
 def _announced_chunk(services: Services, request: Request, admission: Admission, last: bool, digest: str) -> Chunk:
     """Return the chunk that the headers announce; raise `Problem` if it does not continue the upload."""
+    stated = request.headers.get("upload-length")
+    if stated is not None and stated != str(admission.length):
+        expected = admission.length
+        raise Problem("inconsistent-length", f"the contribution has {expected} bytes", expected_bytes=expected)
     offset = _check_offset(request, admission)
-    length = content_length(request, most=admission.length - offset)
+    try:
+        length = content_length(request, most=admission.length - offset)
+    except Problem as problem:
+        if problem.slug == "body-too-long":
+            problem.headers |= _limits(services, admission)
+        raise
     if last and offset + length != admission.length:
         expected = admission.length
         raise Problem("body-too-short", f"the contribution must have exactly {expected} bytes", expected_bytes=expected)
@@ -210,18 +246,21 @@ def _announced_chunk(services: Services, request: Request, admission: Admission,
     return Chunk(path, offset, length, digest)
 
 
-def _answer_complete(round_: RoundRow, stored: ContributionRow, last: bool, whole: str) -> UploadReceipt:
+def _answer_complete(
+    request: Request, round_: RoundRow, stored: ContributionRow, last: bool, whole: str
+) -> UploadReceipt:
     """Answer a chunk of a complete upload: the receipt for the last chunk, `Problem` offset-mismatch for others."""
     if not last:
         headers = _progress_headers(stored.bytes, complete=True)
-        raise Problem("offset-mismatch", "the upload is complete", headers=headers, **{"expected-offset": stored.bytes})
+        offsets = {"expected-offset": stored.bytes, "provided-offset": _stated_offset(request)}
+        raise Problem("offset-mismatch", "the upload is complete", headers=headers, **offsets)
     return same_or_conflict(round_, stored, whole)
 
 
 def _answer_overtaken(request: Request, admission: Admission, now: float, last: bool, whole: str) -> UploadReceipt:
     """Answer a chunk whose upload was changed by another request meanwhile: the receipt, or a `Problem`."""
     if admission.stored is not None:
-        return _answer_complete(admission.round, admission.stored, last, whole)
+        return _answer_complete(request, admission.round, admission.stored, last, whole)
     admission.refuse_late(now)
     _check_offset(request, admission)
     raise Problem("conflict", "another request changed the upload; ask with HEAD where it continues")
@@ -235,17 +274,22 @@ def _is_last(request: Request) -> bool:
 
 
 def _check_offset(request: Request, admission: Admission) -> int:
-    given, stored = request.headers.get("upload-offset", ""), admission.status[0]
-    if not given.isascii() or not given.isdigit() or len(given) > 18:
-        raise Problem("bad-request", "Upload-Offset must be a number of bytes")
-    if int(given) != stored:
+    given, stored = _stated_offset(request), admission.status[0]
+    if given != stored:
         raise Problem(
             "offset-mismatch",
             f"the upload has {stored} bytes; continue there",
             headers=_progress_headers(stored, complete=False),
-            **{"expected-offset": stored, "provided-offset": int(given)},
+            **{"expected-offset": stored, "provided-offset": given},
         )
     return stored
+
+
+def _stated_offset(request: Request) -> int:
+    given = request.headers.get("upload-offset", "")
+    if not given.isascii() or not given.isdigit() or len(given) > 15:  # of RFC 9651: an Integer has 15 digits
+        raise Problem("bad-request", "Upload-Offset must be a number of bytes")
+    return int(given)
 
 
 @contextmanager

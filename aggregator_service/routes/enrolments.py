@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Final, cast
 
 from fastapi import APIRouter, Header, Request, Response
+from fastapi.routing import APIRoute
 from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
 
@@ -17,7 +19,7 @@ from aggregator_service.tasks.members import enrol, invited_task
 from aggregator_service.tasks.tasks import task_view
 from protocols.messages import Enrolment, EnrolmentRequest, TaskView
 
-__all__ = ["router"]
+__all__ = ["ENROLMENT", "create_directly", "router"]
 
 router = APIRouter(prefix="/v1/enrolments", tags=["enrolment"])
 
@@ -73,19 +75,40 @@ def preview(
 )
 async def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
     """Register an Ed25519 identity key and an X25519 mailbox key. The token is shown only in this response."""
-    address = client_address(http.scope)
+    enrolment, is_new = await _enrol(services, client_address(http.scope), request)
+    response.status_code = 201 if is_new else 200
+    return enrolment
+
+
+ENROLMENT: Final = cast(APIRoute, router.routes[-1])
+"""The route of `create`."""
+
+
+async def create_directly(services: Services, http: Request, _path: dict[str, str]) -> Response | None:
+    """Answer an enrolment as `create` does; None where FastAPI has to say what is wrong with the body."""
+    if http.headers.get("content-type") != "application/json":
+        return None
+    try:
+        request = EnrolmentRequest.model_validate(json.loads(await http.body()))
+    except (ValueError, RecursionError):
+        return None
+    enrolment, is_new = await _enrol(services, client_address(http.scope), request)
+    body = enrolment.model_dump_json().encode()
+    return Response(body, 201 if is_new else 200, media_type="application/json")
+
+
+async def _enrol(services: Services, address: str, request: EnrolmentRequest) -> tuple[Enrolment, bool]:
+    """Enrol a client; return the enrolment and whether the client is new. address: the client's, for the limits."""
     services.limits.attempt(address)  # before a transaction is opened
     if check_enrolment(request):
         first = await _enrol_first(services, request)
         if first is not None:
-            return first
+            return first, True
     try:
-        enrolment, is_new = await run_in_threadpool(_enrol, services, request)
+        return await run_in_threadpool(_enrol_otherwise, services, request)
     except Problem:
         services.limits.failure(address)
         raise
-    response.status_code = 201 if is_new else 200
-    return enrolment
 
 
 async def _enrol_first(services: Services, request: EnrolmentRequest) -> Enrolment | None:
@@ -102,5 +125,5 @@ async def _enrol_first(services: Services, request: EnrolmentRequest) -> Enrolme
     return first.enrolment
 
 
-def _enrol(services: Services, request: EnrolmentRequest) -> tuple[Enrolment, bool]:
+def _enrol_otherwise(services: Services, request: EnrolmentRequest) -> tuple[Enrolment, bool]:
     return services.database.transact(lambda session: enrol(session, request, services.clock.now()))

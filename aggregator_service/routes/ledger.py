@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Final, cast
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from fastapi.routing import APIRoute
 
 from aggregator_service.http.authentication import PrincipalOf, ReaderOnly, member_of, task_of
+from aggregator_service.http.etags import TAGGED, TaggedJson
 from aggregator_service.http.fast_answers import ledger_answer
-from aggregator_service.routes.common import TaskId, guarded
+from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
 from aggregator_service.services import ServicesOf
 from aggregator_service.tasks.ledger import client_ledger, task_ledger
 from protocols.messages import LedgerPage
@@ -33,19 +34,29 @@ def of_task(
         return task_ledger(session, task_of(session, principal, task), after, limit)
 
 
-@router.get("/members/me/ledger", summary="List the sums that contain one's data", responses=guarded())
+@router.get(
+    "/members/me/ledger",
+    summary="List the sums that contain one's data",
+    response_model=LedgerPage,
+    responses={**TAGGED, **guarded()},
+)
 def of_client(
-    services: ServicesOf, principal: PrincipalOf, task: TaskId, after: After = 0, limit: Limit = _LIMIT
-) -> LedgerPage:
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    after: After = 0,
+    limit: Limit = _LIMIT,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
     """Return the released sums that include the client's contributions, with the digest of each contribution."""
     member = member_of(principal, task)
     mark = services.task_cache.mark()
     with services.database.read() as session:
         page = client_ledger(session, task_of(session, principal, task), member.client_id, after, limit)
+    answer = TaggedJson(page.model_dump_json().encode())
     if services.alone and (after, limit) == (0, _LIMIT):
-        body = page.model_dump_json().encode()
-        services.task_cache.keep_answer(mark, task, ledger_answer(member.client_id), body, _KEPT_SECONDS)
-    return page
+        services.task_cache.keep_answer(mark, task, ledger_answer(member.client_id), answer, _KEPT_SECONDS)
+    return answer.response(if_none_match)
 
 
 CLIENT_LEDGER: Final = cast(APIRoute, router.routes[-1])

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from aggregator_service.problems import responses
-from protocols.messages.plans import PLANS
+from protocols.messages.plans import PLANS, OtherPlanView
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.masked.parameters import MIN_CLIENTS as FEWEST_MASKED
 from protocols.sums.oneshot.parameters import MIN_CLIENTS as FEWEST_ONESHOT
@@ -61,7 +61,7 @@ def _choices(schemas: dict[str, Any], models: Mapping[str, type[BaseModel] | Non
     """Return the schema of a name with its parameters: one of several objects, told apart by the name."""
     targets = {}
     for name, model in sorted(models.items()):
-        title = "".join(part.capitalize() for part in name.split("-"))
+        title = _title(name)
         parameters: dict[str, Any] = {"type": "object", "maxProperties": 0}
         if model is not None:
             _add_model(schemas, model, f"{title}Parameters")
@@ -77,10 +77,19 @@ def _choices(schemas: dict[str, Any], models: Mapping[str, type[BaseModel] | Non
     return _one_of(targets, "name")
 
 
+def _title(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("-"))
+
+
 def _plans(schemas: dict[str, Any]) -> dict[str, Any]:
-    for model in PLANS.values():
-        _add_model(schemas, model, model.__name__)
-    return _one_of({name: model.__name__ for name, model in sorted(PLANS.items())}, "mechanism")
+    targets = {}
+    for name in sorted({*PLANS, *mechanisms()}):
+        model = PLANS.get(name, OtherPlanView)
+        targets[name] = model.__name__ if name in PLANS else f"{_title(name)}PlanView"
+        _add_model(schemas, model, targets[name])
+        if name not in PLANS:  # of another package, which may state more
+            schemas[targets[name]]["properties"]["mechanism"] = {"const": name}
+    return _one_of(targets, "mechanism")
 
 
 def _one_of(targets: dict[str, str], by: str) -> dict[str, Any]:

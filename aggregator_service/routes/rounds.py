@@ -22,10 +22,11 @@ from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.routes.common import (
     IfNoneMatch,
     RoundNumber,
+    StoredBody,
     TaskId,
     Wait,
     binary_response,
-    blob_response,
+    download,
     guarded,
     wait_seconds,
 )
@@ -251,7 +252,7 @@ def abort(services: ServicesOf, operator: OperatorIs, task: TaskId, number: Roun
         **guarded(),
     },
 )
-def aggregate(
+async def aggregate(
     services: ServicesOf,
     principal: PrincipalOf,
     request: Request,
@@ -260,9 +261,15 @@ def aggregate(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return the sum of a completed round; 404 before its release, and if the round failed."""
-    with services.database.read() as session:
-        task_of(session, principal, task)
-        row = _round(session, task, number)
-    if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
-        raise Problem("not-found", "the round has released no aggregate")
-    return blob_response(services, request, row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, if_none_match)
+
+    def find() -> StoredBody:
+        with services.database.read() as session:
+            task_of(session, principal, task)
+            row = _round(session, task, number)
+        if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
+            raise Problem("not-found", "the round has released no aggregate")
+        return StoredBody(row.aggregate_key, row.aggregate_digest, row.aggregate_bytes)
+
+    is_member = isinstance(principal, Enrolled) and principal.task_id == task
+    name = f"aggregate {number}" if is_member else None
+    return await download(services, request, task, name, find, if_none_match)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Principal
@@ -21,6 +21,7 @@ from aggregator_service.routes.common import (
     binary_response,
     bytes_response,
     guarded,
+    receipt_response,
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.stages import Handout
@@ -81,12 +82,12 @@ async def put(
     content_length(request)
     digest = content_digest(request)
     if admission.stored is not None:
-        return JSONResponse(same_or_conflict(admission, admission.stored, digest).model_dump(mode="json"), 200)
+        return receipt_response(same_or_conflict(admission, admission.stored, digest), 200)
     length = content_length(request, exact=admission.length)
     body = await receive_small_body(services, request, length, digest)
     binding = request.headers.get(ROUND_BINDING, "")
     outcome = await run_in_threadpool(store_message, services, admission, body, digest, binding)
-    return JSONResponse(outcome.receipt.model_dump(mode="json"), 201 if isinstance(outcome, Stored) else 200)
+    return receipt_response(outcome.receipt, 201 if isinstance(outcome, Stored) else 200)
 
 
 def _answer(

@@ -9,10 +9,11 @@ from fastapi.routing import APIRoute
 from sqlalchemy.orm import Session
 
 from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly, task_of
+from aggregator_service.http.etags import TAGGED, TaggedJson
 from aggregator_service.http.fast_answers import TASK_ANSWER
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.transactions import close_task
-from aggregator_service.routes.common import TaskId, guarded
+from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.plans import row_terms
@@ -78,17 +79,17 @@ def list_all(
         return TaskPage(tasks=[task_view(session, task, signatures, now) for task in list_tasks(session, name)])
 
 
-@router.get("/{task}", summary="Show a task", responses=guarded())
-def show(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> TaskView:
+@router.get("/{task}", summary="Show a task", response_model=TaskView, responses={**TAGGED, **guarded()})
+def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, if_none_match: IfNoneMatch = None) -> Response:
     """Return a task as operators and its members see it."""
     mark = services.task_cache.mark()
     with services.database.read() as session:
         found = task_of(session, principal, task)
         view = task_view(session, found, services.settings.signatures, services.clock.now())
+    answer = TaggedJson(view.model_dump_json().encode())
     if services.alone:
-        body = view.model_dump_json().encode()
-        services.task_cache.keep_answer(mark, task, TASK_ANSWER, body, _VIEW_SECONDS)
-    return view
+        services.task_cache.keep_answer(mark, task, TASK_ANSWER, answer, _VIEW_SECONDS)
+    return answer.response(if_none_match)
 
 
 SHOWN_TASK: Final = cast(APIRoute, router.routes[-1])

@@ -81,6 +81,12 @@ class BlobStore(Protocol):
         Raises `BlobDamagedError` when it does not exist or is too short.
         """
 
+    def read_into(self, key: str, into: memoryview) -> None:
+        """Fill `into` with the bytes of a blob, which are not verified: they can be anything.
+
+        Raises `BlobDamagedError` when it does not exist or has another length.
+        """
+
     def delete(self, *keys: str) -> None:
         """Delete blobs. Keys that do not exist are ignored."""
 

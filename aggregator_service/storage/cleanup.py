@@ -42,10 +42,11 @@ class DataDirectoryInUseError(RuntimeError):
 
 
 @contextmanager
-def own_data_directory(path: Path) -> Iterator[None]:
-    """Create the data directory and lock it for this process. The kernel releases the lock when the process ends.
+def own_data_directory(path: Path) -> Iterator[int]:
+    """Create the data directory and lock it for this process; return the descriptor of the lock.
 
-    Raises `DataDirectoryInUseError` when another process has the lock.
+    The kernel releases the lock when no process has the descriptor any more: this one, or one that inherited it. Raises
+    `DataDirectoryInUseError` when another process has the lock.
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(path / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -57,7 +58,7 @@ def own_data_directory(path: Path) -> Iterator[None]:
                 f"another server runs on {path}: give each server its own data directory (--data-dir), "
                 f"also when several share a database"
             ) from None
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -65,7 +66,7 @@ def own_data_directory(path: Path) -> Iterator[None]:
 def collect_bodies(upload_dir: Path) -> int:
     """Delete the bodies that an earlier run did not finish receiving; return their number. Call it before serving."""
     upload_dir.mkdir(parents=True, exist_ok=True)
-    bodies = list(upload_dir.iterdir())
+    bodies = [path for path in upload_dir.rglob("*") if not path.is_dir()]  # each of several processes has a directory
     for path in bodies:
         path.unlink(missing_ok=True)
     if bodies:

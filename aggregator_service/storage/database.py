@@ -15,12 +15,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, Table, bindparam, event, select, update
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Engine,
+    Executable,
+    Table,
+    bindparam,
+    event,
+    select,
+    update,
+)
+from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from aggregator_service.storage.dialects import Candidacy, dialect_of
+from aggregator_service.storage.local_channel import LocalChannel
+from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.small_bodies import delete_small_body, is_small
 
@@ -45,7 +57,7 @@ _ATTEMPTS: Final = 6
 _PAUSE: Final = 0.02
 _MAX_NOTIFICATION: Final = 3000
 _TASKS: Final = cast(Table, TaskRow.__table__)  # an ORM update takes several times as long
-_RAISE_VERSION: Final = (
+_RAISE_VERSION: Final = Prepared(
     update(_TASKS)
     .where(_TASKS.c.id == bindparam("task"))
     .values(version=_TASKS.c.version + 1)
@@ -103,11 +115,12 @@ class Database:
     """A database with sessions that read and sessions that write. Thread-safe.
 
     url: a SQLAlchemy URL; `ParameterError` unless it is of SQLite or PostgreSQL. connections: size of the pool.
-    listeners: called with the effects of each commit, in the committing thread.
+    channel: to the other API processes of this server. listeners: called with the effects of each commit, in the
+    committing thread.
     """
 
-    def __init__(self, url: str, connections: int = 16) -> None:
-        self._dialect, self._url = dialect_of(url)
+    def __init__(self, url: str, connections: int = 16, channel: LocalChannel | None = None) -> None:
+        self._dialect, self._url = dialect_of(url, channel)
         self._engine = self._dialect.create(self._url, connections)
         self._reading = self._dialect.readers(self._engine)
         self._writing = self._dialect.writers(self._engine)
@@ -142,6 +155,7 @@ class Database:
                 listener(effects)
             except Exception:
                 _LOG.exception("a listener failed after a commit")
+        self._dialect.committed(session)
 
     def transact(self, work: Callable[[Session], Result]) -> Result:
         """Call `work` in a transaction; return its result after the commit.
@@ -173,7 +187,8 @@ class Database:
     def listen(self, on_announcement: Callable[[Announcement], None]) -> Callable[[], None]:
         """Call `on_announcement` in a thread with what other processes announce; return a function that stops it.
 
-        SQLite sends nothing, and some may be lost: `polling.notifier.Notifier.watch` finds what is missing.
+        SQLite notifies only the processes of one server, and messages may be lost: `polling.notifier.Notifier.watch`
+        finds what is missing.
         """
 
         def receive(message: str) -> None:
@@ -188,7 +203,7 @@ class Database:
         return self._dialect.candidacy(self._url)
 
     def notify_progress(self, tasks: Iterable[str]) -> None:
-        """Notify the round engine of another process of progress in these tasks. SQLite sends no notifications."""
+        """Notify the round engine of another process of progress in these tasks."""
         with self.write() as session:
             for task_id in tasks:
                 self._notify(session, Announcement(task_id, (), None))
@@ -220,7 +235,10 @@ def announce(session: Session, task_id: str, *topics: str) -> int:
 
     Returns the version.
     """
-    version: int = session.connection().execute(_RAISE_VERSION, {"task": task_id}).scalar_one()
+    raised = _RAISE_VERSION.first(session, {"task": task_id})
+    if raised is None:
+        raise NoResultFound("there is no such task")
+    version: int = raised[0]
     _effects(session).announcements.append(Announcement(task_id, topics, version))
     return version
 

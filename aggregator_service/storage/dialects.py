@@ -13,6 +13,7 @@ from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
+from aggregator_service.storage.local_channel import LocalChannel
 from aggregator_service.storage.postgres import Postgres
 from aggregator_service.storage.sqlite import SQLite
 from protocols.errors import ParameterError
@@ -57,6 +58,9 @@ class Dialect(Protocol):
     def notify(self, session: Session, message: str) -> None:
         """Send `message` (at most 4,000 bytes) to the processes that listen, when the transaction is committed."""
 
+    def committed(self, session: Session) -> None:
+        """Send what `notify` was given in this session, where the database did not send it with the commit."""
+
     def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
         """Call `on_message`, in a thread of its own, with each message; return a function that stops it.
 
@@ -67,10 +71,11 @@ class Dialect(Protocol):
         """Return this process's candidacy for the leadership."""
 
 
-def dialect_of(url: str) -> tuple[Dialect, URL]:
+def dialect_of(url: str, channel: LocalChannel | None = None) -> tuple[Dialect, URL]:
     """Return the dialect of a SQLAlchemy URL, and the URL with our driver.
 
-    Raises `ParameterError` for an invalid URL and for a database that is not supported.
+    channel: to the other API processes of this server, for databases that cannot notify them. Raises
+    `ParameterError` for an invalid URL and for a database that is not supported.
     """
     try:
         parsed = make_url(url)
@@ -80,7 +85,7 @@ def dialect_of(url: str) -> tuple[Dialect, URL]:
         case "sqlite" if parsed.database in (None, "", ":memory:"):
             raise ParameterError("the SQLite database must be a file: sqlite:////path/to/file")
         case "sqlite":
-            return SQLite(), parsed
+            return SQLite(channel), parsed
         case "postgresql" | "postgres":
             return Postgres(), parsed.set(drivername="postgresql+psycopg")
         case other:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import mmap
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from aggregator_service.storage.blobs import CHUNK, BlobDamagedError, BlobsUnavailableError, check_key
+from aggregator_service.storage.file_maps import map_open_file
 
 __all__ = ["DirectoryBlobs"]
 
@@ -81,11 +81,10 @@ class DirectoryBlobs:
     def view(self, key: str, digest: str) -> memoryview:
         """See `BlobStore.view`. The mapping ends with its last reference."""
         with self._open_blob(key) as file:
-            size = os.fstat(file.fileno()).st_size
-            body = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
-        if hashlib.sha256(body).hexdigest() != digest:
-            raise BlobDamagedError(f"the blob {key} does not match its digest")
-        return body
+            # read, not mapped: mapped pages would count as memory before anyone uses them
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise BlobDamagedError(f"the blob {key} does not match its digest")
+            return map_open_file(file)
 
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
         """See `BlobStore.chunks`."""
@@ -119,6 +118,17 @@ class DirectoryBlobs:
         if len(body) < length:
             raise BlobDamagedError(f"the blob {key} has fewer than {start + length} bytes")
         return body
+
+    def read_into(self, key: str, into: memoryview) -> None:
+        """See `BlobStore.read_into`."""
+        with self._open_blob(key) as file:
+            if os.fstat(file.fileno()).st_size == len(into):
+                filled = 0
+                while step := os.preadv(file.fileno(), [into[filled:]], filled):
+                    filled += step
+                if filled == len(into):
+                    return
+        raise BlobDamagedError(f"the blob {key} does not have {len(into)} bytes")
 
     def delete(self, *keys: str) -> None:
         """See `BlobStore.delete`."""

@@ -2,12 +2,17 @@
 
 While one group is being committed, the writes that arrive wait, and the next group takes all of them. Each caller gets
 its result only after the commit, so what is acknowledged is durable, exactly as with a transaction of its own.
+
+The commit itself costs more than a write. Clients whose writes were committed together tend to send their next ones at
+the same time, so a group waits for up to 2 ms until it has as many writes as were in flight at the end of the last one.
+Writes that come one after the other never wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -21,6 +26,8 @@ __all__ = ["GroupCommit"]
 
 _MOST: Final = 64
 """Most writes of one transaction: it bounds how long a SQLite database is locked."""
+_GATHER_SECONDS: Final = 0.002
+"""Longest time that a group waits for more writes: less than a commit takes on most disks."""
 Result = TypeVar("Result")
 
 
@@ -42,6 +49,9 @@ class GroupCommit:
 
     _waiting: list[_Write] = field(default_factory=list)
     _committing: asyncio.Task[None] | None = None
+    _expected: int = 1
+    """Writes that were in flight at the end of the last commit: in its group, or waiting for the next one."""
+    _complete: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, database: Database, work: Callable[[Session], Result]) -> Result:
         """Call `work` in a transaction that it may share with others; return its result after the commit.
@@ -54,13 +64,24 @@ class GroupCommit:
         self._waiting.append(write)
         if self._committing is None:
             self._begin()
+        elif len(self._waiting) >= self._expected:
+            self._complete.set()
         return await write.future  # type: ignore[no-any-return]
 
     def _begin(self) -> None:
-        """Start to commit what waits, in the context of the request that has waited longest."""
-        self._committing = asyncio.create_task(self._commit(), context=self._waiting[0].context)
+        """Start to commit what waits, in a copy of the context of the request that has waited longest."""
+        self._committing = asyncio.create_task(self._commit(), context=self._waiting[0].context.copy())
+
+    async def _gather(self) -> None:
+        """Wait for as many writes as were in flight before."""
+        if _GATHER_SECONDS and len(self._waiting) < self._expected:
+            self._complete.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GATHER_SECONDS):
+                    await self._complete.wait()
 
     async def _commit(self) -> None:
+        await self._gather()
         group, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
         try:
             await run_in_threadpool(_commit, group)
@@ -71,6 +92,7 @@ class GroupCommit:
                 raise
         finally:
             _resolve(group)
+            self._expected = min(_MOST, len(group) + len(self._waiting))
             self._committing = None
             if self._waiting:
                 self._begin()
@@ -97,7 +119,7 @@ def _commit(group: list[_Write]) -> None:
     try:
         with group[0].database.write() as session:
             for write in group:
-                write.result = write.work(session)
+                write.result = write.context.run(write.work, session)
             ready = True
     except Exception as error:
         if not ready or group[0].database.is_transient(error):  # rolled back for certain
@@ -110,6 +132,6 @@ def _commit(group: list[_Write]) -> None:
 
 def _commit_alone(write: _Write) -> None:
     try:
-        write.result = write.database.transact(write.work)
+        write.result = write.context.run(write.database.transact, write.work)
     except Exception as error:
         write.failure = error

@@ -20,6 +20,8 @@ class ContributionRow(Base):
     is over.
     attestation: the signed components of its request in JSON, for other members; kept for the last two completed
     rounds, and null where anyone can open the sums.
+    tag: of the bytes of the blob (`storage.body_tags`); null for a body in `small_bodies`, and for one that was stored
+    before there were tags.
     """
 
     __tablename__ = "contributions"
@@ -34,6 +36,7 @@ class ContributionRow(Base):
     folded: Mapped[bool] = mapped_column(Boolean, default=False)
     statement: Mapped[Octets | None] = mapped_column(LargeBinary)
     attestation: Mapped[str | None] = mapped_column(Text)
+    tag: Mapped[Octets | None] = mapped_column(LargeBinary)
 
 
 class RefusalRow(Base):

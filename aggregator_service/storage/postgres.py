@@ -119,6 +119,9 @@ class Postgres:
         """
         session.execute(text("SELECT pg_notify(:channel, :message)"), {"channel": _CHANNEL, "message": message})
 
+    def committed(self, session: Session) -> None:
+        """See `Dialect.committed`: PostgreSQL has sent the notifications with the commit."""
+
     def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
         """See `Dialect.listen`."""
         listener = _Listener(url, on_message)

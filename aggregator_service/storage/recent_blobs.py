@@ -29,6 +29,14 @@ class RecentBlobs:
     _bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def held(self, key: str, digest: str) -> bytes | None:
+        """Return the bytes of a blob if they are in memory."""
+        with self._lock:
+            found = self._kept.get((key, digest))
+            if found is not None:
+                self._kept.move_to_end((key, digest))
+            return found
+
     def read(self, blobs: BlobStore, key: str, digest: str, length: int) -> bytes | None:
         """Return the bytes of a blob whose row states this SHA-256 (hex) and length; None for one that is too long.
 
@@ -36,11 +44,9 @@ class RecentBlobs:
         """
         if length > self.longest:
             return None
-        with self._lock:
-            found = self._kept.get((key, digest))
-            if found is not None:
-                self._kept.move_to_end((key, digest))
-                return found
+        found = self.held(key, digest)
+        if found is not None:
+            return found
         body = bytes(blobs.view(key, digest))
         with self._lock:
             self._bytes += len(body) - len(self._kept.pop((key, digest), b""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import BindParameter, bindparam, func, select
 from sqlalchemy.orm import Session
@@ -14,6 +14,7 @@ from aggregator_service.storage.schema import CohortRow, ContributionRow, RoundR
 from protocols.messages.stages import RoundState
 
 __all__ = [
+    "Unfolded",
     "cohort_clients",
     "find_contribution",
     "find_round",
@@ -56,7 +57,7 @@ _LOCK_PLACE: Final = (
 _RECEIVED: Final = select(func.count()).select_from(ContributionRow).where(ContributionRow.round_id == _ROUND)
 _IS_UNFOLDED: Final = ContributionRow.round_id == _ROUND, ContributionRow.folded.is_(False)
 _UNFOLDED: Final = (
-    select(ContributionRow.client_id, ContributionRow.blob_key, ContributionRow.digest)
+    select(ContributionRow.client_id, ContributionRow.blob_key, ContributionRow.digest, ContributionRow.tag)
     .where(*_IS_UNFOLDED)
     .order_by(ContributionRow.stored_at, ContributionRow.client_id)
     .limit(bindparam("most"))
@@ -173,10 +174,19 @@ def received_count(session: Session, round_id: int) -> int:
     return session.execute(_RECEIVED, {"round": round_id}).scalar_one()
 
 
-def unfolded(session: Session, round_id: int, limit: int) -> Sequence[tuple[str, str | None, str]]:
-    """Return at most `limit` contributions that are not folded, oldest first: client id, blob key and digest."""
-    rows = session.execute(_UNFOLDED, {"round": round_id, "most": limit}).all()
-    return [(client, key, digest) for client, key, digest in rows]
+class Unfolded(NamedTuple):
+    """A contribution that is not folded. tag: see `ContributionRow`."""
+
+    client_id: str
+    blob_key: str | None
+    digest: str
+    tag: bytes | None
+
+
+def unfolded(session: Session, round_id: int, limit: int) -> Sequence[Unfolded]:
+    """Return at most `limit` contributions that are not folded, oldest first."""
+    rows = session.execute(_UNFOLDED, {"round": round_id, "most": limit})
+    return [Unfolded(*row) for row in rows]
 
 
 def unfolded_count(session: Session, round_id: int) -> int:

@@ -8,7 +8,6 @@ texts of the store are never logged: they may contain the access key.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import re
 import tempfile
@@ -25,6 +24,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from aggregator_service.storage.blobs import CHUNK, BlobDamagedError, BlobsUnavailableError, check_key
+from aggregator_service.storage.file_maps import map_open_file
 
 __all__ = ["S3Blobs"]
 
@@ -80,8 +80,7 @@ class S3Blobs:
     def view(self, key: str, digest: str) -> memoryview:
         """See `BlobStore.view`."""
         with self._fetch_to_file(key, digest) as file:
-            size = os.fstat(file.fileno()).st_size
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+            return map_open_file(file)
 
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
         """See `BlobStore.chunks`."""
@@ -140,6 +139,18 @@ class S3Blobs:
         if len(body) < length:
             raise BlobDamagedError(f"the blob {key} has fewer than {start + length} bytes")
         return body
+
+    def read_into(self, key: str, into: memoryview) -> None:
+        """See `BlobStore.read_into`."""
+        filled = 0
+        with _reporting_errors():
+            for chunk in self._body(key):
+                end = filled + len(chunk)
+                if end <= len(into):
+                    into[filled:end] = memoryview(chunk).cast("B")
+                filled = end
+        if filled != len(into):
+            raise BlobDamagedError(f"the blob {key} does not have {len(into)} bytes")
 
     def delete(self, *keys: str) -> None:
         """See `BlobStore.delete`. One request deletes up to 1,000 objects."""

@@ -14,6 +14,7 @@ from sqlalchemy import Table, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow
 
 __all__ = ["add_small_body", "delete_small_bodies", "delete_small_body", "is_small", "new_small_key", "small_bodies"]
@@ -23,7 +24,7 @@ _BATCH: Final = 500
 """Keys of one statement."""
 _UNSYNCHRONISED: Final = {"synchronize_session": False}
 _TABLE: Final = cast(Table, SmallBodyRow.__table__)
-_INSERT: Final = insert(_TABLE)
+_INSERT: Final = Prepared(insert(_TABLE), ("key", "body"))
 _DELETE: Final = delete(_TABLE).where(_TABLE.c.key == bindparam("key_"))
 
 
@@ -39,7 +40,7 @@ def is_small(key: str) -> bool:
 
 def add_small_body(session: Session, key: str, body: bytes) -> None:
     """Add a body under a new key. Another row of the same transaction must name the key."""
-    session.connection().execute(_INSERT, {"key": key, "body": body})
+    _INSERT.change(session, {"key": key, "body": body})
 
 
 def small_bodies(session: Session, keys: Sequence[str]) -> dict[str, bytes]:

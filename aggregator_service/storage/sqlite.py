@@ -6,7 +6,9 @@ import fcntl
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +16,15 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from aggregator_service.storage.local_channel import LocalChannel
+from aggregator_service.storage.prepared import run_plainly
+
 __all__ = ["SQLite"]
 
 _WRITES: Final = "hushrec_writes"
+_MESSAGES: Final = "messages"
+_WAIT_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.0005
 # A small page cache: each connection has its own, and the operating system caches the file anyway.
 _PRAGMAS: Final = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=15000", "cache_size=-512")
 
@@ -24,12 +32,16 @@ _PRAGMAS: Final = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "b
 class SQLite:
     """See `Dialect`. There are no row locks: BEGIN IMMEDIATE locks the whole database."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: LocalChannel | None = None) -> None:
+        """channel: to the other API processes of this server, if there are any."""
+        self._channel = channel
         # A lock in the process is fair, and faster than SQLite's busy handler.
-        self._lock = threading.Lock()
+        self._lock: AbstractContextManager[object] = threading.Lock()
 
     def create(self, url: URL, connections: int) -> Engine:
         """See `Dialect.create`."""
+        if self._channel is not None:
+            self._lock = _SharedLock(Path(f"{Path(url.database or '').resolve()}-writer"))
         engine = create_engine(url, pool_size=connections, max_overflow=4, hide_parameters=True)
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
@@ -43,7 +55,7 @@ class SQLite:
         """See `Dialect.writers`."""
         return engine.execution_options(**{_WRITES: True})
 
-    def one_writer(self) -> threading.Lock:
+    def one_writer(self) -> AbstractContextManager[object]:
         """See `Dialect.one_writer`."""
         return self._lock
 
@@ -55,15 +67,64 @@ class SQLite:
         return False
 
     def notify(self, session: Session, message: str) -> None:
-        """Does nothing: SQLite has no notifications. Processes compare the versions of tasks instead."""
+        """See `Dialect.notify`. SQLite has no notifications: the message goes to this server's other processes only."""
+        if self._channel is not None:
+            session.info.setdefault(_MESSAGES, []).append(message)
+
+    def committed(self, session: Session) -> None:
+        """See `Dialect.committed`: send the messages."""
+        if self._channel is not None:
+            for message in session.info.pop(_MESSAGES, ()):
+                self._channel.send(message)
 
     def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
-        """Does nothing: no message ever arrives."""
-        return _do_nothing
+        """See `Dialect.listen`. A server of one process never gets a message."""
+        return _do_nothing if self._channel is None else self._channel.listen(on_message)
 
     def candidacy(self, url: URL) -> _Candidate:
         """See `Dialect.candidacy`."""
         return _Candidate(Path(f"{Path(url.database or '').resolve()}-leader"))
+
+
+class _SharedLock:
+    """The lock of the one writer among several processes: the lock of a file, taken in turn with other threads here.
+
+    SQLite's busy handler sleeps for longer and longer, so a process that writes often would keep the others out. When
+    the lock is not free for `_WAIT_SECONDS`, SQLite decides, whose own lock is the one that counts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._threads = path, threading.Lock()
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        try:
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock_file(self._descriptor)
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def _lock_file(self, descriptor: int) -> None:
+        end = time.monotonic() + _WAIT_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    return
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._descriptor is not None:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
 
 
 class _Candidate:
@@ -113,4 +174,4 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
 def _begin(connection: Connection) -> None:
     # A writer locks at once: a reader that becomes a writer could get SQLITE_BUSY and could not retry.
     immediate = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+    run_plainly(connection, "BEGIN IMMEDIATE" if immediate else "BEGIN")

@@ -17,14 +17,15 @@ from aggregator_service.access.tokens import hash_token, matches, new_id, new_to
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, changed_rows, discard, void_token
+from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
 from aggregator_service.storage.small_bodies import add_small_body, new_small_key
 from aggregator_service.tasks.certification import certified
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.codec import b64decode, b64encode
-from protocols.crypto.domain import digest
 from protocols.crypto.envelope import enrolment_message
+from protocols.crypto.round_robin import repeatable_place
 from protocols.messages import Enrolment, EnrolmentRequest, Member, MemberPage
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.registry import mechanism
@@ -45,15 +46,18 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 _CLIENTS: Final = cast(Table, ClientRow.__table__)
-_LOCK_TASK: Final = (
-    select(TaskRow.needs_keyring, TaskRow.mechanism_name, TaskRow.public_key)
-    .where(TaskRow.id == bindparam("task"))
+_TASKS: Final = cast(Table, TaskRow.__table__)
+_LOCK_TASK: Final = Prepared(
+    select(_TASKS.c.needs_keyring, _TASKS.c.mechanism_name, _TASKS.c.public_key)
+    .where(_TASKS.c.id == bindparam("task"))
     .with_for_update(key_share=True)
 )
-_MAILBOX: Final = select(
-    _CLIENTS.c.task_id, _CLIENTS.c.revoked_at, _CLIENTS.c.envelope_key, _CLIENTS.c.envelope_digest
-).where(_CLIENTS.c.id == bindparam("client"))
-_FILL_MAILBOX: Final = (
+_MAILBOX: Final = Prepared(
+    select(_CLIENTS.c.task_id, _CLIENTS.c.revoked_at, _CLIENTS.c.envelope_key, _CLIENTS.c.envelope_digest).where(
+        _CLIENTS.c.id == bindparam("client")
+    )
+)
+_FILL_MAILBOX: Final = Prepared(
     update(_CLIENTS)
     .where(_CLIENTS.c.id == bindparam("client"), _CLIENTS.c.envelope_key.is_(None), _CLIENTS.c.revoked_at.is_(None))
     .values(envelope_key=bindparam("key"), envelope_digest=bindparam("digest"), envelope_bytes=bindparam("length"))
@@ -174,14 +178,10 @@ def _enrol_again(
 
 
 def round_robin_place(task: TaskRow, request: EnrolmentRequest) -> int:
-    """A place in the round-robin order: random, or, in a repeatable task, derived from its seed and the client's key.
-
-    In a repeatable task a client could try keys until it likes its place: for experiments only.
-    """
+    """A place in the round-robin order: random; in a repeatable task derived from its seed and the client's key."""
     if not task.repeatable:
         return secrets.randbelow(1 << 62)
-    place = digest("round-robin place", task.seed, b64decode(request.identity_key, 32))
-    return int.from_bytes(place[:8], "big") >> 2
+    return repeatable_place(task.seed, b64decode(request.identity_key, 32))
 
 
 def _enrol_first(
@@ -359,18 +359,21 @@ def store_small_envelope(session: Session, task_id: str, client_id: str, envelop
 
     Returns False when the same envelope is stored already, None when it cannot be stored; nothing is written then.
     """
-    execute = session.connection().execute
-    task = execute(_LOCK_TASK, {"task": task_id}).one_or_none()
-    found = execute(_MAILBOX, {"client": client_id}).one_or_none()
-    if task is None or not task.needs_keyring or _awaits(task.mechanism_name, task.public_key):
+    task = _LOCK_TASK.first(session, {"task": task_id})
+    found = _MAILBOX.first(session, {"client": client_id})
+    if task is None or found is None:
         return None
-    if found is None or found.task_id != task_id or found.revoked_at is not None:
+    needs_keyring, mechanism_name, public_key = task
+    if not needs_keyring or _awaits(mechanism_name, public_key):
         return None
-    if found.envelope_key is not None:
-        return False if found.envelope_digest == digest else None
+    of_task, revoked_at, envelope_key, envelope_digest = found
+    if of_task != task_id or revoked_at is not None:
+        return None
+    if envelope_key is not None:
+        return False if envelope_digest == digest else None
     key = new_small_key(task_id, client_id)
     stated = {"client": client_id, "key": key, "digest": digest, "length": len(envelope)}
-    if execute(_FILL_MAILBOX, stated).rowcount == 0:  # revoked, or filled by another process meanwhile
+    if _FILL_MAILBOX.change(session, stated) == 0:  # revoked, or filled by another process meanwhile
         return None
     add_small_body(session, key, envelope)
     announce(session, task_id, mailbox_topic(client_id), "members")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 
@@ -11,13 +12,19 @@ from aggregator_service.http.authentication import member_of, task_of
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.chunks import upload_progress
+from aggregator_service.storage.file_maps import forget_pages
 from aggregator_service.storage.rounds import find_contribution, find_round, in_cohort
 from aggregator_service.storage.schema import ContributionRow, RoundRow
 from aggregator_service.storage.stages import prerequisite, takes_part
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
+from protocols.codec import exact
 from protocols.layout import Route
+from protocols.sums.base import ChecksByParts
 
 __all__ = ["Admission", "admit", "admit_cached"]
+
+_PART: Final = 4 * 1024 * 1024
+"""Bytes of a long contribution that are checked at a time: a body that is mapped from its file takes no more memory."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,14 @@ class Admission:
 
     def check(self, body: memoryview) -> None:
         """Raise `ContributionError` when the bytes must not enter the sum; body: the whole upload."""
-        self.plan.mechanism.check(self.plan.sum_plan, self.route, body[self.plan.ticket_bytes :])
+        how, plan, contribution = self.plan.mechanism, self.plan.sum_plan, body[self.plan.ticket_bytes :]
+        if len(contribution) <= _PART or plan.layout.chosen or not isinstance(how, ChecksByParts):
+            how.check(plan, self.route, contribution)
+            return
+        exact(contribution, plan.contribution_bytes(self.route), "a contribution along this route")
+        for start in range(0, len(contribution), _PART):
+            how.check_part(plan, self.route, start, contribution[start : start + _PART])
+            forget_pages(body)
 
     def check_round_key(self, digest: str | None) -> None:
         """Raise `Problem` bad-contribution (400) unless `digest` (hex) is that of the round's key document.

@@ -6,6 +6,7 @@ contribution.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,6 @@ from aggregator_service.storage.chunks import drop_chunks, stored_chunks, upload
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow
 from aggregator_service.uploads.admission import Admission
-from aggregator_service.uploads.body_files import file_digest
 from aggregator_service.uploads.contributions import store_contribution_file
 from aggregator_service.uploads.outcomes import UploadOutcome
 from protocols.errors import ContributionError
@@ -32,6 +32,8 @@ __all__ = ["MOST_CHUNKS", "Chunk", "UploadChangedError", "complete_upload", "sto
 
 MOST_CHUNKS: Final = 1000
 """Chunks of one upload before the last one: each takes a blob and a row, so a client may not store any number."""
+_PIECE: Final = 4 * 1024 * 1024
+"""Bytes that are joined at a time."""
 
 
 class UploadChangedError(Exception):
@@ -109,6 +111,8 @@ async def complete_upload(services: Services, admission: Admission, last: Chunk,
     try:
         try:
             digest = await run_in_threadpool(_join, services, admission, last)
+            if digest != whole:
+                await run_in_threadpool(_check_stored, services, admission)
         except BlobDamagedError:
             # The round's end or another request deleted a blob, and its row; or the blob is lost and is sent again.
             await run_in_threadpool(_delete_chunks, services, admission)
@@ -125,18 +129,34 @@ async def complete_upload(services: Services, admission: Admission, last: Chunk,
 
 
 def _join(services: Services, admission: Admission, last: Chunk) -> str:
-    """Write the stored chunks before the last one in its file; return the SHA-256 (hex) of the whole."""
+    """Write the stored chunks before the last one in its file; return the SHA-256 (hex) of the whole.
+
+    The chunks are hashed once, as a part of the whole; `_check_stored` tells which one is damaged if that is wrong.
+    """
     with services.database.read() as session:
         chunks = stored_chunks(session, admission.round.id, admission.client.client_id)
     if sum(chunk.bytes for chunk in chunks) != last.offset:
         raise UploadChangedError
+    state = hashlib.sha256()
     with last.path.open("r+b") as file:
         for chunk in chunks:
-            for piece in services.blobs.chunks(chunk.blob_key, chunk.digest):
+            for start in range(0, chunk.bytes, _PIECE):
+                piece = services.blobs.piece(chunk.blob_key, start, min(_PIECE, chunk.bytes - start))
+                state.update(piece)
                 file.write(piece)
+        while piece := file.read(_PIECE):
+            state.update(piece)
         file.flush()
         os.fsync(file.fileno())
-    return file_digest(last.path)
+    return state.hexdigest()
+
+
+def _check_stored(services: Services, admission: Admission) -> None:
+    """Raise `BlobDamagedError` if a stored chunk of the upload is damaged: then the whole is not the sender's fault."""
+    with services.database.read() as session:
+        chunks = stored_chunks(session, admission.round.id, admission.client.client_id)
+    for chunk in chunks:
+        services.blobs.chunks(chunk.blob_key, chunk.digest)
 
 
 def _delete_chunks(services: Services, admission: Admission) -> None:

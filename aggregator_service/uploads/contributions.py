@@ -14,6 +14,7 @@ from aggregator_service.crash_points import crash_point
 from aggregator_service.logs import fields
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.body_tags import tag_of
 from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.small_bodies import new_small_key
 from aggregator_service.uploads.admission import Admission
@@ -44,7 +45,7 @@ async def receive_contribution(
     def check_and_store(body: ReceivedBody) -> UploadOutcome:
         statement = _check(services, admission, body.verified())
         body.persist()
-        return _store(services, admission, path, digest, statement)
+        return _store(services, admission, path, digest, statement, body.tag)
 
     async with stream_body(services, request, path, admission.length, digest) as body:
         return await run_in_threadpool(check_and_store, body)
@@ -78,11 +79,16 @@ async def store_contribution_file(services: Services, admission: Admission, path
     """
     async with services.checking:
         try:
-            statement = await run_in_threadpool(lambda: _check(services, admission, map_file(path)))
+            statement, tag = await run_in_threadpool(_check_and_tag, services, admission, path)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-    return await run_in_threadpool(_store, services, admission, path, digest, statement)
+    return await run_in_threadpool(_store, services, admission, path, digest, statement, tag)
+
+
+def _check_and_tag(services: Services, admission: Admission, path: Path) -> tuple[bytes | None, bytes]:
+    body = map_file(path)
+    return _check(services, admission, body), tag_of(body)
 
 
 def _check(services: Services, admission: Admission, body: memoryview) -> bytes | None:
@@ -90,7 +96,9 @@ def _check(services: Services, admission: Admission, body: memoryview) -> bytes 
     return check_ticket(services, admission, body)
 
 
-def _store(services: Services, admission: Admission, path: Path, digest: str, statement: bytes | None) -> UploadOutcome:
+def _store(
+    services: Services, admission: Admission, path: Path, digest: str, statement: bytes | None, tag: bytes
+) -> UploadOutcome:
     """Move the file into the blob store, then insert the row that names it."""
     key = new_key("contributions", admission.round.task_id, admission.round.number, admission.client.client_id)
     try:
@@ -100,7 +108,7 @@ def _store(services: Services, admission: Admission, path: Path, digest: str, st
         raise
     crash_point("upload.stored-before-row")
     try:
-        outcome = insert_contribution(services.database, admission, key, digest, services.clock.now(), statement)
+        outcome = insert_contribution(services.database, admission, key, digest, services.clock.now(), statement, tag)
     except BaseException:
         _delete_unless_named(services, admission, key)
         raise

@@ -25,6 +25,7 @@ from aggregator_service.polling.round_views import receipt
 from aggregator_service.problems import Problem
 from aggregator_service.storage.chunks import drop_chunks
 from aggregator_service.storage.database import Database, Delivery, progress
+from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
 from aggregator_service.storage.small_bodies import add_small_body
@@ -54,6 +55,7 @@ def _insert_where(*conditions: ColumnElement[bool]) -> Insert:
         false(),
         bindparam("statement_", type_=LargeBinary),
         bindparam("attestation_", type_=Text),
+        bindparam("tag_", type_=LargeBinary),
     )
     locked = values.where(RoundRow.id == bindparam("round"), *conditions).with_for_update(read=True, of=RoundRow)
     table = cast(Table, ContributionRow.__table__)  # an ORM insert takes twice the time
@@ -67,27 +69,34 @@ def _insert_where(*conditions: ColumnElement[bool]) -> Insert:
         "folded",
         "statement",
         "attestation",
+        "tag",
     ]
     return insert(table).from_select(columns, locked)
 
 
-_COUNTED: Final = {"preserve_rowcount": True}
-"""SQLAlchemy drops the row count of an INSERT unless it is told to preserve it."""
-_INSERT: Final = _insert_where(*_IS_COLLECTING, *_HAS_NOTHING_STORED)
+_INSERT: Final = Prepared(_insert_where(*_IS_COLLECTING, *_HAS_NOTHING_STORED))
 """Inserts a contribution if its round is collecting and its client has stored neither a contribution nor chunks."""
 
 
 def insert_contribution(
-    database: Database, admission: Admission, key: str, digest: str, now: float, statement: bytes | None = None
+    database: Database,
+    admission: Admission,
+    key: str,
+    digest: str,
+    now: float,
+    statement: bytes | None = None,
+    tag: bytes | None = None,
 ) -> UploadOutcome:
     """Insert the contribution whose bytes are in the blob `key`, in one transaction.
 
-    statement: what the client of a one-shot round signed, encoded. Raises `Problem` contribution-conflict (409) when
-    other bytes of the client are stored, round-closed (409) when the round no longer takes contributions.
+    statement: what the client of a one-shot round signed, encoded. tag: of the bytes (`storage.body_tags`).
+
+    Raises `Problem` contribution-conflict (409) when other bytes of the client are stored, round-closed (409) when the
+    round no longer takes contributions.
     """
 
     def work(session: Session) -> UploadOutcome:
-        return _insert(session, admission, key, digest, now, statement)
+        return _insert(session, admission, key, digest, now, statement, tag)
 
     try:
         return database.transact(work)
@@ -106,7 +115,13 @@ def insert_small(
 
 
 def _insert(
-    session: Session, admission: Admission, key: str, digest: str, now: float, statement: bytes | None
+    session: Session,
+    admission: Admission,
+    key: str,
+    digest: str,
+    now: float,
+    statement: bytes | None,
+    tag: bytes | None = None,
 ) -> UploadOutcome:
     """Insert with one statement; only when it inserts nothing, find out why.
 
@@ -123,21 +138,17 @@ def _insert(
         "key": key,
         "statement_": statement,
         "attestation_": admission.attestation,
+        "tag_": tag,
     }
-    if _inserted(session, row) == 0:
+    if _INSERT.change(session, row) == 0:
         stored = _find_obstacle(session, admission, digest, now)
         if stored is not None:
             return stored
         drop_chunks(session, round_id, client_id)
-        if _inserted(session, row) == 0:
+        if _INSERT.change(session, row) == 0:
             raise AssertionError("the insert changed no row, although no rule forbids it")
     progress(session, Delivery(admission.round.task_id, round_id, "contribute", client_id))
     return Stored(new_receipt(admission, digest))
-
-
-def _inserted(session: Session, row: dict[str, object]) -> int:
-    result = session.connection().execute(_INSERT, row, execution_options=_COUNTED)
-    return result.rowcount
 
 
 def _find_obstacle(session: Session, admission: Admission, digest: str, now: float) -> AlreadyStored | None:

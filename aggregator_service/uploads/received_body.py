@@ -7,6 +7,7 @@ import hmac
 from pathlib import Path
 
 from aggregator_service.problems import Problem
+from aggregator_service.storage.body_tags import BodyTagger
 from aggregator_service.uploads.body_files import map_file
 from aggregator_service.uploads.uncached_file import UncachedFile
 
@@ -28,6 +29,8 @@ class ReceivedBody:
     def __init__(self, path: Path, start: int, digest: str) -> None:
         self._path, self._start, self._digest = path, start, digest
         self._hash = hashlib.sha256()
+        self._tagger = BodyTagger()
+        self._tag: bytes | None = None
         self._file: UncachedFile | None = None
         self._unwritten = memoryview(b"")
         self._verified = self._closed = False
@@ -36,6 +39,7 @@ class ReceivedBody:
         """Hash and write bytes that are followed by others. The first call creates the file."""
         self._check_open()
         self._hash.update(view)
+        self._tagger.update(view)
         self._open_file().append(view)
 
     def end_with(self, view: memoryview) -> None:
@@ -65,6 +69,13 @@ class ReceivedBody:
         self._write_rest().sync()
         self._close_file()
 
+    @property
+    def tag(self) -> bytes:
+        """The tag of the body (`storage.body_tags`). Raises `RuntimeError` before `verified` or `persist`."""
+        if self._tag is None:
+            raise RuntimeError("the body is not verified yet")
+        return self._tag
+
     def close(self) -> None:
         """Close the file and refuse every further call. The file stays."""
         self._closed, self._unwritten = True, memoryview(b"")
@@ -78,6 +89,8 @@ class ReceivedBody:
         if not self._verified:
             self._hash.update(self._unwritten)
             check_digest(self._hash.hexdigest(), self._digest)
+            self._tagger.update(self._unwritten)
+            self._tag = self._tagger.finish()
             self._verified = True
 
     def _write_rest(self) -> UncachedFile:

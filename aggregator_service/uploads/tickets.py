@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.oneshot_stages import committee_of
 from aggregator_service.services import Services
+from aggregator_service.storage.file_maps import forget_pages
 from aggregator_service.storage.schema import ClientRow, TaskRow
 from aggregator_service.tasks.certification import holds_certificate
 from aggregator_service.uploads.admission import Admission
@@ -14,6 +16,9 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.sums.oneshot.server import check_upload
 
 __all__ = ["check_ticket"]
+
+_PART: Final = 4 * 1024 * 1024
+"""Bytes hashed at a time, so that a body that is mapped from its file takes no more memory."""
 
 
 def check_ticket(services: Services, admission: Admission, body: memoryview) -> bytes | None:
@@ -41,6 +46,15 @@ def check_ticket(services: Services, admission: Admission, body: memoryview) -> 
         client.mailbox_key,
         client.certificate or NO_CERTIFICATE,
         body[:size],
-        hashlib.sha256(body[size:]).digest(),
+        _digest(body, size),
     )
     return statement.encode()
+
+
+def _digest(body: memoryview, start: int) -> bytes:
+    """Return the SHA-256 of a body from `start` on."""
+    state = hashlib.sha256()
+    for first in range(start, len(body), _PART):
+        state.update(body[first : first + _PART])
+        forget_pages(body)
+    return state.digest()

@@ -39,8 +39,16 @@ def test_the_second_answer_comes_from_memory_and_is_the_same(
         while answered[-1] is None:  # each commit of the engine makes the answer again
             sent = api.http.get(path, headers=first.auth)
             assert (sent.status_code, sent.json()) == (200, made.json())
-        assert answered[-1] == sent.content
-        assert sent.headers["content-type"] == made.headers["content-type"]
+        assert answered[-1][0].body == sent.content
+        for name in ("content-type", "cache-control"):
+            assert sent.headers[name] == made.headers[name]
+        assert sent.headers["cache-control"] == "private, no-cache"
+        tagged = {**first.auth, "If-None-Match": sent.headers["etag"]}
+        unchanged = api.http.get(path, headers=tagged)
+        assert (unchanged.status_code, unchanged.content, unchanged.headers["etag"]) == (304, b"", sent.headers["etag"])
+        by_route = api.http.get(f"{path}?limit=100" if resource else path, headers=tagged)
+        assert (by_route.status_code, by_route.headers["etag"]) == (304, sent.headers["etag"])
+        assert api.http.get(path, headers={**first.auth, "If-None-Match": '"other"'}).status_code == 200
         if resource:  # a ledger is its client's own
             assert api.http.get(path, headers=second.auth).status_code == 200
             assert answered[-1] is None

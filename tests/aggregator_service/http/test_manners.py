@@ -138,6 +138,44 @@ def test_uploads_in_chunks_answer_as_the_draft_says(api: Api) -> None:
     assert (told["expected-offset"], told["provided-offset"]) == (0, 7)
 
 
+def test_limits_and_completion_of_an_upload(api: Api) -> None:
+    plain = api.create_task("limits", cohort=2)
+    (member, _) = plain.enrol(2)
+    plain.wait_round(1, "collecting")
+    body = member.contribution(1, 1.0)
+    path = f"{plain.path}/rounds/1/contributions/{member.client_id}"
+    limits = dict(
+        part.split("=") for part in api.http.head(path, headers=member.auth).headers["upload-limit"].split(", ")
+    )
+    assert {limits["max-size"], limits["min-size"]} == {str(len(body))}
+    assert int(limits["min-append-size"]) * 1001 >= len(body) and int(limits["max-age"]) > 0
+
+    def patch(chunk: bytes, offset: int, *, last: bool = False, **more: str) -> httpx.Response:
+        fields = {"Content-Type": media_types.PARTIAL_UPLOAD, "Upload-Offset": str(offset)}
+        fields |= {"Upload-Complete": "?1" if last else "?0", "Content-Digest": digest_field(chunk)}
+        fields |= {"Repr-Digest": digest_field(body)} if last else {}
+        headers = {**member.auth, **fields, **{name.replace("_", "-"): value for name, value in more.items()}}
+        return api.http.patch(path, content=chunk, headers=headers)
+
+    part = patch(body[:8], 0, Upload_Length=str(len(body)))
+    assert (part.status_code, part.headers["upload-complete"], part.headers["upload-offset"]) == (204, "?0", "8")
+    other = patch(body[8:], 8, last=True, Upload_Length=str(len(body) + 1))
+    assert (other.status_code, other.json()["expected_bytes"]) == (400, len(body))
+    assert other.json()["type"] == "https://iana.org/assignments/http-problem-types#inconsistent-upload-length"
+    long = patch(body[8:] + b"more", 8)
+    assert (long.status_code, "max-size" in long.headers["upload-limit"]) == (413, True)
+    typed = patch(body[8:], 8, last=True, Content_Type="text/plain")
+    assert (typed.status_code, typed.headers["accept-patch"]) == (415, "application/partial-upload")
+    for status in (201, 200):
+        done = patch(body[8:], 8, last=True)
+        assert (done.status_code, done.headers["upload-complete"]) == (status, "?1")
+    late = patch(b"x", 8)
+    assert (late.status_code, late.headers["upload-complete"]) == (409, "?1")
+    assert (late.json()["expected-offset"], late.json()["provided-offset"]) == (len(body), 8)
+    asked = api.http.request("OPTIONS", path)
+    assert (asked.status_code, asked.headers["accept-patch"]) == (405, "application/partial-upload")
+
+
 def test_every_digest_in_json_has_one_form() -> None:
     (pattern,) = {base.HexDigest.__metadata__[0].metadata[0].pattern}
     found = {}

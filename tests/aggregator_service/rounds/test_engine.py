@@ -208,7 +208,7 @@ def test_an_unavailable_store_fails_no_round(world: World) -> None:
 
 
 class _Gone:
-    def view(self, key: str, digest: str) -> memoryview:
+    def read_into(self, key: str, into: memoryview) -> None:
         raise BlobsUnavailableError("gone")
 
 

@@ -66,6 +66,19 @@ def test_a_damaged_or_missing_blob_is_detected(blobs: BlobStore) -> None:
             read(new_key("partials", "missing"), digest)
 
 
+@pytest.mark.parametrize("size", [0, 1, 3_000_001])
+def test_a_blob_is_read_into_a_buffer_of_its_length(blobs: BlobStore, size: int) -> None:
+    body, room = os.urandom(size), bytearray(size + 1)
+    blobs.put(KEY, body)
+    blobs.read_into(KEY, memoryview(room)[:size])
+    assert room == body + b"\0"
+    for length in {max(0, size - 1), size + 1} - {size}:
+        with pytest.raises(BlobDamagedError, match=f"{KEY} does not have {length} bytes"):
+            blobs.read_into(KEY, memoryview(room)[:length])
+    with pytest.raises(BlobDamagedError, match="does not exist"):
+        blobs.read_into(new_key("partials", "missing"), memoryview(room))
+
+
 def test_a_blob_is_read_up_to_a_limit(blobs: BlobStore) -> None:
     """A store holds what others wrote: neither a long nor a missing blob becomes a value."""
     key, missing, body = new_key("outcomes", "t_1", 1), new_key("outcomes", "t_1", 1), os.urandom(1_000_000)

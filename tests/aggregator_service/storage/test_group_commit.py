@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from aggregator_service.migrations.migrate import migrate
+from aggregator_service.storage import group_commit
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import SmallBodyRow
@@ -125,3 +126,37 @@ def test_a_request_that_is_cancelled_does_not_stop_the_others(database: Database
 
     asyncio.run(cancel_one())
     assert KEYS[1] in stored(database)
+
+
+def test_clients_that_answer_at_the_same_time_stay_in_one_group(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a commit of four, the next group waits until the four have sent their next writes."""
+    monkeypatch.setattr(group_commit, "_GATHER_SECONDS", 60.0)
+    group, counted, seen = GroupCommit(), commits(database), list[set[str]]()
+    rounds = [[f"rows/t_1-{turn}-{index}" for index in range(4)] for turn in range(5)]
+
+    async def client(index: int) -> None:
+        for keys in rounds:
+            await group.run(database, adding(keys[index], seen, database))
+            for _ in range(index):  # the clients need different times for their next request
+                await asyncio.sleep(0)
+
+    async def all_clients() -> None:
+        await asyncio.gather(*(client(index) for index in range(4)))
+
+    asyncio.run(all_clients())
+    assert stored(database) == {key for keys in rounds for key in keys}
+    assert len(counted) == len(rounds)
+
+
+def test_writes_one_after_the_other_wait_for_nothing(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "_GATHER_SECONDS", 3600.0)
+    group, seen = GroupCommit(), list[set[str]]()
+
+    async def one_after_the_other() -> None:
+        for key in KEYS:
+            await group.run(database, adding(key, seen, database))
+
+    asyncio.run(asyncio.wait_for(one_after_the_other(), 60))
+    assert stored(database) == set(KEYS)

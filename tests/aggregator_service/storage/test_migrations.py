@@ -31,7 +31,8 @@ from sqlalchemy import (
 from sqlalchemy.types import JSON, TypeEngine
 
 import aggregator_service.migrations
-from aggregator_service.migrations.migrate import alembic_config, migrate
+from aggregator_service.migrations.migrate import NEWEST, migrate
+from aggregator_service.migrations.upgrade import alembic_config
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import Base
 
@@ -54,6 +55,7 @@ def _go(database: Database, revision: str, *, down: bool = False) -> None:
 def test_the_revisions_form_one_line() -> None:
     assert len(REVISIONS) == len(set(REVISIONS)) >= 1
     assert sorted(REVISIONS) == REVISIONS
+    assert REVISIONS[-1] == NEWEST
 
 
 def test_the_newest_revision_and_the_models_agree(database: Database) -> None:

@@ -16,7 +16,8 @@ from alembic import command
 from sqlalchemy import Connection, MetaData, create_engine, insert, select
 
 import aggregator_service.migrations
-from aggregator_service.migrations.migrate import alembic_config, migrate
+from aggregator_service.migrations.migrate import migrate
+from aggregator_service.migrations.upgrade import alembic_config
 from aggregator_service.polling.round_views import compact_round
 from aggregator_service.storage.chunks import stored_chunks, upload_progress
 from aggregator_service.storage.database import Database
@@ -46,6 +47,7 @@ PUBLISHED = {
     "0006_federated_evaluation.py": "33f239061804ec7d16a2b34e52c15a477a0fd58f0b604959fa37f902b159cfa8",
     "0007_attestations_and_refusals.py": "c7a9c566eabef7ab2f482b7621b516b6ff1cc6908a8fcdf4c6d6c2b133d5deb1",
     "0008_small_bodies.py": "d908909c0889ff276fbc5b057c067b45cdfa0ce1be74e66dfbff444ad3201bef",
+    "0009_tags_of_bodies.py": "032ea20fece67b19d1908a344dfd64c752a337eebba9116175c644e90b2cb63c",
 }
 """SHA-256 of each migration. Add the line of a new migration with the migration; never change a line."""
 

@@ -292,13 +292,19 @@ def test_a_chunk_of_a_finished_upload_is_refused(server: AggregatorProcess, api:
     assert not chunks(server, task)
 
 
-def test_a_chunk_that_the_storage_lost_is_sent_again(server: AggregatorProcess, api: Api) -> None:
-    task = api.create_task("lost-chunk", cohort=2)
+@pytest.mark.parametrize("fault", ["lost", "changed"])
+def test_a_chunk_that_the_storage_lost_or_changed_is_sent_again(
+    server: AggregatorProcess, api: Api, fault: str
+) -> None:
+    task = api.create_task(f"{fault}-chunk", cohort=2)
     member, _ = task.enrol(2)
     task.wait_round(1, "collecting")
     body = member.contribution(1, 5.0)
     assert patch(member, 0, body[:20]).status_code == 204
-    server.blobs.delete(*chunks(server, task))
+    (key,) = chunks(server, task)
+    server.blobs.delete(key)
+    if fault == "changed":
+        server.blobs.put(key, bytes(20))
     headers = {**member.auth, **chunk_headers(20, body[20:], body)}
     answer = api.http.patch(member.path(1), content=body[20:], headers=headers)
     assert (answer.status_code, answer.json()["type"]) == (

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
+from aggregator_service.storage.body_tags import matches_tag
 from aggregator_service.uploads.buffer_pool import BufferPool
 from aggregator_service.uploads.receive import stream_body
 
@@ -47,6 +48,7 @@ def receive_into(path: Path, request: Request, body: bytes, start: int = 0, veri
             if verify_first:
                 assert received.verified() == body
             received.persist()
+            assert matches_tag(body, received.tag)
 
     asyncio.run(receive())
 

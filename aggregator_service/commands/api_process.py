@@ -1,0 +1,140 @@
+"""Run the application in uvicorn: as the only API process, or as one of several below a supervisor."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+from multiprocessing import connection, parent_process, reduction
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+import uvicorn
+from fastapi import FastAPI
+
+from aggregator_service.app import create_app
+from aggregator_service.http.bounded_protocol import bounded_http
+from aggregator_service.logs import configure_logging
+from aggregator_service.services import Services
+from aggregator_service.settings import Settings
+from aggregator_service.storage.local_channel import ApiProcess, LocalChannel
+
+__all__ = ["InheritedDescriptor", "run_server", "serve_process", "server_config"]
+
+_LOG = logging.getLogger(__name__)
+_NO_APP: Final = "none"
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that answers all long polls before it closes the connections."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to serve, and log the address once requests are answered."""
+        await super().startup(sockets)
+        if self.started:
+            host, port = (sockets or self.servers[0].sockets)[0].getsockname()[:2]
+            name = f"[{host}]" if ":" in host else host
+            _LOG.info("running on %s://%s:%d", "https" if self.config.is_ssl else "http", name, port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End all long polls, then shut down."""
+        services: Services = self._app.state.services
+        services.notifier.close()
+        await super().shutdown(sockets)
+
+
+def server_config(settings: Settings, app: FastAPI | None) -> uvicorn.Config:
+    """Return uvicorn's configuration. app: None for one that only binds the socket."""
+    return uvicorn.Config(
+        app or _NO_APP,
+        host=settings.host,
+        port=settings.port,
+        root_path=settings.root_path,
+        http=bounded_http(settings.max_connections, settings.max_connections_per_address),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,  # clients train between requests: keep their connections open meanwhile
+        timeout_graceful_shutdown=5,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        ssl_ca_certs=None if settings.client_ca is None else str(settings.client_ca),
+        ssl_cert_reqs=ssl.CERT_NONE if settings.client_ca is None else ssl.CERT_REQUIRED,
+    )
+
+
+def run_server(settings: Settings, app: FastAPI, listening: Sequence[socket.socket]) -> None:
+    """Serve on bound sockets until SIGINT or SIGTERM; the process then ends with status 0."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again after its shutdown: exit with status 0
+        signal.signal(number, _exit)
+    gc.collect()
+    gc.freeze()  # objects loaded so far live as long as the process: later collections skip them
+    _Server(server_config(settings, app), app).run(sockets=list(listening))
+
+
+class InheritedDescriptor:
+    """A file descriptor as an argument of a new process, in which it stays open."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __getstate__(self) -> Any:
+        return reduction.DupFd(self._descriptor)
+
+    def __setstate__(self, copied: Any) -> None:
+        self._descriptor = copied.detach()
+
+
+def serve_process(
+    settings: Settings,
+    number: int,
+    listening: socket.socket,
+    channel: socket.socket,
+    lock: InheritedDescriptor,  # noqa: ARG001 - this process keeps it open
+) -> None:
+    """Run API process `number` of several: the target of a new process.
+
+    listening: the socket that all processes accept connections from. channel: to the supervisor. lock: of the data
+    directory. The process ends when the supervisor does, however that ends.
+    """
+    os.umask(0o077)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the supervisor sends SIGTERM
+    signal.signal(signal.SIGTERM, _exit)
+    configure_logging(settings.log_format, settings.log_level)
+    threading.Thread(target=_end_with_supervisor, name="supervisor", daemon=True).start()
+    sockets = [listening]
+    if settings.process_port:
+        sockets.append(_own_socket(settings.process_port + number))
+    own = settings.for_process(number)
+    run_server(own, create_app(own, process=ApiProcess(number, LocalChannel(channel))), sockets)
+
+
+def _own_socket(port: int) -> socket.socket:
+    own = socket.socket()
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    own.bind((_LOOPBACK, port))
+    own.set_inheritable(False)
+    return own
+
+
+def _end_with_supervisor() -> None:
+    """End this process when the supervisor was killed: it would go on without a lock of the data directory."""
+    supervisor = parent_process()
+    if supervisor is not None:
+        connection.wait([supervisor.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)

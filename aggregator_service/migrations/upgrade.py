@@ -1,0 +1,37 @@
+"""The missing migrations, run by Alembic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+import aggregator_service.migrations
+from aggregator_service.migrations.errors import NewerDatabaseError
+
+__all__ = ["alembic_config", "upgrade"]
+
+
+def alembic_config(connection: Connection) -> Config:
+    """Return the configuration of Alembic, bound to a connection. There is no ini file."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(aggregator_service.migrations.__file__).parent))
+    config.attributes["connection"] = connection
+    return config
+
+
+def upgrade(connection: Connection) -> None:
+    """Run the missing migrations. Raises `NewerDatabaseError` if the database's revision is unknown."""
+    config = alembic_config(connection)
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    unknown = set(MigrationContext.configure(connection).get_current_heads()) - known
+    if unknown:
+        raise NewerDatabaseError(
+            f"a newer version of the server has migrated this database (to {', '.join(sorted(unknown))}): install that "
+            "version, or restore a backup from before the upgrade"
+        )
+    command.upgrade(config, "head")

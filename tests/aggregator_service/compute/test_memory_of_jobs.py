@@ -1,0 +1,73 @@
+"""Folds and releases of a long vector: the memory that a worker allocates, in float32 vectors of the model's length."""
+
+from __future__ import annotations
+
+import mmap
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from aggregator_service.compute.jobs import BlobRef, FoldJob, ReleaseJob, StoredBody, fold_batch, release_sum
+from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.file_maps import forget_pages, map_open_file
+from aggregator_service.tasks.plans import plan_task, task_terms
+from protocols.messages import Schedule
+
+VALUES = 1_000_000
+T = TypeVar("T")
+
+
+def vectors_of(work: Callable[[], T]) -> tuple[T, float]:
+    """The result, and the memory that was allocated at the same time, at most. Mapped files are not counted."""
+    tracemalloc.start()
+    try:
+        return work(), tracemalloc.get_traced_memory()[1] / (4 * VALUES)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "fold", "release"), [("plain", 2.5, 4.5), ("masked", 1.5, 4.5), ("oneshot", 1.5, 0)]
+)
+def test_jobs_need_few_vectors(tmp_path: Path, mechanism: str, fold: float, release: float) -> None:
+    blobs = DirectoryBlobs(tmp_path)
+    blobs.prepare()
+    terms = task_terms("arrays", {"shapes": {"a": [VALUES]}}, mechanism, {}, Schedule(cohort_size=9, min_clients=3))
+    task = plan_task(terms)
+    spec = task.recipe.round_spec(bytes(32), 1)
+    body, sent = bytes(task.contribution_bytes(spec, "c")), []
+    for number in range(3):
+        key = f"contributions/t-{number}"
+        sent.append((f"c{number}", StoredBody(key, blobs.put(key, body), None)))
+    partial: BlobRef | None = None
+    for _ in range(2):  # the second batch is added to the partial sum of the first
+        job = FoldJob(blobs, "t", terms, spec, partial, tuple(sent))
+        partial, used = vectors_of(lambda job=job: fold_batch(job))  # type: ignore[misc]
+        assert used < fold
+    if release:
+        done = ReleaseJob(blobs, "t", terms, bytes(32), spec, partial, 6, None, absorb=True, state=None)
+        released, used = vectors_of(lambda: release_sum(done))
+        assert used < release
+        assert released.state is not None and released.state.bytes == 4 * VALUES
+
+
+def test_forgotten_pages_are_read_again_and_other_memory_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "body"
+    path.write_bytes(bytes(range(256)) * 4096)
+    with path.open("rb") as file:
+        view = map_open_file(file)
+    before = bytes(view)
+    forget_pages(view[5:])
+    assert view == before
+    anonymous = mmap.mmap(-1, 4096)
+    anonymous.write(b"kept")
+    forget_pages(memoryview(anonymous))
+    assert anonymous[:4] == b"kept"
+    forget_pages(b"bytes")
+    forget_pages(None)
+    (tmp_path / "empty").touch()
+    with (tmp_path / "empty").open("rb") as file:
+        assert map_open_file(file) == b""
