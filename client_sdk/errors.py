@@ -8,6 +8,7 @@
         │   │   ├── BadDigest           400 bad-digest
         │   │   ├── BadContribution     400 bad-contribution
         │   │   ├── BodyTooShort        400 body-too-short
+        │   │   ├── InconsistentLength  400 inconsistent-length
         │   │   ├── Unauthenticated     401 unauthenticated
         │   │   ├── BadSignature        401 bad-signature
         │   │   ├── StaleSignature      401 stale-signature
@@ -74,6 +75,7 @@ __all__ = [
     "Forbidden",
     "GaveUp",
     "Gone",
+    "InconsistentLength",
     "InternalError",
     "InvalidParameters",
     "LengthRequired",
@@ -138,6 +140,10 @@ class BadContribution(ClientFault):
 
 class BodyTooShort(ClientFault):
     """The body is shorter than the round's specification."""
+
+
+class InconsistentLength(ClientFault):
+    """The stated length of the upload is not that of the contribution."""
 
 
 class Unauthenticated(ClientFault):
@@ -312,6 +318,7 @@ PROBLEM_ERRORS: Final[dict[str, type[ApiError]]] = {
     "bad-digest": BadDigest,
     "bad-contribution": BadContribution,
     "body-too-short": BodyTooShort,
+    "inconsistent-length": InconsistentLength,
     "unauthenticated": Unauthenticated,
     "bad-signature": BadSignature,
     "stale-signature": StaleSignature,

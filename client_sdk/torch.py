@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from protocols.errors import ParameterError
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.nn import Module
 
 __all__ = ["arrays_of", "load_arrays"]
@@ -27,29 +28,60 @@ __all__ = ["arrays_of", "load_arrays"]
 def arrays_of(module: Module) -> dict[str, NDArray[np.float32]]:
     """Return the floating-point entries of the module's `state_dict`, copied to float32 arrays, by name.
 
-    Entries that hold whole numbers, such as the counters of batch normalisation, are left out: they have no mean.
+    Parameters that are tied are one array, under the first of their names. Entries that hold whole numbers or truth
+    values, such as the counters of batch normalisation, and extra state that is no tensor are left out: they have no
+    mean. Raises `ParameterError`, naming it, for a complex entry: train its real and imaginary part as two.
     """
     return {
         name: np.array(tensor.detach().cpu().float().numpy(), dtype=np.float32)
-        for name, tensor in module.state_dict().items()
-        if tensor.is_floating_point()
+        for name, tensor in _entries(module)[0].items()
     }
 
 
 def load_arrays(module: Module, arrays: Mapping[str, NDArray[np.floating]]) -> None:
     """Copy `arrays` into the module's parameters and buffers of the same names, on their devices, in their dtypes.
 
-    Raises `ParameterError`, naming the array, for a name that is missing or unknown and for another shape; nothing is
-    copied then.
+    The entries are those of `arrays_of`. Raises `ParameterError`, naming the array, for a name that is missing or
+    unknown, for another shape, for a dtype that is not floating, and for values that are not finite in the dtype of
+    the module; nothing is copied then.
     """
     import torch
 
-    found = {name: tensor for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
+    found, tied = _entries(module)
     for name in sorted(set(found) ^ set(arrays)):
-        raise ParameterError(f"array {name!r} is {'missing' if name in found else 'not in the module'}")
+        why = f"tied to {tied[name]!r}, which stands for both" if name in tied else "not in the module"
+        raise ParameterError(f"array {name!r} is {'missing' if name in found else why}")
+    converted = {}
     for name, tensor in found.items():
-        if tuple(tensor.shape) != arrays[name].shape:
-            raise ParameterError(f"array {name!r} must have shape {tuple(tensor.shape)}, got {arrays[name].shape}")
+        given = arrays[name]
+        if tuple(tensor.shape) != given.shape:
+            raise ParameterError(f"array {name!r} must have shape {tuple(tensor.shape)}, got {given.shape}")
+        if not np.issubdtype(given.dtype, np.floating):
+            raise ParameterError(f"array {name!r} must hold floating-point numbers, got {given.dtype}")
+        native = np.array(given, dtype=np.float64 if given.dtype.itemsize > 4 else np.float32)
+        converted[name] = torch.from_numpy(native).to(tensor.dtype)
+        if not bool(torch.isfinite(converted[name]).all()):
+            raise ParameterError(f"array {name!r} holds values that are not finite in {tensor.dtype}")
     with torch.no_grad():
         for name, tensor in found.items():
-            tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+            tensor.copy_(converted[name])
+
+
+def _entries(module: Module) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the floating-point entries by name, each tensor once, and other names of tied ones -> the first name."""
+    found: dict[str, Tensor] = {}
+    first_names: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if not hasattr(tensor, "is_floating_point"):
+            continue  # extra state
+        if tensor.is_complex():
+            raise ParameterError(f"{name!r} holds complex numbers, which sums do not carry")
+        if not tensor.is_floating_point():
+            continue
+        first = first_names.setdefault(id(tensor), name)
+        if first == name:
+            found[name] = tensor
+        else:
+            tied[name] = first
+    return found, tied

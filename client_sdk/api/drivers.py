@@ -1,13 +1,12 @@
-"""The only module that uses httpx: a sync and an async driver that run programs, and plain downloads.
+"""A sync and an async driver that run programs over HTTP, and plain downloads.
 
-Each driver has one connection pool. A fleet uses several small sync drivers, one per thread: against one server
-process this is faster than one large async pool.
+Only this module and `client_sdk.api.connections` use httpx. Each driver has one connection pool. A fleet uses several
+small sync drivers, one per thread: against one server process this is faster than one large async pool.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 import time
 from collections.abc import Iterator, Mapping
@@ -15,12 +14,13 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Final, Self, TypeVar, cast
 
 import httpx
 
+from client_sdk.api.connections import open_async_transport, open_transport, tls
 from client_sdk.api.effects import LONGEST_JSON, Effect, Pause, Program, Request, Response, Traffic, Work
 from client_sdk.errors import ConnectionFailed, ContractBroken, UntrustedServer
 from protocols.crypto.http_signature import format_authority
@@ -30,6 +30,9 @@ __all__ = ["AsyncDriver", "SyncDriver", "Timeouts", "download"]
 T = TypeVar("T")
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _CHUNK: Final = 1 << 16
+_ENCODING: Final = {"accept-encoding": "identity"}
+"""Bodies are ciphertexts, which do not compress, and their digests cover the bytes as sent."""
+_HEADERS: Final = {"accept": "*/*", **_ENCODING, "user-agent": f"hushrec python-httpx/{httpx.__version__}"}
 
 
 @dataclass(frozen=True)
@@ -48,23 +51,6 @@ class Timeouts:
         return httpx.Timeout(
             connect=self.connect, read=self.read + request.read_seconds, write=self.write, pool=self.connect
         )
-
-
-@cache
-def _tls(certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
-    """Return a TLS context, the same for all drivers: loading the certificates takes longer than a request.
-
-    Servers are verified against the public authorities, or those in the file SSL_CERT_FILE.
-    """
-    context = httpx.create_ssl_context()
-    if certificate is not None:
-        context.load_cert_chain(certificate, key)
-    return context
-
-
-def _tls_from_environment() -> ssl.SSLContext:
-    """The context for aggregators, with the client certificate of HUSHREC_CLIENT_CERT and HUSHREC_CLIENT_KEY."""
-    return _tls(os.environ.get("HUSHREC_CLIENT_CERT"), os.environ.get("HUSHREC_CLIENT_KEY"))
 
 
 @contextmanager
@@ -92,21 +78,22 @@ def _body(request: Request) -> bytes | None:
     return bytes(request.body) if len(request.body) or request.method in ("PATCH", "PUT") else None
 
 
-def _build_request(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: Timeouts) -> httpx.Request:
+@lru_cache(maxsize=256)
+def _parsed(url: str) -> httpx.URL:
+    """Parse an address; the members of a fleet ask for the same ones."""
+    return httpx.URL(url)
+
+
+def _build_request(request: Request, timeouts: Timeouts) -> httpx.Request:
     """The httpx request, signed now and for the URL as httpx encodes it."""
-    built = http.build_request(
-        request.method,
-        request.url,
-        content=_body(request),
-        headers=dict(request.headers),
-        timeout=timeouts.of(request),
-    )
+    url = _parsed(request.url)
+    headers = {**_HEADERS, **request.headers}
     if request.signer is not None:
-        url = built.url
         authority = format_authority(url.scheme, url.raw_host.decode("ascii"), url.port)
         target = url.raw_path.decode("ascii")
-        built.headers.update(request.signer.fields(request.method, authority, target, request.headers, time.time()))
-    return built
+        headers |= request.signer.fields(request.method, authority, target, request.headers, time.time())
+    extensions = {"timeout": timeouts.of(request).as_dict()}
+    return httpx.Request(request.method, url, headers=headers, content=_body(request), extensions=extensions)
 
 
 class _Body:
@@ -147,10 +134,6 @@ def _headers(headers: httpx.Headers) -> Mapping[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-_ENCODING: Final = {"accept-encoding": "identity"}
-"""Bodies are ciphertexts, which do not compress, and their digests cover the bytes as sent."""
-
-
 class SyncDriver:
     """Runs programs on the calling thread, one thread at a time. `traffic` counts the bytes of all bodies.
 
@@ -165,8 +148,7 @@ class SyncDriver:
     ) -> None:
         self.traffic = Traffic()
         self._timeouts = timeouts or Timeouts()
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        self._http = httpx.Client(verify=_tls_from_environment(), limits=limits, transport=transport, headers=_ENCODING)
+        self._http = transport or open_transport(connections)
 
     def run(self, program: Program[T]) -> T:
         """Run `program` to its end and return its result. Raises what the program raises."""
@@ -197,7 +179,7 @@ class SyncDriver:
     def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
         with _translate_errors(request):
-            answer = self._http.send(_build_request(self._http, request, self._timeouts), stream=True)
+            answer = self._http.handle_request(_build_request(request, self._timeouts))
             try:
                 body = _Body(request, answer)
                 for piece in answer.iter_bytes():
@@ -232,10 +214,7 @@ class AsyncDriver:
     ) -> None:
         self.traffic = Traffic()
         self._timeouts = timeouts or Timeouts()
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        self._http = httpx.AsyncClient(
-            verify=_tls_from_environment(), limits=limits, transport=transport, headers=_ENCODING
-        )
+        self._http = transport or open_async_transport(connections)
 
     async def run(self, program: Program[T], executor: Executor | None = None) -> T:
         """Run `program` to its end and return its result. Raises what the program raises.
@@ -270,7 +249,7 @@ class AsyncDriver:
     async def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
         with _translate_errors(request):
-            answer = await self._http.send(_build_request(self._http, request, self._timeouts), stream=True)
+            answer = await self._http.handle_async_request(_build_request(request, self._timeouts))
             try:
                 body = _Body(request, answer)
                 async for piece in answer.aiter_bytes():
@@ -303,7 +282,7 @@ def download(url: str, timeouts: Timeouts | None = None) -> Iterator[bytes]:
     limits = (timeouts or Timeouts()).of(request)
     with (
         _translate_errors(request),
-        httpx.Client(verify=_tls(), follow_redirects=True, timeout=limits, headers=_ENCODING) as http,
+        httpx.Client(verify=tls(), follow_redirects=True, timeout=limits, headers=_ENCODING) as http,
         http.stream("GET", url) as answer,
     ):
         if answer.status_code != httpx.codes.OK:

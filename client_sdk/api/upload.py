@@ -19,7 +19,7 @@ from client_sdk.api.retry import RetryPolicy, back_off, send, send_once
 from client_sdk.api.signing import Signer
 from client_sdk.errors import ApiError, ConnectionFailed, ContractBroken, MethodNotAllowed, NotFound, OffsetMismatch
 from protocols.messages import UploadReceipt
-from protocols.messages.media_types import CONTRIBUTION
+from protocols.messages.media_types import CONTRIBUTION, PARTIAL_UPLOAD
 
 __all__ = ["DEFAULT_CHUNK_BYTES", "UploadProgress", "upload"]
 
@@ -176,7 +176,7 @@ def _chunk_request(target: _Target, offset: int, chunk_bytes: int) -> tuple[Requ
     end = offset + len(chunk)
     is_last = end == len(whole)
     headers = {
-        "content-type": "application/partial-upload",
+        "content-type": PARTIAL_UPLOAD,
         "upload-offset": str(offset),
         "upload-complete": _TRUE if is_last else "?0",
         "content-digest": content_digest(chunk),

@@ -16,7 +16,9 @@ from protocols.errors import KeyringError, ParameterError
 __all__ = ["certificate", "parse_role"]
 
 certificate = typer.Typer(
-    no_args_is_help=True, help="Request a membership certificate from an organiser, and show the stored one."
+    no_args_is_help=True,
+    help="Request a membership certificate from an organiser, and show the stored one.",
+    rich_markup_mode=None,
 )
 
 

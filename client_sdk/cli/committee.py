@@ -31,7 +31,9 @@ from client_sdk.participation.enroller import ClientOptions
 __all__ = ["committee"]
 
 committee = typer.Typer(
-    no_args_is_help=True, help="Take the masks off one-shot sums (for the members of a task's committee)."
+    no_args_is_help=True,
+    help="Take the masks off one-shot sums (for the members of a task's committee).",
+    rich_markup_mode=None,
 )
 
 TrustRoster = Annotated[

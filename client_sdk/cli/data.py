@@ -17,7 +17,7 @@ from client_sdk.data.loaders import load_dataset
 
 __all__ = ["data"]
 
-data = typer.Typer(no_args_is_help=True, help="List, download and inspect data sets.")
+data = typer.Typer(no_args_is_help=True, help="List, download and inspect data sets.", rich_markup_mode=None)
 
 
 @data.command("list")

@@ -1,17 +1,18 @@
-"""Options of commands that read a data set: which one, which columns, which split."""
+"""Options of commands that read a data set: where it is, and which columns of a file it is in."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from client_sdk.cli.console import console
-from client_sdk.data.columns import Columns, parse_columns
-from client_sdk.data.splits import SplitKind
 
-__all__ = ["ColumnsText", "DataDir", "Splitting", "TestFile", "chosen_columns", "say"]
+if TYPE_CHECKING:  # numpy is imported when the command runs, not for its help
+    from client_sdk.data.columns import Columns
+
+__all__ = ["ColumnsText", "DataDir", "chosen_columns", "say"]
 
 DataDir = Annotated[Path | None, typer.Option(help="Folder that contains the data set.", show_default="data")]
 ColumnsText = Annotated[
@@ -21,21 +22,12 @@ ColumnsText = Annotated[
         show_default="recognised",
     ),
 ]
-TestFile = Annotated[
-    Path | None, typer.Option("--test", help="File of test interactions; --dataset is then the training file.")
-]
-Splitting = Annotated[
-    SplitKind | None,
-    typer.Option(
-        "--split",
-        help="leave-one-out (the latest interaction of each user), random (a fifth), or given (a test file).",
-        show_default="by recipe and data",
-    ),
-]
 
 
 def chosen_columns(text: str | None) -> Columns | None:
     """Return the columns of the option `--columns`, None without it."""
+    from client_sdk.data.columns import parse_columns
+
     return None if text is None else parse_columns(text)
 
 

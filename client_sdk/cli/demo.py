@@ -62,7 +62,7 @@ class DemoOptions:
         Literal["compact", "standard", "precise"], typer.Option("--set", help="CKKS parameter set.")
     ] = "standard"
     dropout: Annotated[float, typer.Option(min=0, max=0.9, help="Share of the clients that drop out, 0 to 0.9.")] = 0.0
-    seed: Annotated[int, typer.Option(help="Seed of the data, cohorts and random draws.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the data, cohorts and random draws.")] = 0
     output: Annotated[Path, typer.Option(help="Folder for the report and the server's data.")] = Path("hushrec-demo")
     browse: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False
 
@@ -71,14 +71,13 @@ class DemoOptions:
 def demo(options: DemoOptions) -> None:
     """Train a recommender from encrypted sums: start a server, run many clients, write a report.
 
-        Compares four runs: encrypted training, the same in plain, full FedMF in
-        ciphertexts, and popularity. With privirec-k it runs masked sums, shows the
-        spectrum as it converges and compares a graph filter with central data. With
-    --mechanism oneshot a committee opens the sums, and each client sends one message.
+    Compares four runs: encrypted training, the same in plain, full FedMF in ciphertexts, and popularity. With
+    privirec-k it runs masked sums, shows the spectrum as it converges and compares a graph filter with central data.
+    With --mechanism oneshot a committee opens the sums, and each client sends one message.
 
-        Example: hushrec demo --dataset ml-100k --data-dir data
+    Example: hushrec demo --dataset ml-100k --data-dir data
 
-        Example: hushrec demo --dataset ratings.csv
+    Example: hushrec demo --dataset ratings.csv
     """
     server_dir = options.output / f"server-{secrets.token_hex(4)}"
     if options.recipe in _PRIVIREC:
@@ -128,7 +127,7 @@ def _factors_request(options: DemoOptions, server_dir: Path) -> DemoRequest:
 def _run_factors(request: DemoRequest, options: DemoOptions) -> None:
     """Train item factors in several ways, print the comparison and write the report."""
     from client_sdk.demo.display import result_table
-    from client_sdk.demo.report import write_report
+    from client_sdk.demo.report import write_figures, write_report
     from client_sdk.demo.run import run_demo
 
     _tell_missing_plots("the report will have no curves")
@@ -141,7 +140,10 @@ def _run_factors(request: DemoRequest, options: DemoOptions) -> None:
     result = run_demo(request, console, on_start, say)
     console.print(result_table(result))
     _delete_older_runs(options.output, request.server_dir)
-    path = write_report(result, options.output / f"report-{Path(request.dataset).name}-{request.recipe}.html")
+    dataset = Path(request.dataset).name
+    figures = write_figures(result, options.output / f"{request.recipe}-{dataset}.json")
+    path = write_report(result, options.output / f"report-{dataset}-{request.recipe}.html")
+    console.print(f"Figures: [bold]{figures}[/]", soft_wrap=True)
     console.print(f"Report: [bold]{path}[/]", soft_wrap=True)
     if options.browse:
         webbrowser.open(path.as_uri())

@@ -10,7 +10,7 @@ import typer
 from numpy.typing import NDArray
 
 from client_sdk.cli.console import console, table
-from client_sdk.cli.data_options import ColumnsText, DataDir, Splitting, TestFile, chosen_columns, say
+from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
 from client_sdk.cli.item_files import read_history
 from client_sdk.cli.membership import (
     READ_ONLY,
@@ -21,6 +21,7 @@ from client_sdk.cli.membership import (
     kept_membership,
     load_identity,
 )
+from client_sdk.cli.split_options import Splitting, TestFile
 from client_sdk.client import Client
 from client_sdk.data.errors import DataError
 from client_sdk.data.interactions import Interactions, LeaveOneOut

@@ -33,7 +33,9 @@ from protocols.errors import KeyringError
 __all__ = ["keyring"]
 
 keyring = typer.Typer(
-    no_args_is_help=True, help="Create and hand out the keys of an encrypted task (for its key holder)."
+    no_args_is_help=True,
+    help="Create and hand out the keys of an encrypted task (for its key holder).",
+    rich_markup_mode=None,
 )
 
 

@@ -29,7 +29,7 @@ class LazyCommand:
             group = get_group(found)
             group.name = called
             return group
-        single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(called)(found)
         return get_command(single)
 

@@ -23,6 +23,7 @@ __all__ = ["organiser"]
 organiser = typer.Typer(
     no_args_is_help=True,
     help="Certify the members of an app's tasks (for the publisher of the app; never on the aggregator's machine).",
+    rich_markup_mode=None,
 )
 
 Folder = Annotated[

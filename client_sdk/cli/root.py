@@ -2,6 +2,8 @@
 
 `HushRecError` and `OSError` are printed to standard error as one sentence, and the exit code is 1. The exit code is 2
 for wrong usage and 130 for an interrupt. `hushrec --debug ...` prints the traceback instead, without local variables.
+
+Help is plain text, and rich is imported by what prints with it: both imports take longer than all the rest of `--help`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from typing import Annotated, Any, ClassVar, Final, NoReturn
 
 import typer
 
-from client_sdk.cli.console import console, fail, stderr
 from client_sdk.cli.lazy_commands import LazyCommand, LazyGroup
 from protocols.errors import HushRecError
 
@@ -47,6 +48,8 @@ class _Commands(LazyGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
+            from client_sdk.cli.console import stderr
+
             stderr.print("stopped")
             raise typer.Exit(130) from None
         except BrokenPipeError:  # the reader of the output has closed it: click exits without a message
@@ -54,10 +57,12 @@ class _Commands(LazyGroup):
         except (HushRecError, OSError) as error:
             if ctx.params.get("debug"):
                 raise
+            from client_sdk.cli.console import fail
             from client_sdk.cli.hints import hint
 
             fail(str(error), hint(error))
         except ModuleNotFoundError as error:
+            from client_sdk.cli.console import fail
             from client_sdk.cli.missing_packages import install_command
 
             install = install_command(error)
@@ -71,7 +76,7 @@ app = typer.Typer(
     help="Take part in a federated recommender whose server learns only sums.\n\nExample: hushrec demo",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # locals hold keys and interactions
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
 )
 
 
@@ -79,7 +84,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib import metadata
 
-        console.print(f"hushrec {metadata.version('hushrec')}", highlight=False)
+        typer.echo(f"hushrec {metadata.version('hushrec')}")
         raise typer.Exit
 
 

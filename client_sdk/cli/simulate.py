@@ -14,8 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from client_sdk.cli.command_options import command_options
 from client_sdk.cli.console import console, fail, stderr, table
-from client_sdk.cli.data_options import ColumnsText, DataDir, Splitting, TestFile, chosen_columns, say
+from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
+from client_sdk.cli.split_options import Splitting, TestFile
 from protocols.parameter_text.named_values import named_values
+from protocols.recipes.recommended import Variant
 
 if TYPE_CHECKING:
     from client_sdk.data.splits import Split
@@ -39,10 +41,10 @@ class SimulateOptions:
     recipe: Annotated[str, typer.Option(help="Recipe: colr, fedmf, privirec-k, rfrec, ...")] = "colr"
     mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, paillier, masked or plain.")] = "plain"
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds of the task.", show_default="100; privirec: all sums")
+        int | None, typer.Option(min=1, help="Rounds of the task.", show_default="by recipe and data")
     ] = None
     cohort: Annotated[
-        int | None, typer.Option(min=1, help="Clients in each round.", show_default="60; privirec: all")
+        int | None, typer.Option(min=1, help="Clients in each round.", show_default="by recipe and data")
     ] = None
     every: Annotated[
         int | None, typer.Option(min=1, help="Rounds between two points of the curve.", show_default="a tenth")
@@ -54,6 +56,9 @@ class SimulateOptions:
     mechanism_parameter: Annotated[
         list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
     ] = None
+    variant: Annotated[
+        Variant, typer.Option(help="Recipe parameters that are not named: recommended ones, or those of the paper.")
+    ] = "recommended"
     start_from_privirec: Annotated[
         bool, typer.Option("--start-from-privirec", help="Run privirec-k first and start from its factors.")
     ] = False
@@ -117,6 +122,7 @@ def _request(options: SimulateOptions) -> SimulationRequest:
     return SimulationRequest(
         recipe=options.recipe,
         recipe_parameters=named_values(options.recipe_parameter or []),
+        variant=options.variant,
         mechanism=options.mechanism,
         mechanism_parameters=named_values(options.mechanism_parameter or []),
         rounds=options.rounds,

@@ -1,8 +1,10 @@
-"""The demo's HTML report: one self-contained file with inline plots, for light and dark mode and for small screens."""
+"""The demo's files: the figures as JSON, and the report, one self-contained HTML file with inline plots."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -10,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from client_sdk.demo.plots import bytes_plot, phases_plot, plots_available, quality_plot
 from client_sdk.demo.results import DemoResult
 
-__all__ = ["named_facts", "render_page", "render_report", "write_report"]
+__all__ = ["named_facts", "render_page", "render_report", "write_figures", "write_report"]
 
 
 def render_report(result: DemoResult) -> str:
@@ -54,6 +56,13 @@ def named_facts(plan: Mapping[str, object]) -> list[tuple[str, str]]:
                 label = f"{name} {part}".replace("_", " ").strip()
                 shown.append((label, f"{entry:.4g}" if isinstance(entry, float) else str(entry)))
     return shown
+
+
+def write_figures(result: DemoResult, path: Path) -> Path:
+    """Write all figures as JSON to `path`, creating folders as needed, and return its absolute path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+    return path.resolve()
 
 
 def write_report(result: DemoResult, path: Path) -> Path:

@@ -24,7 +24,8 @@ class ArmResult:
 
     hr, ndcg: HR@10 and NDCG@10 after the last round. bytes_up, bytes_down: mean bytes of HTTP bodies of one client in
     one round. seconds: wall-clock time of all rounds without measuring. clipped: values that were clipped. dropouts:
-    contributions that were missing. phases: mean milliseconds of one client in one round, by phase.
+    contributions that were missing. phases: mean milliseconds of one client in one round, by phase. contributions:
+    those of all rounds. enrol_seconds: wall-clock time in which all clients enrolled and received their keys.
     """
 
     name: str
@@ -38,6 +39,8 @@ class ArmResult:
     curve: Sequence[CurvePoint] = ()
     phases: dict[str, float] = field(default_factory=dict)
     note: str = ""
+    contributions: int = 0
+    enrol_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

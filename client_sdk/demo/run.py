@@ -16,7 +16,7 @@ from client_sdk.data.columns import Columns
 from client_sdk.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.data.loaders import load_dataset, load_interactions
 from client_sdk.data.train_test import Report
-from client_sdk.demo.arms import Arm, SharedSetup, run_arm
+from client_sdk.demo.arms import Arm, SharedSetup, demo_identities, run_arm
 from client_sdk.demo.display import Display
 from client_sdk.demo.results import ArmResult, DemoResult
 from client_sdk.demo.server import run_server
@@ -30,7 +30,6 @@ from client_sdk.demo.settings import (
 )
 from client_sdk.evaluation.controls import popularity_control
 from client_sdk.evaluation.leave_one_out import candidates_of
-from client_sdk.local_state.identity import Identity
 from protocols.errors import ParameterError
 from protocols.messages import TaskView
 from protocols.recipes.recommended import parameters_for
@@ -109,7 +108,7 @@ def shared_setup(request: DemoRequest, settings: DemoSettings, report: Report | 
     shared = SharedSetup(
         data=data,
         candidates=negatives,
-        identities=[Identity.generate() for _ in range(clients)],
+        identities=demo_identities(clients, request.seed),
         training=settings.training,
         rounds=settings.rounds,
         cohort=cohort,

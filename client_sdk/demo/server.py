@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +35,13 @@ class DemoServer:
 
 
 @contextmanager
-def run_server(data_dir: Path, timeout: float = 30.0) -> Iterator[DemoServer]:
+def run_server(
+    data_dir: Path, timeout: float = 30.0, settings: Mapping[str, str] | None = None
+) -> Iterator[DemoServer]:
     """Start an aggregator on a free port of 127.0.0.1, wait until it listens, and stop it when the block ends.
 
-    timeout: seconds. Raises `ServerDidNotStart`, with the end of `data_dir/server.log`, if it does not listen in time.
+    timeout: seconds. settings: further `HUSHREC_*` variables. Raises `ServerDidNotStart`, with the end of
+    `data_dir/server.log`, if it does not listen in time.
     """
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     port, token = _free_port(), secrets.token_urlsafe(32)
@@ -49,7 +52,10 @@ def run_server(data_dir: Path, timeout: float = 30.0) -> Iterator[DemoServer]:
     log = data_dir / "server.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            command, stdout=stream, stderr=stream, env={**os.environ, "HUSHREC_OPERATOR_TOKEN": token}
+            command,
+            stdout=stream,
+            stderr=stream,
+            env={**os.environ, **(settings or {}), "HUSHREC_OPERATOR_TOKEN": token},
         )
     try:
         _wait_until_listening(process, port, log, timeout)

@@ -42,10 +42,12 @@ class DemoSettings:
 
 
 _SETTINGS: Final = {
-    "synthetic": DemoSettings(16, 4, 4.0, 60, 40, 4, MFConfig(learning_rate=1.0, batch_size=64)),
-    "ml-100k": DemoSettings(32, 4, 4.0, 150, 60, 10, MFConfig(batch_size=32, weight_decay=5e-3)),
+    "synthetic": DemoSettings(16, 4, 4.0, 40, 40, 4, MFConfig(learning_rate=1.5, batch_size=64)),
+    "ml-100k": DemoSettings(32, 8, 4.0, 60, 60, 5, MFConfig(learning_rate=1.0, batch_size=32, weight_decay=5e-3)),
     "ml-1m": DemoSettings(64, 4, 4.0, 300, 60, 20, MFConfig(batch_size=32, weight_decay=5e-3)),
 }
+"""Rates, ranks and rounds were chosen for the first minutes: on seeds 1 and 2 of synthetic data, and on each user's
+second-last item of ml-100k (0.59 after 60 rounds, popularity 0.44). Recipes have their own recommended values."""
 
 
 MOST_USERS: Final = 1000

@@ -83,10 +83,12 @@ class Enroller:
         shared: ModelCache | None = None,
         graph_filter: str | None = None,
         device_group: int | None = None,
+        membership_check: MembershipCheck | None = None,
     ) -> Program[Participation]:
         """Join a task, check it against the policy, and return the client's part in it. See `Client.join`.
 
         shared: a cache of the model that several clients share; the model is then not stored for this client.
+        membership_check: that of another client of the task in this process, whose list of revocations is used.
         """
         issued = None
         if certificate is not None:
@@ -104,8 +106,9 @@ class Enroller:
         )
         self.policy.check_task(terms)
         calls = own_calls(self.calls, self.identity, membership)
-        membership_check = MembershipCheck(membership.organiser)
-        yield from membership_check.refresh(calls, membership.task_id)
+        if membership_check is None:
+            membership_check = MembershipCheck(membership.organiser)
+            yield from membership_check.refresh(calls, membership.task_id)
         client_store = None if shared else self.client_store
         return Participation(
             calls,

@@ -6,6 +6,7 @@ requests. The clients share, because they run in one process:
 - a few worker threads, each with one connection, which is the fastest way against one server process;
 - the long polls and, per round, the list of completed rounds and snapshots. They use the token of client 0 (the
   watcher) and are not counted in any client's report;
+- the organiser's list of revoked certificates, which client 0 fetches;
 - the model: each aggregate is opened and absorbed once. With `downloads="each"` every client downloads and checks all
   that it would need alone. With `"once"` only the watcher does, and `bytes_spared` in a report is what the client would
   have downloaded;
@@ -35,7 +36,7 @@ from client_sdk.local_state.store import MemoryStore
 from client_sdk.model.cache import ModelCache
 from client_sdk.model.catalogue import Catalogue, fetch_catalogue
 from client_sdk.model.catch_up import ModelFollower
-from client_sdk.participation.certificates import CertificateSource
+from client_sdk.participation.certificates import CertificateSource, MembershipCheck
 from client_sdk.participation.enroller import Enroller
 from client_sdk.participation.events import RoundMissed, RoundReport, TaskEnded
 from client_sdk.participation.follow_rounds import RoundChange, RoundChanged, await_round, follow_rounds, is_over
@@ -132,7 +133,7 @@ class Fleet:
         """
         store, options = MemoryStore(), self._options
 
-        def program(index: int) -> Callable[[], Program[Participation]]:
+        def program(index: int, check: MembershipCheck | None = None) -> Callable[[], Program[Participation]]:
             enroller = Enroller(self._url, self._identities[index], store, options.policy, options.client)
             is_holder = index == 0 and holder_invitation is not None
             own_invitation = holder_invitation if is_holder else invitation
@@ -140,16 +141,15 @@ class Fleet:
             seed = None if options.seed is None else (options.seed, index)
             device_group = None if options.device_groups is None else int(options.device_groups[index])
             return lambda: enroller.participation(
-                None, own_invitation, certificate, options.training, seed, self._cache, device_group=device_group
+                None, own_invitation, certificate, options.training, seed, self._cache, None, device_group, check
             )
 
         first = [self._driver.run(program(0)())]  # without waiting for a server: the address may be wrong
-        self._clients = first + self._run_all((program(index) for index in range(1, len(self._interactions))), progress)
+        check, rest = first[0].membership_check, range(1, len(self._interactions))
+        self._clients = first + self._run_all((program(index, check) for index in rest), progress)
         self._histories = [
             client.history(items) for client, items in zip(self._clients, self._interactions, strict=True)
         ]
-        for client in self._clients:
-            client.membership_check = self._clients[0].membership_check
         self._by_id = {client.membership.client_id: index for index, client in enumerate(self._clients)}
         if holder_invitation:
             self._holder = key_service(self._clients[0])
@@ -231,7 +231,9 @@ class Fleet:
         watcher = self._clients[0]
         self._sync(view.number - 1)
         terms = watcher.terms
-        cohort = self._run(watcher.calls.cohort(terms.task_id, view.number, terms.schedule.cohort_size)).clients
+        asked = self._run(watcher.calls.cohort(terms.task_id, view.number, terms.schedule.cohort_size)).clients
+        # The server's order follows from random ids; in this one the draws of dropouts can be repeated.
+        cohort = sorted(asked, key=lambda client_id: self._by_id.get(client_id, len(self._by_id)))
         dropped = self._options.dropout_rng.random(len(cohort)) < self._options.dropout
         dropouts = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
         members = [self._member(each, each in dropouts) for each in cohort if each in self._by_id]

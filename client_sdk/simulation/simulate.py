@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import isnan
+from math import ceil, isnan
 from time import perf_counter
 from typing import Any, Final
 
@@ -26,17 +26,20 @@ from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import privirec_state
-from protocols.recipes.recommended import parameters_for
+from protocols.recipes.recommended import Variant, advise, parameters_for
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
 
 __all__ = ["Point", "SimulationRequest", "SimulationResult", "predicts_ratings", "simulate"]
 
 _ROUNDS: Final = 100
+_ROUNDS_STARTED: Final = 20
 _COHORT: Final = 60
 _COHORT_OF_RATINGS: Final = 1000
 _OF_RATINGS: Final = ("rfrec", "rfrecf")
 _START_COMPONENTS: Final = 128
+_MOST_COUNT_SUMS: Final = 10
+_FEWEST_FOR_ADVICE: Final = 3
 _POINTS: Final = 10  # of a curve, unless `every` is given
 
 
@@ -46,13 +49,16 @@ class SimulationRequest:
 
     recipe_parameters, mechanism_parameters: by name; `items` follows from the data, and so does the range of ratings.
     mechanism: "masked" adds ring elements without masks, which gives the same bits; the others encrypt and decrypt.
-    training: settings of the local training; None for the recipe's defaults. rounds, cohort: None for 100 rounds of 60
-    clients, or of up to 1,000 if the recipe predicts ratings, because its paper sums over everyone. A recipe that sums
-    the same data again (PriviRec) needs all clients, and ends by itself. every: rounds between two points of the curve;
-    None for ten points. most_users: users that are evaluated, at most. recommend: ids of users, as in the data, to list
-    recommendations for. evaluation: how the clients measure the model themselves, on rows of their training data that
-    they hold out; None for not at all. start_from_privirec: whether a `privirec-k` task of all clients runs first, in
-    plain sums, and the task starts from its factors.
+    training: settings of the local training; None for the task's. rounds, cohort: None for the sizes that
+    `hushrec-server task advise` names, for recipes with item biases from counts; otherwise 100 rounds of 60
+    clients, or of up to 1,000 if the recipe predicts ratings, because its paper sums over everyone, and the rounds of
+    item means before them. A recipe that sums the same data again (PriviRec) needs all clients,
+    and ends by itself. every: rounds between two points of the curve; None for ten points. most_users: users that are
+    evaluated, at most. recommend: ids of users, as in the data, to list recommendations for. evaluation: how the
+    clients measure the model themselves, on rows of their training data that they hold out; None for not at all.
+    start_from_privirec: whether a `privirec-k` task of all clients runs first, in plain sums, and the task starts from
+    its factors; 20 rounds then. variant: values of recipe parameters that are not named, as for `hushrec-server task
+    create`.
     """
 
     recipe: str = "colr"
@@ -68,6 +74,7 @@ class SimulationRequest:
     recommend: Sequence[str] = ()
     evaluation: Evaluation | None = None
     start_from_privirec: bool = False
+    variant: Variant = "recommended"
 
 
 @dataclass(frozen=True)
@@ -148,7 +155,7 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
         split, ratings=predicts_ratings(recipe.name), most_users=request.most_users, seed=request.seed
     )
     asked = [_user(split.train, name) for name in request.recommend]
-    rounds = _rounds(recipe, request.rounds)
+    rounds = federation.schedule_rounds
     every = request.every or max(1, rounds // _POINTS)
     points: list[Point] = []
     clipped, seconds = 0, 0.0
@@ -214,16 +221,12 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
     train = split.train
     if not recipe_entry(request.recipe).has_items:
         raise ParameterError(f"recipe {request.recipe!r} trains a model of your own, which only your program can do")
-    parameters: dict[str, Any] = {"items": train.n_items}
-    if predicts_ratings(request.recipe):
-        parameters |= _range_of_ratings(split)
-    parameters |= request.recipe_parameters
-    if request.start_from_privirec:
-        parameters = parameters_for(request.recipe, parameters, started=True)
-    made = make_recipe(request.recipe, parameters)
     able = np.flatnonzero(train.user_degrees())
-    usual = _COHORT_OF_RATINGS if predicts_ratings(request.recipe) else _COHORT
-    cohort = request.cohort or (able.size if made.frozen_cohort else min(usual, able.size))
+    parameters = _parameters(split, request, able.size)
+    made = make_recipe(request.recipe, parameters)
+    rounds, usual = _sizes(made, parameters, train, able.size)
+    rounds = _ROUNDS_STARTED if request.start_from_privirec else rounds
+    cohort = request.cohort or usual
     if cohort > able.size:
         raise ParameterError(f"a cohort of {cohort} is greater than the {able.size} users with training interactions")
     groups: NDArray[np.int64] | None = None
@@ -232,17 +235,42 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
     return Federation(
         train, request.recipe, parameters, request.mechanism, request.mechanism_parameters, request.training, cohort,
         request.seed, user_groups=groups, masks=False, evaluation=request.evaluation,
-        schedule_rounds=_rounds(made, request.rounds),
+        schedule_rounds=min(request.rounds or rounds, rounds) if made.frozen_cohort else request.rounds or rounds,
         start=_spectrum(train, able.size, request.seed) if request.start_from_privirec else None,
     )  # fmt: skip
+
+
+def _parameters(split: Split, request: SimulationRequest, clients: int) -> dict[str, Any]:
+    """Return the recipe's parameters: of the data, those that are named, and the others by the variant."""
+    given: dict[str, Any] = {"items": split.train.n_items}
+    if predicts_ratings(request.recipe):
+        given |= _range_of_ratings(split)
+    given |= request.recipe_parameters
+    found = parameters_for(request.recipe, given, request.variant, started=request.start_from_privirec)
+    if "count_sums" in found and "count_sums" not in given:
+        cohort = request.cohort or (100 if found.get("item_bias") == "counts" else _COHORT_OF_RATINGS)
+        found["count_sums"] = min(_MOST_COUNT_SUMS, ceil(clients / cohort))
+    return found
+
+
+def _sizes(recipe: Recipe, parameters: Mapping[str, Any], train: Interactions, clients: int) -> tuple[int, int]:
+    """Return the rounds and the cohort that suit a recipe with these parameters."""
+    if isinstance(recipe, PriviRecK):
+        return recipe.steps, clients
+    if parameters.get("item_bias") == "counts" and clients >= _FEWEST_FOR_ADVICE:
+        advice = advise(train.n_items, clients, train.size)
+        return advice.rounds, advice.cohort_size
+    if predicts_ratings(recipe.name):
+        counting = parameters.get("count_sums", 1) if parameters.get("item_bias") == "means" else 0
+        return counting + _ROUNDS, min(_COHORT_OF_RATINGS, clients)
+    return _ROUNDS, clients if recipe.frozen_cohort else min(_COHORT, clients)
 
 
 def _spectrum(train: Interactions, clients: int, seed: int) -> ModelState:
     """Return the last state of a `privirec-k` task of all clients."""
     parameters = {"items": train.n_items, "components": min(_START_COMPONENTS, train.n_items), "rayleigh_ritz": True}
     made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=seed)
-    for _ in made.run(_rounds(made.recipe, None)):
-        pass
+    list(made.run(made.recipe.steps))  # type: ignore[attr-defined]
     return made.state
 
 
@@ -254,12 +282,6 @@ def _range_of_ratings(split: Split) -> dict[str, float]:
     if not values.size or values.min() == values.max():
         raise DataError("all ratings are equal, so there is nothing to learn from them")
     return {"rating_min": float(values.min()), "rating_max": float(values.max())}
-
-
-def _rounds(recipe: Recipe, given: int | None) -> int:
-    if isinstance(recipe, PriviRecK):
-        return min(given or recipe.steps, recipe.steps)
-    return given or _ROUNDS
 
 
 def _can_score(federation: Federation) -> bool:

@@ -42,14 +42,17 @@ def train_lowrank(
     low = np.zeros((samples.items.size, rank), dtype=np.float32)
     rate = np.float32(config.learning_rate * np.sqrt(rank / dim))
     decay = np.float32(2 * config.weight_decay)
-    losses: dict[int, list[float]] = {}
+    losses: list[float] = []
     fixed = None if offsets is None else offsets[samples.items]
     for epoch, step in steps(samples, rows, user, config, rng, fixed):
-        gradient = step.residuals[:, None] * (projection @ user) + decay * (rows[step.rows] @ projection.T)
-        change = -rate * gradient
+        before = rows.take(step.rows, axis=0)
+        change = step.residuals[:, None] * (projection @ user)
+        change += decay * (before @ projection.T)
+        change *= -rate
         low[step.rows] += change
-        rows[step.rows] += change @ projection
+        before += change @ projection
+        rows[step.rows] = before
         user -= step.user_step
-        losses.setdefault(epoch, []).append(step.loss)
-    loss = float(np.mean(losses[config.epochs - 1]))
-    return LocalUpdate(user, samples.items, low, loss, samples.rows.size)
+        if epoch == config.epochs - 1:
+            losses.append(step.loss)
+    return LocalUpdate(user, samples.items, low, float(np.mean(losses)), samples.rows.size)

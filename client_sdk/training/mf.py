@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import nan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +94,10 @@ class Samples:
 
 @dataclass(frozen=True)
 class Step:
-    """One batch: its distinct `rows` (t,), the mean residual of each (t,), the step of p (d,) and the mean loss."""
+    """One batch: its distinct `rows` (t,), the mean residual of each (t,), the step of p (d,) and the mean loss.
+
+    loss: NaN before the last epoch, where nobody reads it.
+    """
 
     rows: NDArray[np.intp]
     residuals: NDArray[np.float32]
@@ -148,32 +153,82 @@ def steps(
 
     offsets: added to the logit of each item of `samples`, float32 (k,); None for zeros.
     """
+    size = config.batch_size
     for epoch in range(config.epochs):
         order = rng.permutation(samples.rows.size)
-        for start in range(0, order.size, config.batch_size):
-            batch = order[start : start + config.batch_size]
-            yield epoch, _step(samples.rows[batch], samples.labels[batch], item_rows, user_factor, config, offsets)
+        rows, labels = samples.rows[order], samples.labels[order]
+        fixed = None if offsets is None else offsets[rows]
+        distinct = _Distinct.of(rows, len(item_rows), size)
+        for number, start in enumerate(range(0, order.size, size)):
+            batch = _Batch(
+                rows[start : start + size],
+                labels[start : start + size],
+                None if fixed is None else fixed[start : start + size],
+                *distinct.batch(number, start, size),
+            )
+            yield epoch, _step(batch, item_rows, user_factor, config, with_loss=epoch == config.epochs - 1)
+
+
+class _Batch(NamedTuple):
+    """The samples of a step, and which distinct rows they have.
+
+    rows, labels, fixed: of each sample, (n,); fixed is the offset of its logit. used: the distinct rows (t,),
+    ascending. places: index in `used` of each sample's row. counts: samples of each distinct row (t,).
+    """
+
+    rows: NDArray[np.intp]
+    labels: NDArray[np.float32]
+    fixed: NDArray[np.float32] | None
+    used: NDArray[np.intp]
+    places: NDArray[np.intp]
+    counts: NDArray[np.intp]
+
+
+class _Distinct(NamedTuple):
+    """The distinct rows of all batches of an epoch, found in one sort, because a batch is too short for many calls.
+
+    used, counts: of all batches in turn. edges: where each batch begins in them. places: index in its batch's `used`.
+    """
+
+    used: NDArray[np.intp]
+    counts: NDArray[np.intp]
+    edges: list[int]
+    places: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, rows: NDArray[np.intp], n_rows: int, size: int) -> _Distinct:
+        """Return the distinct rows of batches of `size` of `rows`, each below `n_rows`."""
+        batches = np.arange(rows.size) // size
+        keys, places, counts = np.unique(batches * n_rows + rows, return_inverse=True, return_counts=True)
+        edges = np.searchsorted(keys, np.arange(-(-rows.size // size) + 1) * n_rows)
+        return cls(keys % n_rows, counts, edges.tolist(), places - edges[batches])
+
+    def batch(self, number: int, start: int, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+        """Return the distinct rows, the samples' places among them, and their counts, of one batch."""
+        own = slice(self.edges[number], self.edges[number + 1])
+        return self.used[own], self.places[start : start + size], self.counts[own]
 
 
 def _step(
-    rows: NDArray[np.intp],
-    labels: NDArray[np.float32],
+    batch: _Batch,
     item_rows: NDArray[np.float32],
     user_factor: NDArray[np.float32],
     config: MFConfig,
-    offsets: NDArray[np.float32] | None,
+    *,
+    with_loss: bool,
 ) -> Step:
-    factors = item_rows[rows]
+    factors = item_rows.take(batch.rows, axis=0)
     logits = factors @ user_factor
-    if offsets is not None:
-        logits += offsets[rows]
-    residuals = (0.5 + 0.5 * np.tanh(0.5 * logits) - labels).astype(np.float32)  # sigmoid(x) = (1 + tanh(x/2)) / 2
-    counts = np.bincount(rows, minlength=len(item_rows))
-    used = np.flatnonzero(counts)
-    means = np.bincount(rows, weights=residuals, minlength=len(item_rows))[used] / counts[used]
-    gradient = residuals @ factors / rows.size + 2 * config.weight_decay * user_factor
-    loss = float(np.mean(np.logaddexp(0.0, logits) - labels * logits))
-    return Step(used, means.astype(np.float32), (config.learning_rate * gradient).astype(np.float32), loss)
+    if batch.fixed is not None:
+        logits += batch.fixed
+    residuals = np.tanh(0.5 * logits)  # sigmoid(x) = (1 + tanh(x/2)) / 2
+    residuals *= 0.5
+    residuals += 0.5
+    residuals -= batch.labels
+    means = np.bincount(batch.places, weights=residuals) / batch.counts
+    gradient = residuals @ factors / batch.rows.size + 2 * config.weight_decay * user_factor
+    loss = float((np.logaddexp(0.0, logits) - batch.labels * logits).mean()) if with_loss else nan
+    return Step(batch.used, means.astype(np.float32), config.learning_rate * gradient, loss)
 
 
 def train_full(
@@ -195,14 +250,17 @@ def train_full(
     samples = draw_samples(positives, n_items, config.negatives, rng, excluded)
     start = item_factors[samples.items]
     rows, user = start.copy(), user_factor.copy()
-    losses: dict[int, list[float]] = {}
+    losses: list[float] = []
     fixed = None if offsets is None else offsets[samples.items]
+    decay = np.float32(2 * config.weight_decay)
     for epoch, step in steps(samples, rows, user, config, rng, fixed):
-        before = rows[step.rows]
-        rows[step.rows] -= config.learning_rate * (
-            step.residuals[:, None] * user + np.float32(2 * config.weight_decay) * before
-        )
+        before = rows.take(step.rows, axis=0)
+        change = step.residuals[:, None] * user
+        change += decay * before
+        change *= config.learning_rate
+        before -= change
+        rows[step.rows] = before
         user -= step.user_step
-        losses.setdefault(epoch, []).append(step.loss)
-    loss = float(np.mean(losses[config.epochs - 1]))
-    return LocalUpdate(user, samples.items, rows - start, loss, samples.rows.size)
+        if epoch == config.epochs - 1:
+            losses.append(step.loss)
+    return LocalUpdate(user, samples.items, rows - start, float(np.mean(losses)), samples.rows.size)

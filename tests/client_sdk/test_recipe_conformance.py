@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from client_sdk.testing import RecipeConformance
 from client_sdk.training import MFConfig
 from client_sdk.training.arrays import ArraysRound
+from client_sdk.training.base import LocalResult
+from protocols.errors import BudgetError
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.fedmf import FedMF
 from protocols.recipes.registry import OWN
@@ -32,6 +34,28 @@ class TestArrays(RecipeConformance):
             asked.contribute(change, weight=1.0 + client)
 
         return trainer
+
+
+class TestArraysByMean(TestArrays):
+    """Without weights and rows, with a bound on the whole update; also over Paillier."""
+
+    parameters: ClassVar[Any] = {"shapes": {"w": [6, 4], "one": []}, "l2_clip": 0.5}
+    mechanisms = ("ckks", "paillier")
+
+    def interactions(self, made: Recipe, client: int) -> object:
+        def trainer(asked: ArraysRound) -> None:
+            rng = np.random.default_rng([client, asked.number])
+            asked.contribute({name: rng.uniform(-1, 1, array.shape) for name, array in asked.arrays().items()})
+
+        return trainer
+
+
+class TestArraysByMomentum(TestArrays):
+    parameters: ClassVar[Any] = {**TestArrays.parameters, "optimiser": "momentum", "clips": {"b": 0.25}}
+
+
+class TestArraysByAdam(TestArrays):
+    parameters: ClassVar[Any] = {**TestArrays.parameters, "optimiser": "adam", "stds": {"w": 0.0}}
 
 
 class TestColr(RecipeConformance):
@@ -124,6 +148,30 @@ class Faulty(FedMF):
         made = super().round_spec(task_seed, number, sum_index)
         return replace(made, seed=np.random.default_rng().bytes(32))
 
+    def report(self, state: ModelState) -> dict[str, float]:
+        return {"loss": float("nan")}
+
+    def warnings(self) -> tuple[str, ...]:
+        return ("",)
+
+
+@dataclass(frozen=True)
+class Careless:
+    """A client half that does not clip, and scores only some items."""
+
+    own: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
+
+    def contribute(self, *arguments: Any) -> LocalResult:
+        made: LocalResult = self.own.contribute(*arguments)
+        return replace(made, blocks=[1e6 * values for values in made.blocks])
+
+    def scores(self, *arguments: Any) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = self.own.scores(*arguments)
+        return found[:-1]
+
 
 @pytest.mark.parametrize(
     "test",
@@ -131,6 +179,7 @@ class Faulty(FedMF):
         "test_all_parties_compute_the_same_layouts_routes_and_rounds",
         "test_a_state_has_its_stated_length_and_survives_encoding",
         "test_absorbing_is_a_function_of_its_arguments_and_a_round_is_absorbed_once",
+        "test_the_report_holds_numbers_and_warnings_are_sentences",
     ],
 )
 def test_the_battery_finds_faults(test: str) -> None:
@@ -141,4 +190,22 @@ def test_the_battery_finds_faults(test: str) -> None:
             return Faulty(made.parameters)
 
     with pytest.raises(AssertionError):
+        getattr(Tested(), test)()
+
+
+@pytest.mark.parametrize(
+    ("test", "error"),
+    [
+        ("test_contributions_fit_their_route_and_keep_their_clips", (AssertionError, BudgetError)),
+        ("test_scores_are_one_number_an_item_or_refused", AssertionError),
+    ],
+)
+def test_the_battery_finds_faults_of_a_client_half(test: str, error: Any) -> None:
+    class Tested(TestFedmf):
+        sums = 1 if test.startswith("test_contributions") else 0
+
+        def half(self, made: Recipe) -> Any:
+            return Careless(super().half(made))
+
+    with pytest.raises(error):
         getattr(Tested(), test)()

@@ -49,6 +49,19 @@ def test_start_does_not_import_large_libraries() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(("arguments", "left_out"), [("--help", "numpy rich pydantic httpx"), ("demo --help", "numpy")])
+def test_help_imports_only_what_it_needs(arguments: str, left_out: str) -> None:
+    code = (
+        "import sys, client_sdk.cli\n"
+        "try: client_sdk.cli.main()\n"
+        f"finally: print([name for name in {left_out.split()} if name in sys.modules], file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, *arguments.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("Usage: hushrec")
+    assert done.stderr.strip() == "[]"
+
+
 def test_no_arguments_shows_help_and_version_is_one_line() -> None:
     assert run()[0] == 2
     code, out, _ = run("--version")

@@ -81,7 +81,8 @@ def play(
 ) -> Played:
     """Train a task until it ends, each client in its own thread; the first one holds the keys."""
     name, organiser = f"rated-{mechanism}-{rounds}", None if mechanism == "plain" else TRIAL.pin
-    parameters = {"items": ITEMS, "dim": 4, "learning_rate": 1.0 if kind == LEARNABLE else 0.1}
+    penalties = {"penalty": 10.0, "user_penalty": 0.1}
+    parameters = {"items": ITEMS, "dim": 4, "learning_rate": 1.0 if kind == LEARNABLE else 0.1, **penalties}
     request = task_request(
         name, "rfrec", mechanism, Schedule(rounds=rounds, cohort_size=USERS, start_clients=USERS),
         parameters, {"dropout": 0.0} if mechanism == "masked" else {}, bytes(range(32)),

@@ -78,7 +78,9 @@ def test_sum_without_masks_has_the_bits_of_the_masked_protocol(split: Split, rec
 
 def test_curve_is_what_the_evaluation_functions_give() -> None:
     split = load_split("synthetic")
-    request = SimulationRequest("fedmf", {"dim": 4}, training=MFConfig(epochs=1), rounds=7, cohort=400, every=7)
+    request = SimulationRequest(
+        "fedmf", {"dim": 4}, training=MFConfig(epochs=1), rounds=7, cohort=400, every=7, variant="paper"
+    )
     result = simulate(split, request)
     made = Federation(
         split.train, "fedmf", {"items": split.train.n_items, "dim": 4}, training=MFConfig(epochs=1), cohort_size=400
@@ -168,6 +170,17 @@ def test_every_mechanism_gives_nearly_the_same_curve(split: Split, mechanism: st
     )
     assert other.points[-1].values == pytest.approx(plain.points[-1].values, abs=0.05)
     assert other.bytes_up > 0
+
+
+def test_recommended_settings_are_used_unless_the_papers_are_asked_for(split: Split) -> None:
+    shape = {"dim": 4, "rank": 2}
+    ours, papers = (
+        simulate(split, SimulationRequest(recipe_parameters=shape, rounds=1, variant=variant))
+        for variant in ("recommended", "paper")
+    )
+    assert (ours.recipe_parameters["item_bias"], ours.recipe_parameters["batch_size"]) == ("counts", 32)
+    assert papers.recipe_parameters["item_bias"] == "none"
+    assert (ours.cohort, ours.recipe_parameters["count_sums"]) == (24, 1)
 
 
 def test_task_that_starts_from_privirec_ranks_at_once_and_names_its_start(split: Split) -> None:

@@ -1,0 +1,135 @@
+"""Every Python block of docs/own-model.md, and the one with which the interface was asked for, run on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, task_request
+from client_sdk.torch import arrays_of
+from client_sdk.training.arrays import ArraysRound
+from protocols.messages import Schedule
+from protocols.recipes.arrays.recipe import Arrays
+from protocols.recipes.registry import recipe
+from tests.support.organiser import TRIAL
+from tests.support.server import AggregatorProcess, running_aggregator
+
+GUIDE = Path(__file__).parents[2] / "docs" / "own-model.md"
+BLOCKS = dict(re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL))
+ASKED_FOR = """\
+with Client(url, identity=...) as client:
+    task = client.join("my-model", invitation=..., ...)
+    for round in task.rounds():                      # blocks until this client is asked
+        arrays = round.arrays()                      # {name: float32 ndarray}
+        new, examples = train(arrays)                # anything: PyTorch, JAX, numpy
+        round.contribute({k: new[k] - arrays[k] for k in new}, weight=examples)
+    task.arrays()                                    # the newest model
+"""
+GIVEN = {  # the values behind the ellipses
+    "identity=...": "identity=identity",
+    "invitation=..., ...": "invitation=..., certificate=...",
+    "invitation=...": "invitation=invitation",
+    "certificate=...": "certificate=certificate",
+}
+USERS, ROUNDS = 4, 2
+PARAMETERS = {"shapes": {"w": [3, 2], "b": []}, "max_weight": 10, "clip": 2.0}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("guide") / "data") as running:
+        yield running
+
+
+def train(arrays: dict[str, NDArray[np.float32]]) -> tuple[dict[str, NDArray[np.float32]], int]:
+    return {name: array * 0 + 1 for name, array in arrays.items()}, 5
+
+
+def run_block(text: str, names: dict[str, Any]) -> None:
+    for ellipsis, value in GIVEN.items():
+        text = text.replace(ellipsis, value)
+    exec(compile(text, "a block", "exec"), names)  # noqa: S102 - the project's own page
+
+
+def create(server: AggregatorProcess) -> str:
+    schedule = Schedule(rounds=ROUNDS, cohort_size=USERS, start_clients=USERS)
+    request = task_request("my-model", "arrays", "masked", schedule, PARAMETERS, organiser=TRIAL.pin)
+    with Operator(server.url, server.operator_token) as operator:
+        return operator.invite(operator.create_task(request).task_id, uses=USERS).invitation
+
+
+def by_callback(server: AggregatorProcess, invitation: str) -> list[Any]:
+    with Client(server.url, Identity.generate(), MemoryStore()) as client:
+        names = {"task": client.join("my-model", invitation=invitation, certificate=TRIAL.source()), "train": train}
+        run_block(BLOCKS["callback"], names)
+        return list(names["reports"])  # type: ignore[call-overload]
+
+
+def on_an_event_loop(server: AggregatorProcess, invitation: str) -> dict[str, Any]:
+    around = [
+        "async def one():",
+        "    async with AsyncClient(url, Identity.generate(), MemoryStore()) as client:",
+        "        task = await client.join('my-model', invitation=invitation, certificate=certificate)",
+        *(f"        {line}" for line in BLOCKS["async"].splitlines()),
+        "        return await task.arrays()",
+    ]
+    names: dict[str, Any] = {"url": server.url, "invitation": invitation, "certificate": TRIAL.source()}
+    names |= {"AsyncClient": AsyncClient, "Identity": Identity, "MemoryStore": MemoryStore}
+    names |= {"asyncio": asyncio, "train": train}
+    run_block("\n".join(around), names)
+    return dict(asyncio.run(names["one"]()))
+
+
+def test_all_blocks_are_run() -> None:
+    assert set(BLOCKS) == {"loop", "callback", "async", "torch"}
+    assert GUIDE.read_text(encoding="utf-8").count("```python") == len(BLOCKS)
+
+
+def by_loop(server: AggregatorProcess, invitation: str, block: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"url": server.url, "invitation": invitation, "certificate": TRIAL.source()}
+    names |= {"train": train, "identity": Identity.generate(), "Client": Client}
+    run_block(block, names)
+    return names
+
+
+def test_loops_callback_and_event_loop_train_one_model(
+    server: AggregatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # memberships are stored there by default
+    Identity.generate().save("me.key")
+    invitation = create(server)
+    with ThreadPoolExecutor(USERS) as pool:
+        loops = [pool.submit(by_loop, server, invitation, block) for block in (BLOCKS["loop"], ASKED_FOR)]
+        callback = pool.submit(by_callback, server, invitation)
+        last = pool.submit(on_an_event_loop, server, invitation).result(timeout=120)
+        of_guide, of_issue = (loop.result(timeout=60) for loop in loops)
+        assert [report.round for report in callback.result(timeout=60)] == [1, 2]
+    np.testing.assert_allclose(last["w"], np.ones((3, 2)), atol=1e-4)
+    np.testing.assert_array_equal(of_guide["arrays"]["w"], last["w"])
+    np.testing.assert_array_equal(of_issue["task"].terms.recipe.parameters.shapes["b"], ())
+    for names in (of_guide, of_issue):
+        assert names["round"].number == ROUNDS and names["new"]["b"] == 1.0
+
+
+def test_the_block_of_pytorch() -> None:
+    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    model = torch.nn.Linear(3, 2)
+    shapes = {name: array.shape for name, array in arrays_of(model).items()}
+    made = recipe("arrays", {"shapes": shapes, "max_weight": 10})
+    assert isinstance(made, Arrays)
+    asked = ArraysRound(made, 1, made.initial_state(bytes(32)))
+    training = "model(torch.ones(4, 3)).sum().backward(); torch.optim.SGD(model.parameters(), 0.1).step()"
+    names = {"model": model, "round": asked, "examples": 4, "torch": torch}
+    run_block(BLOCKS["torch"].replace("...  # train", training), names)
+    given = asked.result({})
+    assert given.blocks[0].size == 9 and given.samples == 4
+    np.testing.assert_allclose(given.blocks[0][:8], 0.4 * np.repeat([-0.4, -0.4], [2, 6]), atol=1e-6)
