@@ -2,7 +2,7 @@
 # requirements are unchanged. Set variables on the command line: make demo DATASET=ml-100k DATA_DIR=path/to/it
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types imports check coverage bench lock openapi docs clean distclean
+.PHONY: help setup demo web-demo test lint format types imports check coverage bench lock openapi docs clean distclean
 
 BIN := .venv/bin
 BENCH_OUT := bench/results/local
@@ -13,6 +13,8 @@ DATA_DIR ?=
 RECIPE ?=
 ROUNDS ?=
 DEMO_ARGS ?=
+# --- make web-demo ---------------------------------------------------------------------------------------------------
+WEB_ARGS ?=
 # --- make test -------------------------------------------------------------------------------------------------------
 PYTEST_ARGS ?=
 # One process per core, at most eight, because tests start servers. The tests of one file run in one process.
@@ -30,6 +32,8 @@ help:
 	@echo '                    DATASET=ml-100k DATA_DIR=dir   real data; also ml-1m'
 	@echo '                    RECIPE=colr  ROUNDS=n          recipe, and number of rounds'
 	@echo '                    DEMO_ARGS="..."                other options; see: hushrec demo --help'
+	@echo '  make web-demo   a web page that takes part beside 20 simulated clients, at http://127.0.0.1:8080/'
+	@echo '                    WEB_ARGS="--port 8081 --no-browser"   options; see: python -m examples.web.demo --help'
 	@echo '  make test       run the whole test suite'
 	@echo '                    PYTEST_ARGS="-x tests/protocols"   only some tests'
 	@echo '                    PYTEST_JOBS=                       without parallel processes'
@@ -57,6 +61,9 @@ setup:
 demo: setup
 	@$(BIN)/hushrec demo $(if $(DATASET),--dataset '$(DATASET)') $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') \
 		$(if $(RECIPE),--recipe '$(RECIPE)') $(if $(ROUNDS),--rounds '$(ROUNDS)') $(DEMO_ARGS)
+
+web-demo: setup
+	@$(BIN)/python -m examples.web.demo $(WEB_ARGS)
 
 test: setup
 	@$(BIN)/pytest $(PYTEST_JOBS) $(PYTEST_ARGS)

@@ -32,7 +32,13 @@ RECIPES: Final[dict[str, dict[str, Any]]] = {
     "scolr": {"rank": 4},
     "rfrec": {},
 }
-MECHANISMS: Final[dict[str, dict[str, Any]]] = {"plain": {}, "masked": {}, "ckks": {}, "paillier": {"key_bits": 3072}}
+MECHANISMS: Final[dict[str, dict[str, Any]]] = {
+    "plain": {},
+    "masked": {},
+    "oneshot": {},
+    "ckks": {},
+    "paillier": {"key_bits": 3072},
+}
 _SMALL: Final = ("colr", "scolr")
 """Recipes whose sums are short enough for Paillier at this size."""
 

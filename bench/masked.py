@@ -15,43 +15,26 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, Final
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from bench import masked_round
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
+from bench.protocol_round import CLIP, Shape, play_round
 from bench.targets import verdicts
-from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.crypto.domain import SEED_BYTES
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sums.masked import client, server
-from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
 from protocols.sums.masked.masks import Mask, add_masks
-from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import MaskedPlan, encode
-from protocols.sums.masked.policy import ClientPolicy
-from protocols.sums.masked.roster import RosterEntry, make_roster
+from protocols.sums.masked.plan import encode
 
-CLIENTS, VALUES, DROPOUTS = 100, 100_000, 10
-NEIGHBOURS, THRESHOLD = 22, 12
-CLIP = 0.1
-LAYOUT = VectorLayout((Block("b", (Segment("values", VALUES, CLIP),)),))
-ROUTE = whole_route(LAYOUT)
-PLAN: MaskedPlan = MASKED.plan({"bits": 32, "corrupt": 0.01, "dropout": 0.1}, LAYOUT, CLIENTS)
-"""`corrupt` and `dropout` are chosen to give 22 neighbours and threshold 12 in semi-malicious mode."""
-
-T = TypeVar("T")
+ROUND: Final = Shape(clients=100, values=100_000, dropouts=10)
 
 
 class Peer:
@@ -81,117 +64,20 @@ class Peer:
         self._process.communicate()
 
 
-@dataclass
-class Clock:
-    """Processor seconds by stage: of the server in total, and of every client."""
-
-    server: dict[str, float] = field(default_factory=dict)
-    clients: dict[str, list[float]] = field(default_factory=dict)
-
-    @contextmanager
-    def serving(self, stage: str) -> Iterator[None]:
-        """Add the time inside the context to the server's time of `stage`."""
-        start = time.process_time()
-        yield
-        self.server[stage] = self.server.get(stage, 0.0) + time.process_time() - start
-
-    def step(self, stage: str, function: Callable[..., T], *arguments: Any) -> T:
-        """The result of a client's step; its time is added to the clients' times of `stage`."""
-        start = time.process_time()
-        result = function(*arguments)
-        self.clients.setdefault(stage, []).append(time.process_time() - start)
-        return result
-
-    @property
-    def server_seconds(self) -> float:
-        """The server's time in all stages."""
-        return sum(self.server.values())
-
-
-def play_round(vectors: NDArray[np.float64]) -> Clock:
-    """Play one round with all parties. Fails unless the sum equals that of the survivors' ring elements exactly."""
-    clock, names = Clock(), [f"client-{number:03}" for number in range(len(vectors))]
-    dropped = set(names[:DROPOUTS])
-    context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), PLAN, os.urandom(DIGEST_BYTES), len(names))
-    policy, vectors_of = ClientPolicy(), dict(zip(names, vectors, strict=True))
-    identities = {name: Ed25519PrivateKey.generate() for name in names}
-    keys = {name: identity.public_key().public_bytes_raw() for name, identity in identities.items()}
-
-    advertised, advertisements = {}, {}
-    for name in names:
-        advertised[name], advertisements[name] = clock.step(
-            "advertise", client.advertise, context, name, identities[name], policy
-        )
-    with clock.serving("advertise"):
-        for name, body in advertisements.items():
-            server.check_advertisement(context, name, keys[name], body)
-        entries = [
-            RosterEntry(name, keys[name], bytes(32), NO_CERTIFICATE, body) for name, body in advertisements.items()
-        ]
-        roster = make_roster(context, entries)
-    assert (roster.degree, roster.threshold) == (NEIGHBOURS, THRESHOLD)
-
-    shared, shares = {}, {}
-    for name in names:
-        shared[name], shares[name] = clock.step("share", client.share, advertised[name], roster.body, lambda _: True)
-    with clock.serving("share"):
-        for body in shares.values():
-            server.check_shares(roster, body)
-        server.check_sharers(roster, shares)
-        inboxes = server.inboxes(roster, shares)
-
-    contributed, contributions, truth = {}, {}, np.zeros(VALUES, PLAN.dtype)
-    for name in names:
-        if name not in dropped:
-            elements = clock.step("encode", encode, PLAN, ROUTE, [vectors_of[name]])
-            truth += elements
-            contributed[name], contributions[name] = clock.step(
-                "contribute", client.contribute, shared[name], inboxes[name], elements
-            )
-    with clock.serving("contribute"):
-        for body in contributions.values():
-            MASKED.check(PLAN, ROUTE, body)
-        server.check_survivors(roster, shares, contributions)
-        partial_sum = MASKED.fold(PLAN, None, ((ROUTE, body) for body in contributions.values()))
-        survivors = roster.encode_set(contributions)
-
-    confirmed, confirmations = {}, {}
-    for name, state in contributed.items():
-        confirmed[name], confirmations[name] = clock.step("confirm", client.confirm, state, survivors)
-    with clock.serving("confirm"):
-        for name, body in confirmations.items():
-            server.check_confirmation(roster, shares, contributions, name, body)
-        server.check_confirmed(roster, shares, contributions, confirmations)
-        signed = server.confirmations(roster, confirmations)
-
-    replies = {}
-    for name, confirmation in confirmed.items():
-        _, replies[name] = clock.step("unmask", client.unmask, confirmation, signed[name])
-    with clock.serving("unmask"):
-        for body in replies.values():
-            server.check_reply(roster, body)
-        unmasking = server.unmask(roster, shares, contributions, replies)
-        aggregate = MASKED.release(PLAN, MASKED.correct(PLAN, partial_sum, unmasking.correction))
-        MASKED.open(PLAN, aggregate, len(contributions), None)
-    assert aggregate == truth.tobytes(), "the sum is wrong"
-    return clock
-
-
 def measure_rounds(
     peer: Peer | None, vectors: NDArray[np.float64], rounds: int, tick: Callable[[], object]
 ) -> dict[str, Figure]:
     """Figures of whole rounds, three of ours for each of Flower's, which takes about a hundred times as long."""
-    how = {"clients": CLIENTS, "values": VALUES, "neighbours": NEIGHBOURS, "threshold": THRESHOLD}
-    play_round(vectors)
+    play_round(ROUND, vectors)
     ours, theirs = [], []
     for _ in range(rounds):
-        ours += [play_round(vectors) for _ in range(3)]
-        theirs += [peer.ask("round", dropouts=DROPOUTS, **how)] if peer is not None else []
+        ours += [play_round(ROUND, vectors) for _ in range(3)]
+        theirs += [peer.ask("round", **ROUND.of_flower)] if peer is not None else []
         tick()
     figures: dict[str, Figure] = {
-        "bytes_per_value": PLAN.contribution_bytes(ROUTE) / VALUES,
+        "bytes_per_value": ROUND.plan.contribution_bytes(ROUND.route) / ROUND.values,
         "server_ms": 1e3 * median(clock.server_seconds for clock in ours),
-        "predicted_error_of_mean": PLAN.predicted_error / (CLIENTS - DROPOUTS),
+        "predicted_error_of_mean": ROUND.plan.predicted_error / (ROUND.clients - ROUND.dropouts),
     }
     for stage in ours[0].server:
         figures[f"server_{stage}_ms"] = 1e3 * median(clock.server[stage] for clock in ours)
@@ -212,7 +98,7 @@ def compared_with_flower(ours: Mapping[str, Figure], theirs: Sequence[dict[str, 
         **figures,
         "server_speedup_vs_flower": float(figures["flower_server_ms"] or 0) / float(ours["server_ms"] or 0),
         "share_speedup_vs_flower": float(figures["flower_client_share_ms"] or 0) / float(ours["client_share_ms"] or 0),
-        "flower_bytes_per_value": theirs[0]["contribution_bytes"] / VALUES,
+        "flower_bytes_per_value": theirs[0]["contribution_bytes"] / ROUND.values,
         "flower_max_error_of_mean": max(answer["max_error"] for answer in theirs),
         "version.flwr": theirs[0]["version"],
     }
@@ -229,9 +115,11 @@ def raw_aes(streams: int, length: int, step: int = 256 * 1024) -> None:
 
 def measure_masks(repetitions: int, tick: Callable[[], object]) -> dict[str, Figure]:
     """Compare AES alone with the masks of one contribution (its own, one per neighbour) and with the server's masks."""
-    one: list[Mask] = [(os.urandom(32), b"bench", -1 if number % 2 else 1) for number in range(NEIGHBOURS + 1)]
+    one: list[Mask] = [
+        (os.urandom(32), b"bench", -1 if number % 2 else 1) for number in range(ROUND.of_flower["neighbours"] + 1)
+    ]
     many = one * 12
-    target = np.zeros(VALUES, PLAN.dtype)
+    target = np.zeros(ROUND.values, ROUND.plan.dtype)
     steps: dict[str, Callable[[], object]] = {
         "aes": partial(raw_aes, len(one), target.nbytes),
         "masks": partial(add_masks, target, one),
@@ -255,9 +143,11 @@ def measure_quantise(peer: Peer | None, vector: NDArray[np.float64], repetitions
     """Time the step from float64 values to ring elements, checked and clipped, and Flower's `quantize`."""
     times, ours, theirs = 20, [], []
     for _ in range(repetitions):
-        timing = time_in_turn({"ours": partial(encode, PLAN, ROUTE, [vector])}, times, clock=time.process_time)["ours"]
+        timing = time_in_turn(
+            {"ours": partial(encode, ROUND.plan, ROUND.route, [vector])}, times, clock=time.process_time
+        )["ours"]
         ours.append(timing.median)
-        theirs += [peer.ask("quantise", values=VALUES, times=times)["seconds"]] if peer is not None else []
+        theirs += [peer.ask("quantise", values=ROUND.values, times=times)["seconds"]] if peer is not None else []
     figures = Timing(tuple(ours)).figures("quantise")
     if theirs:
         figures |= Timing(tuple(theirs)).figures("flower_quantise")
@@ -267,7 +157,7 @@ def measure_quantise(peer: Peer | None, vector: NDArray[np.float64], repetitions
 
 def measure(python: Path | None, quick: bool) -> dict[str, Figure]:
     """All figures of this script except those over HTTP. python: the interpreter for Flower, None to leave it out."""
-    vectors = np.random.default_rng(20240513).uniform(-CLIP, CLIP, (CLIENTS, VALUES))
+    vectors = np.random.default_rng(20240513).uniform(-CLIP, CLIP, (ROUND.clients, ROUND.values))
     rounds, repetitions = (1, 7) if quick else (3, 31)
     with bars() as progress, ExitStack() as closing:
         peer = None if python is None else Peer(python)
@@ -278,7 +168,7 @@ def measure(python: Path | None, quick: bool) -> dict[str, Figure]:
         figures |= measure_quantise(peer, vectors[0], 3 if quick else 9)
         bar = progress.add_task("play rounds", total=rounds)
         figures |= measure_rounds(peer, vectors, rounds, partial(progress.advance, bar))
-    return figures | {"clients": CLIENTS, "values": VALUES, "dropouts": DROPOUTS, "rounds": rounds}
+    return figures | {"clients": ROUND.clients, "values": ROUND.values, "dropouts": ROUND.dropouts, "rounds": rounds}
 
 
 def main() -> None:
@@ -294,7 +184,8 @@ def main() -> None:
     if options.http:
         figures |= masked_round.measure_sizes(options.quick)
     show(
-        f"Masked sums, {CLIENTS} clients, {VALUES} values, compared with Flower's SecAgg+", verdicts("masked", figures)
+        f"Masked sums, {ROUND.clients} clients, {ROUND.values} values, compared with Flower's SecAgg+",
+        verdicts("masked", figures),
     )
     write_figures(options.json, figures)
 

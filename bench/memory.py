@@ -4,7 +4,8 @@
 
 A real `hushrec-server` receives the item matrix of ML-1M (FedMF, 3706 x 64, CKKS `standard`, seeded: 1.24 MB per
 contribution; `--quick`: d=16) from 8 clients at a time and folds in a worker process. The figure is the peak resident
-memory of both processes together, sampled every 20 ms; shared pages count in each, so it is an upper bound.
+memory of both processes together, sampled every 20 ms; shared pages count in each, so it is an upper bound. A worker's
+memory in a round of 20 MB bodies is measured for itself (`bench.fold_memory`).
 bench/README.md lists the keys.
 """
 
@@ -15,6 +16,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from bench._report import Figure, arguments, bars, show, write_figures
 from bench._server import OPERATOR_TOKEN, Server, Watch
 from bench._signing import signature_of
+from bench.fold_memory import ITEMS as ITEMS_OF_LONG_BODIES
+from bench.fold_memory import measure_fold_memory
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import first_chain
 from protocols.crypto.digest_fields import format_digest
@@ -157,15 +161,17 @@ def measure(dim: int, cohort: int) -> dict[str, Figure]:
             started = time.perf_counter()
             with Watch(bench.server.pid) as watch:
                 bench.upload(task, members, bodies)
+                uploaded = time.perf_counter()
                 bench.wait_round(task, "complete")
-            seconds = time.perf_counter() - started
+            ended = time.perf_counter()
         finally:
             bench.close()
     return {
         f"peak_rss_mib_{cohort}": watch.total / MIB,
         f"peak_rss_api_mib_{cohort}": watch.api / MIB,
         f"peak_rss_workers_mib_{cohort}": watch.workers / MIB,
-        f"seconds_{cohort}": seconds,
+        f"seconds_{cohort}": ended - started,
+        f"fold_rest_s_{cohort}": ended - uploaded,
         "contribution_bytes": len(bodies[0]),
     }
 
@@ -176,6 +182,9 @@ def main() -> None:
     dim = 16 if options.quick else 64
     figures: dict[str, Figure] = {}
     with bars() as progress:
+        bar = progress.add_task("fold worker", total=4)
+        items = 100_000 if options.quick else ITEMS_OF_LONG_BODIES
+        figures |= measure_fold_memory(items, partial(progress.advance, bar))
         bar = progress.add_task("rounds", total=len(SIZES))
         for cohort in SIZES:
             figures |= measure(dim, cohort)

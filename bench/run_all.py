@@ -64,13 +64,16 @@ def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[J
         ("masked_round", 1.5),
         ("oneshot", 1.5),
         ("oneshot_round", 12.0),
+        ("arrays", 3.0),
         ("federated_evaluation", 0.2),
         ("overhead", 2.5),
         ("memory", 0.5),
         ("service", 2.0),
+        ("demo", 2.0),
         ("scaling", 1.0),
     )
-    peer_options = {"masked": ("--peer-python", str(peer_python))} if peer_python is not None else {}
+    peer = () if peer_python is None else ("--peer-python", str(peer_python))
+    peer_options = {"arrays": peer, "masked": peer}
     found = [
         Job(name, (sys.executable, str(HERE / f"{name}.py"), *options, *peer_options.get(name, ())), minutes)
         for name, minutes in scripts
@@ -79,6 +82,7 @@ def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[J
     on_data = {f"fidelity-{system}": ("fidelity.py", "--system", system) for system in sorted(SYSTEMS)}
     on_data["privirec-service"] = ("privirec_service.py",)
     on_data["quality"] = ("quality.py",)
+    on_data["rating_quality"] = ("rating_quality.py",)
     on_data["training"] = ("training.py",)
     missing = "" if data_dir.is_dir() else f"data sets in {data_dir} (make bench DATA_DIR=folder)"
     for name, (script, *chosen) in on_data.items():

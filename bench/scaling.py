@@ -111,7 +111,10 @@ class Bench:
             runs = [time_of(workers, partial(step, workers), self.loop) for _ in range(repetitions)]
             figures |= figures_of(f"{prefix}.n{clients}.m{values}", runs)
         terms = terms_of("masked", clients, values)
-        figures[f"fold.n{clients}.m{values}.bytes"] = clients * (plan_task(terms).sum_plan.partial_bytes - 8)
+        folded = clients * (plan_task(terms).sum_plan.partial_bytes - 8)
+        figures[f"fold.n{clients}.m{values}.bytes"] = folded
+        seconds = float(figures[f"fold.n{clients}.m{values}.cpu_s"] or 0)
+        figures[f"fold.n{clients}.m{values}.gb_per_s"] = folded / seconds / 1e9
         figures[f"unmask.n{clients}.m{values}.masks"] = self.masks
         return figures
 

@@ -16,9 +16,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aggregator_service.compute.dask_pool import ClusterPool
-from aggregator_service.compute.jobs import BlobRef
+from aggregator_service.compute.jobs import StoredBody
 from aggregator_service.compute.process_pool import FoldPool, Workers, WorkersUnavailableError
 from aggregator_service.compute.unmasking import Masks
+from aggregator_service.storage.body_tags import tag_of
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.crypto.certificates import NO_CERTIFICATE
@@ -94,7 +95,7 @@ def terms_of(mechanism: str, clients: int, values: int) -> TaskTerms:
     return TaskTerms("fedmf", recipe, mechanism, parameters, clients)
 
 
-def contributions(blobs: DirectoryBlobs, terms: TaskTerms, clients: int) -> tuple[tuple[str, BlobRef], ...]:
+def contributions(blobs: DirectoryBlobs, terms: TaskTerms, clients: int) -> tuple[tuple[str, StoredBody], ...]:
     """Store random ring elements (for plain sums float32 values); return (client id, blob) for every client."""
     plan = plan_task(terms).sum_plan
     rng, refs = np.random.default_rng(1), []
@@ -102,7 +103,7 @@ def contributions(blobs: DirectoryBlobs, terms: TaskTerms, clients: int) -> tupl
         values = rng.uniform(-0.1, 0.1, plan.layout.length).astype("<f4")
         body = values.tobytes() if terms.mechanism_name == "plain" else rng.bytes(plan.partial_bytes - 8)
         key = f"contributions/t_bench-{plan.layout.length}-{number}"
-        refs.append(BlobRef(key, blobs.put(key, body)))
+        refs.append(StoredBody(key, blobs.put(key, body), tag_of(body)))
     return tuple((f"c_{number:07}", refs[number % DISTINCT]) for number in range(clients))
 
 

@@ -41,6 +41,10 @@ TITLES: Final = {
         "One-shot rounds over HTTP",
         "1,000 clients through a real server, beside masked rounds; 10,000 clients for memory.",
     ),
+    "arrays": (
+        "A model of one's own",
+        "10 million values of named arrays over HTTP, compared with Flower's SecAgg+; 100 million values for memory.",
+    ),
     "overhead": (
         "The cost of encryption",
         "The HE table of the CoLR paper for ML-1M: published figures, the usual way, and HushRec.",
@@ -57,6 +61,10 @@ TITLES: Final = {
         "Recommendations",
         "Recommended settings against popularity and central baselines; the held-out item among 99 negatives.",
     ),
+    "rating_quality": (
+        "Predicted ratings",
+        "RFRec's recommended settings against user and item means and a central biased matrix factorisation.",
+    ),
     "training": (
         "Local training",
         "A client's round with the CoLR paper's settings on ML-1M, and 1,000 rounds of 60 clients in one process.",
@@ -64,6 +72,10 @@ TITLES: Final = {
     "service": (
         "The service under load",
         "Ingest and small requests, compared with a bare server on the same uvicorn; 10,000 clients in one round.",
+    ),
+    "demo": (
+        "The first minutes",
+        "Set-up, the command's start, and the demo as a user runs it: 400 clients, three runs of 40 rounds.",
     ),
     "memory": ("Server memory", "The same encrypted round with 50 and with 500 clients."),
     "scaling": (
@@ -78,10 +90,12 @@ QUESTIONS: Final = {
         "paillier",
         "masked",
         "oneshot",
+        "arrays",
         "federated_evaluation",
     ),
+    "How long does a newcomer wait?": ("demo",),
     "How many clients does one server serve?": ("service", "masked_round", "oneshot_round", "scaling", "memory"),
-    "Is the quality that of the papers?": ("fidelity-", "privirec-service", "training", "quality"),
+    "Is the quality that of the papers?": ("fidelity-", "privirec-service", "training", "quality", "rating_quality"),
 }
 """Questions of a reader, and the results files that answer each; a name that ends with "-" is a prefix."""
 _OTHER: Final = "Other results"

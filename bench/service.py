@@ -1,6 +1,6 @@
-"""Measure the service: ingest, small control requests, a round of 10,000 clients, and membership certificates.
+"""Measure the service: ingest, short requests, control requests, a round of 10,000 clients, certificates.
 
-    .venv/bin/python -m bench.service [--quick] [--only ingest control round10k certificates] [--json FILE]
+    .venv/bin/python -m bench.service [--quick] [--only ingest small control round10k certificates] [--json FILE]
 
 A real `hushrec-server` with default settings (rate limits off) runs in one process. This process generates the load
 over 4 loopback connections, from requests that were made and signed beforehand. The peer is a bare FastAPI application
@@ -18,6 +18,7 @@ from bench.service_parts.certificates import measure_certificates
 from bench.service_parts.control import measure_control
 from bench.service_parts.ingest import measure_ingest
 from bench.service_parts.round10k import measure_rounds
+from bench.service_parts.small import measure_small
 from bench.targets import verdicts
 
 __all__ = ["main", "measure"]
@@ -25,6 +26,7 @@ __all__ = ["main", "measure"]
 Part = Callable[[bool, Callable[[], object]], dict[str, Figure]]
 PARTS: Final[dict[str, Part]] = {
     "ingest": measure_ingest,
+    "small": measure_small,
     "control": measure_control,
     "round10k": measure_rounds,
     "certificates": measure_certificates,

@@ -33,6 +33,7 @@ PAGES: Final = {
     "examples/README.md": "examples.md",
     "examples/cross_silo/README.md": "example-cross-silo.md",
     "examples/custom_recipe/README.md": "example-custom-recipe.md",
+    "examples/sasrec_torch/README.md": "example-sasrec.md",
     "examples/two_tower_numpy/README.md": "example-two-tower.md",
     "examples/web/README.md": "example-web.md",
 }

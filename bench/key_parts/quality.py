@@ -4,29 +4,59 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.keys import Key, at_least
+from bench.keys import Key, at_least, at_most
 
 __all__ = ["TABLES"]
 
 QUALITY_RECIPES: Final = {
-    "filmtrust": ("colr", "fedmf", "privirec-k"),
-    "gowalla": ("colr",),
-    "ml-1m": ("colr",),
+    "filmtrust": ("colr", "colr-started", "fedmf", "privirec-k"),
+    "gowalla": ("colr", "colr-started", "fedmf", "privirec-k"),
+    "ml-100k": ("colr", "colr-started", "fedmf", "privirec-k"),
+    "ml-1m": ("colr", "colr-started", "fedmf", "privirec-k"),
 }
 """The federated recipes that bench/quality.py has measured on each set."""
+RATED: Final = ("filmtrust", "ml-100k", "ml-1m")
+"""The sets on which bench/rating_quality.py has measured RFRec."""
 
 
 TABLES: Final[dict[str, tuple[Key, ...]]] = {
     "quality": (
         *(
             at_least(f"{data}.{recipe}.hr10_over_popularity", 1.05, "", f"{data}: HR@10 of {recipe} / of popularity")
-            for data in ("filmtrust", "gowalla", "ml-1m")
-            for recipe in QUALITY_RECIPES[data]
+            for data, recipes in QUALITY_RECIPES.items()
+            for recipe in recipes
         ),
-        Key("<set>.<recipe>-started.hr10_over_popularity", "", "the same after a spectral start, one seed"),
-        Key("<set>.best_over_central", "", "the best federated HR@10 / the best central one; the goal is 0.97"),
+        *(
+            at_least(
+                f"{data}.colr-started.hr10_over_privirec-k",
+                1.0,
+                "",
+                f"{data}: colr after a spectral start / privirec-k",
+            )
+            for data in QUALITY_RECIPES
+        ),
+        *(
+            at_least(f"{data}.best_over_central", 0.97, "", f"{data}: the best federated HR@10 / the best central one")
+            for data in QUALITY_RECIPES
+        ),
+        Key("<set>.<recipe>.hr10_over_{popularity,privirec-k}", "", "the same for other recipes, over common seeds"),
         Key("<set>.<name>.{hr10,ndcg10}", "", "mean over the seeds"),
         Key("<set>.<name>.{hr10,ndcg10}_spread", "", "standard deviation between the seeds"),
+        Key("<set>.<name>.seeds", "", "number of seeds"),
+    ),
+    "rating_quality": (
+        *(
+            at_most(f"{data}.rfrec.{metric}_over_means", 1.0, "", f"{data}: {metric} of rfrec / of user and item means")
+            for data in RATED
+            for metric in ("mae", "rmse")
+        ),
+        *(
+            at_most(f"{data}.rfrec.{metric}_over_central", 1.03, "", f"{data}: {metric} of rfrec / of a central model")
+            for data in RATED
+            for metric in ("mae", "rmse")
+        ),
+        Key("<set>.<name>.{mae,rmse}", "", "mean over the seeds, in units of the ratings"),
+        Key("<set>.<name>.{mae,rmse}_spread", "", "standard deviation between the seeds"),
         Key("<set>.<name>.seeds", "", "number of seeds"),
     ),
     "privirec-service": (

@@ -10,6 +10,9 @@ __all__ = ["TABLES"]
 
 _SPREAD: Final = "{median,min,max}"
 
+_OWN_ROUNDS: Final = "{masked.few,masked.many,oneshot.few,oneshot.many,large.plain,large.oneshot}"
+"""Rounds of bench/arrays.py."""
+
 _ROUNDS: Final = "{masked,oneshot,masked_gone,oneshot_gone,round1k,round10k}"
 
 
@@ -152,6 +155,45 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key("member_ms_per_client", "ms", "time of one member of the committee for one client"),
         Key("member_bytes_per_client", "bytes", "what one member of the committee downloads for one client"),
         Key("{values,clients,round_clients}", "", "size of the plan, clients of the measured round"),
+    ),
+    "arrays": (
+        at_least("own_model_server_speedup_vs_flower", 30, "", "Flower's server time for a round / ours, masked sums"),
+        at_most("own_model_bytes_ratio_vs_flower", 0.55, "", "bytes that a client sends, masked sums / Flower's"),
+        at_most("masked.many.vectors", 4, "", "server's peak memory over idle / size of the model, masked sums"),
+        at_most("oneshot.many.vectors", 4, "", "the same, one-shot sums"),
+        at_most("masked.peak_rss_ratio", 1.2, "", "server's peak memory, many clients / few, masked sums"),
+        at_most("oneshot.peak_rss_ratio", 1.2, "", "the same, one-shot sums"),
+        at_most("large.plain.peak_rss_gb", 2.5, "GB", "server's peak memory, 100 million values, plain sums"),
+        at_most("large.oneshot.peak_rss_gb", 2.5, "GB", "the same, one-shot sums"),
+        at_most("largest_error_of_bound", 1, "", "largest error of a value of a mean / its bound, of all rounds"),
+        Key("oneshot_{server_speedup,bytes_ratio}_vs_flower", "", "the same for one-shot sums"),
+        Key(f"{_OWN_ROUNDS}.clients", "", "clients in the cohort"),
+        Key("flower.clients", "", "clients of Flower's rounds"),
+        Key(f"{_OWN_ROUNDS}.survivors", "", "clients whose contribution is in the sum"),
+        Key(f"{_OWN_ROUNDS}.client_cpu_s", "s", "processor time of one client without training, mean"),
+        Key(
+            f"{_OWN_ROUNDS}.client_{{seal,upload}}_s", "s", "wall time of a client's sealing and of its upload, median"
+        ),
+        Key(f"{_OWN_ROUNDS}.bytes_up_per_client", "bytes", "bodies that one client sends in the round"),
+        Key(f"{_OWN_ROUNDS}.contribution_bytes", "bytes", "the contribution among them"),
+        Key(f"{_OWN_ROUNDS}.server_cpu_s", "s", "processor time of the server"),
+        Key(f"{_OWN_ROUNDS}.{{peak,idle}}_rss_mib", "MiB", "resident memory of the server and its worker"),
+        Key(f"{_OWN_ROUNDS}.vectors", "", "peak memory over idle / size of the model"),
+        Key(f"{_OWN_ROUNDS}.error_of_bound", "", "largest error of a value of the mean / its bound"),
+        Key(
+            "equality.{ckks,masked,oneshot,paillier,plain}.error_of_bound",
+            "",
+            "the same in one process, a small model, five clients",
+        ),
+        Key("flower.{small,large}.values", "", "lengths at which Flower was measured"),
+        Key("flower.{small,large}.{server,client}_s", "s", "Flower's processor time there: server, one client"),
+        Key("flower.{small,large}.contribution_bytes", "bytes", "size of Flower's masked vector there"),
+        Key("flower.{server,client}_s", "s", "the same for the model, on the line through both"),
+        Key("flower.contribution_bytes", "bytes", "the same"),
+        Key("own_model_protocol_speedup_vs_flower", "", "Flower's server / ours at its larger length, no HTTP or disk"),
+        Key("flower.large.our_protocol_s", "s", "our server's processor time there"),
+        Key("values", "", "values of the model"),
+        Key("large_values", "", "values of the large model"),
     ),
     "oneshot_round": (
         at_most("server_ratio_masked", 0.3, "", "server's time for a round of 1,000 clients, 10 % gone / a masked one"),

@@ -11,24 +11,31 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, diags_array
 
 from bench.quality_parts.sets import Split
 from client_sdk.data.interactions import Interactions
 from client_sdk.evaluation.leave_one_out import EvaluationResult, evaluate_scores
 from client_sdk.simulation.federation import Federation
+from client_sdk.training.privirec import components_of, matching_filter
+from protocols.crypto.domain import derive_seed
 from protocols.recipes.base import ModelState
+from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.privirec.state import PriviRecState
 from protocols.recipes.recommended import parameters_for
+from protocols.recipes.registry import recipe
 
-__all__ = ["ARMS", "Arm", "train_and_evaluate"]
+__all__ = ["ARMS", "Arm", "spectrum", "train_and_evaluate"]
 
 COHORT: Final = 100
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of training. rounds: sums of the task. cohort: clients in a sum; 0: all.
+    """One way of training. rounds: sums of the task. cohort: clients in a sum; 0: all, once in each.
 
-    started: whether the task starts from a `privirec-k` task with the parameters `SOURCE`.
+    started: whether the task starts from a `privirec-k` task with the parameters `SOURCE`. longer: rounds on the data
+    sets on whose validation rows the curve still rose. graph_filter: of `privirec-k`; None for the default.
     """
 
     recipe: str
@@ -36,36 +43,47 @@ class Arm:
     cohort: int = COHORT
     parameters: Mapping[str, Any] = field(default_factory=dict)
     started: bool = False
+    longer: Mapping[str, int] = field(default_factory=dict)
+    graph_filter: str | None = None
 
 
 SOURCE: Final = {"components": 128, "rayleigh_ritz": True}
 """Parameters of the task that started ones start from; its rounds are not counted in theirs."""
 
 ARMS: Final[Mapping[str, Arm]] = {
-    "colr": Arm("colr", 205),
-    "fedmf": Arm("fedmf", 205),
-    "pfedclr": Arm("pfedclr", 105),
+    "privirec-k": Arm("privirec-k", 6, cohort=0),
+    "privirec-k-bspm-lm": Arm("privirec-k", 6, cohort=0, graph_filter="bspm-lm"),
     "colr-started": Arm("colr", 20, started=True),
     "fedmf-started": Arm("fedmf", 10, started=True),
     "pfedclr-started": Arm("pfedclr", 10, started=True),
-    "privirec-k": Arm("privirec-k", 6, cohort=0, parameters={"components": 256}),
+    "fedmf": Arm("fedmf", 205),
+    "colr": Arm("colr", 205, longer={"filmtrust": 305}),
+    "pfedclr": Arm("pfedclr", 105),
 }
 
 
 def train_and_evaluate(
-    arm: Arm, split: Split, seed: int, tick: Callable[[int], object] = lambda _: None, rounds: int | None = None
+    arm: Arm,
+    dataset: str,
+    split: Split,
+    seed: int,
+    tick: Callable[[int], object] = lambda _: None,
+    rounds: int | None = None,
 ) -> EvaluationResult:
     """Train one task of the arm and rank each user's held-out item by the client's own scores.
 
     tick: called with the number of each completed round. rounds: fewer rounds, for a quick run.
     """
+    usual = arm.longer.get(dataset, arm.rounds)
     train = split.data.train
+    if arm.recipe == "privirec-k":
+        return _filtered(arm, split, seed)
     parameters = parameters_for(arm.recipe, {"items": train.n_items, **arm.parameters}, started=arm.started)
+    start = spectrum(train, {"items": train.n_items, **SOURCE}, seed) if arm.started else None
     made = Federation(
-        train, arm.recipe, parameters, "plain", {}, cohort_size=arm.cohort or train.n_users, seed=seed,
-        sampling="turns", start=_source(train, seed) if arm.started else None,
-    )  # fmt: skip
-    for number, _ in enumerate(made.run(min(arm.rounds, rounds or arm.rounds)), 1):
+        train, arm.recipe, parameters, "plain", {}, cohort_size=arm.cohort, seed=seed, sampling="turns", start=start
+    )
+    for number, _ in enumerate(made.run(min(usual, rounds or usual)), 1):
         tick(number)
 
     def scores(users: NDArray[np.intp], items: NDArray[np.int32]) -> NDArray[np.floating]:
@@ -78,9 +96,47 @@ def train_and_evaluate(
     return evaluate_scores(scores, split.data, split.candidates)
 
 
-def _source(train: Interactions, seed: int) -> ModelState:
-    """Return the last state of the `privirec-k` task that a started task starts from."""
-    parameters = {"items": train.n_items, **SOURCE}
-    made = Federation(train, "privirec-k", parameters, "plain", {}, cohort_size=train.n_users, seed=seed)
-    list(made.run(made.recipe.steps))  # type: ignore[attr-defined]
-    return made.state
+def _filtered(arm: Arm, split: Split, seed: int) -> EvaluationResult:
+    """Rank by the graph filter, on the components that the arm's task ends with."""
+    train = split.data.train
+    made = recipe("privirec-k", parameters_for("privirec-k", {"items": train.n_items, **arm.parameters}))
+    assert isinstance(made, PriviRecK)
+    components = components_of(made, spectrum(train, made.parameters.model_dump(), seed))
+    rows, graph_filter = _rows(train), matching_filter(made, arm.graph_filter)
+
+    def scores(users: NDArray[np.intp], items: NDArray[np.int32]) -> NDArray[np.floating]:
+        return np.take_along_axis(graph_filter.scores(components, rows[users]), items.astype(np.intp), axis=1)
+
+    return evaluate_scores(scores, split.data, split.candidates, width=max(1, train.n_items // 100))
+
+
+def spectrum(train: Interactions, parameters: Mapping[str, Any], seed: int) -> ModelState:
+    """Return the last state of a `privirec-k` task of all clients.
+
+    Each sum is computed at once, R~^T (R~ Q), instead of from the clients' dense vectors, whose sum it is up to the
+    rounding of float64; a test compares it with `Federation`.
+    """
+    made = recipe("privirec-k", parameters)
+    assert isinstance(made, PriviRecK)
+    rows, task_seed = _rows(train), derive_seed(str(seed).encode(), "simulation task")
+    state, clients = made.initial_state(task_seed), int(np.count_nonzero(train.user_degrees()))
+    for number in range(1, made.steps + 1):
+        if made.is_done(state):
+            break
+        total = train.item_degrees().astype(np.float64) if number == 1 else _product(rows, state, made)
+        state = made.absorb(state, made.round_spec(task_seed, number), total, clients)
+    return state
+
+
+def _product(rows: csr_array[Any, Any], state: PriviRecState, made: PriviRecK) -> NDArray[np.float64]:
+    """Return P Q of the next iteration, as the clients' contributions add up to it; float64 (items * columns,)."""
+    exponent, degrees = made.parameters.user_exponent, np.maximum(np.diff(rows.indptr), 1).astype(np.float64)
+    scales = np.power(state.item_degrees, exponent - 1, out=np.zeros(rows.shape[1]), where=state.item_degrees > 0)
+    scaled = diags_array(degrees**-exponent) @ rows.astype(np.float64) @ diags_array(scales)
+    return np.asarray(scaled.T @ (scaled @ state.basis.astype(np.float64))).ravel()
+
+
+def _rows(train: Interactions) -> csr_array[Any, Any]:
+    """Return the binary matrix of all users' rows, float32 (users, items)."""
+    shape = (train.n_users, train.n_items)
+    return csr_array((np.ones(train.size, np.float32), train.items, train.indptr), shape=shape)

@@ -71,6 +71,7 @@ def one_round(cohort: int) -> dict[str, Figure]:
         **_percentiles("poll", polls),
         **_percentiles("upload", uploads),
         "server_cpu_s": watch.cpu_seconds,
+        "server_cpu_ms_per_client": 1e3 * watch.cpu_seconds / cohort,
         "peak_rss_mb": watch.total / _MIB,
         "peak_rss_api_mb": watch.api / _MIB,
         "peak_rss_workers_mb": watch.workers / _MIB,

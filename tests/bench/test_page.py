@@ -183,10 +183,11 @@ def test_points_of_a_curve_are_not_rows() -> None:
 
 
 def test_sections_are_grouped_by_question_and_folded() -> None:
-    page = render({"memory": MEMORY, "ckks": {"upload_ratio_compact": 1.0}, "fidelity-colr": COLR, "new": {"a": 1}})
+    results = {"memory": MEMORY, "ckks": {"upload_ratio_compact": 1.0}, "demo": {"demo.seconds": 80.0}}
+    page = render(results | {"fidelity-colr": COLR, "new": {"a": 1}})
     questions = re.findall(r"<h2>(.*?)</h2>", page)
     assert questions == [*QUESTIONS, "Other results"]
-    assert page.count('<details class="part">') == page.count("<section id=") == 4
+    assert page.count('<details class="part">') == page.count("<section id=") == 5
 
 
 def test_a_missed_target_is_linked_and_figures_have_names() -> None:

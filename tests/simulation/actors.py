@@ -22,6 +22,7 @@ from aggregator_service.clock import Clock
 from aggregator_service.compute.process_pool import FoldPool
 from aggregator_service.rounds import cohorts, differencing
 from aggregator_service.storage import blobs as blob_keys
+from aggregator_service.storage import group_commit
 from tests.simulation.storage import Crash
 
 __all__ = ["Actor", "InLinePool", "Crashable", "in_line", "without_threads"]
@@ -134,6 +135,7 @@ def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
                 patch.setattr(module, "run_in_threadpool", in_line)
         for module in (blob_keys, tokens):
             patch.setattr(module, "secrets", seeded)
+        patch.setattr(group_commit, "_GATHER_SECONDS", 0.0)  # the driver decides what waits for what
         patch.setattr(differencing, "os", seeded)
         patch.setattr(cohorts, "_RANDOM", choose)
         yield

@@ -157,6 +157,11 @@ class FaultyBlobs(DirectoryBlobs):
         self._reach("blob.view")
         return super().view(key, digest)
 
+    def read_into(self, key: str, into: memoryview) -> None:
+        """See `BlobStore.read_into`."""
+        self._reach("blob.view")
+        super().read_into(key, into)
+
     def delete(self, *keys: str) -> None:
         """See `BlobStore.delete`."""
         self._reach("blob.delete")

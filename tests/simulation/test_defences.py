@@ -20,6 +20,7 @@ from aggregator_service.rounds import advance, cohorts, transactions
 from aggregator_service.routes import contributions as routes
 from aggregator_service.storage.database import DATABASE_GONE, Database, discard
 from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.rounds import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.uploads import chunks, contributions, insert_contribution, received_body
@@ -83,7 +84,7 @@ def contributions_at_any_time(patch: Patch) -> None:
 
     patch.setattr(insert_contribution, "lock_round_shared", lock_round_shared)
     statement = insert_contribution._insert_where(*insert_contribution._HAS_NOTHING_STORED)
-    patch.setattr(insert_contribution, "_INSERT", statement)
+    patch.setattr(insert_contribution, "_INSERT", Prepared(statement))
 
 
 def _columns(row: RoundRow) -> dict[str, Any]:
@@ -94,11 +95,9 @@ def receipts_before_rows(patch: Patch) -> None:
     """The receipt is sent whether or not the database stored the row."""
     insert = contributions.insert_contribution
 
-    def insert_or_pretend(
-        database: Database, admission: Admission, key: str, digest: str, now: float, statement: bytes | None = None
-    ) -> UploadOutcome:
+    def insert_or_pretend(database: Database, admission: Admission, key: str, digest: str, *rest: Any) -> UploadOutcome:
         try:
-            return insert(database, admission, key, digest, now, statement)
+            return insert(database, admission, key, digest, *rest)
         except DATABASE_GONE:
             return Stored(insert_contribution.new_receipt(admission, digest))
 

@@ -15,6 +15,7 @@ from aggregator_service.compute.process_pool import FoldPool
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.storage.blobs import BlobStore, new_key
+from aggregator_service.storage.body_tags import tag_of
 from aggregator_service.storage.cleanup import delete_orphans
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
@@ -97,6 +98,7 @@ class World:
                         bytes=len(body),
                         stored_at=self.clock.now(),
                         blob_key=key,
+                        tag=tag_of(body) if int(client[2:]) % 2 else None,  # None: stored before there were tags
                     )
                 )
 

@@ -1,0 +1,134 @@
+"""Measure what a newcomer waits for: set-up, the command's start, and the demo, each as whole processes.
+
+    .venv/bin/python -m bench.demo [--quick] [--json FILE]
+
+`make setup` runs in a clone of the committed state, and the virtual environment is made anew. `make demo` runs in this
+checkout after its set-up, with seed 0, and writes its figures to a temporary folder; `--quick` runs a few rounds once.
+Every figure is a median over the repetitions. bench/README.md lists the keys.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+from bench._report import Figure, arguments, bars, show, write_figures
+from bench.targets import verdicts
+
+ROOT: Final = Path(__file__).parent.parent
+ARMS: Final = ("encrypted", "plain", "fedmf", "popularity")
+
+
+@dataclass(frozen=True)
+class Size:
+    """Repetitions of each measurement. rounds: of each run of the demo; None for its default."""
+
+    setups: int
+    helps: int
+    demos: int
+    rounds: int | None
+
+
+FULL: Final = Size(setups=3, helps=30, demos=3, rounds=None)
+QUICK: Final = Size(setups=0, helps=5, demos=1, rounds=2)
+
+
+def run(command: Sequence[str | Path], folder: Path = ROOT) -> float:
+    """Run a command and return its seconds. Raises `RuntimeError` with the end of its output when it fails."""
+    started = perf_counter()
+    done = subprocess.run(
+        [str(part) for part in command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    seconds = perf_counter() - started
+    if done.returncode:
+        end = done.stdout.decode("utf-8", "replace")[-2000:]
+        raise RuntimeError(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{end}")
+    return seconds
+
+
+def spread(key: str, values: Sequence[float]) -> dict[str, Figure]:
+    """The median under `key`, and `<key>_min` and `<key>_max`."""
+    return {key: median(values), f"{key}_min": min(values), f"{key}_max": max(values)}
+
+
+def measure_setup() -> float:
+    """Seconds of `make setup` in a fresh clone of the committed state."""
+    with tempfile.TemporaryDirectory() as folder:
+        clone = Path(folder) / "clone"
+        run(("git", "clone", "--quiet", ROOT, clone))
+        return run(("make", "setup"), clone)
+
+
+def measure_help() -> float:
+    """Milliseconds of `hushrec --help`."""
+    return 1e3 * run((Path(sys.executable).parent / "hushrec", "--help"))
+
+
+def measure_demo(rounds: int | None) -> tuple[float, dict[str, Any]]:
+    """Seconds of `make demo`, and the figures that it writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = () if rounds is None else (f"ROUNDS={rounds}",)
+        seconds = run(("make", "demo", f"DEMO_ARGS=--seed 0 --output {folder}", *chosen))
+        return seconds, json.loads((Path(folder) / "colr-synthetic.json").read_text(encoding="utf-8"))
+
+
+def demo_figures(runs: Sequence[tuple[float, dict[str, Any]]]) -> dict[str, Figure]:
+    """The figures of all runs of the demo: medians of times, and the quality, which must be the same in every run."""
+    results = [dict(zip(ARMS, result["arms"], strict=True)) for _, result in runs]
+    qualities = [{arm: run[arm]["hr"] for arm in ARMS} for run in results]
+    if any(quality != qualities[0] for quality in qualities):
+        raise RuntimeError(f"runs with the same seed gave different figures: {qualities}")
+    first = runs[0][1]
+    plain = [1e3 * run["plain"]["seconds"] / run["plain"]["contributions"] for run in results]
+    enrolment = [1e3 * run["encrypted"]["enrol_seconds"] / first["users"] for run in results]
+    return {
+        **spread("demo.seconds", [seconds for seconds, _ in runs]),
+        **spread("demo.contribution_ms", plain),
+        **spread("demo.enrol_ms_per_client", enrolment),
+        **{f"demo.hr10.{arm}": value for arm, value in qualities[0].items()},
+        "demo.clients": first["users"],
+        "demo.rounds": first["rounds"],
+        "demo.cohort": first["cohort"],
+        "demo.runs": len(runs),
+    }
+
+
+def measure(size: Size, tick: Callable[[], object]) -> dict[str, Figure]:
+    """Return all figures; calls `tick` after each repetition."""
+
+    def repeated(measurement: Callable[[], Any], count: int) -> list[Any]:
+        found = []
+        for _ in range(count):
+            found.append(measurement())
+            tick()
+        return found
+
+    figures = spread("cli.help_ms", repeated(measure_help, size.helps)) | {"cli.runs": size.helps}
+    figures |= demo_figures(repeated(lambda: measure_demo(size.rounds), size.demos))
+    if size.setups:
+        figures |= spread("setup.seconds", repeated(measure_setup, size.setups))
+    return figures | {"setup.runs": size.setups}
+
+
+def main() -> None:
+    """Measure, print the figures beside the targets, and write the JSON."""
+    options = arguments("Measure set-up, the start of the command, and the demo.").parse_args()
+    size = QUICK if options.quick else FULL
+    with bars() as progress:
+        bar = progress.add_task("first minutes", total=size.setups + size.helps + size.demos)
+        figures = measure(size, lambda: progress.advance(bar))
+    show("The first minutes", figures)
+    show("targets", verdicts("demo", figures))
+    write_figures(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()

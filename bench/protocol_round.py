@@ -1,0 +1,161 @@
+"""One round of masked sums with all parties in this process: the processor time of the server and of each client."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
+
+from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.domain import SEED_BYTES
+from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.sums.masked import client, server
+from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import RosterEntry, make_roster
+
+__all__ = ["CLIP", "Clock", "Shape", "play_round"]
+
+CLIP: Final = 0.1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Size of a round: so many clients of so many values each, of whom `dropouts` share their secrets and vanish."""
+
+    clients: int
+    values: int
+    dropouts: int
+
+    @cached_property
+    def plan(self) -> MaskedPlan:
+        """The plan, in semi-malicious mode; 100 clients have 22 neighbours and the threshold 12."""
+        layout = VectorLayout((Block("b", (Segment("values", self.values, CLIP),)),))
+        return MASKED.plan({"bits": 32, "corrupt": 0.01, "dropout": 0.1}, layout, self.clients)
+
+    @property
+    def route(self) -> Route:
+        """The route of every client."""
+        return whole_route(self.plan.layout)
+
+    @property
+    def of_flower(self) -> dict[str, int]:
+        """What `bench.flower_peer` needs for the same round."""
+        near = self.plan.neighbourhood(self.clients)
+        return {
+            "clients": self.clients,
+            "values": self.values,
+            "neighbours": near.degree,
+            "threshold": near.threshold,
+            "dropouts": self.dropouts,
+        }
+
+
+@dataclass
+class Clock:
+    """Processor seconds by stage: of the server in total, and of every client."""
+
+    server: dict[str, float] = field(default_factory=dict)
+    clients: dict[str, list[float]] = field(default_factory=dict)
+
+    @contextmanager
+    def serving(self, stage: str) -> Iterator[None]:
+        """Add the time inside the context to the server's time of `stage`."""
+        start = time.process_time()
+        yield
+        self.server[stage] = self.server.get(stage, 0.0) + time.process_time() - start
+
+    def step(self, stage: str, function: Callable[..., T], *arguments: Any) -> T:
+        """The result of a client's step; its time is added to the clients' times of `stage`."""
+        start = time.process_time()
+        result = function(*arguments)
+        self.clients.setdefault(stage, []).append(time.process_time() - start)
+        return result
+
+    @property
+    def server_seconds(self) -> float:
+        """The server's time in all stages."""
+        return sum(self.server.values())
+
+
+def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np.float64]) -> Clock:
+    """Play one round with all parties, one vector a client.
+
+    Fails unless the sum equals that of the survivors' ring elements exactly.
+    """
+    plan, route = shape.plan, shape.route
+    clock, names = Clock(), [f"client-{number:03}" for number in range(len(vectors))]
+    dropped = set(names[: shape.dropouts])
+    context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), len(names))
+    policy, vectors_of = ClientPolicy(), dict(zip(names, vectors, strict=True))
+    identities = {name: Ed25519PrivateKey.generate() for name in names}
+    keys = {name: identity.public_key().public_bytes_raw() for name, identity in identities.items()}
+
+    advertised, advertisements = {}, {}
+    for name in names:
+        advertised[name], advertisements[name] = clock.step(
+            "advertise", client.advertise, context, name, identities[name], policy
+        )
+    with clock.serving("advertise"):
+        for name, body in advertisements.items():
+            server.check_advertisement(context, name, keys[name], body)
+        entries = [
+            RosterEntry(name, keys[name], bytes(32), NO_CERTIFICATE, body) for name, body in advertisements.items()
+        ]
+        roster = make_roster(context, entries)
+
+    shared, shares = {}, {}
+    for name in names:
+        shared[name], shares[name] = clock.step("share", client.share, advertised[name], roster.body, lambda _: True)
+    with clock.serving("share"):
+        for body in shares.values():
+            server.check_shares(roster, body)
+        server.check_sharers(roster, shares)
+        inboxes = server.inboxes(roster, shares)
+
+    contributed, contributions, truth = {}, {}, np.zeros(shape.values, plan.dtype)
+    for name in names:
+        if name not in dropped:
+            elements = clock.step("encode", encode, plan, route, [vectors_of[name]])
+            truth += elements
+            contributed[name], contributions[name] = clock.step(
+                "contribute", client.contribute, shared[name], inboxes[name], elements
+            )
+    with clock.serving("contribute"):
+        for body in contributions.values():
+            MASKED.check(plan, route, body)
+        server.check_survivors(roster, shares, contributions)
+        partial_sum = MASKED.fold(plan, None, ((route, body) for body in contributions.values()))
+        survivors = roster.encode_set(contributions)
+
+    confirmed, confirmations = {}, {}
+    for name, state in contributed.items():
+        confirmed[name], confirmations[name] = clock.step("confirm", client.confirm, state, survivors)
+    with clock.serving("confirm"):
+        for name, body in confirmations.items():
+            server.check_confirmation(roster, shares, contributions, name, body)
+        server.check_confirmed(roster, shares, contributions, confirmations)
+        signed = server.confirmations(roster, confirmations)
+
+    replies = {}
+    for name, confirmation in confirmed.items():
+        _, replies[name] = clock.step("unmask", client.unmask, confirmation, signed)
+    with clock.serving("unmask"):
+        for body in replies.values():
+            server.check_reply(roster, body)
+        unmasking = server.unmask(roster, shares, contributions, replies)
+        aggregate = MASKED.release(plan, MASKED.correct(plan, partial_sum, unmasking.correction))
+        MASKED.open(plan, aggregate, len(contributions), None)
+    assert aggregate == truth.tobytes(), "the sum is wrong"
+    return clock

@@ -1,0 +1,112 @@
+"""Measure short requests that store something: enrolments, and contributions of 10 KB, in turn with a bare server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from bench._report import Figure
+from bench.service_parts.bare import Bare
+from bench.service_parts.federation import CONNECTIONS, Federation, digest_of
+from bench.service_parts.ingest import sealed
+from bench.service_parts.wire import Call, Run, closed_loop, request_bytes
+
+__all__ = ["measure_small"]
+
+ITEMS, DIM = 200, 8
+"""A seeded FedMF contribution of this size in CKKS `standard` has 10 KB."""
+BATCH, REPETITIONS = 200, 9
+_BODIES = 4
+_FIRST = 2
+"""Clients that enrol before the measurement: the key holder and a member."""
+_ENROLMENT_BYTES = 420
+
+
+class _Peer:
+    """The bare server, which discards bodies of one size."""
+
+    def __init__(self, bare: Bare, body: bytes, batch: int) -> None:
+        self._port = bare.port
+        self._calls: list[Call] = [
+            request_bytes("PUT", "/discard", {"content-digest": digest_of(body)}, body) for _ in range(batch)
+        ]
+
+    def rate(self) -> float:
+        """Bodies a second of one batch."""
+        return closed_loop(self._port, self._calls, CONNECTIONS).expect(201).rate
+
+
+def measure_small(quick: bool, tick: Callable[[], object] = lambda: None) -> dict[str, Figure]:
+    """Rates of enrolments and of short contributions, as fractions of a bare server's that discards such bodies.
+
+    Both servers get a batch in turn. The server folds after all contributions have arrived (`HUSHREC_FOLD_BATCH`), as
+    for `ingest_fraction`; `round10k` measures both together.
+    """
+    batch, repetitions = (50, 3) if quick else (BATCH, REPETITIONS)
+    cohort = batch * (repetitions + 1) + _FIRST
+    with (
+        TemporaryDirectory() as root,
+        Federation(Path(root), items=ITEMS, dim=DIM, cohort=cohort, HUSHREC_FOLD_BATCH="10000") as federation,
+        Bare() as bare,
+    ):
+        federation.enrol(_FIRST)
+        enrolled = _in_turn(
+            lambda _: federation.enrol_members(batch), _Peer(bare, bytes(_ENROLMENT_BYTES), batch), repetitions, tick
+        )
+        federation.upload_envelopes()
+        bodies, _ = sealed(federation, _BODIES)
+        federation.wait_round("collecting")
+
+        def upload(turn: int) -> Run:
+            members = federation.members[_FIRST + turn * batch :][:batch]
+            return federation.load(list(federation.uploads(members, bodies)), 201)
+
+        uploaded = _in_turn(upload, _Peer(bare, bodies[0], batch), repetitions, tick)
+    return {
+        "enrol_fraction": enrolled.fraction,
+        "small.upload_fraction": uploaded.fraction,
+        **enrolled.figures("enrol"),
+        **uploaded.figures("upload"),
+        "small.body_bytes": len(bodies[0]),
+        "small.connections": CONNECTIONS,
+        "small.repetitions": repetitions,
+        "small.batch": batch,
+    }
+
+
+class _Rates:
+    """Measurements of all repetitions."""
+
+    def __init__(self) -> None:
+        self.ours: list[float] = []
+        self.bare: list[float] = []
+        self.latencies: list[float] = []
+
+    @property
+    def fraction(self) -> float:
+        """Median of the repetitions' ratios of rates."""
+        return median(a / b for a, b in zip(self.ours, self.bare, strict=True))
+
+    def figures(self, name: str) -> dict[str, Figure]:
+        """Rates and latencies."""
+        whole = Run(latencies=self.latencies)
+        return {
+            f"small.{name}_per_s": median(self.ours),
+            f"small.{name}_bare_per_s": median(self.bare),
+            **{f"small.{name}_p{share}_ms": 1e3 * whole.percentile(share / 100) for share in (50, 95, 99)},
+        }
+
+
+def _in_turn(ours: Callable[[int], Run], peer: _Peer, repetitions: int, tick: Callable[[], object]) -> _Rates:
+    """Load both servers in turn; the first repetition is a warm-up."""
+    found = _Rates()
+    for repetition in range(repetitions + 1):
+        run, bare = ours(repetition), peer.rate()
+        if repetition > 0:
+            found.ours.append(run.rate)
+            found.bare.append(bare)
+            found.latencies += run.latencies
+        tick()
+    return found
