@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.routing import APIRoute
 from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import client_address
@@ -90,6 +91,8 @@ async def create_directly(services: Services, http: Request, _path: dict[str, st
         return None
     try:
         request = EnrolmentRequest.model_validate(json.loads(await http.body()))
+    except ClientDisconnect:
+        raise Problem("bad-request", "the connection closed before the end of the body") from None
     except (ValueError, RecursionError):
         return None
     enrolment, is_new = await _enrol(services, client_address(http.scope), request)

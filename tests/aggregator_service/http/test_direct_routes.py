@@ -136,6 +136,22 @@ def test_a_body_that_fastapi_judges_is_passed_on_whole(world: World) -> None:
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "body.extra")
 
 
+def test_a_client_that_closes_the_connection_before_its_body_is_no_fault_of_the_server(world: World) -> None:
+    scope = {"type": "http", "method": "POST", "path": "/v1/enrolments", "query_string": b"", "http_version": "1.1"}
+    scope |= {"headers": [(b"content-type", b"application/json")], "client": ("127.0.0.1", 1), "scheme": "http"}
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    world.api.http.portal.call(world.api.http.app, scope, receive, send)  # type: ignore[attr-defined]
+    assert sent[0]["status"] == 400
+    assert "connection closed" in json.loads(sent[1]["body"])["detail"]
+
+
 def test_frequent_requests_are_direct(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
     original = DirectRoutes._find
