@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
@@ -50,11 +50,7 @@ def check_signature(
             raise Problem(
                 "bad-digest", "a request with a body needs the header Content-Digest, covered by the signature"
             )
-        signed = SignedRequest(
-            scope.get(METHOD_SENT, scope["method"]), "", _text(scope["raw_path"]), _text(scope["query_string"]), fields
-        )
-        host = fields.get("host", "").lower()
-        return _verify(signed, client_id, identity_key, own_authorities(scope, public), host)
+        return _verify(scope, fields, client_id, identity_key, own_authorities(scope, public))
     except SignatureError as error:
         raise Problem("bad-signature", str(error)) from None
 
@@ -68,28 +64,33 @@ def own_authorities(scope: Scope, public: Sequence[str]) -> Sequence[str]:
     if public:
         return public
     host, port = scope.get("server") or ("", None)
-    if port is None:  # a Unix socket
-        return ()
+    return () if port is None else _authorities_at(scope["scheme"], host, port)  # None: a Unix socket
+
+
+@lru_cache(maxsize=64)  # this server's own addresses
+def _authorities_at(scheme: str, host: str, port: int) -> Sequence[str]:
     try:
         address = ip_address(host)
     except ValueError:  # not an address: an ASGI server without sockets
-        return (format_authority(scope["scheme"], host, port),)
+        return (format_authority(scheme, host, port),)
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     names = (str(address), "localhost") if address.is_loopback else (str(address),)
-    return tuple(format_authority(scope["scheme"], name, port) for name in names)
+    return tuple(format_authority(scheme, name, port) for name in names)
 
 
 def _verify(
-    request: SignedRequest, client_id: str, identity_key: bytes, own: Sequence[str], host: str
+    scope: Scope, fields: Mapping[str, str], client_id: str, identity_key: bytes, own: Sequence[str]
 ) -> tuple[int, SignedRequest]:
-    """Verify a signature made for one of the authorities `own`. host: the header Host, which is tried first."""
+    """Verify a signature made for one of the authorities `own`; the one in the header Host is tried first."""
+    method, host = scope.get(METHOD_SENT, scope["method"]), fields.get("host", "").lower()
+    path, query = _text(scope["raw_path"]), _text(scope["query_string"])
     failure = SignatureError("this server has no public address")
     for authority in sorted(own, key=lambda name: name != host):
-        signed = replace(request, authority=authority)
+        signed = SignedRequest(method, authority, path, query, fields)
         try:
-            text, signature = request.fields[SIGNATURE_INPUT], request.fields[SIGNATURE]
-            return verify_request(identity_key, client_id, signed, text, signature), signed
+            created = verify_request(identity_key, client_id, signed, fields[SIGNATURE_INPUT], fields[SIGNATURE])
+            return created, signed
         except SignatureError as error:
             failure = error
     if host not in own:

@@ -79,6 +79,8 @@ that is as much as a worker's part of a split fold. A fold reads, writes and mer
 long as adding three or four seeded CKKS contributions: much smaller batches would mostly do that. When contributions
 arrive faster than they are folded, batches grow by themselves.
 """
+_LEAST_EARLY: Final = 4
+"""Fewest contributions a worker of such a fold, also with small batches: with fewer it could not be split."""
 _LOST_RACE_SECONDS: Final = 0.1
 _AFTER_STAGE: Final[Mapping[str, CrashPoint]] = {
     RoundState.ADVERTISING: "stage.advertising-ended",
@@ -212,7 +214,7 @@ class RoundAdvancer:
         if not folds_slowly(plan):
             return self._limit
         long_enough = 2 * self._jobs.split_bytes // plan.partial_bytes  # a contribution is half of a sum, or as long
-        return min(self._batch, max(1, self._batch // _EARLY_PART, long_enough)) * self._jobs.workers.width
+        return min(self._batch, max(_LEAST_EARLY, self._batch // _EARLY_PART, long_enough)) * self._jobs.workers.width
 
     @property
     def _limit(self) -> int:
