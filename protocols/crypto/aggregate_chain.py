@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from protocols.codec import exact
@@ -31,6 +32,8 @@ AGGREGATE_CHAIN: Final = "aggregate-chain"
 """The header of a contribution that states the chain, in lower case; its value is 64 hexadecimal digits."""
 _DIGEST: Final = 32
 CHAIN_BYTES: Final = 2 * _DIGEST
+_REMEMBERED: Final = 1024
+"""Statements whose verification is remembered: those of a few rounds, about 1 MB."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,8 @@ def stated_chain(stated: StatedChain, identity_key: bytes, task_id: str, round_n
     path = f"/v1/tasks/{task_id}/rounds/{round_number}/contributions/{stated.client_id}"
     if stated.method not in ("PUT", "PATCH"):
         raise SignatureError("a contribution is sent with PUT or PATCH")
-    request = SignedRequest(stated.method, stated.authority, path, "", stated.fields)
-    created = verify_request(identity_key, stated.client_id, request, stated.signature_input, stated.signature)
+    components = stated.method, stated.authority, path, tuple(stated.fields.items())
+    created = _verified(identity_key, stated.client_id, components, stated.signature_input, stated.signature)
     try:
         chain = bytes.fromhex(stated.fields.get(AGGREGATE_CHAIN, ""))
     except ValueError:
@@ -112,3 +115,21 @@ def stated_chain(stated: StatedChain, identity_key: bytes, task_id: str, round_n
     if len(chain) != _DIGEST:
         raise SignatureError("the contribution states no aggregate chain")
     return chain, created
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _verified(
+    identity_key: bytes,
+    client_id: str,
+    components: tuple[str, str, str, tuple[tuple[str, str], ...]],
+    signature_input: str,
+    signature: str,
+) -> int:
+    """Return when a statement was signed, as `verify_request` does.
+
+    components: method, authority, path and fields. All arguments are public, and the result depends on nothing else.
+    Clients that run in one process, a fleet or a simulation, look at the same statements, and verify each once.
+    """
+    method, authority, path, fields = components
+    request = SignedRequest(method, authority, path, "", dict(fields))
+    return verify_request(identity_key, client_id, request, signature_input, signature)

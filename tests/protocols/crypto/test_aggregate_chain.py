@@ -47,6 +47,21 @@ def test_any_other_statement_is_refused(case: dict[str, Any]) -> None:
         verified(case)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"client_id": "c_" + "0" * 20}, {"authority": "another.example"}, {"fields": {"aggregate-chain": "0" * 64}},
+        {"identity_key": "00" * 32}, {"round": 9}, {"task": "t_" + "0" * 20}, {"method": "PATCH"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)  # fmt: skip
+def test_a_statement_that_was_verified_before_does_not_vouch_for_an_altered_one(changes: dict[str, Any]) -> None:
+    case = next(case for case in VECTORS["stated"] if case["method"] == "PUT")
+    verified(case)
+    with pytest.raises(SignatureError):
+        verified(case | changes)
+
+
 def test_every_part_changes_the_chain() -> None:
     """Task, order, number and bytes of the aggregates."""
     first = AggregateChain.first("t_1")
