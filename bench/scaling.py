@@ -32,7 +32,6 @@ from bench.scaling_parts import (
     TimedWorkers,
     cluster_of,
     contributions,
-    empty_job,
     masks_of,
     pool_of,
     terms_of,
@@ -72,11 +71,13 @@ async def unmask_all(
 
 
 def time_of(workers: TimedWorkers, step: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> dict[str, float]:
-    """Wall, processor and critical-path seconds of one step, as `wall_s`, `cpu_s` and `path_s`."""
+    """Wall, processor and critical-path seconds of one step, as `wall_s`, `cpu_s` and, not for a cluster, `path_s`."""
     workers.costs.clear()
-    start = time.perf_counter()
+    start, spent = time.perf_counter(), workers.process_seconds()
     loop.run_until_complete(step())
     wall = time.perf_counter() - start
+    if workers.processes:
+        return {"wall_s": wall, "cpu_s": workers.process_seconds() - spent}
     path = slowest = 0.0
     for name, cost in [*workers.costs, ("", 0.0)]:
         if name in ONCE or not name:
@@ -137,6 +138,16 @@ class Bench:
 
         return {"fold": fold, "unmask": unmask}
 
+    def short_job(self, workers: TimedWorkers) -> Callable[[], Any]:
+        """A fold of one contribution of 1,000 values, a millisecond of work, so that nearly all of it is dispatch."""
+        terms = terms_of("masked", 100, 1000)
+        refs = contributions(self.blobs, terms, 1)
+
+        async def fold() -> None:
+            self.blobs.delete((await fold_all(workers, self.blobs, terms, refs)).key)
+
+        return fold
+
 
 def measure_sizes(bench: Bench, quick: bool, tick: Callable[[], object]) -> dict[str, Figure]:
     """Figures by clients and vector length with one worker. The largest sizes run once, which is steady enough."""
@@ -175,13 +186,15 @@ def measure_workers(bench: Bench, folder: Path, quick: bool, tick: Callable[[], 
                         runs.setdefault(f"{kind}.{name}", []).append(took)
                 tick()
         for kind in ("local1", "dask1"):
-            trips = [time_of(kinds[kind], partial(kinds[kind].run, empty_job, None), bench.loop) for _ in range(30)]
+            trips = [time_of(kinds[kind], bench.short_job(kinds[kind]), bench.loop) for _ in range(30)]
             figures[f"units.dispatch_ms.{kind[:-1]}"] = 1e3 * median(trip["wall_s"] for trip in trips)
     for name, took in runs.items():
         figures |= figures_of(f"workers.{name}", took)
     for kind in kinds:
         for name in steps:
             for seconds in ("wall_s", "path_s"):
+                if f"workers.{kind}.{name}.{seconds}" not in figures:
+                    continue
                 one, now = (figures[f"workers.{which}.{name}.{seconds}"] for which in (f"{kind[:-1]}1", kind))
                 figures[f"workers.{kind}.{name}.speedup_{seconds[:-2]}"] = float(one or 0) / float(now or 1)
     return figures

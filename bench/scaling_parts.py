@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aggregator_service.compute.dask_pool import ClusterPool
@@ -39,7 +40,6 @@ __all__ = [
     "cluster_of",
     "contributions",
     "masks_of",
-    "empty_job",
     "pool_of",
     "terms_of",
 ]
@@ -47,10 +47,6 @@ __all__ = [
 DROPOUTS = 0.1
 DISTINCT = 4
 """Number of different contributions; they are used again and again, so that the disk need not hold gigabytes."""
-
-
-def empty_job(_job: None) -> None:
-    """Do nothing, to measure the round trip of a job."""
 
 
 def _timed(job: tuple[Callable[[Any], Any], Any]) -> tuple[Any, float]:
@@ -62,11 +58,21 @@ def _timed(job: tuple[Callable[[Any], Any], Any]) -> tuple[Any, float]:
 
 @dataclass
 class TimedWorkers:
-    """Workers whose jobs use one thread each. costs: (job name, processor seconds) of every job so far."""
+    """Workers whose jobs use one thread each.
+
+    costs: (job name, processor seconds) of every job so far. processes: of a cluster's workers, which run and report
+    only jobs of the service: the processor time of the whole processes is read instead.
+    """
 
     inner: Workers | InProcessWorkers
     width: int
     costs: list[tuple[str, float]] = field(default_factory=list)
+    processes: tuple[psutil.Process, ...] = ()
+
+    def process_seconds(self) -> float:
+        """User and system time of the cluster's workers so far."""
+        times = [process.cpu_times() for process in self.processes]
+        return sum(one.user + one.system for one in times)
 
     def threads(self, jobs: int) -> int:
         """1, so that a job's processor seconds equal its wall time on an idle core."""
@@ -74,6 +80,8 @@ class TimedWorkers:
 
     async def run(self, work: Callable[[Any], Any], job: Any) -> Any:
         """See `Workers.run`."""
+        if self.processes:
+            return await self.inner.run(work, job)
         outcome, cost = await self.inner.run(_timed, (work, job))
         self.costs.append((work.__name__, cost))
         return outcome
@@ -192,7 +200,7 @@ def cluster_of(workers: int, folder: Path, blobs: DirectoryBlobs) -> Iterator[Ti
         pool = ClusterPool(address.replace("tcp", "dask", 1), blobs)
         try:
             _await_workers(pool, workers)
-            yield TimedWorkers(pool, workers)
+            yield TimedWorkers(pool, workers, processes=tuple(psutil.Process(one.pid) for one in processes[1:]))
         finally:
             pool.close()
     finally:

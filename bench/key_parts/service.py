@@ -80,7 +80,7 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key("units.pair_us", "µs", "agree on the mask key of a pair"),
         Key("units.merge_bytes_per_s", "bytes/s", "read, check, add and write partial sums"),
         Key("units.digest_bytes_per_s", "bytes/s", "SHA-256 alone"),
-        Key("units.dispatch_ms.{local,dask}", "ms", "run an empty job, by the clock"),
+        Key("units.dispatch_ms.{local,dask}", "ms", "fold one contribution of 1,000 values, by the clock"),
         Key("units.{roster_bytes,reply_bytes}", "bytes", "data of a round of `units.clients` that a worker is given"),
         Key("units.collect_shares_ms", "ms", "time to read that data"),
         Key("units.{clients,masks,degree,threshold}", "", "size of that round"),
