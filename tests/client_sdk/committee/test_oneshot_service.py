@@ -23,8 +23,9 @@ from client_sdk import (
     task_request,
 )
 from protocols.errors import ParameterError
-from protocols.messages import Schedule
+from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import FactorState
+from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.privirec.state import privirec_state
 from protocols.recipes.registry import recipe as make_recipe
 from tests.support.organiser import TRIAL
@@ -102,6 +103,39 @@ def test_privirec_over_one_shot_sums_has_the_spectrum_of_plain_ones(
 ) -> None:
     oneshot, plain = (spectrum(server, operator, mechanism) for mechanism in ("oneshot", "plain"))
     assert np.allclose(oneshot[:4], plain[:4], rtol=1e-3)
+
+
+def curve(server: AggregatorProcess, operator: Operator, mechanism: str) -> tuple[list[dict[str, float]], float]:
+    """The metrics that a fleet with fixed seeds measures, and the bound of the error of their mean."""
+    organiser = None if mechanism == "plain" else TRIAL.pin
+    schedule = Schedule(rounds=3, cohort_size=USERS, start_clients=USERS)
+    parameters = {"items": 60, "dim": 4, "clip": 1.0, "item_bias": "counts", "count_sums": 1}
+    request = task_request(
+        f"measured-{mechanism}", "fedmf", mechanism, schedule, parameters, {}, bytes(32),
+        organiser=organiser, evaluation=Evaluation(every=1),
+    )  # fmt: skip
+    task = operator.create_task(request).task_id
+    certificates = None if mechanism == "plain" else TRIAL.source
+    with Fleet(server.url, interactions(USERS), FleetOptions(seed=5)) as fleet:
+        fleet.enrol(operator.invite(task, USERS).invitation, None, certificates)
+        if mechanism == "oneshot":
+            fleet.enrol_committee(operator.invite(task, 5, "committee").invitation, certificates)
+        assert {report.state for report in fleet.run()} == {"complete"}
+        terms = fleet.clients[0].terms
+        assert isinstance(terms.recipe, Evaluated)
+        found = terms.recipe.curve(fleet.model())
+        assert {point.clients for point in found.points} == {USERS}
+        return [dict(found.metrics(point)) for point in found.points], terms.sum_plan.predicted_error / USERS
+
+
+def test_federated_evaluation_over_one_shot_sums_measures_what_plain_ones_do(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    """Those over plain sums are the central ones: tests/client_sdk/simulation/test_federated_evaluation.py."""
+    (oneshot, bound), (plain, _) = (curve(server, operator, mechanism) for mechanism in ("oneshot", "plain"))
+    for measured, expected in zip(oneshot, plain, strict=True):
+        assert measured == pytest.approx(expected, abs=bound + 1e-6)
+    assert 0 < plain[-1]["hr@10"] < 1  # otherwise nothing would have been compared
 
 
 def test_clients_that_vanish_are_left_out_and_the_round_completes(
