@@ -17,7 +17,7 @@ is kept between two actions. The `RoundEngine` (`engine.py`) calls both for each
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -33,6 +33,7 @@ from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
+from aggregator_service.rounds.batches import Batches
 from aggregator_service.rounds.decrypting import end_decrypting
 from aggregator_service.rounds.masked_stages import end_stage, fail_at_fault, fail_stage, read_masks
 from aggregator_service.rounds.oneshot_stages import (
@@ -53,34 +54,21 @@ from aggregator_service.rounds.transactions import (
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import (
-    Unfolded,
     last_round,
     lock_round_exclusive,
     lock_task,
     newest_snapshot,
-    unfolded,
     unfolded_among,
-    unfolded_count,
 )
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from aggregator_service.storage.small_bodies import is_small, small_bodies
-from aggregator_service.tasks.plans import TaskTerms, plan_task, round_spec, row_terms
+from aggregator_service.tasks.plans import TaskTerms, round_spec, row_terms
 from protocols.errors import AtFaultError, ThresholdError
 from protocols.messages.stages import RoundState
-from protocols.sums.base import SumPlan, folds_slowly
 
 __all__ = ["ActiveRound", "RoundAdvancer"]
 
 _LOG = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 3600.0
-_EARLY_PART: Final = 8
-"""Where adding contributions takes long, a fold begins while the round collects with this part of a whole batch, if
-that is as much as a worker's part of a split fold. A fold reads, writes and merges partial sums once, which takes as
-long as adding three or four seeded CKKS contributions: much smaller batches would mostly do that. When contributions
-arrive faster than they are folded, batches grow by themselves.
-"""
-_LEAST_EARLY: Final = 4
-"""Fewest contributions a worker of such a fold, also with small batches: with fewer it could not be split."""
 _LOST_RACE_SECONDS: Final = 0.1
 _AFTER_STAGE: Final[Mapping[str, CrashPoint]] = {
     RoundState.ADVERTISING: "stage.advertising-ended",
@@ -119,21 +107,6 @@ class ActiveRound:
         return BlobRef(key, digest) if key is not None and digest is not None else None
 
 
-def _with_bodies(session: Session, batch: Sequence[Unfolded]) -> tuple[tuple[str, StoredBody | BodyByValue], ...]:
-    """Return client ids with the bytes of small bodies, and with references to blobs.
-
-    A small body that is missing becomes a reference, with which the fold finds that the storage is damaged.
-    """
-    keys = [row.blob_key for row in batch if row.blob_key is not None]
-    bodies = small_bodies(session, [key for key in keys if is_small(key)])
-    return tuple((row.client_id, _stored(row, bodies)) for row in batch)
-
-
-def _stored(row: Unfolded, bodies: Mapping[str, bytes]) -> StoredBody | BodyByValue:
-    key = row.blob_key or ""
-    return BodyByValue(bodies[key], row.digest) if key in bodies else StoredBody(key, row.digest, row.tag)
-
-
 class RoundAdvancer:
     """Executes the next action of a task's round.
 
@@ -150,7 +123,7 @@ class RoundAdvancer:
         instruments: Instruments,
     ) -> None:
         self._database, self._blobs, self._clock, self._jobs = database, blobs, clock, jobs
-        self._batch, self._instruments = batch, instruments
+        self._batches, self._instruments = Batches(jobs, batch), instruments
 
     async def advance(self, active: ActiveRound) -> float:
         """Execute the action that is due. Return the seconds until the next one may be due; 0: at once."""
@@ -182,7 +155,7 @@ class RoundAdvancer:
             newest = last_round(session, task_id)
             if newest is not None and newest.state in ACTIVE:
                 terms = row_terms(task)
-                batch = _with_bodies(session, self._next_batch(session, terms, newest))
+                batch = self._batches.next(session, terms, newest)
                 return ActiveRound(
                     terms=terms,
                     task_seed=task.seed,
@@ -200,26 +173,6 @@ class RoundAdvancer:
             return _IDLE_SECONDS
         crash_point("round.opened")
         return 0.0
-
-    def _next_batch(self, session: Session, terms: TaskTerms, round_: RoundRow) -> Sequence[Unfolded]:
-        """Contributions to fold next; while the round is collecting, none until there are enough to begin."""
-        if round_.state == RoundState.COLLECTING:
-            enough = self._enough(plan_task(terms, round_.sum_index).sum_plan)
-            if unfolded_count(session, round_.id) < enough:
-                return ()
-        return unfolded(session, round_.id, self._limit)
-
-    def _enough(self, plan: SumPlan) -> int:
-        """Fewest contributions for a fold while the round collects."""
-        if not folds_slowly(plan):
-            return self._limit
-        long_enough = 2 * self._jobs.split_bytes // plan.partial_bytes  # a contribution is half of a sum, or as long
-        return min(self._batch, max(_LEAST_EARLY, self._batch // _EARLY_PART, long_enough)) * self._jobs.workers.width
-
-    @property
-    def _limit(self) -> int:
-        """Most contributions of one fold: a batch for every worker."""
-        return self._batch * self._jobs.workers.width
 
     async def _wait_for_clients(self, active: ActiveRound) -> float:
         """End the stage when no client is missing or at the deadline; until then, fold what there is to fold."""

@@ -1,0 +1,75 @@
+"""Which contributions are folded next: whole batches, or smaller ones where adding a contribution takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sqlalchemy.orm import Session
+
+from aggregator_service.compute.jobs import BodyByValue, StoredBody
+from aggregator_service.compute.split_jobs import SplitJobs
+from aggregator_service.storage.rounds import Unfolded, unfolded, unfolded_count
+from aggregator_service.storage.schema import RoundRow
+from aggregator_service.storage.small_bodies import is_small, small_bodies
+from aggregator_service.tasks.plans import TaskTerms, plan_task
+from protocols.messages.stages import RoundState
+from protocols.sums.base import SumPlan, folds_slowly
+
+__all__ = ["Batches"]
+
+_EARLY_PART: Final = 8
+"""Where adding contributions takes long, a fold begins while the round collects with this part of a whole batch, if
+that is as much as a worker's part of a split fold. A fold reads, writes and merges partial sums once, which takes as
+long as adding three or four seeded CKKS contributions: much smaller batches would mostly do that. When contributions
+arrive faster than they are folded, batches grow by themselves.
+"""
+_LEAST_EARLY: Final = 4
+"""Fewest contributions a worker of such a fold, also with small batches: with fewer it could not be split."""
+
+
+class Batches:
+    """Chooses the contributions of the next fold.
+
+    jobs: runs the folds. batch: contributions that one worker folds at once.
+    """
+
+    def __init__(self, jobs: SplitJobs, batch: int) -> None:
+        self._jobs, self._batch = jobs, batch
+
+    def next(
+        self, session: Session, terms: TaskTerms, round_: RoundRow
+    ) -> tuple[tuple[str, StoredBody | BodyByValue], ...]:
+        """Return client ids and bodies to fold next; while the round is collecting, none until there are enough."""
+        if round_.state == RoundState.COLLECTING:
+            enough = self._enough(plan_task(terms, round_.sum_index).sum_plan)
+            if unfolded_count(session, round_.id) < enough:
+                return ()
+        return _with_bodies(session, unfolded(session, round_.id, self._limit))
+
+    def _enough(self, plan: SumPlan) -> int:
+        """Fewest contributions for a fold while the round collects."""
+        if not folds_slowly(plan):
+            return self._limit
+        long_enough = 2 * self._jobs.split_bytes // plan.partial_bytes  # a contribution is half of a sum, or as long
+        return min(self._batch, max(_LEAST_EARLY, self._batch // _EARLY_PART, long_enough)) * self._jobs.workers.width
+
+    @property
+    def _limit(self) -> int:
+        """Most contributions of one fold: a batch for every worker."""
+        return self._batch * self._jobs.workers.width
+
+
+def _with_bodies(session: Session, batch: Sequence[Unfolded]) -> tuple[tuple[str, StoredBody | BodyByValue], ...]:
+    """Return client ids with the bytes of small bodies, and with references to blobs.
+
+    A small body that is missing becomes a reference, with which the fold finds that the storage is damaged.
+    """
+    keys = [row.blob_key for row in batch if row.blob_key is not None]
+    bodies = small_bodies(session, [key for key in keys if is_small(key)])
+    return tuple((row.client_id, _stored(row, bodies)) for row in batch)
+
+
+def _stored(row: Unfolded, bodies: Mapping[str, bytes]) -> StoredBody | BodyByValue:
+    key = row.blob_key or ""
+    return BodyByValue(bodies[key], row.digest) if key in bodies else StoredBody(key, row.digest, row.tag)
