@@ -47,7 +47,7 @@ from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, 
 from protocols.parameter_text.first_fault import first_fault
 from protocols.parameter_text.named_values import named_values
 from protocols.recipes.arrays.initial import shapes_of
-from protocols.recipes.recommended import Variant, advise, parameters_for
+from protocols.recipes.recommended import Variant, advise, advise_start, parameters_for
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanisms
 
@@ -202,6 +202,11 @@ def task_advise(
     typer.echo(
         f"hushrec-server task create NAME --recipe {recipe} -r items={items} -r count_sums={advice.count_sums} "
         f"-s cohort_size={advice.cohort_size} -s rounds={advice.rounds} --organiser KEY"
+    )
+    start = advise_start(items, interactions)
+    typer.echo(
+        f"for a spectral start: privirec-k with -r components={start.components}, then --start-from it with "
+        f"-r dim={start.dim} -s rounds=20"
     )
 
 

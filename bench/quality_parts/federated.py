@@ -22,7 +22,7 @@ from protocols.crypto.domain import derive_seed
 from protocols.recipes.base import ModelState
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import PriviRecState
-from protocols.recipes.recommended import parameters_for
+from protocols.recipes.recommended import advise_start, parameters_for
 from protocols.recipes.registry import recipe
 
 __all__ = ["ARMS", "Arm", "spectrum", "train_and_evaluate"]
@@ -34,8 +34,8 @@ COHORT: Final = 100
 class Arm:
     """One way of training. rounds: sums of the task. cohort: clients in a sum; 0: all, once in each.
 
-    started: whether the task starts from a `privirec-k` task with the parameters `SOURCE`. longer: rounds on the data
-    sets on whose validation rows the curve still rose. graph_filter: of `privirec-k`; None for the default.
+    started: whether the task starts from a `privirec-k` task, whose rounds are not counted in its own. longer: rounds
+    on the data sets on whose validation rows the curve still rose. graph_filter: of `privirec-k`; None for the default.
     """
 
     recipe: str
@@ -47,8 +47,8 @@ class Arm:
     graph_filter: str | None = None
 
 
-SOURCE: Final = {"components": 128, "rayleigh_ritz": True}
-"""Parameters of the task that started ones start from; its rounds are not counted in theirs."""
+_OF_ANY_WIDTH: Final = ("colr", "scolr")
+"""Recipes that get the advised number of factors after a start, because their messages do not grow with it."""
 
 ARMS: Final[Mapping[str, Arm]] = {
     "privirec-k": Arm("privirec-k", 6, cohort=0),
@@ -78,8 +78,12 @@ def train_and_evaluate(
     train = split.data.train
     if arm.recipe == "privirec-k":
         return _filtered(arm, split, seed)
-    parameters = parameters_for(arm.recipe, {"items": train.n_items, **arm.parameters}, started=arm.started)
-    start = spectrum(train, {"items": train.n_items, **SOURCE}, seed) if arm.started else None
+    given, start = {"items": train.n_items, **arm.parameters}, None
+    if arm.started:
+        sizes = advise_start(train.n_items, train.size)
+        start = spectrum(train, {"items": train.n_items, "components": sizes.components, "rayleigh_ritz": True}, seed)
+        given |= {"dim": sizes.dim} if arm.recipe in _OF_ANY_WIDTH else {}
+    parameters = parameters_for(arm.recipe, given, started=arm.started)
     made = Federation(
         train, arm.recipe, parameters, "plain", {}, cohort_size=arm.cohort, seed=seed, sampling="turns", start=start
     )

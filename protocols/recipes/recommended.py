@@ -12,7 +12,16 @@ from typing import Any, Final, Literal, NamedTuple
 
 from protocols.errors import ParameterError
 
-__all__ = ["RECOMMENDED", "STARTED", "Advice", "Variant", "advise", "parameters_for"]
+__all__ = [
+    "RECOMMENDED",
+    "STARTED",
+    "Advice",
+    "StartSizes",
+    "Variant",
+    "advise",
+    "advise_start",
+    "parameters_for",
+]
 
 Variant = Literal["recommended", "paper"]
 """Which values a new task has where its maker names none: the recommended ones, or those of the paper."""
@@ -96,3 +105,25 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
     counting = min(10, ceil(clients / cohort))
     training = ceil(_VISITS * items * clients / (cohort * interactions))
     return Advice(counting + min(1000, max(100, training)), cohort, counting)
+
+
+_DENSE: Final = 100
+"""Interactions per item from which more factors are better: ML-1M has 267, ML-100K 58, the Gowalla sample 13."""
+
+
+class StartSizes(NamedTuple):
+    """Sizes of a spectral start. components: of the `privirec-k` task. dim: factors of the task that starts from it."""
+
+    components: int
+    dim: int
+
+
+def advise_start(items: int, interactions: int) -> StartSizes:
+    """Return the sizes for data of so many items and interactions in total; chosen on validation rows.
+
+    The messages of `colr` and `scolr` do not grow with `dim`. Raises `ParameterError` for less than one of each.
+    """
+    if items < 1 or interactions < 1:
+        raise ParameterError(f"advice needs an item and an interaction, got {items} and {interactions}")
+    sizes = StartSizes(256, 192) if interactions >= _DENSE * items else StartSizes(128, 64)
+    return StartSizes(min(sizes.components, items), sizes.dim)

@@ -16,7 +16,7 @@ from client_sdk.training.item_counts import COUNTED, count_items, logit_offsets
 from client_sdk.training.registry import client_half
 from protocols.errors import CodecError, ParameterError
 from protocols.recipes.item_counts import CountedFactors, item_biases
-from protocols.recipes.recommended import RECOMMENDED, advise, parameters_for
+from protocols.recipes.recommended import RECOMMENDED, advise, advise_start, parameters_for
 from protocols.recipes.registry import recipe
 from protocols.sums.registry import mechanism
 
@@ -183,3 +183,12 @@ def test_advice_follows_the_size_of_the_data() -> None:
     for bad in ((0, 9, 9), (5, 2, 9), (5, 9, 8)):
         with pytest.raises(ParameterError, match="advice"):
             advise(*bad)
+
+
+def test_a_spectral_start_has_more_factors_on_dense_data() -> None:
+    assert advise_start(3706, 994_169) == (256, 192)
+    assert advise_start(1682, 99_057) == (128, 64)
+    assert advise_start(40, 400) == (40, 64)  # at most as many components as items
+    for bad in ((0, 9), (9, 0)):
+        with pytest.raises(ParameterError, match="advice"):
+            advise_start(*bad)
