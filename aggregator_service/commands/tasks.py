@@ -199,14 +199,14 @@ def task_advise(
     typer.echo(f"rounds {advice.rounds}, of which {advice.count_sums} count items; cohort {advice.cohort_size}")
     for name, value in sorted(chosen.items()):
         typer.echo(f"  {name} = {value}")
-    typer.echo(
-        f"hushrec-server task create NAME --recipe {recipe} -r items={items} -r count_sums={advice.count_sums} "
-        f"-s cohort_size={advice.cohort_size} -s rounds={advice.rounds} --organiser KEY"
-    )
     start = advise_start(items, interactions)
     typer.echo(
         f"for a spectral start: privirec-k with -r components={start.components}, then --start-from it with "
         f"-r dim={start.dim} -s rounds=20"
+    )
+    typer.echo(
+        f"hushrec-server task create NAME --recipe {recipe} -r items={items} -r count_sums={advice.count_sums} "
+        f"-s cohort_size={advice.cohort_size} -s rounds={advice.rounds} --organiser KEY"
     )
 
 

@@ -1,7 +1,7 @@
 /**
  * A client in Node 20 or later that takes part in a task with one-shot sums until it ends, then prints recommendations.
  *
- *     node examples/web/take-part.mjs --server URL --invitation I --organiser KEY --scope S --issuer URL --code C
+ *     node examples/web/take-part.mjs --server URL --invitation I --organiser=KEY --scope S --issuer URL --code C
  *         --items 3,17,20 --folder DIR [--rounds N] [--events]
  *
  * The invitation and the code are needed the first time only. --folder: keeps keys and model, for this user alone.

@@ -21,12 +21,13 @@ def take_part(recorded: RecordedDemo, folder: Path, *more: str) -> list[Any]:
     node = shutil.which("node")
     assert node, "these tests need Node.js 20 or later: apt install nodejs"
     settings = recorded.demo.settings
-    command = [
-        node, "examples/web/take-part.mjs", "--events", "--folder", str(folder), "--server", settings["server"],
-        "--invitation", settings["invitation"], "--organiser", settings["organiser"]["key"],
-        "--scope", settings["organiser"]["scope"], "--issuer", recorded.demo.page.origin,
-        "--items", ",".join(map(str, LIKED)), *more,
-    ]  # fmt: skip
+    options = {
+        "folder": folder, "server": settings["server"], "invitation": settings["invitation"],
+        "organiser": settings["organiser"]["key"], "scope": settings["organiser"]["scope"],
+        "issuer": recorded.demo.page.origin, "items": ",".join(map(str, LIKED)),
+    }  # fmt: skip
+    given = [f"--{name}={value}" for name, value in options.items()]  # a key may begin with a dash
+    command = [node, "examples/web/take-part.mjs", "--events", *given, *more]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     lines = ran.stdout.splitlines()

@@ -31,7 +31,7 @@ def talks(number: int, channel: socket.socket, folder: str) -> None:
 
     def on_message(message: str) -> None:
         heard.add(message)
-        if len(heard) == 2:
+        if len(heard) == 2 and not everything.is_set():  # messages are repeated
             written = Path(folder) / f"{number}.part"
             written.write_text(" ".join(sorted(heard)))
             written.rename(Path(folder) / str(number))
