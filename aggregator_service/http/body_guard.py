@@ -144,7 +144,8 @@ class _Body:
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
                 while not self.finished and left > 0:
-                    message = await asyncio.wait_for(self.receive(), _DRAIN_PAUSE)
+                    async with asyncio.timeout(_DRAIN_PAUSE):
+                        message = await self.receive()
                     left -= len(message.get("body", b""))
         except TimeoutError:
             return

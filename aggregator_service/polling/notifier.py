@@ -116,7 +116,8 @@ class Notifier:
                 if found is not None or left <= 0 or self._closed:
                     return found
                 try:
-                    await asyncio.wait_for(event.wait(), left if every is None else min(left, every))
+                    async with asyncio.timeout(left if every is None else min(left, every)):
+                        await event.wait()
                 except TimeoutError:
                     continue
 

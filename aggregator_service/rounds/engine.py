@@ -136,7 +136,8 @@ class RoundEngine:
                 return
             if pause > 0:
                 try:
-                    await asyncio.wait_for(wake.wait(), min(pause, self._recheck))
+                    async with asyncio.timeout(min(pause, self._recheck)):  # in 3.11, wait_for may lose a cancellation
+                        await wake.wait()
                 except TimeoutError:
                     continue
 

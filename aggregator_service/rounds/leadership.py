@@ -99,7 +99,8 @@ class Leadership:
     async def _ask(self, thread: ThreadPoolExecutor, wait: float) -> bool:
         asked = asyncio.get_running_loop().run_in_executor(thread, self._candidacy.leads, wait)
         try:
-            return await asyncio.wait_for(asked, wait + _ANSWER_SECONDS)
+            async with asyncio.timeout(wait + _ANSWER_SECONDS):  # in 3.11, wait_for may lose a cancellation
+                return await asked
         except TimeoutError:
             self._candidacy.resign()  # we may still hold the lock: release it, so that another process can take over
         except Exception:
