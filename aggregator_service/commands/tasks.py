@@ -199,7 +199,7 @@ def task_advise(
     typer.echo(f"rounds {advice.rounds}, of which {advice.count_sums} count items; cohort {advice.cohort_size}")
     for name, value in sorted(chosen.items()):
         typer.echo(f"  {name} = {value}")
-    start = advise_start(items, interactions)
+    start = advise_start(recipe, items, interactions)
     typer.echo(
         f"for a spectral start: privirec-k with -r components={start.components}, then --start-from it with "
         f"-r dim={start.dim} -s rounds=20"

@@ -47,9 +47,6 @@ class Arm:
     graph_filter: str | None = None
 
 
-_OF_ANY_WIDTH: Final = ("colr", "scolr")
-"""Recipes that get the advised number of factors after a start, because their messages do not grow with it."""
-
 ARMS: Final[Mapping[str, Arm]] = {
     "privirec-k": Arm("privirec-k", 6, cohort=0),
     "privirec-k-bspm-lm": Arm("privirec-k", 6, cohort=0, graph_filter="bspm-lm"),
@@ -80,9 +77,9 @@ def train_and_evaluate(
         return _filtered(arm, split, seed)
     given, start = {"items": train.n_items, **arm.parameters}, None
     if arm.started:
-        sizes = advise_start(train.n_items, train.size)
+        sizes = advise_start(arm.recipe, train.n_items, train.size)
         start = spectrum(train, {"items": train.n_items, "components": sizes.components, "rayleigh_ritz": True}, seed)
-        given |= {"dim": sizes.dim} if arm.recipe in _OF_ANY_WIDTH else {}
+        given |= {"dim": sizes.dim}
     parameters = parameters_for(arm.recipe, given, started=arm.started)
     made = Federation(
         train, arm.recipe, parameters, "plain", {}, cohort_size=arm.cohort, seed=seed, sampling="turns", start=start

@@ -26,7 +26,7 @@ from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import privirec_state
-from protocols.recipes.recommended import Variant, advise, advise_start, parameters_for
+from protocols.recipes.recommended import STARTED, Variant, advise, advise_start, parameters_for
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
 
@@ -37,7 +37,6 @@ _ROUNDS_STARTED: Final = 20
 _COHORT: Final = 60
 _COHORT_OF_RATINGS: Final = 1000
 _OF_RATINGS: Final = ("rfrec", "rfrecf")
-_OF_ANY_WIDTH: Final = ("colr", "scolr")  # their messages do not grow with `dim`
 _MOST_COUNT_SUMS: Final = 10
 _FEWEST_FOR_ADVICE: Final = 3
 _POINTS: Final = 10  # of a curve, unless `every` is given
@@ -236,7 +235,7 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
         train, request.recipe, parameters, request.mechanism, request.mechanism_parameters, request.training, cohort,
         request.seed, user_groups=groups, masks=False, evaluation=request.evaluation,
         schedule_rounds=min(request.rounds or rounds, rounds) if made.frozen_cohort else request.rounds or rounds,
-        start=_spectrum(train, able.size, request.seed) if request.start_from_privirec else None,
+        start=_spectrum(train, request, able.size) if request.start_from_privirec else None,
     )  # fmt: skip
 
 
@@ -245,8 +244,8 @@ def _parameters(split: Split, request: SimulationRequest, clients: int) -> dict[
     given: dict[str, Any] = {"items": split.train.n_items}
     if predicts_ratings(request.recipe):
         given |= _range_of_ratings(split)
-    if request.start_from_privirec and request.recipe in _OF_ANY_WIDTH:
-        given["dim"] = advise_start(split.train.n_items, split.train.size).dim
+    if request.start_from_privirec and request.recipe in STARTED:
+        given["dim"] = advise_start(request.recipe, split.train.n_items, split.train.size).dim
     given |= request.recipe_parameters
     found = parameters_for(request.recipe, given, request.variant, started=request.start_from_privirec)
     if "count_sums" in found and "count_sums" not in given:
@@ -268,11 +267,11 @@ def _sizes(recipe: Recipe, parameters: Mapping[str, Any], train: Interactions, c
     return _ROUNDS, clients if recipe.frozen_cohort else min(_COHORT, clients)
 
 
-def _spectrum(train: Interactions, clients: int, seed: int) -> ModelState:
+def _spectrum(train: Interactions, request: SimulationRequest, clients: int) -> ModelState:
     """Return the last state of a `privirec-k` task of all clients."""
-    components = advise_start(train.n_items, train.size).components
+    components = advise_start(request.recipe, train.n_items, train.size).components
     parameters = {"items": train.n_items, "components": components, "rayleigh_ritz": True}
-    made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=seed)
+    made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=request.seed)
     list(made.run(made.recipe.steps))  # type: ignore[attr-defined]
     return made.state
 

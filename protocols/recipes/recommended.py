@@ -109,6 +109,7 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
 
 _DENSE: Final = 100
 """Interactions per item from which more factors are better: ML-1M has 267, ML-100K 58, the Gowalla sample 13."""
+_OF_ANY_WIDTH: Final = ("colr", "scolr")
 
 
 class StartSizes(NamedTuple):
@@ -118,12 +119,14 @@ class StartSizes(NamedTuple):
     dim: int
 
 
-def advise_start(items: int, interactions: int) -> StartSizes:
-    """Return the sizes for data of so many items and interactions in total; chosen on validation rows.
+def advise_start(recipe: str, items: int, interactions: int) -> StartSizes:
+    """Return the sizes for a recipe and data of so many items and interactions in total; chosen on validation rows.
 
-    The messages of `colr` and `scolr` do not grow with `dim`. Raises `ParameterError` for less than one of each.
+    On dense data `colr` and `scolr`, whose messages do not grow with `dim`, have more factors. Raises `ParameterError`
+    for less than one item or interaction.
     """
     if items < 1 or interactions < 1:
         raise ParameterError(f"advice needs an item and an interaction, got {items} and {interactions}")
-    sizes = StartSizes(256, 192) if interactions >= _DENSE * items else StartSizes(128, 64)
+    is_wide = recipe in _OF_ANY_WIDTH and interactions >= _DENSE * items
+    sizes = StartSizes(256, 192) if is_wide else StartSizes(128, 64)
     return StartSizes(min(sizes.components, items), sizes.dim)

@@ -186,9 +186,10 @@ def test_advice_follows_the_size_of_the_data() -> None:
 
 
 def test_a_spectral_start_has_more_factors_on_dense_data() -> None:
-    assert advise_start(3706, 994_169) == (256, 192)
-    assert advise_start(1682, 99_057) == (128, 64)
-    assert advise_start(40, 400) == (40, 64)  # at most as many components as items
+    assert advise_start("colr", 3706, 994_169) == (256, 192)
+    assert advise_start("fedmf", 3706, 994_169) == (128, 64)  # its messages grow with the factors
+    assert advise_start("colr", 1682, 99_057) == (128, 64)
+    assert advise_start("colr", 40, 400) == (40, 64)  # at most as many components as items
     for bad in ((0, 9), (9, 0)):
         with pytest.raises(ParameterError, match="advice"):
-            advise_start(*bad)
+            advise_start("colr", *bad)
