@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio.to_thread
 from fastapi import Depends, FastAPI
-from opentelemetry.trace import TracerProvider
+from opentelemetry.trace import NoOpTracer, TracerProvider
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.rate_limits import Limits
@@ -28,8 +28,9 @@ from aggregator_service.http.authentication import refuse_unknown_parameters
 from aggregator_service.http.body_guard import BodyGuard
 from aggregator_service.http.cross_origin import CrossOrigin
 from aggregator_service.http.direct_routes import DirectRoutes
-from aggregator_service.http.fast_answers import FastAnswers
-from aggregator_service.http.fast_polls import FastPolls
+from aggregator_service.http.fast_answers import answer_finder
+from aggregator_service.http.fast_polls import poll_finder
+from aggregator_service.http.fast_responses import FastResponses, ImmediateResponses
 from aggregator_service.http.head_requests import HeadRequests
 from aggregator_service.http.security_headers import SecurityHeaders
 from aggregator_service.logs import fields
@@ -104,12 +105,14 @@ def create_app(
     # from the innermost to the outermost
     app.add_middleware(DirectRoutes, routes=DIRECT_ROUTES, open_routes=OPEN_DIRECT_ROUTES)
     app.add_middleware(BodyGuard, json_limit=settings.json_body_limit, idle_seconds=settings.body_idle_seconds)
-    app.add_middleware(FastAnswers, task=SHOWN_TASK, ledger=CLIENT_LEDGER)
-    app.add_middleware(FastPolls, route=CURRENT_ROUND)
+    finders = poll_finder(CURRENT_ROUND), answer_finder(SHOWN_TASK, CLIENT_LEDGER)
+    app.add_middleware(FastResponses, finders=finders)
     app.add_middleware(RequestRecorder, metrics=instruments.metrics, tracer=instruments.tracer)
     app.add_middleware(HeadRequests)
     app.add_middleware(CrossOrigin, origins=settings.cors_origins)
     app.add_middleware(SecurityHeaders, hsts_seconds=settings.hsts_seconds)
+    if isinstance(instruments.tracer, NoOpTracer):  # otherwise each request needs a span
+        app.state.immediate = ImmediateResponses(app, finders, instruments.metrics, settings.hsts_seconds)
     return app
 
 

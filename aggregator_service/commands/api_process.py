@@ -60,7 +60,11 @@ def server_config(settings: Settings, app: FastAPI | None) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         root_path=settings.root_path,
-        http=bounded_http(settings.max_connections, settings.max_connections_per_address),
+        http=bounded_http(
+            settings.max_connections,
+            settings.max_connections_per_address,
+            None if app is None else getattr(app.state, "immediate", None),
+        ),
         ws="none",
         log_config=None,
         access_log=False,

@@ -1,4 +1,7 @@
-"""HTTP/1.1 connections with limits on their number, the size of request headers and the time to send them."""
+"""HTTP/1.1 connections with limits on their number, the size of request headers and the time to send them.
+
+Responses that are ready in memory are written here, as soon as the headers of their request have arrived.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from aggregator_service.http.direct_body import EXTENSION, DirectBody
+from aggregator_service.http.fast_responses import ImmediateResponses
 from aggregator_service.http.security_headers import API_HEADERS
 from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
 from aggregator_service.request_ids import HEADER, choose
@@ -44,12 +49,13 @@ class BoundedHttp(HttpToolsProtocol):
     A new connection must send its first request within `head_seconds`; between requests uvicorn's keep-alive timeout
     applies. linger_seconds: how long a connection stays half open after a refusal. max_connections: open connections of
     this process, and max_connections_per_address: of one peer address; 0: no limit. A connection above a limit is
-    answered 503 and closed.
+    answered 503 and closed. immediate: makes the responses that are ready; None: the application answers all requests.
     """
 
     max_connections = 0
     max_connections_per_address = 0
     census = Census()
+    immediate: ImmediateResponses | None = None
 
     head_bytes = 64 * 1024
     head_seconds = 20.0
@@ -67,7 +73,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Count the connection and start the time limit of its first request (`asyncio.Protocol`)."""
         super().connection_made(transport)
-        self._await_head()
+        self._start_timer()
         self._enter(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -117,6 +123,7 @@ class BoundedHttp(HttpToolsProtocol):
             return
         self._parse(data)
         if self._head_open and not self.transport.is_closing():
+            self._start_timer()
             self._head_taken += len(data)
             if self._head_taken > self.head_bytes:
                 self.send_400_response(_TOO_LONG)
@@ -140,7 +147,8 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start the limits of a request at its first byte (httptools callback)."""
         super().on_message_begin()
-        self._await_head()
+        self._stop_timer()
+        self._head_open, self._head_taken = True, 0
 
     def on_headers_complete(self) -> None:
         """End the limits of the headers; bodies have limits of their own (httptools callback).
@@ -152,6 +160,8 @@ class BoundedHttp(HttpToolsProtocol):
             raise ValueError(_TOO_LONG)  # ends the parsing
         self._head_open = False
         self._stop_timer()
+        if self._respond_at_once():
+            return
         super().on_headers_complete()
         cycle: Any = self.cycle  # for a request to upgrade: None, or the cycle of the request before it
         if cycle is not None and cycle.scope is self.scope:
@@ -159,6 +169,35 @@ class BoundedHttp(HttpToolsProtocol):
             cycle.scope["extensions"] = extensions
         # the unanswered requests of a pipeline: uvicorn keeps only the newest cycle
         self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
+
+    def on_message_complete(self) -> None:
+        """End the body of a request (httptools callback). A response that was ready in memory has no cycle."""
+        if self.cycle is not None:
+            super().on_message_complete()
+
+    def _respond_at_once(self) -> bool:
+        """Write the response if it is ready in memory; return whether it was."""
+        if self.immediate is None or not self._is_plain_get():
+            return False
+        path, _, query = self.url.partition(b"?")
+        scope = cast(Scope, self.scope)
+        scope["method"], scope["query_string"] = "GET", query
+        scope["path"] = self.root_path + path.decode("latin-1")
+        scope["raw_path"] = self.root_path.encode("ascii") + path
+        response = self.immediate.response(scope, self.server_state.default_headers)
+        if response is None:
+            return False
+        self.transport.write(response)
+        self.on_response_complete()
+        return True
+
+    def _is_plain_get(self) -> bool:
+        """Whether the request is a GET of HTTP/1.1 on a connection that stays open, and no other is in progress."""
+        parser, cycle = self.parser, cast("RequestResponseCycle | None", self.cycle)
+        in_progress = cycle is not None and not cycle.response_complete
+        if in_progress or self.pipeline or self.flow.write_paused or self.transport.is_closing():
+            return False
+        return parser.get_method() == b"GET" and parser.get_http_version() == "1.1" and parser.should_keep_alive()
 
     def take_back(self) -> None:
         """Receive and parse again after a direct body, from the first byte of the next request."""
@@ -199,10 +238,10 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.write_eof()
         self.loop.call_later(self.linger_seconds, self._give_up)
 
-    def _await_head(self) -> None:
-        self._stop_timer()
-        self._head_open, self._head_taken = True, 0
-        self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
+    def _start_timer(self) -> None:
+        """Limit the time for the headers, from now on. Most requests arrive as a whole and need no timer."""
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
 
     def _give_up(self) -> None:
         if not self.transport.is_closing():
@@ -216,10 +255,15 @@ class BoundedHttp(HttpToolsProtocol):
 
 def _head_length(url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> int:
     """Return the bytes of a request line and headers, without the method and the version."""
-    return len(url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in headers)
+    length = len(url) + len(b": \r\n") * len(headers)
+    for name, value in headers:
+        length += len(name) + len(value)
+    return length
 
 
-def bounded_http(max_connections: int, max_connections_per_address: int) -> type[BoundedHttp]:
-    """Return `BoundedHttp` with these limits, for uvicorn, which makes the protocols itself."""
+def bounded_http(
+    max_connections: int, max_connections_per_address: int, immediate: ImmediateResponses | None = None
+) -> type[BoundedHttp]:
+    """Return `BoundedHttp` with these attributes, for uvicorn, which makes the protocols itself."""
     limits = {"max_connections": max_connections, "max_connections_per_address": max_connections_per_address}
-    return type("LimitedHttp", (BoundedHttp,), {**limits, "census": Census()})
+    return type("LimitedHttp", (BoundedHttp,), {**limits, "immediate": immediate, "census": Census()})

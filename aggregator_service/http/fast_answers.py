@@ -12,19 +12,21 @@ import re
 from typing import Final, cast
 
 from fastapi.routing import APIRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import REFUSAL, verify_request
 from aggregator_service.http.etags import JSON_CACHING, TaggedJson, not_modified
 from aggregator_service.http.fast_polls import BEARER, plain_headers
+from aggregator_service.http.fast_responses import FastResponse, Finder, json_headers
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 
-__all__ = ["TASK_ANSWER", "FastAnswers", "ledger_answer"]
+__all__ = ["TASK_ANSWER", "answer_finder", "ledger_answer"]
 
 _LOG = logging.getLogger(__name__)
 _PATH: Final = re.compile(r"/v1/tasks/(t_[0-9a-f]{20})(/members/me/ledger)?")
+_CACHING: Final = b"cache-control", JSON_CACHING.encode()
 TASK_ANSWER: Final = "task"
 """Name of the answer of `GET /v1/tasks/{task}` in the task cache."""
 
@@ -34,32 +36,22 @@ def ledger_answer(client_id: str) -> str:
     return f"ledger {client_id}"
 
 
-class FastAnswers:
-    """ASGI middleware that sends cached answers. task, ledger: their routes, for the record of the request."""
+def answer_finder(task: APIRoute, ledger: APIRoute) -> Finder:
+    """Return the finder of cached answers. task, ledger: their routes, for the record of the request."""
 
-    def __init__(self, app: ASGIApp, *, task: APIRoute, ledger: APIRoute) -> None:
-        self._app, self._task, self._ledger = app, task, ledger
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or pass it on."""
-        if scope["type"] != "http" or scope["method"] != "GET" or scope["query_string"] or REFUSAL in scope:
-            await self._app(scope, receive, send)
-            return
+    def find(scope: Scope) -> FastResponse | None:
         path = _PATH.fullmatch(scope["path"].removeprefix(scope.get("root_path", "")))
-        found = None if path is None else _answer(scope["app"].state.services, scope, path[1], path[2] is not None)
-        if path is None or found is None:
-            await self._app(scope, receive, send)
-            return
-        scope["route"], scope["path_params"] = (self._ledger if path[2] else self._task), {"task": path[1]}
+        if path is None or scope["query_string"]:
+            return None
+        found = _answer(scope["app"].state.services, scope, path[1], path[2] is not None)
+        if found is None:
+            return None
         answer, known = found
-        headers = [(b"etag", answer.etag.encode()), (b"cache-control", JSON_CACHING.encode())]
-        if not_modified(known, answer.etag):
-            await send({"type": "http.response.start", "status": 304, "headers": headers})
-            await send({"type": "http.response.body", "body": b""})
-            return
-        headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer.body))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        body = b"" if not_modified(known, answer.etag) else answer.body
+        headers = ((b"etag", answer.etag.encode()), _CACHING, *json_headers(body))
+        return FastResponse(ledger if path[2] else task, {"task": path[1]}, headers, body)
+
+    return find
 
 
 def _answer(services: Services, scope: Scope, task_id: str, ledger: bool) -> tuple[TaggedJson, str | None] | None:

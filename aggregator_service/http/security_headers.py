@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["API_HEADERS", "SecurityHeaders", "hsts_header"]
+__all__ = ["API_HEADERS", "SecurityHeaders", "hsts_header", "with_security_headers"]
 
 _Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -45,6 +46,18 @@ def hsts_header(hsts_seconds: int) -> _Headers:
     return ((_HSTS, b"max-age=%d" % hsts_seconds),) if hsts_seconds else ()
 
 
+def with_security_headers(headers: Iterable[tuple[bytes, bytes]], hsts_seconds: int) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a response of the API with those that `SecurityHeaders` adds to it."""
+    return _with((*API_HEADERS, *hsts_header(hsts_seconds)), headers)
+
+
+def _with(wanted: _Headers, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return `headers`, whose names are in lower case (ASGI), and those `wanted` that they lack."""
+    found = [*headers]
+    present = {name for name, _ in found}
+    return found + [*wanted] if present.isdisjoint(_NAMES) else found + [one for one in wanted if one[0] not in present]
+
+
 class SecurityHeaders:
     """ASGI middleware that adds the security headers that a response does not set itself.
 
@@ -65,10 +78,7 @@ class SecurityHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = [*message.get("headers", ())]
-                present = {name for name, _ in headers}  # ASGI: in lower case
-                headers += wanted if present.isdisjoint(_NAMES) else [item for item in wanted if item[0] not in present]
-                message["headers"] = headers
+                message["headers"] = _with(wanted, message.get("headers", ()))
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

@@ -24,7 +24,7 @@ from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.request_record import RequestRecord
 from aggregator_service.problem_handlers import crashed
 
-__all__ = ["RequestRecorder"]
+__all__ = ["RequestRecorder", "count_and_log"]
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
@@ -80,6 +80,14 @@ def _span(tracer: Tracer, method: str, headers: Mapping[bytes, bytes]) -> Abstra
     return tracer.start_as_current_span(
         method, _parent(headers), SpanKind.SERVER, record_exception=False, set_status_on_exception=False
     )
+
+
+def count_and_log(metrics: Metrics, record: RequestRecord, request_id: str) -> None:
+    """Count and log a finished request that the HTTP server answered without the application."""
+    token = request_ids.current.set(request_id)
+    metrics.request(record)
+    _log(record)
+    request_ids.current.reset(token)
 
 
 def _log(record: RequestRecord) -> None:

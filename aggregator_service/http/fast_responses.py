@@ -1,0 +1,129 @@
+"""Responses that are ready in memory, sent before routing.
+
+Most requests ask for what has not changed. Finders (`fast_polls`, `fast_answers`) recognise them, authenticate them as
+the route does and return a `FastResponse`, or None where the route has to answer. `FastResponses` sends it as ASGI
+messages. `ImmediateResponses` makes the bytes of the whole response, which `bounded_protocol` writes as soon as it has
+the headers of the request: without a task, a cycle of ASGI messages and ten middlewares, which cost twice as much as
+finding the response and checking the signature.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from aggregator_service import request_ids
+from aggregator_service.http.security_headers import with_security_headers
+from aggregator_service.observability.metrics import Metrics
+from aggregator_service.observability.request_record import RequestRecord
+from aggregator_service.observability.requests import count_and_log
+
+__all__ = ["FastResponse", "FastResponses", "Finder", "Headers", "ImmediateResponses", "json_headers"]
+
+Headers = Sequence[tuple[bytes, bytes]]
+_ASKED: Final = "hushrec.asked_finders"
+"""Scope key: the finders have passed this request on already."""
+_PASSED_ON: Final = frozenset(
+    (
+        *(b"connection", b"upgrade", b"expect"),  # they concern the connection, which uvicorn manages
+        *(b"x-forwarded-for", b"x-forwarded-proto"),  # uvicorn decides whether the proxy is trusted
+        b"origin",  # `cross_origin` adds headers
+    )
+)
+_STATUS_LINES: Final = {
+    status: b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode()) for status in (200, 304)
+}
+
+
+@dataclass(frozen=True)
+class FastResponse:
+    """A response with status 200, or 304 without a body, and the route and path parameters of its request."""
+
+    route: APIRoute
+    path_params: dict[str, str]
+    headers: Headers
+    body: bytes
+
+    @property
+    def status(self) -> int:
+        """The status code: 304 if there is no body."""
+        return 200 if self.body else 304
+
+
+Finder = Callable[[Scope], FastResponse | None]
+"""Returns the response to a GET request, None where the route has to answer. It does not block and raises nothing."""
+
+
+def json_headers(body: bytes) -> Headers:
+    """Return the headers of a JSON body; none if it is empty."""
+    return ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))) if body else ()
+
+
+class FastResponses:
+    """ASGI middleware that sends the response of the first of `finders` that has one."""
+
+    def __init__(self, app: ASGIApp, *, finders: Sequence[Finder]) -> None:
+        self._app, self._finders = app, finders
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or pass it on."""
+        if scope["type"] != "http" or scope["method"] != "GET" or _ASKED in scope:
+            await self._app(scope, receive, send)
+            return
+        found = _find(self._finders, scope)
+        if found is None:
+            await self._app(scope, receive, send)
+            return
+        scope["route"], scope["path_params"] = found.route, found.path_params
+        await send({"type": "http.response.start", "status": found.status, "headers": found.headers})
+        await send({"type": "http.response.body", "body": found.body})
+
+
+class ImmediateResponses:
+    """Makes whole HTTP/1.1 responses of what `finders` return, and counts and logs them as `RequestRecorder` does.
+
+    app: the application, whose state the finders use. hsts_seconds: see `SecurityHeaders`.
+    """
+
+    def __init__(self, app: Any, finders: Sequence[Finder], metrics: Metrics, hsts_seconds: int) -> None:
+        self._app, self._finders, self._metrics, self._hsts_seconds = app, finders, metrics, hsts_seconds
+
+    def response(self, scope: Scope, server_headers: Headers) -> bytes | None:
+        """Return the bytes of the response to a GET request of HTTP/1.1 on a connection that stays open.
+
+        server_headers: those that the HTTP server adds. Returns None if the application has to answer. It then gets
+        the same `scope`, and asks the finders only if this did not.
+        """
+        headers = scope["headers"]
+        if any(name in _PASSED_ON for name, _ in headers):
+            return None
+        started = time.perf_counter()
+        scope["app"] = self._app
+        found = _find(self._finders, scope)
+        if found is None:
+            scope[_ASKED] = True
+            return None
+        offered = next((value for name, value in headers if name == request_ids.HEADER), None)
+        request_id = request_ids.choose(offered)
+        record = RequestRecord("GET", status=found.status, sent=len(found.body), waited=bool(scope["query_string"]))
+        scope["route"], scope["path_params"] = found.route, found.path_params
+        record.complete(scope, time.perf_counter() - started)
+        count_and_log(self._metrics, record, request_id)
+        sent = with_security_headers(found.headers, self._hsts_seconds)
+        lines = [b"%b: %b\r\n" % header for header in (*server_headers, *sent)]
+        own = b"%b: %b\r\n\r\n" % (request_ids.HEADER, request_id.encode())
+        return b"".join((_STATUS_LINES[found.status], *lines, own, found.body))
+
+
+def _find(finders: Sequence[Finder], scope: Scope) -> FastResponse | None:
+    for find in finders:
+        found = find(scope)
+        if found is not None:
+            return found
+    return None
