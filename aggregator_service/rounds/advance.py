@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
-from aggregator_service.compute.jobs import BlobRef, BodyByValue, FoldJob, Released, ReleaseJob, StoredBody
+from aggregator_service.compute.jobs import BlobRef, FoldJob, Released, ReleaseJob
 from aggregator_service.compute.oneshot_unmasking import OneshotMasks, SumUnopenedError
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.unmasking import Masks
@@ -33,7 +33,7 @@ from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
-from aggregator_service.rounds.batches import Batches
+from aggregator_service.rounds.batches import Batch, Batches, NextFold
 from aggregator_service.rounds.decrypting import end_decrypting
 from aggregator_service.rounds.masked_stages import end_stage, fail_at_fault, fail_stage, read_masks
 from aggregator_service.rounds.oneshot_stages import (
@@ -84,8 +84,7 @@ Outcome = TypeVar("Outcome")
 class ActiveRound:
     """The active round of a task, as one transaction read it.
 
-    missing: clients whose message the state still waits for. batch: client ids and bytes, or blobs, of what to fold
-    next.
+    missing: clients whose message the state still waits for. next_fold: what to fold next.
     """
 
     terms: TaskTerms
@@ -93,7 +92,17 @@ class ActiveRound:
     opened_by_anyone: bool
     round: RoundRow
     missing: int
-    batch: tuple[tuple[str, StoredBody | BodyByValue], ...]
+    next_fold: NextFold
+
+    @property
+    def batch(self) -> Batch:
+        """Client ids and bytes, or blobs, of what to fold next."""
+        return self.next_fold.batch
+
+    @property
+    def needed(self) -> int:
+        """Clients that must send something before the next action can be due, as long as no deadline has passed."""
+        return min(self.missing, self.next_fold.lacking or self.missing)
 
     @property
     def masked(self) -> bool:
@@ -155,14 +164,13 @@ class RoundAdvancer:
             newest = last_round(session, task_id)
             if newest is not None and newest.state in ACTIVE:
                 terms = row_terms(task)
-                batch = self._batches.next(session, terms, newest)
                 return ActiveRound(
                     terms=terms,
                     task_seed=task.seed,
                     opened_by_anyone=task.opened_by == "anyone",
                     round=newest,
                     missing=awaited_clients(session, newest),
-                    batch=batch,
+                    next_fold=self._batches.next(session, terms, newest),
                 )
             if task.state != "open":
                 return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy.orm import Session
@@ -16,7 +17,10 @@ from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.messages.stages import RoundState
 from protocols.sums.base import SumPlan, folds_slowly
 
-__all__ = ["Batches"]
+__all__ = ["Batch", "Batches", "NextFold"]
+
+Batch = tuple[tuple[str, StoredBody | BodyByValue], ...]
+"""Client ids and their contributions."""
 
 _EARLY_PART: Final = 8
 """Where adding contributions takes long, a fold begins while the round collects with this part of a whole batch, if
@@ -28,6 +32,14 @@ _LEAST_EARLY: Final = 4
 """Fewest contributions a worker of such a fold, also with small batches: with fewer it could not be split."""
 
 
+@dataclass(frozen=True)
+class NextFold:
+    """What to fold next. lacking: contributions that must arrive first, while the round collects; otherwise 0."""
+
+    batch: Batch
+    lacking: int = 0
+
+
 class Batches:
     """Chooses the contributions of the next fold.
 
@@ -37,15 +49,14 @@ class Batches:
     def __init__(self, jobs: SplitJobs, batch: int) -> None:
         self._jobs, self._batch = jobs, batch
 
-    def next(
-        self, session: Session, terms: TaskTerms, round_: RoundRow
-    ) -> tuple[tuple[str, StoredBody | BodyByValue], ...]:
-        """Return client ids and bodies to fold next; while the round is collecting, none until there are enough."""
+    def next(self, session: Session, terms: TaskTerms, round_: RoundRow) -> NextFold:
+        """Return what to fold next; while the round is collecting, nothing until there is enough."""
         if round_.state == RoundState.COLLECTING:
             enough = self._enough(plan_task(terms, round_.sum_index).sum_plan)
-            if unfolded_count(session, round_.id) < enough:
-                return ()
-        return _with_bodies(session, unfolded(session, round_.id, self._limit))
+            lacking = enough - unfolded_count(session, round_.id)
+            if lacking > 0:
+                return NextFold((), lacking)
+        return NextFold(_with_bodies(session, unfolded(session, round_.id, self._limit)))
 
     def _enough(self, plan: SumPlan) -> int:
         """Fewest contributions for a fold while the round collects."""
@@ -60,7 +71,7 @@ class Batches:
         return self._batch * self._jobs.workers.width
 
 
-def _with_bodies(session: Session, batch: Sequence[Unfolded]) -> tuple[tuple[str, StoredBody | BodyByValue], ...]:
+def _with_bodies(session: Session, batch: Sequence[Unfolded]) -> Batch:
     """Return client ids with the bytes of small bodies, and with references to blobs.
 
     A small body that is missing becomes a reference, with which the fold finds that the storage is damaged.

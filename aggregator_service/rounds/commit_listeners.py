@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.polling.task_cache import TaskCache
@@ -48,17 +49,17 @@ class CommitListeners:
 
     def _announce(self, effects: Effects) -> None:
         for announcement in effects.announcements:
-            self._wake(announcement)
+            self._wake(announcement, 1)
             if announcement.version is None and not self.leadership.leads:
                 self.progress_relay.progressed(announcement.task_id)
 
     def _receive(self, announcement: Announcement) -> None:
         self.task_cache.committed_elsewhere(announcement)
-        self._wake(announcement)
+        self._wake(announcement, inf)  # one message may stand for the progress of many clients
 
-    def _wake(self, announcement: Announcement) -> None:
+    def _wake(self, announcement: Announcement, sent: float) -> None:
         self.notifier.announce(announcement)
         if "round" in announcement.topics:
             self.engine.wake(announcement.task_id)
         else:  # contributions, messages or new members: progress within the round
-            self.engine.progressed(announcement.task_id)
+            self.engine.progressed(announcement.task_id, sent)

@@ -19,6 +19,7 @@ from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
 from aggregator_service.rounds.advance import ActiveRound, RoundAdvancer
+from aggregator_service.rounds.pacing import Pace
 from aggregator_service.settings import SPLIT_BYTES
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE, Database
@@ -28,10 +29,6 @@ __all__ = ["RoundEngine"]
 
 _LOG = logging.getLogger(__name__)
 _BACK_OFF: Final = 1.0
-_MIN_PAUSE: Final = 0.05
-_MAX_PAUSE: Final = 0.5
-_PAUSE_FACTOR: Final = 10.0
-"""Seconds between two reads that contributions cause: this many times what a read takes, within the two bounds."""
 
 
 class RoundEngine:
@@ -58,27 +55,17 @@ class RoundEngine:
         self._advancer = RoundAdvancer(database, blobs, clock, jobs, batch, instruments or Instruments())
         self._wake: dict[str, asyncio.Event] = {}
         self._drivers: dict[str, asyncio.Task[None]] = {}
-        self._next_read: dict[str, float] = {}
-        self._scheduled: set[str] = set()
+        self._paces: dict[str, Pace] = {}
 
     def wake(self, task_id: str) -> None:
         """Read this task now: its round changed. Call it in the event loop."""
         if task_id in self._wake:
             self._wake[task_id].set()
 
-    def progressed(self, task_id: str) -> None:
-        """Read this task soon: a client sent something. Calls that follow closely cause one read."""
-        loop = asyncio.get_running_loop()
-        wait = self._next_read.get(task_id, 0.0) - loop.time()
-        if wait <= 0:
-            self.wake(task_id)
-        elif task_id not in self._scheduled:
-            self._scheduled.add(task_id)
-            loop.call_later(wait, self._wake_scheduled, task_id)
-
-    def _wake_scheduled(self, task_id: str) -> None:
-        self._scheduled.discard(task_id)
-        self.wake(task_id)
+    def progressed(self, task_id: str, sent: float) -> None:
+        """Read this task soon: so many clients sent something, `inf` if unknown. Call it in the event loop."""
+        if task_id in self._paces:
+            self._paces[task_id].progressed(sent)
 
     async def run(self) -> None:
         """Drive all open tasks, also those that other processes create, until cancelled."""
@@ -107,14 +94,17 @@ class RoundEngine:
 
     def _start(self, task_id: str) -> None:
         self._wake[task_id] = asyncio.Event()
+        self._paces[task_id] = Pace(self._wake[task_id].set)
         driver = self._drivers[task_id] = asyncio.create_task(
             self._drive_rounds(task_id), name=f"round engine {task_id}"
         )
         driver.add_done_callback(lambda _: self._remove_driver(task_id))
 
     def _remove_driver(self, task_id: str) -> None:
-        for known in (self._drivers, self._wake, self._next_read):
+        for known in (self._drivers, self._wake):
             known.pop(task_id, None)
+        if pace := self._paces.pop(task_id, None):
+            pace.stop()
 
     async def _drive_rounds(self, task_id: str) -> None:
         wake = self._wake[task_id]
@@ -146,9 +136,12 @@ class RoundEngine:
 
         Return the seconds until the next action may be due; None when the task is over.
         """
-        now = asyncio.get_running_loop().time
-        started = now()
+        pace = self._paces.get(task_id) or Pace(_do_nothing)
+        pace.begin_read()
         found = await run_in_threadpool(self._advancer.read, task_id)
-        # Contributions cause reads, and a read takes longer the larger the cohort is.
-        self._next_read[task_id] = now() + min(_MAX_PAUSE, max(_MIN_PAUSE, _PAUSE_FACTOR * (now() - started)))
+        pace.end_read(found.needed if isinstance(found, ActiveRound) else 1)
         return await self._advancer.advance(found) if isinstance(found, ActiveRound) else found
+
+
+def _do_nothing() -> None:
+    return
