@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import struct
 from typing import Final
@@ -61,15 +60,20 @@ class Reader:
             raise CodecError(f"{len(self._rest)} trailing bytes")
 
 
+_TO_URL: Final = bytes.maketrans(b"+/", b"-_")
+_FROM_URL: Final = bytes.maketrans(b"-_+/", b"+/!!")  # "!" is in no alphabet
+
+
 def b64encode(body: bytes) -> str:
     """Return `body` as base64url without padding, the form of bytes in the JSON fields of the API."""
-    return base64.urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
+    return binascii.b2a_base64(body, newline=False).translate(_TO_URL).rstrip(b"=").decode("ascii")
 
 
 def b64decode(text: str, length: int | None = None) -> bytes:
     """Decode the text of `b64encode`; `CodecError` for any other form, or another number of bytes than `length`."""
     try:
-        body = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        padded = text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4)
+        body = binascii.a2b_base64(padded, strict_mode=True)
     except (binascii.Error, UnicodeEncodeError) as error:
         raise CodecError("not base64url") from error
     if b64encode(body) != text:

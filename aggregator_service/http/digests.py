@@ -7,6 +7,7 @@ from typing import Final
 
 from starlette.requests import Request
 
+from aggregator_service.observability.request_record import DIGEST
 from aggregator_service.problems import Problem
 from protocols.crypto.digest_fields import format_digest, parse_digest
 from protocols.errors import CodecError
@@ -43,8 +44,12 @@ def content_length(request: Request, *, exact: int | None = None, most: int | No
 
 
 def content_digest(request: Request) -> str:
-    """Return the SHA-256 (hex) of the body from Content-Digest; raise `Problem` bad-digest without a valid one."""
-    return digest_in(request.headers.get("Content-Digest", ""), "Content-Digest")
+    """Return the SHA-256 (hex) of the body from Content-Digest; raise `Problem` bad-digest without a valid one.
+
+    The record of the request gets it, too.
+    """
+    digest = request.scope[DIGEST] = digest_in(request.headers.get("content-digest", ""), "Content-Digest")
+    return digest
 
 
 def repr_digest(request: Request) -> str:

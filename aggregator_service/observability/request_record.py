@@ -9,11 +9,17 @@ from typing import Final
 from starlette.types import Scope
 
 __all__ = [
+    "DIGEST",
+    "ENROLLED",
     "NO_ROUTE",
     "RequestRecord",
 ]
 
 NO_ROUTE: Final = "(no route)"
+DIGEST: Final = "hushrec.digest"
+"""Scope key: the SHA-256 (hex) that the request announced for its body."""
+ENROLLED: Final = "hushrec.enrolled"
+"""Scope key: the `Enrolment` that the request led to."""
 _TASK_ID: Final = re.compile(r"^t_[0-9a-f]{20}$")
 _CLIENT_ID: Final = re.compile(r"^c_[0-9a-f]{20}$")
 
@@ -25,7 +31,8 @@ class RequestRecord:
     method: one of the HTTP methods, or `OTHER`. route: the route's path template, `NO_ROUTE` where no route matched.
     status: 0 when no response was started. received, sent: bytes of the bodies. seconds: from the request's headers to
     the end of the response. waited: whether it was a long poll or an event stream. problem: slug of the problem type.
-    task, round, client: ids in the path, None where the text in the path does not have the form of an id.
+    task, round, client: ids in the path, None where the text in the path does not have the form of an id; after an
+    enrolment those of the new client, with its role. digest: SHA-256 (hex) announced for the body.
     """
 
     method: str
@@ -39,6 +46,8 @@ class RequestRecord:
     task: str | None = None
     round: int | None = None
     client: str | None = None
+    role: str | None = None
+    digest: str | None = None
 
     def complete(self, scope: Scope, seconds: float) -> None:
         """Fill in route, problem, ids and duration from the ASGI scope of the finished request."""
@@ -52,6 +61,10 @@ class RequestRecord:
             self.round = int(number)
         self.task = _well_formed(_TASK_ID, parameters.get("task"))
         self.client = _well_formed(_CLIENT_ID, parameters.get("client"))
+        self.digest = scope.get(DIGEST)
+        enrolled = scope.get(ENROLLED)
+        if enrolled is not None:
+            self.task, self.client, self.role = enrolled.task_id, enrolled.client_id, enrolled.role
 
 
 def _well_formed(form: re.Pattern[str], value: str | None) -> str | None:

@@ -106,6 +106,8 @@ def _log(record: RequestRecord) -> None:
         task=record.task,
         round=record.round,
         client=record.client,
+        role=record.role,
+        digest=record.digest,
     )
     _LOG.log(level, "request", extra=values)
 

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import client_address
+from aggregator_service.observability.request_record import ENROLLED
 from aggregator_service.problems import Problem, responses
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.tasks.first_enrolments import check_enrolment, enrol_first
@@ -77,6 +78,7 @@ def preview(
 async def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
     """Register an Ed25519 identity key and an X25519 mailbox key. The token is shown only in this response."""
     enrolment, is_new = await _enrol(services, client_address(http.scope), request)
+    http.scope[ENROLLED] = enrolment
     response.status_code = 201 if is_new else 200
     return enrolment
 
@@ -96,6 +98,7 @@ async def create_directly(services: Services, http: Request, _path: dict[str, st
     except (ValueError, RecursionError):
         return None
     enrolment, is_new = await _enrol(services, client_address(http.scope), request)
+    http.scope[ENROLLED] = enrolment
     body = enrolment.model_dump_json().encode()
     return Response(body, 201 if is_new else 200, media_type="application/json")
 

@@ -6,7 +6,6 @@ decides, and says what is wrong with a request that it refuses.
 
 from __future__ import annotations
 
-import logging
 from typing import Final, NamedTuple, cast
 
 from sqlalchemy import Table, bindparam, func, insert, select, update
@@ -14,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import Enrolled
 from aggregator_service.access.tokens import hash_token, matches, new_id, new_token
-from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.prepared import Prepared
@@ -27,8 +25,6 @@ from protocols.errors import CodecError
 from protocols.messages import Enrolment, EnrolmentRequest, Role
 
 __all__ = ["FirstEnrolment", "check_enrolment", "enrol_first"]
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 class _Invitation(NamedTuple):
@@ -159,7 +155,6 @@ def enrol_first(session: Session, request: EnrolmentRequest, now: float) -> Firs
         },
     )
     version = announce(session, task.id, "members")
-    _LOG.info("client enrolled", extra=fields(task=task.id, client=client_id, role=invitation.role))
     role = cast(Role, invitation.role)
     return FirstEnrolment(
         Enrolment(task_id=task.id, client_id=client_id, token=token, role=role, group=device_group),

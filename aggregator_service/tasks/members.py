@@ -7,8 +7,6 @@ import logging
 import secrets
 from typing import Final, cast
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import Table, bindparam, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -24,6 +22,7 @@ from aggregator_service.storage.small_bodies import add_small_body, new_small_ke
 from aggregator_service.tasks.certification import certified
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.codec import b64decode, b64encode
+from protocols.crypto.ed25519 import verifies
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.round_robin import repeatable_place
 from protocols.messages import Enrolment, EnrolmentRequest, Member, MemberPage
@@ -128,10 +127,8 @@ def check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key:
     message = enrolment_message(
         request.invitation, identity_key, mailbox_key, request.group, certificate, request.renewal
     )
-    try:
-        Ed25519PublicKey.from_public_bytes(identity_key).verify(b64decode(request.signature, 64), message)
-    except (InvalidSignature, ValueError):
-        raise Problem("forbidden", "the signature is not valid for this identity key and these keys") from None
+    if not verifies(identity_key, b64decode(request.signature, 64), message):
+        raise Problem("forbidden", "the signature is not valid for this identity key and these keys")
 
 
 def _group(task: TaskRow, request: EnrolmentRequest) -> int:
@@ -173,7 +170,6 @@ def _enrol_again(
     client.renewal = request.renewal
     announce(session, client.task_id, "members", "tokens")
     session.flush()
-    _LOG.info("client enrolled again", extra=fields(task=client.task_id, client=client.id))
     return _enrolment(client, token)
 
 
@@ -223,7 +219,6 @@ def _enrol_first(
     except IntegrityError:
         raise Problem("conflict", "the task already has a key holder") from None
     announce(session, task.id, "members")
-    _LOG.info("client enrolled", extra=fields(task=task.id, client=client.id, role=client.role))
     return _enrolment(client, token)
 
 
@@ -346,7 +341,6 @@ def store_envelope(session: Session, task_id: str, client_id: str, key: str, dig
     )
     if changed_rows(session, empty):
         announce(session, task_id, mailbox_topic(client_id), "members")
-        _LOG.info("envelope stored", extra=fields(task=task_id, client=client_id, bytes=length, digest=digest))
         return True
     client = session.get_one(ClientRow, client_id)
     if client.envelope_digest != digest:
@@ -377,5 +371,4 @@ def store_small_envelope(session: Session, task_id: str, client_id: str, envelop
         return None
     add_small_body(session, key, envelope)
     announce(session, task_id, mailbox_topic(client_id), "members")
-    _LOG.info("envelope stored", extra=fields(task=task_id, client=client_id, bytes=len(envelope), digest=digest))
     return True

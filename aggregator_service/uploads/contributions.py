@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
@@ -11,7 +10,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from aggregator_service.crash_points import crash_point
-from aggregator_service.logs import fields
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.body_tags import tag_of
@@ -26,8 +24,6 @@ from aggregator_service.uploads.received_body import ReceivedBody
 from aggregator_service.uploads.tickets import check_ticket
 
 __all__ = ["receive_contribution", "store_contribution_file"]
-
-_LOG = logging.getLogger(__name__)
 
 
 async def receive_contribution(
@@ -67,7 +63,6 @@ async def _receive_small(services: Services, admission: Admission, request: Requ
         outcome = await services.deliveries.run(services.database, store)
     if isinstance(outcome, Stored):
         crash_point("upload.row-before-ack")
-        _log_stored(admission, digest)
     return outcome
 
 
@@ -116,21 +111,7 @@ def _store(
         services.blobs.delete(key)
         return outcome
     crash_point("upload.row-before-ack")
-    _log_stored(admission, digest)
     return outcome
-
-
-def _log_stored(admission: Admission, digest: str) -> None:
-    _LOG.info(
-        "contribution stored",
-        extra=fields(
-            task=admission.round.task_id,
-            round=admission.round.number,
-            client=admission.client.client_id,
-            bytes=admission.length,
-            digest=digest,
-        ),
-    )
 
 
 def _delete_unless_named(services: Services, admission: Admission, key: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from sqlalchemy.exc import IntegrityError
@@ -11,7 +10,6 @@ from sqlalchemy.orm import Session
 from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.crash_points import crash_point
 from aggregator_service.http.authentication import member_of, task_of
-from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked_stages import roster_of, round_context, survivors_of
 from aggregator_service.rounds.oneshot_stages import committee_of, oneshot_context, proposed_survivors
@@ -38,8 +36,6 @@ from protocols.sums.masked.mechanism import own_plan
 from protocols.sums.oneshot import server as oneshot
 
 __all__ = ["StageAdmission", "admit_to_stage", "handed_out", "same_or_conflict", "store_message"]
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -140,17 +136,6 @@ def store_message(
     )
     if isinstance(outcome, Stored):
         crash_point("stage.stored-before-ack")
-        _LOG.info(
-            "stage message stored",
-            extra=fields(
-                task=admission.task.id,
-                round=admission.round.number,
-                stage=admission.stage,
-                client=admission.client.client_id,
-                bytes=len(body),
-                digest=digest,
-            ),
-        )
     return outcome
 
 

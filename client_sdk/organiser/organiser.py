@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk.errors import LocalFileError
 from client_sdk.local_state.private_files import ensure_private_directory, read_private, write_private
@@ -24,6 +23,7 @@ from protocols.crypto.certificates import (
     certify,
     revoke,
 )
+from protocols.crypto.ed25519 import verifies
 from protocols.errors import CodecError, ParameterError
 from protocols.messages.certificates import CertificateRequest, IssuedCertificate
 
@@ -113,10 +113,8 @@ class Organiser:
         """
         identity_key, mailbox_key = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
         statement = certificate_request(request.scope, request.role, identity_key, mailbox_key)
-        try:
-            Ed25519PublicKey.from_public_bytes(identity_key).verify(b64decode(request.signature, 64), statement)
-        except (InvalidSignature, ValueError):
-            raise ParameterError("the request is not signed with the identity key that it contains") from None
+        if not verifies(identity_key, b64decode(request.signature, 64), statement):
+            raise ParameterError("the request is not signed with the identity key that it contains")
         certificate = self.certify(request.scope, subject, identity_key, mailbox_key, request.role, lifetime)
         return IssuedCertificate(
             scope=request.scope,

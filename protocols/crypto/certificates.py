@@ -17,12 +17,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from protocols.codec import Reader, exact
 from protocols.crypto.domain import domain_tag
+from protocols.crypto.ed25519 import verifies
 from protocols.errors import CertificateError, CodecError, ParameterError
 
 __all__ = [
@@ -135,7 +135,7 @@ def check_certificate(
     if now > c.not_after:
         raise CertificateError("the membership certificate has expired: ask the organiser for a new one")
     statement = _statement(scope, identity_key, mailbox_key, c.role, c.serial, c.not_after)
-    if not _verifies(organiser_key, c.signature, statement):
+    if not verifies(organiser_key, c.signature, statement):
         raise CertificateError(
             f"the membership certificate was not signed by the organiser of scope {scope!r} for these keys"
         )
@@ -191,7 +191,7 @@ def revoke(organiser: Ed25519PrivateKey, scope: str, serials: Iterable[int], iss
 def check_revocations(organiser_key: bytes, scope: str, revocations: RevocationList) -> None:
     """Raise `CertificateError` unless the organiser signed this list for this scope."""
     statement = _list_statement(scope, revocations.serials, revocations.issued_at)
-    if not _verifies(organiser_key, revocations.signature, statement):
+    if not verifies(organiser_key, revocations.signature, statement):
         raise CertificateError(f"the revocation list was not signed by the organiser of scope {scope!r}")
 
 
@@ -206,14 +206,6 @@ def _statement(
 
 def _list_statement(scope: str, serials: frozenset[int], issued_at: int) -> bytes:
     return domain_tag("revoked certificates", scope, issued_at, b"".join(map(_SERIAL.pack, sorted(serials))))
-
-
-def _verifies(public_key: bytes, signature: bytes, statement: bytes) -> bool:
-    try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, statement)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def _check_keys(identity_key: bytes, mailbox_key: bytes) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -22,6 +22,7 @@ from protocols.codec import Reader
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES, NO_CERTIFICATE
 from protocols.crypto.domain import derive_key, domain_tag
+from protocols.crypto.ed25519 import verifies
 from protocols.errors import EnvelopeError
 
 __all__ = [
@@ -115,13 +116,11 @@ def open_envelope(envelope: bytes, mailbox: X25519PrivateKey, task_id: str, chec
     certificate, signature = reader.fixed(CERTIFICATE_BYTES), reader.fixed(_SIGNATURE)
     sealed = reader.fixed(len(envelope) - _HEAD)
     own = _raw(mailbox.public_key())
-    try:
-        statement = _envelope_statement(task_id, own, identity_key + mailbox_key + certificate, sealed)
-        Ed25519PublicKey.from_public_bytes(identity_key).verify(signature, statement)
-    except (InvalidSignature, ValueError) as error:
+    statement = _envelope_statement(task_id, own, identity_key + mailbox_key + certificate, sealed)
+    if not verifies(identity_key, signature, statement):
         raise EnvelopeError(
             "the keyring envelope was sealed for another client or task, or altered: its signature does not verify"
-        ) from error
+        )
     check_sender(identity_key, mailbox_key, certificate)
     reader = Reader(sealed)
     public, nonce = reader.fixed(_KEY), reader.fixed(_NONCE)

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocols.crypto.ed25519 import verifies
 from protocols.errors import SignatureError
 
 __all__ = [
@@ -133,12 +133,10 @@ def verify_request(
     found = _SIGNED.fullmatch(signature)
     if found is None or found[1] != label:
         raise SignatureError("Signature must hold one 64-byte signature with the label of Signature-Input")
-    try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(base64.b64decode(found[2]), _base(lines, parameters))
-    except (InvalidSignature, ValueError):
+    if not verifies(public_key, base64.b64decode(found[2]), _base(lines, parameters)):
         raise SignatureError(
             "the signature does not match: the request was altered, or signed for another server or with another key"
-        ) from None
+        )
     return created
 
 

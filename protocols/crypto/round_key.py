@@ -11,12 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from protocols.codec import Reader, exact
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.domain import domain_tag
+from protocols.crypto.ed25519 import verifies
 from protocols.crypto.envelope import CheckSender, EnvelopeSender
 from protocols.errors import CodecError, RoundKeyError
 
@@ -68,13 +66,10 @@ def open_round_key(
     identity_key, mailbox_key = reader.fixed(_KEY), reader.fixed(_KEY)
     certificate, signature = reader.fixed(CERTIFICATE_BYTES), reader.fixed(_SIGNATURE)
     public_key = reader.fixed(public_key_bytes)
-    try:
-        statement = purpose.statement(identity_key + mailbox_key + certificate, public_key)
-        Ed25519PublicKey.from_public_bytes(identity_key).verify(signature, statement)
-    except (InvalidSignature, ValueError) as error:
+    if not verifies(identity_key, signature, purpose.statement(identity_key + mailbox_key + certificate, public_key)):
         raise RoundKeyError(
             f"the public key of round {purpose.round_number} was signed for another task or round, or altered: its "
             "signature does not verify"
-        ) from error
+        )
     check_sender(identity_key, mailbox_key, certificate)
     return public_key

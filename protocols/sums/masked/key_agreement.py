@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from protocols.crypto.domain import derive_key, digest, domain_tag
+from protocols.crypto.ed25519 import verifies
 from protocols.errors import CodecError
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.messages import Advertisement, decode_advertisement
@@ -103,7 +103,7 @@ def verify_advertisement(context: RoundContext, client_id: str, identity_key: by
     """Return whether the owner of `identity_key` (Ed25519, 32 bytes) signed the advertisement `body` for this round."""
     parts = decode_advertisement(body)
     message = _advertised(context, client_id, parts.mask_key, parts.sealing_key, parts.commitment)
-    return _verify(identity_key, parts.signature, message)
+    return verifies(identity_key, parts.signature, message)
 
 
 def _confirmed(context: RoundContext, roster_digest: bytes, sharers: bytes, survivors: bytes) -> bytes:
@@ -126,12 +126,4 @@ def verify_survivors(
     survivors: bytes,
 ) -> bool:
     """Return whether `signature` is the confirmation of exactly this set by the owner of `identity_key`."""
-    return _verify(identity_key, signature, _confirmed(context, roster_digest, sharers, survivors))
-
-
-def _verify(identity_key: bytes, signature: bytes, message: bytes) -> bool:
-    try:
-        Ed25519PublicKey.from_public_bytes(identity_key).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+    return verifies(identity_key, signature, _confirmed(context, roster_digest, sharers, survivors))

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest, domain_tag
+from protocols.crypto.ed25519 import verifies
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.sums.masked.key_agreement import check_public_key
 from protocols.sums.oneshot.context import OneshotContext
@@ -107,15 +107,6 @@ def make_committee(context: OneshotContext, keys: Iterable[CommitteeKey], is_mem
             raise RefusalError(f"member {place} of the committee: {error}") from error
     whole = b"".join(member.encode() for member in members)
     return Committee(context, members, digest("oneshot committee", context.binding, len(members), whole))
-
-
-def verifies(identity_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Return whether `signature` is the Ed25519 signature of `message` by the owner of `identity_key`."""
-    try:
-        Ed25519PublicKey.from_public_bytes(identity_key).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def _signed(task_id: str, round_number: int, member_id: str, public: bytes) -> bytes:

@@ -19,9 +19,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
+from protocols.crypto.ed25519 import verifies
 from protocols.errors import RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
-from protocols.sums.oneshot.committee import Committee, verifies
+from protocols.sums.oneshot.committee import Committee
 from protocols.sums.oneshot.messages import Statement, body_digest, survivors_digest
 from protocols.sums.oneshot.policy import OneshotPolicy
 from protocols.sums.oneshot.sealing import open_share, signed_statement, signed_sum, signed_survivors

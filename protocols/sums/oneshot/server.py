@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
+from protocols.crypto.ed25519 import verifies
 from protocols.errors import CodecError, ContributionError, ThresholdError
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.committee import Committee, verifies
+from protocols.sums.oneshot.committee import Committee
 from protocols.sums.oneshot.fold import release_unmasked
 from protocols.sums.oneshot.messages import Statement, Ticket, body_digest
 from protocols.sums.oneshot.plan import OneshotPlan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -91,10 +92,26 @@ def test_each_request_is_one_line_with_ids_sizes_and_times(api: Api, lines: Line
         "task": task.id,
         "round": 1,
         "client": member.client_id,
+        "digest": hashlib.sha256(body).hexdigest(),
     }
-    # lines written in other threads for the request have its id too
-    (stored,) = [line for line in lines.lines if line["message"] == "contribution stored"]
-    assert (stored["request"], stored["round"]) == ("upload-1", 1)
+
+
+def test_the_line_of_an_enrolment_names_the_client(api: Api, lines: Lines) -> None:
+    task = api.create_task(cohort=2)
+    lines.lines.clear()
+    (member,) = task.enrol(1)
+    line = next(line for line in lines.requests() if line["route"] == "/v1/enrolments")
+    assert (line["status"], line["task"], line["client"], line["role"]) == (201, task.id, member.client_id, "member")
+    assert member.token not in json.dumps(line)
+
+
+def test_lines_written_in_other_threads_have_the_id_of_the_request(api: Api, lines: Lines) -> None:
+    api.http.headers["X-Request-Id"] = "create-1"
+    lines.lines.clear()
+    api.create_task(name="threads")
+    del api.http.headers["X-Request-Id"]
+    (line,) = [line for line in lines.lines if line["message"] == "task created"]
+    assert line["request"] == "create-1"
 
 
 def test_a_line_names_the_problem_and_holds_no_text_from_the_request(api: Api, lines: Lines) -> None:

@@ -255,7 +255,7 @@ def test_the_server_keeps_no_token_and_no_key(api: Api, server: AggregatorProces
     stored = {path: path.read_bytes() for path in server.data_dir.rglob("*") if path.is_file()}
     assert any(path.name.startswith("hushrec.db") for path in stored)
     stored[server.log_path] = server.log().encode()
-    assert b'"message": "client enrolled"' in stored[server.log_path]
+    assert b'"route": "/v1/enrolments", "status": 201' in stored[server.log_path]
     for path, content in stored.items():
         for secret in raw:
             assert secret not in content, f"a secret lies in {path.name}"
