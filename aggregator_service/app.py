@@ -212,6 +212,8 @@ def build_services(
         buffers=BufferPool(),
         operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
     )
+    resources.callback(services.member_writes.close)
+    resources.callback(services.deliveries.close)
     leadership = Leadership(
         database.candidacy(), metrics.leads, recheck, own_blobs=settings.blobs is None and process is None
     )

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from math import ceil
 from typing import Final
 
@@ -100,6 +101,7 @@ class Limits:
         _refuse(self._failures.wait(_network(address)), _TOO_MANY_FAILURES)
 
 
+@lru_cache(maxsize=4096)
 def _network(address: str) -> str:
     """Return an IPv4 address as it is, and the /64 network of an IPv6 address, which belongs to one customer."""
     try:

@@ -39,6 +39,7 @@ __all__ = [
     "authenticate",
     "client_address",
     "member_of",
+    "principal_with",
     "refuse_unknown_parameters",
     "require_operator",
     "signed_request",
@@ -93,13 +94,19 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
     if len(request.headers.getlist("authorization")) > 1:
         services.limits.failure(client_address(request.scope))
         raise Problem("unauthenticated", "the request has more than one Authorization header; send one")
-    token_hash = hash_token(credentials.credentials)
+    principal = await principal_with(services, request.scope, credentials.credentials)
+    check_query(request)
+    return principal
+
+
+async def principal_with(services: Services, scope: Scope, token: str) -> Principal:
+    """Return the principal that makes a request with this token. Raises as `authenticate`, but reads no query."""
+    token_hash = hash_token(token)
     principal = services.task_cache.client(token_hash) or await load_principal(services, token_hash)
     if principal is None:
-        services.limits.failure(client_address(request.scope))
+        services.limits.failure(client_address(scope))
         raise Problem("unauthenticated", "the token is unknown, or a later enrolment has replaced it")
-    verify_request(services, request.scope, principal, token_hash)
-    check_query(request)
+    verify_request(services, scope, principal, token_hash)
     return principal
 
 

@@ -17,11 +17,10 @@ from typing import Any, Final, cast, get_args
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from fastapi.security import HTTPAuthorizationCredentials
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_service.http.authentication import authenticate
+from aggregator_service.http.authentication import principal_with
 from aggregator_service.services import Services
 from protocols.messages.stages import StageMessage
 
@@ -35,7 +34,9 @@ _PARTS: Final = {
 }
 """Pattern of each path parameter: what the route's own check accepts, too."""
 _PLACES: Final = re.compile(r"\{(\w+)\}")
-_TOKEN: Final = re.compile(rb"Bearer ([A-Za-z0-9_-]{1,100})")
+_BEARER: Final = re.compile(rb"Bearer ([A-Za-z0-9_-]{1,100})")
+_TOKEN: Final = "hushrec.token"  # noqa: S105 - the name of a key
+"""Scope key: the one bearer token of a request that is called directly."""
 
 Call = Callable[[Services, Request, dict[str, str]], Awaitable[Response | None]]
 """Answers a request with its path parameters; None passes it on to the router, with the body that it has read."""
@@ -82,7 +83,7 @@ def _caller(route: APIRoute) -> Call:
         if "services" in given:
             arguments["services"] = services
         if "principal" in given:
-            arguments["principal"] = await authenticate(services, request, _credentials(request))
+            arguments["principal"] = await principal_with(services, request.scope, request.scope[_TOKEN])
         if "request" in given:
             arguments["request"] = request
         if "if_none_match" in given:
@@ -91,11 +92,6 @@ def _caller(route: APIRoute) -> Call:
         return cast(Response, await made)
 
     return call
-
-
-def _credentials(request: Request) -> HTTPAuthorizationCredentials:
-    scheme, _, token = request.headers["authorization"].partition(" ")
-    return HTTPAuthorizationCredentials.model_construct(scheme=scheme, credentials=token)
 
 
 class DirectRoutes:
@@ -139,7 +135,11 @@ class DirectRoutes:
                 return route, found.groupdict()
         for route in self._routes.get(method, ()):
             if (found := route.pattern.fullmatch(path)) is not None:
-                return (route, found.groupdict()) if _has_one_token(scope) else None
+                token = _only_token(scope)
+                if token is None:
+                    return None
+                scope[_TOKEN] = token
+                return route, found.groupdict()
         return None
 
 
@@ -161,9 +161,11 @@ def _by_method(routes: Sequence[DirectRoute]) -> dict[str, list[DirectRoute]]:
     return found
 
 
-def _has_one_token(scope: Scope) -> bool:
+def _only_token(scope: Scope) -> str | None:
+    """Return the bearer token of a request; None if it has none or several, or in another form than ours."""
     values = [value for name, value in scope["headers"] if name == b"authorization"]
-    return len(values) == 1 and _TOKEN.fullmatch(values[0]) is not None
+    found = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
+    return None if found is None else found[1].decode("ascii")
 
 
 def _handler(handlers: Any, error: Exception) -> Callable[[Request, Exception], Response] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, get_args
 
@@ -141,7 +142,7 @@ class Metrics:
             self._upload(record)
 
     def _upload(self, record: RequestRecord) -> None:
-        kind = next((kind for end, kind in _KINDS.items() if record.route.endswith(end)), None)
+        kind = _kind_of(record.route)
         if kind is None:
             return
         self._upload_bytes.labels(kind).inc(record.received)
@@ -181,6 +182,11 @@ class Metrics:
 
 def _jobs_histogram(name: str, text: str, registry: CollectorRegistry) -> Histogram:
     return Histogram(name, f"{text} Seconds, including the wait for a worker.", buckets=_JOB_SECONDS, registry=registry)
+
+
+@lru_cache(maxsize=256)  # the routes of the application
+def _kind_of(route: str) -> str | None:
+    return next((kind for end, kind in _KINDS.items() if route.endswith(end)), None)
 
 
 def _upload_outcome(record: RequestRecord) -> tuple[str, str]:

@@ -107,7 +107,8 @@ class CachedRound:
         data = self._data
         if data is None or data.row.number != number or data.awaited != "contribute":
             return None
-        if not self.status(client_id).is_awaited:
+        required, awaited = data.prerequisite, data.clients[data.awaited]
+        if required is None or client_id not in data.clients[required] or client_id in awaited:
             return None
         route, length = self._route_and_length(data, client_id)
         return AwaitedContribution(data.row, data.plan, route, length)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from sqlalchemy.orm import Session
-from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.writer_thread import WriterThread
 
 __all__ = ["GroupCommit"]
 
@@ -52,6 +52,7 @@ class GroupCommit:
     _expected: int = 1
     """Writes that were in flight at the end of the last commit: in its group, or waiting for the next one."""
     _complete: asyncio.Event = field(default_factory=asyncio.Event)
+    _thread: WriterThread = field(default_factory=WriterThread)
 
     async def run(self, database: Database, work: Callable[[Session], Result]) -> Result:
         """Call `work` in a transaction that it may share with others; return its result after the commit.
@@ -67,6 +68,10 @@ class GroupCommit:
         elif len(self._waiting) >= self._expected:
             self._complete.set()
         return await write.future  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Wait for the commit in progress, and end the thread that commits."""
+        self._thread.close()
 
     def _begin(self) -> None:
         """Start to commit what waits, in a copy of the context of the request that has waited longest."""
@@ -84,7 +89,7 @@ class GroupCommit:
         await self._gather()
         group, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
         try:
-            await run_in_threadpool(_commit, group)
+            await self._thread.run(_commit, group)
         except BaseException as error:
             for write in group:
                 write.failure = write.failure or error

@@ -14,7 +14,7 @@ from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.uploads.admission import Admission
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
-from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT
+from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SIGNED_FIELDS
 
 __all__ = ["with_attestation"]
 
@@ -55,11 +55,10 @@ def with_attestation(admission: Admission, request: Request) -> Admission:
         return admission  # the server does not ask for signatures
     if (signed.path, signed.query) != ("/v1/tasks/{}/rounds/{}/contributions/{}".format(*where), ""):
         raise Problem("bad-contribution", "the address of a contribution must be written without escapes and query")
-    covered = signed.lines()
     attestation = {
         "method": signed.method,
         "authority": signed.authority,
-        "fields": {name: value for name, value in signed.fields.items() if f'"{name}"' in covered},
+        "fields": {name: signed.fields[name] for name in SIGNED_FIELDS if name in signed.fields},
         "signature_input": signed.fields[SIGNATURE_INPUT],
         "signature": signed.fields[SIGNATURE],
     }

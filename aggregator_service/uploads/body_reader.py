@@ -12,7 +12,22 @@ from aggregator_service.http.direct_body import EXTENSION, DirectBody
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
 
-__all__ = ["BodyReader", "open_body"]
+__all__ = ["BodyReader", "open_body", "stopped", "too_long", "too_short"]
+
+
+def too_short(received: int, length: int) -> Problem:
+    """Return the problem of a body that ended early."""
+    return Problem("body-too-short", f"the body ended after {received} of {length} bytes", expected_bytes=length)
+
+
+def too_long(length: int) -> Problem:
+    """Return the problem of a body with more bytes than announced."""
+    return Problem("body-too-long", f"the body may have {length} bytes", expected_bytes=length)
+
+
+def stopped(received: int, length: int) -> Problem:
+    """Return the problem of a body that paused for too long, or arrived too slowly."""
+    return Problem("upload-timeout", f"the body stopped arriving after {received} of {length} bytes")
 
 
 class BodyReader:
@@ -38,11 +53,7 @@ class BodyReader:
         count = await read
         self.received += count
         if count < len(view):
-            raise Problem(
-                "body-too-short",
-                f"the body ended after {self.received} of {self.length} bytes",
-                expected_bytes=self.length,
-            )
+            raise too_short(self.received, self.length)
 
     async def _read_messages(self, view: memoryview) -> int:
         filled = 0
@@ -73,7 +84,7 @@ class BodyReader:
         while self._more and not self._rest:
             self._rest = await self._next_message()
         if self._rest:
-            raise Problem("body-too-long", f"the body may have {self.length} bytes", expected_bytes=self.length)
+            raise too_long(self.length)
 
     def report_received(self) -> None:
         """Store the bytes received directly in the ASGI scope: the request metrics cannot count them from messages."""
@@ -101,8 +112,7 @@ async def open_body(request: Request, settings: Settings, length: int) -> AsyncI
     except BaseException as error:
         reader.abandon()
         if isinstance(error, TimeoutError):
-            detail = f"the body stopped arriving after {reader.received} of {length} bytes"
-            raise Problem("upload-timeout", detail) from None
+            raise stopped(reader.received, length) from None
         raise
     finally:
         reader.report_received()

@@ -17,7 +17,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from aggregator_service.services import Services
-from aggregator_service.uploads.body_reader import BodyReader, open_body
+from aggregator_service.settings import Settings
+from aggregator_service.uploads.body_reader import BodyReader, open_body, stopped, too_long, too_short
 from aggregator_service.uploads.received_body import ReceivedBody, check_digest
 
 __all__ = ["receive_body", "receive_small_body", "stream_body"]
@@ -56,12 +57,39 @@ async def receive_body(services: Services, request: Request, path: Path, length:
 
 
 async def receive_small_body(services: Services, request: Request, length: int, digest: str) -> bytes:
-    """Return a body of at most a few hundred KiB. Raises the same problems as `receive_body`."""
-    body = bytearray(length)
-    async with open_body(request, services.settings, length) as reader:
-        await reader.read_into(memoryview(body))
+    """Return a body of at most a few hundred KiB. Raises the same problems as `receive_body`.
+
+    Most short bodies arrive together with their headers, so that this reads a single ASGI message.
+    """
+    body = bytearray()
+    try:
+        await _read_messages(request, services.settings, length, body)
+    except TimeoutError:
+        raise stopped(len(body), length) from None
+    if len(body) < length:
+        raise too_short(len(body), length)
+    if len(body) > length:
+        raise too_long(length)
     check_digest(hashlib.sha256(body).hexdigest(), digest)
     return bytes(body)
+
+
+async def _read_messages(request: Request, settings: Settings, length: int, body: bytearray) -> None:
+    """Add the ASGI messages of a body to `body`, up to the first one with which it is longer than `length`.
+
+    Raises `TimeoutError` as `open_body` does.
+    """
+    idle, now = settings.body_idle_seconds, asyncio.get_running_loop().time
+    last = now() + idle + length / settings.min_upload_rate
+    async with asyncio.timeout(idle) as pause:
+        while len(body) <= length:
+            message = await request.receive()
+            if message["type"] != "http.request":
+                return
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                return
+            pause.reschedule(min(last, now() + idle))
 
 
 async def _read_all(reader: BodyReader, buffers: Sequence[memoryview], body: ReceivedBody) -> None:

@@ -23,6 +23,7 @@ from aggregator_service.compute.process_pool import FoldPool
 from aggregator_service.rounds import cohorts, differencing
 from aggregator_service.storage import blobs as blob_keys
 from aggregator_service.storage import group_commit
+from aggregator_service.storage.writer_thread import WriterThread
 from tests.simulation.storage import Crash
 
 __all__ = ["Actor", "InLinePool", "Crashable", "in_line", "without_threads"]
@@ -135,6 +136,7 @@ def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
                 patch.setattr(module, "run_in_threadpool", in_line)
         for module in (blob_keys, tokens):
             patch.setattr(module, "secrets", seeded)
+        patch.setattr(WriterThread, "run", lambda _, work, argument: in_line(work, argument))
         patch.setattr(group_commit, "_GATHER_SECONDS", 0.0)  # the driver decides what waits for what
         patch.setattr(differencing, "os", seeded)
         patch.setattr(cohorts, "_RANDOM", choose)

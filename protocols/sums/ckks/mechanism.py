@@ -53,10 +53,10 @@ class CkksMechanism:
         """Raise `ContributionError` for another length, a residue that is not below q or a transparent ciphertext."""
         own = _require_own_plan(plan)
         view = memoryview(body)
-        expected = own.contribution_bytes(route)
+        ciphertexts, polynomials = own.route_ciphertexts(route), 1 if own.seeded else 2
+        expected = own.wire_bytes(ciphertexts)
         if view.nbytes != expected:
             raise ContributionError(f"a contribution along this route is {expected} bytes, got {view.nbytes}")
-        ciphertexts, polynomials = own.route_ciphertexts(route), 1 if own.seeded else 2
         residues = view[: ciphertexts * polynomials * own.degree * own.parameter_set.residue_bytes]
         planes = view_planes(residues, own.parameter_set, ciphertexts, polynomials, own.degree)
         (check_seeded if own.seeded else check_expanded)(planes, own.parameter_set.modulus)

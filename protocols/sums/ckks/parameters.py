@@ -9,6 +9,7 @@ HomomorphicEncryption.org standard allows 54 bits at 128-bit security (ternary s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -36,7 +37,7 @@ class ParameterSet:
     modulus: int
     plane_dtypes: tuple[str, ...]
 
-    @property
+    @cached_property
     def residue_bytes(self) -> int:
         """Bytes per residue on the wire."""
         return sum(int(dtype[-1]) for dtype in self.plane_dtypes)

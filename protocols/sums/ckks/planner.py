@@ -125,10 +125,13 @@ class CkksPlan:
         """Return the length in bytes of `ciphertexts` in seeded form: one polynomial and a seed each."""
         return ciphertexts * (self.degree * self.parameter_set.residue_bytes + SEED_BYTES)
 
+    def wire_bytes(self, ciphertexts: int) -> int:
+        """Return the length in bytes of `ciphertexts` in the form in which contributions are sent."""
+        return self.seeded_bytes(ciphertexts) if self.seeded else self.expanded_bytes(ciphertexts)
+
     def contribution_bytes(self, route: Route) -> int:
         """Return the exact length in bytes of a contribution along `route`."""
-        count = self.route_ciphertexts(route)
-        return self.seeded_bytes(count) if self.seeded else self.expanded_bytes(count)
+        return self.wire_bytes(self.route_ciphertexts(route))
 
     @property
     def aggregate_bytes(self) -> int:
