@@ -46,7 +46,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats each record as text: the message, then the structured fields as name=value."""
+    """Formats each record as text: time, level and message, then the structured fields as name=value."""
 
     _second: tuple[int, str] = (-1, "")
 
@@ -62,10 +62,10 @@ class TextFormatter(logging.Formatter):
         return f"{text},{int(record.msecs):03d}"
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return `time level message name=value ...`."""
-        line = super().format(record)
-        pairs = " ".join(f"{name}={value}" for name, value in _with_request(record).items())
-        return f"{line} {pairs}" if pairs else line
+        """Return `time level message name=value ...`, and a traceback on the lines below."""
+        pairs = "".join([f" {name}={value}" for name, value in _with_request(record).items()])
+        line = f"{self.formatTime(record)} {record.levelname} {record.getMessage()}{pairs}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 def configure_logging(form: Literal["text", "json"], level: Literal["debug", "info", "warning"] = "info") -> None:
@@ -75,7 +75,7 @@ def configure_logging(form: Literal["text", "json"], level: Literal["debug", "in
     `observability.requests` logs each request.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     for name in ("aggregator_service", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

@@ -29,6 +29,8 @@ __all__ = ["InheritedDescriptor", "run_server", "serve_process", "server_config"
 _LOG = logging.getLogger(__name__)
 _NO_APP: Final = "none"
 _LOOPBACK: Final = "127.0.0.1"
+_COLLECTED_AFTER: Final = 20_000
+"""New objects between two collections of cycles: requests leave hardly any, and the default is two requests' objects."""
 
 
 class _Server(uvicorn.Server):
@@ -84,6 +86,7 @@ def run_server(settings: Settings, app: FastAPI, listening: Sequence[socket.sock
         signal.signal(number, _exit)
     gc.collect()
     gc.freeze()  # objects loaded so far live as long as the process: later collections skip them
+    gc.set_threshold(_COLLECTED_AFTER)
     _Server(server_config(settings, app), app).run(sockets=list(listening))
 
 

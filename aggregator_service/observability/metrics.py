@@ -101,6 +101,8 @@ class Metrics:
         self.leading = False
         # Looking up a series by its labels costs more than counting. There is one for each route, method and status.
         self._of_request: dict[tuple[str, str, int, bool], tuple[Counter, Histogram]] = {}
+        self._of_upload: dict[str, Counter] = {}
+        self._of_outcome: dict[tuple[str, str], Counter] = {}
         self._create_series()
 
     def _create_series(self) -> None:
@@ -145,9 +147,14 @@ class Metrics:
         kind = _kind_of(record.route)
         if kind is None:
             return
-        self._upload_bytes.labels(kind).inc(record.received)
+        if kind not in self._of_upload:
+            self._of_upload[kind] = self._upload_bytes.labels(kind)
+        self._of_upload[kind].inc(record.received)
         if kind == "contribution" and record.status != 204:  # a chunk is no contribution yet
-            self._contributions.labels(*_upload_outcome(record)).inc()
+            outcome = _upload_outcome(record)
+            if outcome not in self._of_outcome:
+                self._of_outcome[outcome] = self._contributions.labels(*outcome)
+            self._of_outcome[outcome].inc()
 
     def leads(self, now: bool) -> None:
         """Record whether this process drives the rounds now."""
