@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 _NO_APP: Final = "none"
 _LOOPBACK: Final = "127.0.0.1"
 _COLLECTED_AFTER: Final = 20_000
-"""New objects between two collections of cycles: requests leave hardly any, and the default is two requests' objects."""
+"""New objects between two collections of cycles: requests leave few cycles, and the default is that of two requests."""
 
 
 class _Server(uvicorn.Server):

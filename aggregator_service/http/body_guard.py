@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, MutableMapping
 from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -48,17 +48,20 @@ class BodyGuard:
     def __init__(self, app: ASGIApp, *, json_limit: int, idle_seconds: float) -> None:
         self._app, self._limit, self._idle = app, json_limit, idle_seconds
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         body = _Body(scope, receive)
         if body.expected and not carries_raw_body(scope):
-            refusal = await self._read_json(body, scope["path"].removeprefix(scope.get("root_path", "")))
-            if refusal is not None:
-                await _send_problem(scope, refusal, body.sender(send))
-                return
+            return self._with_json(body, scope, send)
+        return self._app(scope, body.receive, body.sender(send))
+
+    async def _with_json(self, body: _Body, scope: Scope, send: Send) -> None:
+        refusal = await self._read_json(body, scope["path"].removeprefix(scope.get("root_path", "")))
+        if refusal is not None:
+            await _send_problem(scope, refusal, body.sender(send))
+            return
         await self._app(scope, body.receive, body.sender(send))
 
     async def _read_json(self, body: _Body, path: str) -> str | None:

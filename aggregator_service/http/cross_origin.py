@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from starlette.middleware.cors import CORSMiddleware
@@ -68,7 +68,7 @@ class CrossOrigin:
                 max_age=_PREFLIGHT_SECONDS,
             )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one request; preflight requests of the API are answered here."""
         path = str(scope.get("path", "")).removeprefix(scope.get("root_path", ""))
-        await (self._api if path.startswith(_API) else self._app)(scope, receive, send)
+        return (self._api if path.startswith(_API) else self._app)(scope, receive, send)

@@ -10,7 +10,7 @@ finding the response and checking the signature.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -71,18 +71,15 @@ class FastResponses:
     def __init__(self, app: ASGIApp, *, finders: Sequence[Finder]) -> None:
         self._app, self._finders = app, finders
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request, or pass it on."""
         if scope["type"] != "http" or scope["method"] != "GET" or _ASKED in scope:
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         found = _find(self._finders, scope)
         if found is None:
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         scope["route"], scope["path_params"] = found.route, found.path_params
-        await send({"type": "http.response.start", "status": found.status, "headers": found.headers})
-        await send({"type": "http.response.body", "body": found.body})
+        return _send(found, send)
 
 
 class ImmediateResponses:
@@ -119,6 +116,11 @@ class ImmediateResponses:
         lines = [b"%b: %b\r\n" % header for header in (*server_headers, *sent)]
         own = b"%b: %b\r\n\r\n" % (request_ids.HEADER, request_id.encode())
         return b"".join((_STATUS_LINES[found.status], *lines, own, found.body))
+
+
+async def _send(found: FastResponse, send: Send) -> None:
+    await send({"type": "http.response.start", "status": found.status, "headers": found.headers})
+    await send({"type": "http.response.body", "body": found.body})
 
 
 def _find(finders: Sequence[Finder], scope: Scope) -> FastResponse | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,11 +22,10 @@ class HeadRequests:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one request."""
         if scope["type"] != "http" or scope["method"] != "HEAD" or _OTHERWISE.search(scope["path"]):
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
 
         async def without_body(message: Message) -> None:
             if message["type"] == "http.response.body":
@@ -34,4 +34,4 @@ class HeadRequests:
                 message = {**message, "body": b""}
             await send(message)
 
-        await self._app({**scope, "method": "GET", METHOD_SENT: "HEAD"}, receive, without_body)
+        return self._app({**scope, "method": "GET", METHOD_SENT: "HEAD"}, receive, without_body)

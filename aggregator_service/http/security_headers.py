@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -69,11 +69,10 @@ class SecurityHeaders:
         hsts = hsts_header(hsts_seconds)
         self._api, self._dashboard = ((*headers, *hsts) for headers in (API_HEADERS, _DASHBOARD_HEADERS))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one request, and add the headers to the start of its response."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         wanted = self._headers_for(scope["path"].removeprefix(scope.get("root_path", "")))
 
         async def send_with_headers(message: Message) -> None:
@@ -81,7 +80,7 @@ class SecurityHeaders:
                 message["headers"] = _with(wanted, message.get("headers", ()))
             await send(message)
 
-        await self._app(scope, receive, send_with_headers)
+        return self._app(scope, receive, send_with_headers)
 
     def _headers_for(self, path: str) -> _Headers:
         return self._dashboard if path in _PAGES or path.startswith(f"{_DASHBOARD}/") else self._api
