@@ -13,7 +13,6 @@ from urllib.parse import quote
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
-from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
@@ -22,6 +21,7 @@ from aggregator_service.dashboard import words
 from aggregator_service.dashboard.access import HOME, NotSignedInError
 from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.problems import Problem
+from aggregator_service.routes.late_route import LateRoute
 from aggregator_service.storage.database import DATABASE_GONE
 from protocols.errors import ParameterError
 from protocols.messages.problem import PROBLEM_TYPES
@@ -99,7 +99,7 @@ def redirect(request: Request, path: str) -> Response:
     return RedirectResponse(home(request) + path, 303)
 
 
-class PageRoute(APIRoute):
+class PageRoute(LateRoute):
     """A route that answers errors with pages, and redirects visitors who are not signed in to the sign-in page."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Any]]:  # type: ignore[override]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from fastapi import APIRouter
-
 from aggregator_service.problems import Problem, responses
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 
 __all__ = ["router"]
 
 _LOG = logging.getLogger(__name__)
-router = APIRouter(tags=["health"])
+router = api_router(tag="health")
 
 
 @router.get("/healthz", summary="Is the process alive?", responses=responses("internal-error"))
