@@ -7,13 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache, partial
 from importlib import resources
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
@@ -26,6 +25,9 @@ from aggregator_service.storage.database import DATABASE_GONE
 from protocols.errors import ParameterError
 from protocols.messages.problem import PROBLEM_TYPES
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 __all__ = ["PageRoute", "asset", "fragment", "home", "page", "redirect"]
 
 _LOG = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ _ASSETS: Final = {"dashboard.css": "text/css", "live.js": "text/javascript", "ma
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # not before the first page
+
     made = Environment(
         loader=PackageLoader("aggregator_service.dashboard"),
         autoescape=True,  # in every template: task names are user input
