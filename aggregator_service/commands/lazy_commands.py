@@ -65,7 +65,7 @@ class LazyGroup(TyperGroup):
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a module. No garbage is collected meanwhile: imports make 150,000 objects and almost all of them stay."""
+    """Import a module. No garbage is collected meanwhile: almost all objects that imports make stay."""
     gc.disable()
     try:
         return import_module(name)

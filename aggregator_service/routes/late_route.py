@@ -1,6 +1,6 @@
 """Routes that FastAPI analyses when they are first used, and the routers of the API, which are made of them.
 
-An analysis takes about 3 ms, and there are 80 routes: at the start of a server it would take as long as the database.
+An analysis takes about 3 ms, and there are 80 routes: all of them would add 0.2 s to the start of a server.
 """
 
 from __future__ import annotations
