@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from opentelemetry.trace import NoOpTracer, TracerProvider
 from starlette.concurrency import run_in_threadpool
 
@@ -24,7 +24,6 @@ from aggregator_service.compute.process_pool import Workers, WorkersUnavailableE
 from aggregator_service.dashboard import creation, front
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.live import Streams
-from aggregator_service.http.authentication import refuse_unknown_parameters
 from aggregator_service.http.body_guard import BodyGuard
 from aggregator_service.http.cross_origin import CrossOrigin
 from aggregator_service.http.direct_routes import DirectRoutes
@@ -94,12 +93,10 @@ def create_app(
     )
     app.state.open_bodies = Counter()
     app.state.live_streams = Streams()
-    people = (front.router, creation.router, dashboard.router)
-    for router in API_ROUTERS:
-        app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
-    for router in people:
-        app.include_router(router)
-    app.state.all_routes = [route for router in (*API_ROUTERS, *people) for route in router.routes]
+    routers = (*API_ROUTERS, front.router, creation.router, dashboard.router)
+    app.state.all_routes = [route for router in routers for route in router.routes]
+    # not `include_router`: the first request would make all routes of the included routers again
+    app.router.routes.extend(app.state.all_routes)
     describe(app)
     install_problem_handlers(app)
     # from the innermost to the outermost

@@ -64,6 +64,8 @@ def options(
 def main() -> None:
     """Run the command. Print errors that the caller can correct in one line, without a traceback; exit status 1."""
     os.umask(_UMASK)
+    # Pydantic would look for plugins in the metadata of all installed packages, and show them every message.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         app()
     except Exception as error:

@@ -84,8 +84,7 @@ def run_server(settings: Settings, app: FastAPI, listening: Sequence[socket.sock
     """Serve on bound sockets until SIGINT or SIGTERM; the process then ends with status 0."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again after its shutdown: exit with status 0
         signal.signal(number, _exit)
-    gc.collect()
-    gc.freeze()  # objects loaded so far live as long as the process: later collections skip them
+    gc.freeze()  # objects made so far live as long as the process: later collections skip them
     gc.set_threshold(_COLLECTED_AFTER)
     _Server(server_config(settings, app), app).run(sockets=list(listening))
 

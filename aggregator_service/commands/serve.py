@@ -21,7 +21,7 @@ from aggregator_service.clock import SystemClock
 from aggregator_service.commands.api_process import InheritedDescriptor, run_server, serve_process, server_config
 from aggregator_service.commands.command_options import command_options
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir
-from aggregator_service.commands.startup_checks import check_tls_files, doubtful_settings
+from aggregator_service.commands.startup_checks import check_packages, check_tls_files, doubtful_settings
 from aggregator_service.commands.supervisor import Supervisor
 from aggregator_service.commands.token_output import TokenFile, hand_over
 from aggregator_service.compute.open_workers import open_workers
@@ -125,6 +125,7 @@ def serve(options: ServeOptions) -> None:
     Example: hushrec-server serve --data-dir /var/lib/hushrec --host 0.0.0.0 --port 8000
     """
     settings = Settings.load(**{name: value for name, value in asdict(options).items() if name != "token_file"})
+    check_packages()
     check_tls_files(settings)
     configure_logging(settings.log_format, settings.log_level)
     for warning in doubtful_settings(settings, os.environ):

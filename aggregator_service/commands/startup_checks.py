@@ -1,4 +1,4 @@
-"""What `hushrec-server serve` checks before it starts: TLS files, and settings that are probably mistakes."""
+"""What `hushrec-server serve` checks before it starts: packages, TLS files, and settings that are probably mistakes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ import os
 import ssl
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from aggregator_service.commands.common import CommandError
 from aggregator_service.settings import Settings, is_loopback
 
-__all__ = ["check_tls_files", "doubtful_settings"]
+__all__ = ["check_packages", "check_tls_files", "doubtful_settings"]
 
+_IMPORTED_LATER: Final = ("jinja2", "python_multipart")
+"""Packages of the extra `server` that are imported for the first page of the dashboard."""
 _PREFIX: Final = "HUSHREC_"
 _NEAR: Final = 0.85
 _CLIENT: Final = "ALLOW_HTTP CERTIFICATE CLIENT_CERT CLIENT_KEY CODE IDENTITY INVITATION ISSUER ORGANISER"
 _TESTS: Final = "ARTIFACTS CHROMIUM CRASH_AT TEST_POSTGRES"
 _OTHERS: Final = (*_CLIENT.split(), *_TESTS.split())
 """Variables of the clients' commands and of the tests."""
+
+
+def check_packages() -> None:
+    """Raise `ModuleNotFoundError` for a package that the server would miss only after its start."""
+    for name in _IMPORTED_LATER:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def check_tls_files(settings: Settings) -> None:

@@ -7,14 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache, partial
 from importlib import resources
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
-from fastapi.routing import APIRoute
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
@@ -22,9 +20,13 @@ from aggregator_service.dashboard import words
 from aggregator_service.dashboard.access import HOME, NotSignedInError
 from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.problems import Problem
+from aggregator_service.routes.late_route import LateRoute
 from aggregator_service.storage.database import DATABASE_GONE
 from protocols.errors import ParameterError
 from protocols.messages.problem import PROBLEM_TYPES
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 __all__ = ["PageRoute", "asset", "fragment", "home", "page", "redirect"]
 
@@ -34,6 +36,8 @@ _ASSETS: Final = {"dashboard.css": "text/css", "live.js": "text/javascript", "ma
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # not before the first page
+
     made = Environment(
         loader=PackageLoader("aggregator_service.dashboard"),
         autoescape=True,  # in every template: task names are user input
@@ -99,7 +103,7 @@ def redirect(request: Request, path: str) -> Response:
     return RedirectResponse(home(request) + path, 303)
 
 
-class PageRoute(APIRoute):
+class PageRoute(LateRoute):
     """A route that answers errors with pages, and redirects visitors who are not signed in to the sign-in page."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Any]]:  # type: ignore[override]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from sqlalchemy import select
 
 from aggregator_service.http.authentication import PrincipalOf, task_of
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import RoundNumber, TaskId, guarded
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import ClientRow, ContributionRow
@@ -20,7 +21,7 @@ from protocols.messages.attestations import LARGEST_ATTESTATION_PAGE
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}/attestations", tags=["rounds"])
+router = api_router("/v1/tasks/{task}/rounds/{number}/attestations", tag="rounds")
 
 _COLUMNS = (
     *(ClientRow.id, ClientRow.identity_key, ClientRow.mailbox_key, ClientRow.certificate),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, member_of, task_of
@@ -18,6 +18,7 @@ from aggregator_service.routes.common import (
     bytes_response,
     guarded,
 )
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.certification import renew_certificate
@@ -27,7 +28,7 @@ from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_REVOCATIONS
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/tasks/{task}", tags=["certificates"])
+router = api_router("/v1/tasks/{task}", tag="certificates")
 
 
 @router.put(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -27,6 +27,7 @@ from aggregator_service.routes.common import (
     bytes_response,
     guarded,
 )
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.committee import committee_keys
 from aggregator_service.storage.rounds import find_round
@@ -56,8 +57,8 @@ _STREAMED: Final[dict[int | str, dict[str, Any]]] = {
     **guarded("not-in-cohort"),
 }
 
-router = APIRouter(prefix="/v1/tasks/{task}/committee", tags=["committee"])
-rounds_router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}", tags=["committee"])
+router = api_router("/v1/tasks/{task}/committee", tag="committee")
+rounds_router = api_router("/v1/tasks/{task}/rounds/{number}", tag="committee")
 
 
 @router.get("", summary="Show the committee", responses=guarded())

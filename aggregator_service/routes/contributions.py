@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
@@ -16,6 +16,7 @@ from aggregator_service.http.digests import content_digest, content_length, repr
 from aggregator_service.http.media_types import check_media_type
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded, receipt_response
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ContributionRow, RoundRow
@@ -31,7 +32,7 @@ from protocols.messages.media_types import CONTRIBUTION, OCTETS, PARTIAL_UPLOAD
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}/contributions", tags=["contributions"])
+router = api_router("/v1/tasks/{task}/rounds/{number}/contributions", tag="contributions")
 
 _BODIES_AT_ONCE: Final = 8
 """Concurrent uploads of one client: a retry need not wait until the server drops the broken connection."""

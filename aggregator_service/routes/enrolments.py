@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Final, cast
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Request, Response
 from fastapi.routing import APIRoute
 from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
@@ -15,6 +15,7 @@ from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import client_address
 from aggregator_service.observability.request_record import ENROLLED
 from aggregator_service.problems import Problem, responses
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.tasks.first_enrolments import check_enrolment, enrol_first
 from aggregator_service.tasks.members import enrol, invited_task
@@ -23,7 +24,7 @@ from protocols.messages import Enrolment, EnrolmentRequest, TaskView
 
 __all__ = ["ENROLMENT", "create_directly", "router"]
 
-router = APIRouter(prefix="/v1/enrolments", tags=["enrolment"])
+router = api_router("/v1/enrolments", tag="enrolment")
 
 
 @router.get(

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
-from fastapi import APIRouter
+from fastapi.responses import JSONResponse
 
 from aggregator_service.problems import Problem, responses
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 
 __all__ = ["router"]
 
 _LOG = logging.getLogger(__name__)
-router = APIRouter(tags=["health"])
+router = api_router(tag="health")
 
 
-@router.get("/healthz", summary="Is the process alive?", responses=responses("internal-error"))
-async def alive() -> dict[str, str]:
+def _answers(title: str, *slugs: str) -> dict[int | str, dict[str, Any]]:
+    """Describe the answers of a route. They need no model: what follows a start is often a request of these routes."""
+    schema = {"type": "object", "additionalProperties": {"type": "string"}, "title": title}
+    return {200: {"content": {"application/json": {"schema": schema}}}, **responses(*slugs)}
+
+
+@router.get(
+    "/healthz", summary="Is the process alive?", responses=_answers("Response Alive Healthz Get", "internal-error")
+)
+async def alive() -> JSONResponse:
     """Return ok while the process answers requests."""
-    return {"status": "ok"}
+    return JSONResponse({"status": "ok"})
 
 
-@router.get("/readyz", summary="Is the server ready?", responses=responses("unavailable", "internal-error"))
-async def ready(services: ServicesOf) -> dict[str, str]:
+@router.get(
+    "/readyz",
+    summary="Is the server ready?",
+    responses=_answers("Response Ready Readyz Get", "unavailable", "internal-error"),
+)
+async def ready(services: ServicesOf) -> JSONResponse:
     """Check database, blob store and executor without writing anything. 503 names the part that fails.
 
     A Dask cluster without workers counts as ready, because it may start workers on demand; `executor` then says that
@@ -31,7 +45,7 @@ async def ready(services: ServicesOf) -> dict[str, str]:
     found = await services.readiness.get("ready", lambda: _check(services))
     if isinstance(found, Problem):
         raise found.with_traceback(None)
-    return found
+    return JSONResponse(found)
 
 
 def _check(services: Services) -> dict[str, str] | Problem:

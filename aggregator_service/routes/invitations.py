@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from sqlalchemy.orm import Session
 
 from aggregator_service.http.authentication import OperatorOnly, ReaderOnly
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId, guarded
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.invitations import invitation_page, revoke_invitation
@@ -18,7 +19,7 @@ from protocols.messages import Invitation, InvitationPage, InvitationRequest, In
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/tasks/{task}/invitations", tags=["tasks"])
+router = api_router("/v1/tasks/{task}/invitations", tag="tasks")
 
 _ID_PATTERN = r"^i_[0-9a-f]{1,38}$"
 InvitationId = Annotated[str, Path(description="Invitation id.", max_length=40, examples=["i_4c6e8a0b2d4f6a8c0e2b"])]

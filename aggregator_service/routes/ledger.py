@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Final, cast
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from fastapi.routing import APIRoute
 
 from aggregator_service.http.authentication import PrincipalOf, ReaderOnly, member_of, task_of
 from aggregator_service.http.etags import TAGGED, TaggedJson
 from aggregator_service.http.fast_answers import ledger_answer
 from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from aggregator_service.tasks.ledger import client_ledger, task_ledger
 from protocols.messages import LedgerPage
 
 __all__ = ["CLIENT_LEDGER", "router"]
 
-router = APIRouter(prefix="/v1/tasks/{task}", tags=["ledger"])
+router = api_router("/v1/tasks/{task}", tag="ledger")
 
 _LIMIT: Final = 100
 _KEPT_SECONDS: Final = 30.0

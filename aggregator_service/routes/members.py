@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -25,6 +25,7 @@ from aggregator_service.routes.common import (
     guarded,
     wait_seconds,
 )
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ClientRow
@@ -45,7 +46,7 @@ __all__ = ["router"]
 
 _PUBLIC_KEY_LIMIT: Final = 4096
 
-router = APIRouter(prefix="/v1/tasks/{task}", tags=["members"])
+router = api_router("/v1/tasks/{task}", tag="members")
 
 
 @router.get("/members", summary="List members", responses=guarded())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
@@ -10,11 +10,12 @@ from aggregator_service.http.authentication import Bearer, authenticate, require
 from aggregator_service.observability.metrics import MEDIA_TYPE
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import guarded
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["health"])
+router = api_router(tag="health")
 
 
 @router.get(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 
 from aggregator_service.access.operator_tokens import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.http.authentication import AdminOnly
 from aggregator_service.routes.common import guarded
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from protocols.messages import OperatorPage, OperatorRequest, OperatorToken, OperatorView
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/operators", tags=["operators"], dependencies=[AdminOnly])
+router = api_router("/v1/operators", tag="operators", dependencies=[AdminOnly])
 
 OperatorName = Annotated[str, Path(description="Name of the token.", max_length=63, examples=["grafana"])]
 

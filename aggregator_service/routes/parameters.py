@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from aggregator_service.access.tokens import new_id
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.routes.common import guarded
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from protocols.errors import ParameterError
 from protocols.messages import MaskedForecast
@@ -18,7 +19,7 @@ from protocols.sums.masked.parameters import MaskedParameters, Mode, Neighbourho
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/parameters", tags=["tasks"])
+router = api_router("/v1/parameters", tag="tasks")
 
 _DEFAULT: Final = MaskedParameters()
 _ENTRY_BYTES: Final = 1 + len(new_id("c")) + 3 * messages.KEY_BYTES + messages.ADVERTISEMENT_BYTES

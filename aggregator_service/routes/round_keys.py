@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -26,6 +26,7 @@ from aggregator_service.routes.common import (
     bytes_response,
     guarded,
 )
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import ClientRow
@@ -37,7 +38,7 @@ from protocols.messages import RoundView, SumRefusal
 __all__ = ["router"]
 
 _LOG: Final = logging.getLogger(__name__)
-router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}", tags=["round keys"])
+router = api_router("/v1/tasks/{task}/rounds/{number}", tag="round keys")
 
 
 @router.put(

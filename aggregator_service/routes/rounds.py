@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.routing import APIRoute
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -30,6 +30,7 @@ from aggregator_service.routes.common import (
     guarded,
     wait_seconds,
 )
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.refusals import add_refusal
@@ -42,7 +43,7 @@ __all__ = ["CURRENT_ROUND", "router"]
 
 _LOG = logging.getLogger(__name__)
 
-router = APIRouter(prefix="/v1/tasks/{task}/rounds", tags=["rounds"])
+router = api_router("/v1/tasks/{task}/rounds", tag="rounds")
 
 _NO_ROUND: Final = 'W/"0"'
 """The ETag of a task without rounds."""

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -32,6 +32,7 @@ from aggregator_service.routes.common import (
     guarded,
     wait_seconds,
 )
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.database import announce
@@ -52,7 +53,7 @@ Group = Annotated[
 ]
 
 _LOG = logging.getLogger(__name__)
-router = APIRouter(prefix="/v1/tasks/{task}/snapshots", tags=["snapshots"])
+router = api_router("/v1/tasks/{task}/snapshots", tag="snapshots")
 
 
 @router.get("/latest", summary="Find the newest snapshot", responses=guarded())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
@@ -23,6 +23,7 @@ from aggregator_service.routes.common import (
     guarded,
     receipt_response,
 )
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.stages import Handout
 from aggregator_service.uploads.outcomes import Stored
@@ -35,7 +36,7 @@ from protocols.sums.masked.task_binding import ROUND_BINDING
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/tasks/{task}/rounds/{number}", tags=["stages"])
+router = api_router("/v1/tasks/{task}/rounds/{number}", tag="stages")
 
 StageName = Annotated[StageMessage, Path(description="Kind of message.", examples=["advertise"])]
 _HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-cohort")}

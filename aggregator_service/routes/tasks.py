@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, cast
 
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import Header, Path, Query, Response
 from fastapi.routing import APIRoute
 from sqlalchemy.orm import Session
 
@@ -14,6 +14,7 @@ from aggregator_service.http.fast_answers import TASK_ANSWER
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
+from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.plans import row_terms
@@ -27,7 +28,7 @@ __all__ = ["SHOWN_TASK", "router"]
 
 _VIEW_SECONDS: Final = 1.0
 """Seconds that a view is kept: a certificate of the committee may expire, which changes no row."""
-router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
+router = api_router("/v1/tasks", tag="tasks")
 
 IdempotencyKey = Annotated[
     str | None,

@@ -7,19 +7,22 @@ table needs a new migration (`migrations/versions/`).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, cast
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
+    Connection,
     Float,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
     LargeBinary,
     String,
+    Table,
     UniqueConstraint,
+    event,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -55,6 +58,10 @@ __all__ = [
     "TaskRow",
     "ViewRow",
 ]
+
+
+_IS_HOLDER: Final = text("role = 'holder'")
+_ONE_HOLDER: Final = Index("ix_clients_one_holder", "task_id", unique=True, sqlite_where=_IS_HOLDER)
 
 
 class OperatorRow(Base):
@@ -151,13 +158,7 @@ class ClientRow(Base):
     __table_args__ = (
         UniqueConstraint("task_id", "identity_key"),
         UniqueConstraint("task_id", "sequence"),
-        Index(
-            "ix_clients_one_holder",
-            "task_id",
-            unique=True,
-            sqlite_where=text("role = 'holder'"),
-            postgresql_where=text("role = 'holder'"),
-        ),
+        _ONE_HOLDER,
         # An enrolment reads the lowest count of its group; without this index it would read all rows of the task.
         Index("ix_clients_least_asked", "task_id", "group_number", "times_asked"),
     )
@@ -180,6 +181,13 @@ class ClientRow(Base):
     envelope_key: Mapped[str | None] = mapped_column(String(200))
     envelope_digest: Mapped[str | None] = mapped_column(String(64))
     envelope_bytes: Mapped[int | None]
+
+
+@event.listens_for(cast(Table, ClientRow.__table__), "before_create")
+def _complete_for_postgres(_table: Table, connection: Connection, **_: object) -> None:
+    """Add PostgreSQL's condition of an index. In the index, it would import PostgreSQL's dialect on SQLite, too."""
+    if connection.dialect.name == "postgresql":
+        _ONE_HOLDER.dialect_kwargs["postgresql_where"] = _IS_HOLDER
 
 
 class RoundRow(Base):

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.blobs import BlobStore, new_key
@@ -19,10 +18,12 @@ from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot
 from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
 from protocols.errors import ParameterError
 from protocols.messages import TaskRequest
-from protocols.recipes.arrays.initial import initial_parameters
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe as make_recipe
-from protocols.recipes.spectral_start import start_parameters
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["StartSource", "check_start", "check_start_alone", "store_start", "with_start", "with_values"]
 
@@ -55,6 +56,8 @@ def with_start(request: TaskRequest, source: StartSource, blobs: BlobStore) -> t
 
     Raises `ParameterError` if the recipe cannot start from this source, `BlobDamagedError` if the snapshot is damaged.
     """
+    from protocols.recipes.spectral_start import start_parameters  # recipes that only this command needs
+
     body = bytes(blobs.view(source.blob_key, source.digest))
     state = plan_task(source.terms).recipe.decode_state(source.round, body)
     plain = make_recipe(request.recipe.name, request.recipe.parameters)
@@ -70,6 +73,8 @@ def with_values(request: TaskRequest, arrays: Mapping[str, NDArray[np.float32]])
 
     Raises `ParameterError` for another recipe than `arrays`, and for arrays that do not fit its parameters.
     """
+    from protocols.recipes.arrays.initial import initial_parameters  # a recipe that only this command needs
+
     recipe, given = make_recipe(request.recipe.name, request.recipe.parameters), request.recipe.parameters
     parameters, start = initial_parameters(recipe, given, arrays)
     chosen = request.recipe.model_copy(update={"parameters": parameters})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any, ClassVar
 
 import typer
@@ -24,7 +26,7 @@ class LazyCommand:
 
     def load(self, called: str) -> Any:
         """Import the module and return the click command, which is `called` so."""
-        found = getattr(import_module(self.module), self.name)
+        found = getattr(_imported(self.module), self.name)
         if isinstance(found, typer.Typer):
             group = get_group(found)
             group.name = called
@@ -60,3 +62,13 @@ class LazyGroup(TyperGroup):
             super().format_help(ctx, formatter)
         finally:
             self._for_help = False
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module. No garbage is collected meanwhile: almost all objects that imports make stay."""
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        gc.freeze()  # later collections skip what was imported
+        gc.enable()

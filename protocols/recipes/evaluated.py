@@ -36,7 +36,6 @@ from protocols.recipes.base import (
 )
 from protocols.recipes.evaluation_curve import MEASURES, Curve, CurvePoint
 from protocols.recipes.item_counts import BiasedParameters
-from protocols.recipes.rfrec.recipe import RFRec
 
 __all__ = ["Evaluated", "EvaluatedState", "MAX_POINTS", "evaluated_state", "with_evaluation"]
 
@@ -101,6 +100,8 @@ class Evaluated(SingleGroupRecipe):
     @property
     def measures(self) -> tuple[str, ...]:
         """Names of the summed values, in order: a key of `MEASURES`."""
+        from protocols.recipes.rfrec.recipe import RFRec  # recipes load with their tasks, and only some tasks measure
+
         if isinstance(self.inner, RFRec):
             return MEASURES["ratings"]
         p = self.inner.parameters

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 from sqlalchemy import text
 
 from aggregator_service.commands.common import CommandError
-from aggregator_service.commands.startup_checks import check_tls_files, doubtful_settings
+from aggregator_service.commands.startup_checks import check_packages, check_tls_files, doubtful_settings
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
@@ -28,6 +28,14 @@ from tests.support.server import AggregatorProcess, running_aggregator
 
 def settings(tmp_path: Path, **values: object) -> Settings:
     return Settings.load(data_dir=tmp_path, **values)
+
+
+def test_a_package_for_the_dashboard_is_missed_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_packages()
+    monkeypatch.setattr("aggregator_service.commands.startup_checks.find_spec", lambda name: name != "jinja2" or None)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        check_packages()
+    assert caught.value.name == "jinja2"
 
 
 def test_unknown_variables_are_named_with_the_nearest_setting(tmp_path: Path) -> None:

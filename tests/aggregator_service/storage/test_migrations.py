@@ -141,3 +141,38 @@ def _value(kind: TypeEngine[Any], name: str) -> Any:
     if isinstance(kind, DateTime):
         return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     return f"{name}-1"[: getattr(kind, "length", None) or 200]
+
+
+def test_a_new_database_has_the_tables_that_the_migrations_lead_to(database: Database) -> None:
+    migrate(database)
+    created = _described(database)
+    _go(database, "base", down=True)
+    _go(database, "head")
+    assert created == _described(database)
+
+
+def _described(database: Database) -> dict[str, Any]:
+    """All that decides what a table accepts, by table. The order of columns, which migrations append, is left out."""
+    with database.engine.connect() as connection:
+        found = inspect(connection)
+        return {
+            table: {
+                "columns": {column["name"]: _comparable(column) for column in found.get_columns(table)},
+                "key": _comparable(found.get_pk_constraint(table)),
+                "references": _in_order(found.get_foreign_keys(table)),
+                "unique": _in_order(found.get_unique_constraints(table)),
+                "indexes": _in_order(found.get_indexes(table)),
+            }
+            for table in found.get_table_names()
+        }
+
+
+def _in_order(parts: list[Any]) -> list[Any]:
+    return sorted((_comparable(part) for part in parts), key=repr)
+
+
+def _comparable(part: Any) -> Any:
+    """Types and SQL texts compare by identity: return their text in their place."""
+    if isinstance(part, dict):
+        return {name: _comparable(value) for name, value in part.items()}
+    return part if isinstance(part, list | bool | None) else str(part)

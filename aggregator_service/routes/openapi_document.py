@@ -1,0 +1,235 @@
+"""What the OpenAPI document says, for client generators in other languages: routes, examples, links and schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any, Final
+
+from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
+
+from aggregator_service.routes.openapi_links import add_links
+from aggregator_service.routes.openapi_schemas import add_schemas
+from protocols.messages import (
+    CohortView,
+    Enrolment,
+    EnrolmentRequest,
+    Invitation,
+    InvitationPage,
+    InvitationRequest,
+    LedgerPage,
+    MaskedForecast,
+    MemberPage,
+    OperatorRequest,
+    OperatorToken,
+    ProblemDocument,
+    RoundPage,
+    RoundView,
+    SnapshotView,
+    TaskPage,
+    TaskRequest,
+    TaskView,
+    UploadReceipt,
+)
+
+__all__ = ["make_document"]
+
+_DESCRIPTION: Final = """\
+Secure aggregation and homomorphic encryption for federated recommenders: clients keep their interactions, and the
+server learns only sums.
+
+Control messages are JSON; vectors are raw bytes. Bytes inside JSON are base64url without padding. Errors are problem
+documents (RFC 9457); `docs/problems.md` explains each type. Long polls take `wait` (seconds, up to 30).
+"""
+
+_TAGS: Final = [
+    {"name": "tasks", "description": "Tasks: recipe, mechanism and schedule that operators and clients agree on."},
+    {"name": "enrolment", "description": "How a client becomes a member of a task."},
+    {"name": "members", "description": "Members of a task, and their keyring envelopes."},
+    {"name": "rounds", "description": "Rounds: each makes one sum. Cohort, state, aggregate."},
+    {"name": "stages", "description": "The stages of masked rounds: keys, shares, survivors, confirmations."},
+    {"name": "contributions", "description": "Uploads of one client's part of a sum."},
+    {"name": "snapshots", "description": "Model states for clients that join late."},
+    {"name": "ledger", "description": "Released sums, and those that contain a client's data."},
+    {"name": "operators", "description": "Operators' tokens with names and roles, for admins."},
+    {"name": "health", "description": "For load balancers and monitoring."},
+]
+
+_KEY: Final = "9v3Kq0bC2mX8rT5yWzL1aN7dF4hJ6pQsUeGiOkVxBtA"
+_TASK: Final = "t_0f3a9c5b7d1e2f4a6b8c"
+_CLIENT: Final = "c_9b1d3f5a7c2e4f6a8b0d"
+_INVITATION: Final = "i_4c6e8a0b2d4f6a8c0e2b"
+_DIGEST: Final = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+_REQUEST: Final[dict[str, Any]] = {
+    "name": "movies",
+    "recipe": {"name": "colr", "parameters": {"items": 3706, "dim": 64, "rank": 4, "clip": 0.1}},
+    "mechanism": {"name": "ckks", "parameters": {"set": "standard"}},
+    "schedule": {"rounds": 100, "cohort_size": 20, "min_clients": 3, "collect_seconds": 600},
+}
+_ROUND: Final[dict[str, Any]] = {
+    "task_id": _TASK,
+    "number": 7,
+    "step": 7,
+    "state": "collecting",
+    "seed": _KEY,
+    "cohort": 20,
+    "received": 12,
+    "survivors": 0,
+    "folded": 0,
+    "seconds_left": 412.5,
+    "aggregate_bytes": None,
+    "aggregate_digest": None,
+    "failure": None,
+    "in_cohort": True,
+    "expected": True,
+    "delivered": False,
+    "contributed": False,
+    "contribution_bytes": 96548,
+}
+_VIEW: Final[dict[str, Any]] = {
+    **_REQUEST,
+    "task_id": _TASK,
+    "state": "open",
+    "schedule": {**_REQUEST["schedule"], "start_clients": 0, "sampling": "uniform", "max_failed_rounds": 5},
+    "seed": _KEY,
+    "plan": {"mechanism": "ckks", "set": "standard", "security_bits": 128},
+    "opened_by": "members",
+    "members": 60,
+    "keyed_members": 60,
+    "able_members": [60],
+    "completed_rounds": 6,
+    "failed_rounds": 0,
+    "warnings": ["Members share one secret key: any member together with the server can open every contribution."],
+}
+_SIGNATURE: Final = _KEY + _KEY
+_CERTIFICATE: Final = "AG" + "A" * 106
+
+_EXAMPLES: Final[dict[type, dict[str, Any]]] = {
+    LedgerPage: {
+        "entries": [
+            {
+                "round": 7,
+                "step": 7,
+                "recipe": "privirec-k",
+                "mechanism": "masked",
+                "data_set": "ratings-2026",
+                "survivors": 20,
+                "survivors_digest": _DIGEST,
+                "released_at": 1790000000.0,
+                "contribution_digest": _DIGEST,
+            }
+        ],
+        "more": False,
+    },
+    OperatorRequest: {"name": "grafana", "role": "read-only", "expires_seconds": 7776000},
+    OperatorToken: {
+        "name": "grafana",
+        "role": "read-only",
+        "age_seconds": 0.0,
+        "expires_seconds": 7776000.0,
+        "token": "hro_example-shown-once",
+    },
+    TaskRequest: _REQUEST,
+    TaskView: _VIEW,
+    TaskPage: {"tasks": [_VIEW]},
+    InvitationRequest: {"role": "member", "uses": 100, "expires_seconds": 86400},
+    Invitation: {
+        "task_id": _TASK,
+        "invitation_id": _INVITATION,
+        "invitation": "hri_example-shown-once",
+        "role": "member",
+        "uses": 100,
+        "expires_seconds": 86400,
+    },
+    InvitationPage: {
+        "invitations": [
+            {
+                "invitation_id": _INVITATION,
+                "role": "member",
+                "state": "open",
+                "uses": 100,
+                "used": 42,
+                "age_seconds": 3600.0,
+                "expires_seconds": 82800.0,
+            }
+        ],
+        "next": None,
+    },
+    EnrolmentRequest: {
+        "invitation": "hri_example-shown-once",
+        "identity_key": _KEY,
+        "mailbox_key": _KEY,
+        "signature": _SIGNATURE,
+        "certificate": _CERTIFICATE,
+        "group": 0,
+        "renewal": 0,
+    },
+    Enrolment: {
+        "task_id": _TASK,
+        "client_id": _CLIENT,
+        "token": "hrc_example-shown-once",
+        "role": "member",
+        "group": 0,
+    },
+    MemberPage: {
+        "members": [
+            {
+                "client_id": _CLIENT,
+                "role": "member",
+                "identity_key": _KEY,
+                "mailbox_key": _KEY,
+                "certificate": _CERTIFICATE,
+                "keyed": False,
+                "group": 0,
+            }
+        ],
+        "next": None,
+    },
+    MaskedForecast: {
+        "clients": 100,
+        "degree": 26,
+        "threshold": 16,
+        "mode": "semi-malicious",
+        "log2_disconnected": None,
+        "log2_too_many_corrupt": None,
+        "log2_too_few_survivors": None,
+        "sent": {"advertise": 160, "share": 2132, "contribute": 400000, "confirm": 64, "unmask": 858},
+        "received": {"roster": 27904, "inbox": 2145, "survivors": 13, "confirmations": 1664},
+    },
+    RoundView: _ROUND,
+    RoundPage: {"rounds": [_ROUND], "more": False},
+    CohortView: {"round": 7, "clients": [_CLIENT]},
+    UploadReceipt: {"round": 7, "client_id": _CLIENT, "bytes": 96548, "digest": _DIGEST},
+    SnapshotView: {"round": 6, "bytes": 948764, "digest": _DIGEST, "author": _CLIENT},
+}
+
+
+def make_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    """Return the document of these routes."""
+    document = get_openapi(
+        title="HushRec aggregator",
+        version=metadata.version("hushrec"),
+        description=_DESCRIPTION,
+        routes=routes,
+        tags=_TAGS,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    )
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    for leftover in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(leftover, None)
+    schemas["ProblemDocument"] = ProblemDocument.model_json_schema()
+    for message, example in _EXAMPLES.items():
+        schemas[message.__name__]["examples"] = [example]
+    _drop_validation_errors(document)
+    add_links(document)
+    add_schemas(document)
+    return document
+
+
+def _drop_validation_errors(document: dict[str, Any]) -> None:
+    """Remove FastAPI's own body of the 422 responses; the service answers with a problem document."""
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation["responses"].get("422", {}).get("content", {}).pop("application/json", None)
