@@ -110,7 +110,7 @@ def test_a_server_does_not_run_on_a_database_of_a_newer_version(tmp_path: Path) 
         migrate(database)
         with database.write() as session:
             session.execute(text("UPDATE alembic_version SET version_num = '9999_of_the_future'"))
-    server = AggregatorProcess(data)
+    server = AggregatorProcess(data, fresh=True)
     with pytest.raises(RuntimeError, match="a newer version of the server has migrated this database"):
         server.start()
     assert "running on" not in server.log()

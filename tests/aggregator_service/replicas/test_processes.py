@@ -101,6 +101,7 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         processes=2,
         process_port=base,
         fold_batch=2,
+        fresh=True,  # the supervisor starts its processes from the interpreter that a command line has
         **own,
     )
     server.start()

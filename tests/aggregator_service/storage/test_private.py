@@ -51,7 +51,7 @@ def test_commands_create_private_files(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_server_creates_private_files_in_an_open_directory(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o755)
-    with running_aggregator(data):
+    with running_aggregator(data, fresh=True):  # as the command is started elsewhere
         assert data.joinpath("hushrec.db-wal").exists()
         assert open_to_others(data) == []
 

@@ -1,0 +1,126 @@
+"""Forks server processes for the tests from one process that has imported the server already.
+
+A start of Python that imports the server takes over a second of processor time, and the suite starts hundreds of
+servers. Each fork runs `python -m aggregator_service.cli` as a start of its own would: the environment, the working
+directory, the output and the arguments are its caller's, the module runs as `__main__`, and the interpreter exits as
+usual. `tests.support.forked` asks for the forks.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module, reload
+from typing import Any
+
+__all__ = ["LIMIT", "serve_forks"]
+
+LIMIT = 1 << 17
+"""Bytes of a request at most: arguments and environment."""
+_MODULE = "aggregator_service.cli"
+_IMPORTED = (  # all but the module that is run: the command, and what it imports late
+    "aggregator_service.commands.lazy_commands",
+    "aggregator_service.commands.serve",
+    "aggregator_service.migrations.upgrade",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.uvloop",
+)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What the forked process has to run. output: a file descriptor."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+    output: int
+
+    def run(self) -> None:
+        """Become that process; the caller must then let the interpreter exit."""
+        os.chdir(self.folder)
+        os.environ.clear()
+        os.environ.update(self.environment)
+        os.dup2(self.output, 1)
+        os.dup2(self.output, 2)
+        os.close(self.output)
+        reload(import_module("aggregator_service.crash_points"))  # the one module that reads a variable at its import
+        sys.argv = [_MODULE, *self.arguments]
+        runpy.run_module(_MODULE, run_name="__main__", alter_sys=True)
+
+
+def serve_forks(control: socket.socket) -> _Start | None:
+    """Fork for each request until the caller's end of `control` is closed.
+
+    A request has two file descriptors: the output, and a socket that gets the process id and, at the end, the exit
+    status. Returns None in this process and, in each fork, what it has to run.
+    """
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in waiting.select():
+                if key.fileobj is not control:
+                    _report_end(waiting, key)
+                    continue
+                message, descriptors, _, _ = socket.recv_fds(control, LIMIT, 2)
+                if not message:
+                    return None
+                output, status = descriptors
+                number = os.fork()
+                if number == 0:
+                    os.close(status)
+                    _close_all(waiting, control)
+                    return _Start(**json.loads(message), output=output)
+                os.close(output)
+                told = socket.socket(fileno=status)
+                with suppress(OSError):  # the caller is gone
+                    told.sendall(str(number).encode())
+                waiting.register(os.pidfd_open(number), selectors.EVENT_READ, (number, told))
+
+
+def _report_end(waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+    number, told = key.data
+    _, status = os.waitpid(number, 0)
+    waiting.unregister(key.fileobj)
+    os.close(key.fd)
+    with told, suppress(OSError):
+        told.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _close_all(waiting: selectors.BaseSelector, control: socket.socket) -> None:
+    """Close what a fork has from the host and must not keep open."""
+    data: list[tuple[int, Any]] = [(key.fd, key.data) for key in waiting.get_map().values() if key.data is not None]
+    for descriptor, (_, told) in data:
+        os.close(descriptor)
+        told.close()
+    control.close()
+
+
+def main() -> None:
+    """Serve the socket whose file descriptor is the argument."""
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close the socket
+    control = socket.socket(fileno=int(sys.argv[1]))
+    for name in _IMPORTED:
+        import_module(name)
+    gc.collect()
+    gc.freeze()  # the forks share the memory of what was imported
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of numpy's library, which handles forks itself
+        start = serve_forks(control)
+    if start is not None:
+        signal.signal(signal.SIGINT, interrupt)
+        start.run()
+
+
+if __name__ == "__main__":
+    main()
